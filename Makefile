@@ -1,0 +1,37 @@
+# Everything runs from nothing: the first command of any target makes .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: demo test test-slow check format bench clean
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch .venv/ready
+
+demo: .venv/ready
+	$(BIN)/gpssm demo
+
+test: .venv/ready
+	$(BIN)/pytest --numprocesses 2 -m "not slow"
+
+test-slow: .venv/ready
+	$(BIN)/pytest -m slow
+
+check: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/pytest tests/test_layers.py
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/density.py
+
+clean:
+	rm -rf .venv .cache .pytest_cache .ruff_cache

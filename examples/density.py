@@ -1,0 +1,33 @@
+"""From a series to the free-form posterior density: simulate, scale, build, evaluate, differentiate."""
+
+import jax
+import jax.numpy as jnp
+
+import gpssm
+from gpssm.build import linear_start
+
+jax.config.update("jax_enable_x64", True)
+
+
+def main() -> None:
+    """Climb the collapsed density a little, from the linear model's states."""
+    simulated = gpssm.datasets.simulate("duffing", num_steps=200, seed=1)
+    train, _ = simulated.series.split(0.5)
+    series = gpssm.Scaler.fit(train).scale(train)
+    start = linear_start(series, state_dim=2)
+    model = gpssm.build_model(series, state_dim=2, num_inducing=20, start=start)
+    print("leaves:", {name: leaf.shape for name, leaf in model.leaves().items()})
+
+    density = jax.jit(jax.value_and_grad(lambda states: gpssm.target.log_collapsed(model, states, series)))
+    states = jnp.asarray(start.states[0])
+    for step in range(5):
+        value, slope = density(states)
+        print(f"step {step}: log q*(x) = {value:.3f}")
+        states += 1e-5 * slope
+
+    weights = gpssm.target.weights_given_states(model, states, series)
+    print("weights given states:", weights.mean.shape, "with precision", weights.precision.shape)
+
+
+if __name__ == "__main__":
+    main()

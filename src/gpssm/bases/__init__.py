@@ -1,0 +1,28 @@
+"""The registry of bases: names for configuration files, classes for code."""
+
+from gpssm.bases.base import Basis, Projection, Projector, Stacked
+from gpssm.bases.fourier import RandomFourier
+from gpssm.bases.hilbert import Hilbert, total_degree_indices
+from gpssm.bases.inducing import InducingPoints
+from gpssm.bases.linear import LinearFeatures
+
+BASES: dict[str, type[Basis]] = {
+    "inducing": InducingPoints,
+    "hilbert": Hilbert,
+    "fourier": RandomFourier,
+    "linear": LinearFeatures,
+    "stacked": Stacked,
+}
+
+__all__ = [
+    "BASES",
+    "Basis",
+    "Hilbert",
+    "InducingPoints",
+    "LinearFeatures",
+    "Projection",
+    "Projector",
+    "RandomFourier",
+    "Stacked",
+    "total_degree_indices",
+]

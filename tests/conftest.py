@@ -1,0 +1,16 @@
+"""Test set-up: one BLAS thread and float64 before JAX starts, and a compilation cache shared by the workers."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+
+CACHE = Path(__file__).resolve().parent.parent / ".cache" / "jax"
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_compilation_cache_dir", str(CACHE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
