@@ -19,7 +19,9 @@ from gpssm.runtime import numerical
 from gpssm.series import Series, as_list, check_trainable
 from gpssm.types import Data
 
-VARIANCE, LENGTHSCALE = 0.1, 2.0  # of the kernel at the start, for states and controls of unit scale
+# The kernel at the start, for states and controls of unit scale. Its variance follows the process noise of the linear
+# fit: the density pays for B/2Q at every step, so a large variance beside a small Q starts far from anywhere likely.
+NOISE_RATIO, MOST_VARIANCE, LENGTHSCALE = 10.0, 0.1, 2.0
 LINEAR_SCALE = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
 BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
 
@@ -82,7 +84,10 @@ def build_model(
     _check_sizes(state_dim, num_inducing)
     key = jax.random.key(0) if key is None else key
     start = linear_start(series, state_dim, likelihood) if start is None else start
-    kernel = make_kernel(kernel, state_dim, start.z.shape[1], VARIANCE, LENGTHSCALE)
+    if start.state_dim != state_dim:
+        raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} was asked.")
+    variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
+    kernel = make_kernel(kernel, state_dim, start.z.shape[1], variance, LENGTHSCALE)
     chosen = _make_basis(basis, kernel, start, num_inducing, key)
     if mean == "linear" and basis != "linear":
         chosen = Stacked((chosen, LinearFeatures.build(state_dim, start.z.shape[1], LINEAR_SCALE)))
@@ -148,7 +153,7 @@ def _look_up(what: str, name: str, known: Mapping[str, Part]) -> Part:
 
 def _check_sizes(state_dim: int, num_inducing: int) -> None:
     for name, value in (("state_dim", state_dim), ("num_inducing", num_inducing)):
-        if not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.likelihoods import Gaussian, observed
-from gpssm.linalg import cholesky
+from gpssm.linalg import cholesky, inverse_lower, solve_positive
 from gpssm.model import GPSSM, Step
 from gpssm.priors import InverseGamma, Normal, Prior
 from gpssm.series import as_list
@@ -46,8 +46,7 @@ def emission_given_noise(model: GPSSM, states: States, series: Data) -> Emission
     gram = jnp.einsum("tj,ta,tb->jab", weight, features, features)
     precision = gram + jax.vmap(jnp.diag)(prior_std**-2)
     right = jnp.matmul((weight * y).T, features) + prior_mean * prior_std**-2
-    factor = cholesky(precision, jitter=0.0)
-    return EmissionConditional(jax.scipy.linalg.cho_solve((factor, True), right[:, :, None])[:, :, 0], precision)
+    return EmissionConditional(solve_positive(precision, right), precision)
 
 
 def noise_given_emission(model: GPSSM, states: States, series: Data) -> NoiseConditional:
@@ -67,9 +66,9 @@ def draw_noise(key: PRNGKeyArray, conditional: NoiseConditional) -> Float[Array,
 
 def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights | EmissionConditional) -> Float[Array, "D M"]:
     """A draw of mean + L⁻ᵀε a row, precision = LLᵀ."""
-    factor = cholesky(conditional.precision, jitter=0.0)
+    inverse = inverse_lower(cholesky(conditional.precision, jitter=0.0))
     noise = jax.random.normal(key, conditional.mean.shape, conditional.mean.dtype)
-    return conditional.mean + jax.scipy.linalg.solve_triangular(factor, noise[:, :, None], lower=True, trans=1)[:, :, 0]
+    return conditional.mean + jnp.matmul(inverse.mT, noise[:, :, None])[:, :, 0]
 
 
 def _regression(

@@ -5,6 +5,7 @@ A chain of n Gaussian states of dimension D has a block-tridiagonal precision Λ
 Every function is differentiable and works under `jit` and `vmap`.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -17,12 +18,31 @@ from jaxtyping import Array, ArrayLike, Float
 def cholesky(matrix: Float[Array, "*batch n n"], jitter: float = 1e-8) -> Float[Array, "*batch n n"]:
     """Lower Cholesky factor of K + j·mean(diag K)·I, so that `jitter` j is relative to the scale of K."""
     scale = jitter * jnp.trace(matrix, axis1=-2, axis2=-1) / matrix.shape[-1]
-    return jnp.linalg.cholesky(matrix + scale[..., None, None] * _identity_like(matrix))
+    return _each(jnp.linalg.cholesky, matrix + scale[..., None, None] * _identity_like(matrix))
 
 
 def inverse_lower(factor: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """Inverse L⁻¹ of a lower-triangular matrix L."""
-    return solve_triangular(factor, _identity_like(factor), lower=True)
+    return _each(lambda one: solve_triangular(one, jnp.eye(one.shape[-1], dtype=one.dtype), lower=True), factor)
+
+
+def solve_positive(matrix: Float[Array, "*batch n n"], right: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    """P⁻¹b for symmetric positive-definite P = LLᵀ, as L⁻ᵀL⁻¹b."""
+    inverse = inverse_lower(cholesky(matrix, jitter=0.0))
+    return jnp.matmul(inverse.mT, jnp.matmul(inverse, right[..., None]))[..., 0]
+
+
+def _each(function: Callable[[Array], Array], matrices: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+    """A LAPACK call on one matrix after the other.
+
+    JAX spreads a batched call over its CPU threads and waits for them from one of those threads: as many independent
+    batched calls as there are threads wait for each other for ever, which a machine of two cores shows within seconds.
+    One matrix at a time cannot, and is faster for the sizes met here.
+    """
+    if matrices.ndim == 2:
+        return function(matrices)
+    flat = matrices.reshape(-1, *matrices.shape[-2:])
+    return lax.map(function, flat).reshape(matrices.shape)
 
 
 def log_normal(x: Array, mean: ArrayLike, variance: ArrayLike) -> Array:
@@ -53,7 +73,7 @@ def log_gaussian_integral(
 
 def _log_gaussian_integral(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     """The value, L⁻¹ and L⁻¹b for P = LLᵀ."""
-    factor = jnp.linalg.cholesky(precision)
+    factor = cholesky(precision, jitter=0.0)
     inverse = inverse_lower(factor)
     whitened = jnp.matmul(inverse, linear[..., None])[..., 0]
     half_log_det = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.linalg import cholesky, gram, log_gaussian_integral, log_normal
+from gpssm.linalg import gram, log_gaussian_integral, log_normal, solve_positive
 from gpssm.model import GPSSM, Step
 from gpssm.series import Series, as_list
 from gpssm.types import Data, FeynmanKac, GaussianWeights, States, Statistics
@@ -66,9 +66,7 @@ def weights_given_states(model: GPSSM, states: States, series: Data) -> Gaussian
     """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), exact."""
     statistics, variance = transition_statistics(model, states, series), model.process_variance
     precision = _precision(statistics, variance)
-    factor = cholesky(precision, jitter=0.0)
-    right = (statistics.cross / variance[:, None])[:, :, None]
-    return GaussianWeights(jax.scipy.linalg.cho_solve((factor, True), right)[:, :, 0], precision)
+    return GaussianWeights(solve_positive(precision, statistics.cross / variance[:, None]), precision)
 
 
 def transition_statistics(model: GPSSM, states: States, series: Data) -> Statistics:

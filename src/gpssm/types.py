@@ -8,9 +8,9 @@ it. One series has states (T+1, Dx); several series have a list of them, and sha
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.series import Series
 
@@ -57,3 +57,33 @@ class EmissionConditional(NamedTuple):
 
     mean: Float[Array, "Dy Dx+1"]
     precision: Float[Array, "Dy Dx+1 Dx+1"]
+
+
+class Draw(NamedTuple):
+    """One draw from a posterior: a path of states for each series, the weights, and the leaves that are not fixed."""
+
+    states: tuple[Float[Array, "_ Dx"], ...]
+    weights: Float[Array, "Dx M"]
+    leaves: dict[str, Array]
+
+
+class Info(NamedTuple):
+    """How one iteration of a sampler went."""
+
+    log_target: Float[Array, ""]
+    acceptance: Float[Array, ""]
+    divergent: Bool[Array, ""]
+    energy: Float[Array, ""]
+    gradients: Float[Array, ""]
+
+
+class Method(NamedTuple):
+    """An inference algorithm as three pure functions of (key, carry, series); `series` is always a list.
+
+    `carry` is whatever the next iteration needs, parameters included; nothing else is remembered. The driver in `fit.py`
+    calls `step` for warm-up and sampling alike: a method that adapts counts its iterations in the carry.
+    """
+
+    init: Callable[[PRNGKeyArray, list[Series]], Any]
+    step: Callable[[PRNGKeyArray, Any, list[Series]], tuple[Any, Info]]
+    draw: Callable[[PRNGKeyArray, Any, list[Series]], Draw]

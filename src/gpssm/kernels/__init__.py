@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from jaxtyping import ArrayLike
+
 from gpssm.kernels.base import Active, DotProduct, Kernel, Product, Stationary, Sum
 from gpssm.kernels.linear import Linear
 from gpssm.kernels.matern import Matern, Matern12, Matern32, Matern52
@@ -25,7 +27,7 @@ KERNELS: dict[str, Callable[..., Kernel]] = {
 
 
 def make_kernel(
-    spec: str | Kernel, state_dim: int, dim: int, variance: float = 1.0, lengthscale: float = 1.0
+    spec: str | Kernel, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0
 ) -> Kernel:
     """A kernel from its registry name, or from names joined by `+` and `*`: "se+linear*periodic".
 

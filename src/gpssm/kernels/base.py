@@ -11,7 +11,7 @@ from typing import Self
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 
 class Kernel(eqx.Module):
@@ -106,10 +106,10 @@ class _Scaled(Kernel):
     log_lengthscale: Float[Array, "Dx Dz"]
 
     @classmethod
-    def build(cls, state_dim: int, dim: int, variance: float = 1.0, lengthscale: float = 1.0) -> Self:
-        """The same variance and lengthscale everywhere; extra fields keep their defaults."""
+    def build(cls, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0) -> Self:
+        """One variance for all state dimensions or one for each, one lengthscale; extra fields keep their defaults."""
         return cls(
-            log_variance=jnp.full((state_dim,), jnp.log(variance)),
+            log_variance=jnp.broadcast_to(jnp.log(jnp.asarray(variance, float)), (state_dim,)),
             log_lengthscale=jnp.full((state_dim, dim), jnp.log(lengthscale)),
         )
 

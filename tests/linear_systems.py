@@ -1,0 +1,22 @@
+"""Data from a given linear-Gaussian state-space model, for the tests of everything linear."""
+
+import numpy as np
+
+from gpssm.linear_ssm import LinearSSM
+from gpssm.series import Series
+
+
+def simulate(ssm: LinearSSM, length: int, seed: int = 0, missing: float = 0.0) -> Series:
+    """A draw driven by white-noise controls; `missing` removes that share of entries, and one whole row."""
+    rng = np.random.default_rng(seed)
+    A, B, b, C, d, Q, noise = map(np.asarray, ssm)
+    u = rng.normal(size=(length, B.shape[1]))
+    x, outputs = rng.normal(size=len(A)), []
+    for control in u:
+        x = A @ x + B @ control + b + rng.multivariate_normal(np.zeros(len(A)), Q)
+        outputs.append(C @ x + d + noise * rng.normal(size=len(d)))
+    y = np.array(outputs)
+    if missing:
+        y[rng.random(y.shape) < missing] = np.nan
+        y[length // 2] = np.nan
+    return Series(y, u)
