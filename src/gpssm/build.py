@@ -85,7 +85,7 @@ def build_model(
     key = jax.random.key(0) if key is None else key
     start = linear_start(series, state_dim, likelihood) if start is None else start
     if start.state_dim != state_dim:
-        raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} was asked.")
+        raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} asked.")
     variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
     kernel = make_kernel(kernel, state_dim, start.z.shape[1], variance, LENGTHSCALE)
     chosen = _make_basis(basis, kernel, start, num_inducing, key)

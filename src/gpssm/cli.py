@@ -3,8 +3,12 @@
 import os
 import sys
 
-# Before JAX is imported: see runtime.py for what many BLAS threads cost.
+import platformdirs
+
+# Before JAX is imported: see runtime.py for what many BLAS threads cost. Compiled programs are kept between runs.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", platformdirs.user_cache_dir("gpssm"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import typer
 
@@ -23,7 +27,7 @@ def _root() -> None:
 
 @app.command()
 def demo(seed: int = typer.Option(0, help="Seed of the simulated series.")) -> None:
-    """Simulate a driven oscillator, build a model of it and print its log densities."""
+    """Simulate a driven oscillator, sample its posterior, print diagnostics and a forecast."""
     from gpssm.demo import run
 
     run(seed)

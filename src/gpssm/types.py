@@ -80,8 +80,8 @@ class Info(NamedTuple):
 class Method(NamedTuple):
     """An inference algorithm as three pure functions of (key, carry, series); `series` is always a list.
 
-    `carry` is whatever the next iteration needs, parameters included; nothing else is remembered. The driver in `fit.py`
-    calls `step` for warm-up and sampling alike: a method that adapts counts its iterations in the carry.
+    `carry` is whatever the next iteration needs, parameters included; nothing else is remembered. `loop.py` calls
+    `step` for warm-up and sampling alike: a method that adapts counts its iterations in the carry.
     """
 
     init: Callable[[PRNGKeyArray, list[Series]], Any]

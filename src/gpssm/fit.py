@@ -1,0 +1,150 @@
+"""From data to a posterior: scale, start from a linear fit, build, run the loop."""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from gpssm.bases import Basis
+from gpssm.build import build_model, linear_start
+from gpssm.chains import Style
+from gpssm.kernels import Kernel
+from gpssm.likelihoods import Gaussian, Likelihood, make_likelihood
+from gpssm.loop import sample
+from gpssm.means import Mean
+from gpssm.methods import METHODS
+from gpssm.methods.base import Config
+from gpssm.model import GPSSM
+from gpssm.posterior import Posterior, Seconds
+from gpssm.priors import InverseGamma
+from gpssm.progress import Mode
+from gpssm.runtime import numerical
+from gpssm.scaler import Scaler, Scaling
+from gpssm.series import as_list, check_trainable
+
+Hyper = Literal["optimise", "sample", "fix"]
+OUTPUT_MAP = ("likelihood.C", "likelihood.d")
+NOISES = ("log_process_std", "likelihood.log_std")
+NO_CHAIN = 2**32 - 1  # in place of a chain's number, for the random parts of the model
+
+
+@numerical
+def fit(
+    series: Any,
+    *,
+    method: str | Config = "ffvd",
+    state_dim: int = 4,
+    num_inducing: int = 50,
+    kernel: str | Kernel = "se",
+    mean: str | Mean | Callable[[Array, Array], Array] = "linear",
+    likelihood: str | Likelihood = "gaussian",
+    basis: str | Basis = "inducing",
+    num_chains: int = 4,
+    num_warmup: int | None = None,
+    num_draws: int | None = None,
+    thin: int | None = None,
+    hyper: Hyper = "optimise",
+    fixed: Sequence[str] = (),
+    learn: Sequence[str] = (),
+    seed: int = 0,
+    progress: Mode = True,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    chains: Style = "auto",
+    chunk: int | None = None,
+) -> Posterior:
+    """Draw from the posterior of a Gaussian process state-space model of one series or several.
+
+        posterior = gpssm.fit(train, state_dim=2)
+        print(posterior.diagnostics())
+
+    The result depends on the data, the settings and the seed alone, bit for bit: not on `progress` or `chunk`, on the
+    chains run beside, or on having been resumed. Only `chains` and the device change the rounding.
+
+    :param series: a `Series`, anything `Series.of` takes, or a list of those, in the user's units.
+    :param method: a name from `gpssm.methods.METHODS`, or a configuration with settings of its own.
+    :param kernel, mean, likelihood, basis: parts by name or given: see `build_model`.
+    :param num_warmup, num_draws, thin: in place of the method's own numbers.
+    :param hyper: "optimise" draws the noises that have an exact conditional and optimises the other parameters during
+        warm-up; "sample" draws all of them; "fix" keeps them where the linear fit put them.
+    :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
+    :param learn: parameters to learn that are fixed otherwise. The output map (`likelihood.C`, `likelihood.d`) is: the
+        states' coordinates are free, so that it can stay where the linear fit put it.
+    :param progress: True for a bar, "plain" for a line a chunk, False for silence.
+    :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
+    :param chains: "map", "vmap" or "shard" (over all devices); "auto" takes the best for the devices there are.
+    :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
+    """
+    began = time.perf_counter()
+    raw = tuple(as_list(series))
+    check_trainable(list(raw))
+    config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
+    scaler = Scaler.fit(list(raw), outputs=_scaling(likelihood, raw[0].output_dim))
+    scaled = [scaler.scale(one) for one in raw]
+    start = linear_start(scaled, state_dim, likelihood)
+    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
+    model = build_model(scaled, state_dim, num_inducing, kernel, mean, likelihood, basis, key, start)
+    model = assign_roles(model, hyper, fixed, learn)
+    setup = time.perf_counter() - began
+    found = sample(
+        config,
+        model,
+        start.states,
+        scaled,
+        num_chains=num_chains,
+        seed=seed,
+        progress=progress,
+        checkpoint=checkpoint,
+        resume=resume,
+        chains=chains,
+        chunk=chunk,
+    )
+    for note in found.notes:
+        warnings.warn(note, stacklevel=3)
+    seconds = Seconds(setup, found.compile_seconds, found.run_seconds)
+    settings = {"method": _name(config)} | dataclasses.asdict(config)
+    return Posterior(model, *found[:3], tuple(scaled), raw, scaler, settings, seconds, seed, found.notes)
+
+
+def _scaling(likelihood: str | Likelihood, width: int) -> Scaling:
+    """How outputs may be scaled for a likelihood: its class says, so any sizes will do to make one."""
+    return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width)).scaling
+
+
+def assign_roles(model: GPSSM, hyper: Hyper, fixed: Sequence[str] = (), learn: Sequence[str] = ()) -> GPSSM:
+    """The model with each leaf to be fixed, optimised or sampled, as `fit` says."""
+    if hyper not in get_args(Hyper):
+        raise ValueError(f"hyper must be one of {', '.join(get_args(Hyper))}, got {hyper!r}.")
+    if hyper == "fix":
+        if learn:
+            raise ValueError(f"hyper='fix' learns no parameter, but learn={tuple(learn)!r} names some: drop one.")
+        return model.with_roles("fix", "*")
+    free = {name for name, role in model.roles if role != "fix"}.difference(OUTPUT_MAP)
+    model = model.with_roles("fix", "*").with_roles(hyper, *free, *learn)
+    if hyper == "optimise":
+        model = model.with_roles("sample", *(name for name in NOISES if _is_conjugate(model, name)))
+    return model.with_roles("fix", *fixed)
+
+
+def _is_conjugate(model: GPSSM, name: str) -> bool:
+    exact = name == "log_process_std" or isinstance(model.likelihood, Gaussian)
+    return exact and isinstance(model.priors[name], InverseGamma)
+
+
+def _configure(method: str | Config, **given: int | None) -> Config:
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
+        return _configure(METHODS[method], **given)
+    return dataclasses.replace(method, **{name: value for name, value in given.items() if value is not None})
+
+
+def _name(config: Config) -> str:
+    registered = (name for name, known in METHODS.items() if type(known) is type(config))
+    return next(registered, type(config).__name__)

@@ -1,0 +1,206 @@
+"""Conditional sequential Monte Carlo: a move of a whole path x₀..x_T by particles.
+
+    π(x₀:T) ∝ N(x₀; 0, I) Π_t M_{t+1}(x_{t+1} | x_t) G_{t+1}(x_t, x_{t+1})
+
+N particles go through time, one of them held on the present path, and a new path is chosen among them. That leaves π
+invariant for any N ≥ 2 and any proposal (Andrieu, Doucet & Holenstein 2010). A path that is traced back through its
+parents seldom differs from the present one at early times; two remedies look at the pair (x_t, x_{t+1}) again:
+
+- `backward`: parents are drawn afresh, from the last time to the first (Whiteley 2010);
+- `ancestor`: the held path draws a new parent at each time on the way forward (Lindsten, Jordan & Schön 2014).
+
+Both weigh x_t by M_{t+1}(x_{t+1} | x_t) G_{t+1}(x_t, x_{t+1}): the potential belongs there since it depends on x_t too.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from gpssm.linalg import log_normal
+from gpssm.types import FeynmanKac
+
+Ancestry = Literal["backward", "ancestor", "trace"]
+
+
+class Proposal(NamedTuple):
+    """x_{t+1} = mean + factor·ε for each particle, and the part of its weight that is known before the draw."""
+
+    mean: Float[Array, "N Dx"]
+    factor: Float[Array, "N Dx Dx"]
+    log_ahead: Float[Array, " N"]
+
+
+class Guide(NamedTuple):
+    """How particles are moved and weighed: M(x' | x) G(x, x') = q(x' | x) exp(log_ahead(x) + log_weight(x, x')).
+
+    `propose(t, x)` gives q and `log_ahead`, which chooses the parents; `log_weight(t, x, following)` gives the rest.
+    """
+
+    propose: Callable[[Array, Float[Array, "N Dx"]], Proposal]
+    log_weight: Callable[[Array, Float[Array, "N Dx"], Float[Array, "N Dx"]], Float[Array, " N"]]
+
+
+class Emission(NamedTuple):
+    """y_t ~ N(C x_{t+1} + d, diag(variance)), seen where `present`; y is finite everywhere."""
+
+    C: Float[Array, "Dy Dx"]
+    d: Float[Array, " Dy"]
+    variance: Float[Array, " Dy"]
+    y: Float[Array, "T Dy"]
+    present: Bool[Array, "T Dy"]
+
+
+class Generation(NamedTuple):
+    """The particles at one time, their weights, and who among them are the parents of the next generation."""
+
+    particles: Float[Array, "N Dx"]
+    log_weight: Float[Array, " N"]
+    parents: Int[Array, " N"]
+
+
+def bootstrap(form: FeynmanKac) -> Guide:
+    """q = M, weighed by G: needs nothing of the potential, and collapses where G is narrower than M."""
+
+    def propose(t: Array, x: Float[Array, "N Dx"]) -> Proposal:
+        mean, variance = form.moments(t, x)
+        return Proposal(mean, _diagonal(jnp.sqrt(variance)), jnp.zeros_like(mean[:, 0]))
+
+    return Guide(propose, form.log_potential)
+
+
+def locally_optimal(form: FeynmanKac, emission: Emission) -> Guide:
+    """q ∝ M·G, when G(x, x') is the emission's density of y_t at x' times any function of x.
+
+    ∫ M G dx' is then known before the draw and chooses the parents, and the particles need no further weights.
+    """
+
+    def propose(t: Array, x: Float[Array, "N Dx"]) -> Proposal:
+        moments = form.moments(t, x)
+        mean, factor, log_det = _condition(*moments, emission, t)
+        # M·G / q is the same at every x': take it at the mean of q, where log q = −½ Dx log 2π − log det F
+        log_ahead = log_transition(moments, mean) + form.log_potential(t, x, mean) + log_det
+        return Proposal(mean, factor, log_ahead + 0.5 * x.shape[1] * jnp.log(2 * jnp.pi))
+
+    def log_weight(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+        return jnp.zeros_like(x[:, 0])
+
+    return Guide(propose, log_weight)
+
+
+def move(
+    key: PRNGKeyArray,
+    path: Float[Array, "T+1 Dx"],
+    form: FeynmanKac,
+    guide: Guide,
+    num_particles: int,
+    ancestry: Ancestry = "backward",
+) -> Float[Array, "T+1 Dx"]:
+    """A new path given the present one, by a sweep of particles forward and one choice among them backward."""
+    forward_key, backward_key = jax.random.split(key)
+    generations, last = _forward(forward_key, path, form, guide, num_particles, ancestry == "ancestor")
+    return _choose(backward_key, generations, last, form, ancestry == "backward")
+
+
+def log_transition(
+    moments: tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]], following: Float[Array, "N Dx"]
+) -> Float[Array, " N"]:
+    """log M(x' | x) from the mean and variance of M."""
+    return jnp.sum(log_normal(following, *moments), -1)
+
+
+def _forward(
+    key: PRNGKeyArray, path: Float[Array, "T+1 Dx"], form: FeynmanKac, guide: Guide, count: int, renew: bool
+) -> tuple[Generation, Generation]:
+    """Generations 0..T−1, stacked, and generation T; particle 0 is the path, with new parents if `renew`."""
+    start_key, noise_key, parent_key = jax.random.split(key, 3)
+    steps, dim = path.shape[0] - 1, path.shape[1]
+    start = jax.random.normal(start_key, (count, dim), path.dtype).at[0].set(path[0])
+    noises = jax.random.normal(noise_key, (steps, count, dim), path.dtype)
+    uniforms = jax.random.uniform(parent_key, (steps, count), path.dtype)
+
+    def step(
+        carry: tuple[Array, Array], inputs: tuple[Array, Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], Generation]:
+        (x, log_weight), (t, held, noise, uniform) = carry, inputs
+        proposal = guide.propose(t, x)
+        first = _pick(log_weight + _log_pair(form, t, x, held), uniform[:1])[0] if renew else 0
+        parents = _pick(log_weight + proposal.log_ahead, uniform).at[0].set(first)
+        following = proposal.mean[parents] + _apply(proposal.factor[parents], noise)
+        following = following.at[0].set(held)
+        return (following, guide.log_weight(t, x[parents], following)), Generation(x, log_weight, parents)
+
+    inputs = (jnp.arange(steps), path[1:], noises, uniforms)
+    (x, log_weight), generations = jax.lax.scan(step, (start, jnp.zeros_like(start[:, 0])), inputs)
+    return generations, Generation(x, log_weight, jnp.arange(count))
+
+
+def _choose(
+    key: PRNGKeyArray, generations: Generation, last: Generation, form: FeynmanKac, renew: bool
+) -> Float[Array, "T+1 Dx"]:
+    """One path from the last time to the first, through the stored parents or, if `renew`, through new ones."""
+    steps = generations.parents.shape[0]
+    uniforms = jax.random.uniform(key, (steps + 1, 1), last.particles.dtype)
+    index = _pick(last.log_weight, uniforms[-1])[0]
+
+    def step(
+        carry: tuple[Array, Array], inputs: tuple[Array, Array, Generation]
+    ) -> tuple[tuple[Array, Array], Float[Array, " Dx"]]:
+        (index, following), (t, uniform, now) = carry, inputs
+        if renew:
+            parent = _pick(now.log_weight + _log_pair(form, t, now.particles, following), uniform)[0]
+        else:
+            parent = now.parents[index]
+        return (parent, now.particles[parent]), now.particles[parent]
+
+    end = last.particles[index]
+    _, path = jax.lax.scan(step, (index, end), (jnp.arange(steps), uniforms[:-1], generations), reverse=True)
+    return jnp.concatenate([path, end[None]])
+
+
+def _log_pair(
+    form: FeynmanKac, t: Array, x: Float[Array, "N Dx"], following: Float[Array, " Dx"]
+) -> Float[Array, " N"]:
+    """log M(x' | x) + log G(x, x') of every particle for one x'."""
+    repeated = jnp.broadcast_to(following[None], x.shape)
+    return log_transition(form.moments(t, x), repeated) + form.log_potential(t, x, repeated)
+
+
+def _pick(log_weight: Float[Array, " N"], uniform: Float[Array, " K"]) -> Int[Array, " K"]:
+    """K independent indices with probabilities ∝ exp(log_weight), by inversion."""
+    cumulative = jnp.cumsum(jnp.exp(log_weight - jnp.max(log_weight)))
+    found = jnp.searchsorted(cumulative, uniform * cumulative[-1], side="right", method="compare_all")
+    return jnp.minimum(found, log_weight.shape[0] - 1)
+
+
+def _condition(
+    mean: Float[Array, "N Dx"], variance: Float[Array, "N Dx"], emission: Emission, t: Array
+) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx Dx"], Float[Array, " N"]]:
+    """N(mean, diag variance) given y_t: its mean, a factor F of its covariance FFᵀ, and log det F.
+
+    One output after the other, in square-root form (Potter 1963), for all particles at once and with no factorisation:
+    with φ = Fᵀc and s = φᵀφ + r, the mean gains Fφ(y − c·mean − d)/s, and F ← F(I − φφᵀ/(s + √(r s))).
+    """
+    start = (mean, _diagonal(jnp.sqrt(variance)), 0.5 * jnp.sum(jnp.log(variance), -1))
+
+    def update(carry: tuple[Array, Array, Array], output: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], None]:
+        (mean, factor, log_det), (c, d, r, y, present) = carry, output
+        phi = jnp.where(present, jnp.matmul(c, factor), 0.0)
+        s = jnp.sum(phi**2, -1) + r
+        gain = _apply(factor, phi)
+        mean = mean + gain * ((y - jnp.matmul(mean, c) - d) / s)[:, None]
+        factor = factor - gain[:, :, None] * (phi / (s + jnp.sqrt(r * s))[:, None])[:, None, :]
+        return (mean, factor, log_det + 0.5 * jnp.log(r / s)), None
+
+    outputs = (emission.C, emission.d, emission.variance, emission.y[t], emission.present[t])
+    return jax.lax.scan(update, start, outputs)[0]
+
+
+def _diagonal(rows: Float[Array, "N D"]) -> Float[Array, "N D D"]:
+    return rows[:, :, None] * jnp.eye(rows.shape[1], dtype=rows.dtype)[None]
+
+
+def _apply(matrices: Float[Array, "N D D"], vectors: Float[Array, "N D"]) -> Float[Array, "N D"]:
+    return jnp.matmul(matrices, vectors[:, :, None])[:, :, 0]

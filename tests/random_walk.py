@@ -1,0 +1,71 @@
+"""A method small enough to test the loop with: a random walk on the states, and exact draws of everything else."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpssm.fit import fit
+from gpssm.methods.base import Config, ParameterMoves, Parameters
+from gpssm.series import Series
+from gpssm.target import log_collapsed
+from gpssm.types import Draw, Info, Method
+
+
+class Carry(NamedTuple):
+    states: tuple
+    parameters: Parameters
+    iteration: jax.Array
+
+
+@dataclass(frozen=True)
+class RandomWalk(Config):
+    """x' = x + size · ε, accepted or not."""
+
+    num_warmup: int = 6
+    num_draws: int = 10
+    size: float = 0.05
+
+    def build(self, model, states):
+        moves = ParameterMoves(model, self.num_warmup, self.learning_rate)
+
+        def init(key, series):
+            noise = 0.1 * jax.random.normal(key, states[0].shape)
+            return Carry((states[0] + noise, *states[1:]), moves.init(), jnp.zeros((), int))
+
+        def step(key, carry, series):
+            keys = jax.random.split(key, 3)
+            now = moves.apply(carry.parameters)
+            proposal = jax.tree.map(lambda x: x + self.size * jax.random.normal(keys[0], x.shape), carry.states)
+            values = [log_collapsed(now, x, series) for x in (carry.states, proposal)]
+            acceptance = jnp.exp(jnp.minimum(values[1] - values[0], 0.0))
+            accepted = jax.random.uniform(keys[1]) < acceptance
+            x = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), proposal, carry.states)
+            parameters = moves.update(keys[2], carry.parameters, x, carry.iteration, series)
+            value = jnp.where(accepted, *values[::-1])
+            info = Info(value, acceptance, jnp.asarray(False), -value, jnp.asarray(1.0))
+            return Carry(x, parameters, carry.iteration + 1), info
+
+        def draw(key, carry, series):
+            weights = moves.draw_weights(key, carry.parameters, carry.states, series)
+            return Draw(carry.states, weights, carry.parameters.leaves)
+
+        return Method(init, step, draw)
+
+
+def small_series(length: int = 20) -> Series:
+    """A noisy first-order response to a random control, in units far from 0 and 1."""
+    rng = np.random.default_rng(4)
+    u, x, y = rng.normal(size=length), 0.0, []
+    for control in u:
+        x = 0.7 * x + 0.5 * control + 0.1 * rng.normal()
+        y.append(50 + 4 * x + 0.4 * rng.normal())
+    return Series(y, 3 + 2 * u)
+
+
+def small_fit(method: Config | None = None, **settings):
+    """`fit` at the one size that the tests compile."""
+    settings = dict(state_dim=1, num_inducing=4, num_chains=2, chunk=5, progress=False) | settings
+    return fit(small_series(), method=RandomWalk() if method is None else method, **settings)
