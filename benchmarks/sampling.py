@@ -84,19 +84,23 @@ def describe(label: str, posterior: Posterior, u: np.ndarray, reference: np.ndar
     return rates
 
 
-def compare(name: str) -> None:
-    """The table of one data set."""
+def compare(name: str, effort: float) -> None:
+    """The table of one data set; `effort` scales the lengths of all runs."""
+
+    def times(number: int) -> int:
+        return max(int(effort * number), 100)
+
     learned, u = learn(name)
     length = len(learned.series[0])
     print(f"\n{name}, T={length}, Dx={STATE_DIM}, M={NUM_INDUCING}, {CHAINS} chains, hyper-parameters fixed")
     print(f"{'':22} {'states':>10} {'forecast':>10} {'bias of sd':>11} {'ms/grad':>8} {'1000 grads':>10}")
-    ours = run(learned, FFVD(num_warmup=300, num_draws=2000))
+    ours = run(learned, FFVD(num_warmup=300, num_draws=times(2000)))
     reference = forecast_mean(ours, u)[..., 0].std((0, 1))
     best = describe("ffvd", ours, u, reference)
-    nuts = describe("ffvd-nuts (diagonal)", run(learned, FFVDNUTS(num_warmup=300, num_draws=300)), u, reference)
+    nuts = describe("ffvd-nuts (diagonal)", run(learned, FFVDNUTS(num_warmup=300, num_draws=times(300))), u, reference)
     rows = []
     for size in STEP_SIZES:
-        config = FFVDCM(num_warmup=5000, num_draws=1000, thin=30, step_size=size)
+        config = FFVDCM(num_warmup=5000, num_draws=times(1000), thin=30, step_size=size)
         rows.append(describe(f"ffvd-c-m, step {size}", run(learned, config), u, reference))
     honest = [row for row in rows if abs(row["bias"]) < 0.1]
     ratios = [best[key] / nuts[key] for key in ("states", "forecast")]
@@ -139,10 +143,11 @@ def main() -> None:
     """Both parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", default="furnace,actuator")
+    parser.add_argument("--effort", type=float, default=1.0, help="scales the lengths of all runs")
     parser.add_argument("--skip-cost", action="store_true")
     options = parser.parse_args()
     for name in filter(None, options.sets.split(",")):
-        compare(name)
+        compare(name, options.effort)
     if not options.skip_cost:
         cost()
 

@@ -27,6 +27,9 @@ from gpssm.whitening import Whitening, stack, unstack, whiten
 MEMORY = 4  # paths over which the curvature is averaged
 REFRESHES = (0.1, 0.25, 0.5)  # as shares of the warm-up
 FIRST_STEP = 0.1
+# The noises go on moving after the warm-up, and with them the stiffest curvature: a share of the moves takes a small
+# step, so that a chain gets out of places where the adapted step is too large.
+CAUTION, SMALL = 0.2, 0.25
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def _build(config: FFVD, model: GPSSM, start: States) -> Method:
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        whiten_key, move_key, parameter_key = jax.random.split(key, 3)
+        whiten_key, size_key, move_key, parameter_key = jax.random.split(key, 4)
         due = jnp.any(carry.iteration == refreshes) & (carry.seen > 0)
         carry = jax.lax.cond(due, lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters), carry.iteration < config.num_warmup
@@ -95,7 +98,9 @@ def _build(config: FFVD, model: GPSSM, start: States) -> Method:
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
             return log_collapsed(current, unstack(carry.whitening.to_states(position), series), series)
 
-        size = jnp.exp(jnp.where(adapting, carry.step.log_step, carry.step.log_average))
+        cautious = jax.random.uniform(size_key) < CAUTION
+        settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
+        size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
         point = hmc.evaluate(log_density, carry.whitening.to_position(carry.states))
         point, outcome = hmc.move(move_key, point, log_density, size, config.num_leapfrog)
         states = carry.whitening.to_states(point.position)

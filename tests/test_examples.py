@@ -1,0 +1,19 @@
+"""Every example runs from end to end, with settings that make it quick."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+ARGUMENTS = {"synthetic": ["--quick", "--out", "figure.png"]}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_runs(path, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(path), *ARGUMENTS.get(path.stem, [])])
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out
+    assert all((tmp_path / name).stat().st_size for name in ARGUMENTS.get(path.stem, []) if name.endswith(".png"))
