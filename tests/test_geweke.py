@@ -79,7 +79,7 @@ def simulate_marginal(model, series, num_draws):
 
 
 def simulate_successive(config, freeze, model, series, num_draws, thin):
-    """Functions of the states of a chain that draws in turn the latents given the outputs and those given the latents."""
+    """Functions along chains that draw the latents given the outputs and the outputs given the latents in turn."""
     states = tuple(jnp.zeros((len(one) + 1, model.state_dim)) for one in series)
     method = config.build(model, states)
 
