@@ -162,14 +162,14 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path):
 
 
 def test_a_full_disk_costs_the_checkpoint_but_not_the_draws(tmp_path, monkeypatch):
-    whole = checkpoint._write
+    whole = checkpoint.write_atomically
 
     def write(path, fill):
         if path.name == "chunk-00000006.npz":
             raise OSError(errno.ENOSPC, "No space left on device")
         whole(path, fill)
 
-    monkeypatch.setattr(checkpoint, "_write", write)
+    monkeypatch.setattr(checkpoint, "write_atomically", write)
     with pytest.warns(UserWarning, match="No checkpoint could be written .*No space left"):
         posterior = small_fit(checkpoint=tmp_path)
     assert posterior.num_draws == 10

@@ -7,7 +7,7 @@ import pytest
 from arviz_stats.base import array_stats
 
 from gpssm import diagnostics
-from gpssm.posterior import non_gaussianity
+from gpssm.examination import non_gaussianity
 from gpssm.types import Draw, Info
 from random_walk import small_fit
 
@@ -134,7 +134,7 @@ def test_the_diagnostics_of_a_posterior():
     assert found["smoothed outputs"].rhat == pytest.approx(np.max(diagnostics.rhat(posterior.outputs())))
     assert found["function values"].number == 20
     assert found["log target"].ess_bulk == pytest.approx(diagnostics.ess_bulk(posterior.info.log_target))
-    assert found.gradients == 2 * 16
+    assert found.gradients == 4 + 2 * 12
     assert "identified only up to" in str(found)
     assert list(found.to_frame().index) == names
     with pytest.raises(KeyError, match="smoothed outputs"):

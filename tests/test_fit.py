@@ -13,10 +13,10 @@ import pytest
 
 from builders import make_model
 from gpssm.chains import Chains
+from gpssm.examination import forecast_mean
 from gpssm.fit import assign_roles, fit
 from gpssm.likelihoods import Poisson
 from gpssm.model import GPSSM
-from gpssm.posterior import forecast_mean
 from gpssm.priors import Normal
 from gpssm.series import Series
 from random_walk import RandomWalk, small_fit, small_series
@@ -53,6 +53,21 @@ def test_a_chain_depends_neither_on_chunks_nor_on_the_chains_beside_it(posterior
     alone = small_fit(num_chains=1, chunk=7)
     for kept in ("draws", "info", "warmup"):
         assert_same(getattr(alone, kept), jax.tree.map(lambda leaf: leaf[:1], getattr(posterior, kept)))
+
+
+def test_chains_share_what_is_learned_and_go_on_apart(posterior):
+    shared = 4  # of 6 iterations of the warm-up
+    learned, start = posterior.model, small_fit(hyper="fix").model
+    assert not set(learned.leaves("optimise")) & set(posterior.draws.leaves)
+    assert np.all(learned.leaves()["kernel.log_variance"] != start.leaves()["kernel.log_variance"])
+    first, second = posterior.warmup.log_target
+    np.testing.assert_array_equal(first[:shared], second[:shared])
+    assert np.any(first[shared:] != second[shared:])
+
+
+def test_chains_with_nothing_to_optimise_share_nothing():
+    first, second = small_fit(hyper="fix").warmup.log_target
+    assert np.any(first != second)
 
 
 def test_thinning_keeps_every_other_draw(posterior):
@@ -97,7 +112,7 @@ def test_progress_changes_nothing(posterior, capsys):
     plain = small_fit(progress="plain")
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        *("gpssm: warm-up 5/16", "gpssm: warm-up 6/16", "gpssm: sampling 11/16", "gpssm: sampling 16/16"),
+        *("gpssm: warm-up 4/16", "gpssm: warm-up 6/16", "gpssm: sampling 11/16", "gpssm: sampling 16/16"),
     ]
     assert "R-hat" in lines[-1]
     bar = small_fit(progress=True)

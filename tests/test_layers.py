@@ -28,6 +28,7 @@ LAYERS = [
     "conditionals",
     "whitening",
     "initialise",
+    "output_error",
     "build",
     "moves",
     "methods",
@@ -36,12 +37,49 @@ LAYERS = [
     "checkpoint",
     "progress",
     "loop",
+    "metrics",
+    "alignment",
+    "style",
+    "forecast",
+    "fitted",
+    "ensemble",
+    "rollout",
+    "forecasting",
+    "smoothing",
+    "dynamics",
+    "examination",
+    "filtering",
+    "conditioning",
+    "prediction",
+    "update",
+    "serialise",
+    "storage",
+    "exports",
+    "plots",
     "posterior",
     "fit",
     "datasets",
+    "benchmark",
     "demo",
     "cli",
 ]
+# Folders whose files build on each other, with their own order.
+ORDERS = {
+    "benchmark": [
+        "published",
+        "data",
+        "protocols",
+        "results",
+        "cells",
+        "workers",
+        "monitor",
+        "sweep",
+        "summary",
+        "tables",
+        "pictures",
+        "report",
+    ],
+}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
@@ -59,7 +97,10 @@ def imported(path):
 def test_imports_point_upwards(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
     for target in imported(path):
-        if len(parts) == 2 and target[0] == parts[0]:
+        if parts[0] in ORDERS and target[0] == parts[0]:
+            order = [*ORDERS[parts[0]], "__init__"]
+            assert order.index(target[1]) < order.index(parts[1]), f"{path} imports {target[1]}, a file below it"
+        elif len(parts) == 2 and target[0] == parts[0]:
             assert parts[1] == "__init__" or (len(target) == 2 and target[1].startswith("base")), (
                 f"{path} imports its sibling {'.'.join(target)}"
             )

@@ -14,6 +14,7 @@ _HOMES = {
     "Series": "series",
     "build_model": "build",
     "fit": "fit",
+    "load": "posterior",
     "read": "readers",
 }
 _MODULES = (
@@ -25,6 +26,8 @@ _MODULES = (
     "likelihoods",
     "means",
     "methods",
+    "metrics",
+    "plots",
     "priors",
     "target",
 )

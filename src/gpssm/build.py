@@ -29,6 +29,17 @@ BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the
 Part = TypeVar("Part")
 
 
+class Parts(NamedTuple):
+    """What a model is to be made of: the arguments of `build_model`."""
+
+    state_dim: int = 4
+    num_inducing: int = 50
+    kernel: str | Kernel = "se"
+    mean: str | Mean | Callable[[Array, Array], Array] = "linear"
+    likelihood: str | Likelihood = "gaussian"
+    basis: str | Basis = "inducing"
+
+
 class LinearStart(NamedTuple):
     """What a linear fit offers to start from: its parameters, and the smoothed states of each series."""
 

@@ -4,10 +4,15 @@ A *block* is `thin` iterations and, in sampling, the draw after them. A chunk is
 are the same program: how many blocks, how many iterations each, and whether to draw are its arguments, so it is
 compiled once. Every key is derived from (seed, chain, iteration), so that a chain does not depend on the size of the
 chunks, nor on the chains beside it.
+
+Chains may share the first part of their warm-up. It is then done by the *pilot*, a chain with a name of its own, and
+all of them go on from where it ended.
 """
 
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -22,6 +27,7 @@ from gpssm.series import Series
 from gpssm.types import Draw, Info, Method
 
 Style = Literal["auto", "map", "vmap", "shard"]
+PILOT = 2**32 - 2  # the pilot's name
 BLOCKS = 50  # in a chunk: a bar that moves, a checkpoint that is recent
 DRAW_BYTES = 2**26  # of draws in a chunk, over all chains
 
@@ -47,18 +53,21 @@ class Chunk(NamedTuple):
 class Chains:
     """The chains of one method, to be started and advanced.
 
-    :param chains: "map" runs them one after the other (best on a CPU), "vmap" all at once (best on a GPU), "shard"
-        spreads them over all devices; "auto" takes the best for the devices there are.
+    :param chains: "map" runs them one by one, on as many cores as there are (best on a CPU), "vmap" all at once in one
+        program (best on a GPU), "shard" spreads them over all devices; "auto" takes the best for the devices there are.
     :param chunk: blocks in a chunk at most; by default what keeps memory small.
     """
 
     def __init__(
         self, method: Method, series: list[Series], seed: int, num_chains: int, chains: Style, chunk: int | None
     ) -> None:
-        self.method, self.series, self.num_chains = method, series, num_chains
+        self.method, self.num_chains = method, num_chains
+        # As JAX arrays here and now: the threads of `one_by_one` do not inherit the switch to float64.
+        self.series = jax.tree.map(jnp.asarray, series)
         self.key = jax.random.key(seed, impl="threefry2x32")
         self.mesh = _mesh(chains, num_chains)
-        self.one_by_one = jax.default_backend() == "cpu" if chains in ("auto", "shard") else chains == "map"
+        on_cpu = jax.default_backend() == "cpu"
+        self.one_by_one = on_cpu if chains in ("auto", "shard") else chains == "map"
         self.rows = self._chunk_size() if chunk is None else chunk
         self.compile_seconds = self.run_seconds = 0.0
 
@@ -66,22 +75,22 @@ class Chains:
     def shapes(self) -> tuple[Any, Chunk]:
         """Shapes of the carry and of a chunk of one block, all chains together."""
         plan = self._plan(0, 1, 1, True)
-        carry = jax.eval_shape(self._over_chains(self._start), self._names, None, plan)
+        carry = jax.eval_shape(self._start, jnp.asarray(0), None, plan)
+        chunk = jax.eval_shape(lambda carry: self._empty(carry, plan, 1), carry)
+        several = (self.num_chains,)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(several + leaf.shape, leaf.dtype), (carry, chunk))
 
-        def empty(chain: Array, carry: Any, plan: Plan) -> Chunk:
-            return self._empty(carry, plan, 1)
-
-        return carry, jax.eval_shape(self._over_chains(empty), self._names, carry, plan)
-
-    def start(self) -> Any:
-        """The carry before the first iteration."""
+    def start(self, pilot: bool) -> Any:
+        """The carry before the first iteration, of every chain or of the pilot in every chain's place."""
         plan = self._plan(0, 1, 1, False)
-        return self._timed(self._compile(self._start, None, plan), None, plan)
+        return self._timed(self._compile(self._start, None, plan), None, plan, pilot)
 
-    def advance(self, carry: Any, first: int, blocks: int, thin: int, keep: bool) -> tuple[Any, Chunk]:
-        """Run a chunk from iteration `first` on, and bring home what it gave."""
+    def advance(
+        self, carry: Any, first: int, blocks: int, thin: int, keep: bool, pilot: bool = False
+    ) -> tuple[Any, Chunk]:
+        """Run a chunk from iteration `first` on, by every chain or by the pilot, and bring home what it gave."""
         carry, plan = self._place(carry), self._plan(first, blocks, thin, keep)
-        carry, chunk = self._timed(self._program(carry, plan), carry, plan)
+        carry, chunk = self._timed(self._program(carry, plan), carry, plan, pilot)
         info, draws = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk)
         return carry, Chunk(info, draws if keep else None)
 
@@ -126,10 +135,12 @@ class Chains:
         return jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), one)
 
     def _over_chains(self, function: Callable[[Array, Any, Plan], Any]) -> Callable[[Array, Any, Plan], Any]:
-        def one_by_one(names: Array, carry: Any, plan: Plan) -> Any:
+        """The function for all chains in one program."""
+
+        def in_turn(names: Array, carry: Any, plan: Plan) -> Any:
             return jax.lax.map(lambda pair: function(pair[0], pair[1], plan), (names, carry))
 
-        every = one_by_one if self.one_by_one else jax.vmap(function, in_axes=(0, 0, None))
+        every = in_turn if self.one_by_one else jax.vmap(function, in_axes=(0, 0, None))
         if self.mesh is None:
             return every
         split, whole = PartitionSpec("chain"), PartitionSpec()
@@ -137,24 +148,41 @@ class Chains:
         return jax.shard_map(every, mesh=self.mesh, in_specs=specs, out_specs=split, check_vma=False)
 
     def _compile(self, function: Callable[[Array, Any, Plan], Any], carry: Any, plan: Plan) -> Callable[..., Any]:
+        """A program (carry, plan, pilot) → what the function gives, for all chains."""
         began = time.perf_counter()
+        apart = self.one_by_one and self.mesh is None
+        names = jnp.arange(self.num_chains, dtype="uint32")
+        names, carry = (names[0], _pick(carry, 0)) if apart else (self._place(names), carry)
+        every = function if apart else self._over_chains(function)
         # The arrays a method has closed over become arguments: equal shapes then are equal programs, which a
         # compilation cache knows again whatever the data.
-        converted = eqx.filter_closure_convert(self._over_chains(function), self._names, carry, plan)
+        converted = eqx.filter_closure_convert(every, names, carry, plan)
         program: Any = eqx.filter_jit(lambda converted, *arguments: converted(*arguments))
-        compiled = program.lower(converted, self._names, carry, plan).compile()
+        compiled = program.lower(converted, names, carry, plan).compile()
         self.compile_seconds += time.perf_counter() - began
-        return lambda carry, plan: compiled(converted, self._names, carry, plan)
 
-    def _timed(self, program: Callable[..., Any], carry: Any, plan: Plan) -> Any:
+        def together(carry: Any, plan: Plan, pilot: bool) -> Any:
+            names = jnp.full(self.num_chains, PILOT, "uint32") if pilot else jnp.arange(self.num_chains, dtype="uint32")
+            return compiled(converted, self._place(names), carry, plan)
+
+        def one(chain: int, carry: Any, plan: Plan) -> Any:
+            return jax.block_until_ready(compiled(converted, jnp.asarray(chain, "uint32"), carry, plan))
+
+        def one_by_one(carry: Any, plan: Plan, pilot: bool) -> Any:
+            if pilot:
+                return _stack([one(PILOT, _pick(carry, 0), plan)] * self.num_chains)
+            # Each call is one thread's work, in XLA and not in Python: threads share it out over the cores.
+            with ThreadPoolExecutor(min(self.num_chains, os.cpu_count() or 1)) as pool:
+                calls = [pool.submit(one, chain, _pick(carry, chain), plan) for chain in range(self.num_chains)]
+                return _stack([call.result() for call in calls])
+
+        return one_by_one if apart else together
+
+    def _timed(self, program: Callable[..., Any], carry: Any, plan: Plan, pilot: bool) -> Any:
         began = time.perf_counter()
-        result = jax.block_until_ready(program(carry, plan))
+        result = jax.block_until_ready(program(carry, plan, pilot))
         self.run_seconds += time.perf_counter() - began
         return result
-
-    @property
-    def _names(self) -> Array:
-        return self._place(jnp.arange(self.num_chains))
 
     def _place(self, tree: Any) -> Any:
         return jax.device_put(tree, None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec("chain")))
@@ -166,6 +194,14 @@ class Chains:
     def _chunk_size(self) -> int:
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.shapes[1].draws))
         return max(1, min(BLOCKS, DRAW_BYTES // size))
+
+
+def _pick(tree: Any, chain: int) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[chain]), tree)
+
+
+def _stack(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
 def _mesh(chains: Style, num_chains: int) -> Mesh | None:

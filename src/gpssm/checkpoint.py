@@ -56,7 +56,7 @@ class Checkpoint:
         path = checkpoint.folder / FINGERPRINT
         if not path.exists():
             checkpoint.folder.mkdir(parents=True, exist_ok=True)
-            _write(path, lambda file: file.write(json.dumps(dict(fingerprint), indent=1).encode()))
+            write_atomically(path, lambda file: file.write(json.dumps(dict(fingerprint), indent=1).encode()))
             return checkpoint
         if not resume:
             raise FileExistsError(
@@ -102,7 +102,7 @@ def _check_same(found: Mapping[str, str], expected: Mapping[str, str], folder: s
         )
 
 
-def _write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
+def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
     """Fill a file beside its final name, bring it to the disk, and move it there."""
     beside = path.with_name(path.name + ".part")
     try:
@@ -118,7 +118,7 @@ def _write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
 
 def _write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
     arrays: dict[str, Any] = {f"leaf_{index}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
-    _write(path, lambda file: np.savez(file, allow_pickle=False, done=np.asarray(done), **arrays))
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, done=np.asarray(done), **arrays))
 
 
 def _read_arrays(path: Path) -> tuple[int, list[np.ndarray]]:

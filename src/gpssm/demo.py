@@ -4,11 +4,12 @@ import numpy as np
 from rich.console import Console
 
 from gpssm.datasets import simulate
+from gpssm.examination import forecast_mean
 from gpssm.fit import fit
 from gpssm.initialise import fit_linear
 from gpssm.linalg import selected_inverse
 from gpssm.linear_ssm import forecast_linear, smooth
-from gpssm.posterior import Posterior, forecast_mean
+from gpssm.posterior import Posterior
 from gpssm.runtime import numerical
 from gpssm.series import Series
 

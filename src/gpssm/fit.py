@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from gpssm.bases import Basis
-from gpssm.build import build_model, linear_start
+from gpssm.build import Parts
 from gpssm.chains import Style
+from gpssm.fitted import Seconds, settle
 from gpssm.kernels import Kernel
 from gpssm.likelihoods import Gaussian, Likelihood, make_likelihood
 from gpssm.loop import sample
@@ -21,7 +22,7 @@ from gpssm.means import Mean
 from gpssm.methods import METHODS
 from gpssm.methods.base import Config
 from gpssm.model import GPSSM
-from gpssm.posterior import Posterior, Seconds
+from gpssm.posterior import Posterior
 from gpssm.priors import InverseGamma
 from gpssm.progress import Mode
 from gpssm.runtime import numerical
@@ -87,15 +88,15 @@ def fit(
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
     scaler = Scaler.fit(list(raw), outputs=_scaling(likelihood, raw[0].output_dim))
     scaled = [scaler.scale(one) for one in raw]
-    start = linear_start(scaled, state_dim, likelihood)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    model = build_model(scaled, state_dim, num_inducing, kernel, mean, likelihood, basis, key, start)
-    model = assign_roles(model, hyper, fixed, learn)
+    parts = Parts(state_dim, num_inducing, kernel, mean, likelihood, basis)
+    model, states = config.prepare(scaled, parts, key)
+    model = assign_roles(model, hyper if config.learns else "fix", fixed, learn)
     setup = time.perf_counter() - began
     found = sample(
         config,
         model,
-        start.states,
+        states,
         scaled,
         num_chains=num_chains,
         seed=seed,
@@ -109,7 +110,10 @@ def fit(
         warnings.warn(note, stacklevel=3)
     seconds = Seconds(setup, found.compile_seconds, found.run_seconds)
     settings = {"method": _name(config)} | dataclasses.asdict(config)
-    return Posterior(model, *found[:3], tuple(scaled), raw, scaler, settings, seconds, seed, found.notes)
+    model, draws = settle(model, found.draws)
+    return Posterior(
+        model, draws, found.info, found.warmup, tuple(scaled), raw, scaler, settings, seconds, seed, found.notes
+    )
 
 
 def _scaling(likelihood: str | Likelihood, width: int) -> Scaling:

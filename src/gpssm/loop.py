@@ -13,7 +13,7 @@ import gpssm
 from gpssm.chains import Chains, Chunk, Style
 from gpssm.checkpoint import Checkpoint, describe, digest
 from gpssm.diagnostics import find_trouble
-from gpssm.methods.base import Config
+from gpssm.methods.base import Config, num_shared
 from gpssm.model import GPSSM
 from gpssm.progress import Mode, Report, Status, interruption, reporter, running_rhat
 from gpssm.runtime import numerical
@@ -33,22 +33,26 @@ class Sample(NamedTuple):
 
 
 class Loop:
-    """A run in progress. Its blocks are the iterations of the warm-up, then `thin` iterations and a draw each."""
+    """A run in progress. Its blocks are the iterations of the warm-up, then `thin` iterations and a draw each.
 
-    def __init__(self, config: Config, chains: Chains, store: Checkpoint | None) -> None:
-        self.config, self.chains, self.store = config, chains, store
+    The first `shared` of them are done once for all chains, by the pilot.
+    """
+
+    def __init__(self, config: Config, chains: Chains, store: Checkpoint | None, shared: int) -> None:
+        self.config, self.chains, self.store, self.shared = config, chains, store, shared
         self.chunks: list[Chunk] = []
         self.done = 0
         self.notes: list[str] = []
 
     def run(self, report: Report, pressed: Callable[[], bool]) -> None:
         """Advance chunk by chunk to the end, or to the chunk in which the user wants it to end."""
-        carry, end = self._begin(), self.config.num_warmup + self.config.num_draws
+        warmup, end = self.config.num_warmup, self.config.num_warmup + self.config.num_draws
+        carry = self._begin()
         while self.done < end and not pressed():
-            begin, keep = self.done, self.done >= self.config.num_warmup
-            self.done = min(begin + self.chains.rows, end if keep else self.config.num_warmup)
-            thin = self.config.thin if keep else 1
-            carry, chunk = self.chains.advance(carry, 1 + self.iterations(begin), self.done - begin, thin, keep)
+            begin, pilot, keep = self.done, self.done < self.shared, self.done >= warmup
+            self.done = min(begin + self.chains.rows, self.shared if pilot else end if keep else warmup)
+            blocks, thin = self.done - begin, self.config.thin if keep else 1
+            carry, chunk = self.chains.advance(carry, 1 + self.iterations(begin), blocks, thin, keep, pilot)
             self.chunks.append(chunk)
             self._check_finite(chunk.info)
             self._save(begin, carry)
@@ -77,7 +81,7 @@ class Loop:
             warmup = chunk._replace(draws=None)
             saved = self.store.load(carry, lambda start: warmup if start < self.config.num_warmup else chunk)
         if saved is None:
-            return self.chains.start()
+            return self.chains.start(pilot=self.shared > 0)
         self.done, self.chunks, carry = saved
         return carry
 
@@ -171,7 +175,7 @@ def sample(
             "version": gpssm.__version__,
         }
         store = Checkpoint.open(checkpoint, fingerprint, resume)
-    loop = Loop(config, runner, store)
+    loop = Loop(config, runner, store, num_shared(config.num_warmup, model))
     with reporter(progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)
     return loop.result()

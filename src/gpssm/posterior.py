@@ -1,97 +1,98 @@
 """What a fit gives back: draws from the posterior, and what follows from them draw by draw."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
-from scipy import stats
+from jaxtyping import ArrayLike, Float
 
-from gpssm.diagnostics import Diagnostics, bfmi, row, row_within
-from gpssm.model import GPSSM
+from gpssm import conditioning, exports, prediction, storage, update
+from gpssm.diagnostics import Diagnostics
+from gpssm.dynamics import Linearisation, TransitionEstimate, function_values, linearise, transition
+from gpssm.examination import diagnose
+from gpssm.fitted import Fitted
+from gpssm.forecast import Forecast
+from gpssm.forecasting import forecast
+from gpssm.plots import plot_smoothed
+from gpssm.rollout import BOUNDS
 from gpssm.runtime import numerical
-from gpssm.scaler import Scaler
-from gpssm.series import Series
-from gpssm.types import Draw, Info
+from gpssm.smoothing import Smoothed, outputs_of, smooth
 
-REFERENCES = 20  # inputs at which f is compared
-ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
-HORIZON = 30
-BATCH = 256  # draws at once on a GPU
-
-
-class Seconds(NamedTuple):
-    """Wall-clock seconds of a fit: linear fit and model, compilation, iterations."""
-
-    setup: float
-    compile: float
-    run: float
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Posterior:
-    """Draws from the posterior of a model. Every leaf of `draws` and `info` has leading axes (chain, draw).
+class Posterior(Fitted):
+    """What `fit` returns: draws, and the verbs of what can be done with them, in the user's units."""
 
-    `draws.states` has one array (chain, draw, T+1, Dx) a series, in scaled units; `draws.weights` is
-    (chain, draw, Dx, M); `draws.leaves` holds the parameters that are not fixed, by name. `model` has the values the
-    fit started from, and `model_at` those of a draw. `warmup` is the `Info` of the warm-up's iterations. `notes` says
-    what went wrong, if anything did.
-    """
-
-    model: GPSSM
-    draws: Draw
-    info: Info
-    warmup: Info
-    series: tuple[Series, ...]
-    raw: tuple[Series, ...]
-    scaler: Scaler
-    config: dict[str, Any]
-    seconds: Seconds
-    seed: int
-    notes: tuple[str, ...] = ()
-
-    @property
-    def num_chains(self) -> int:
-        """Number of chains."""
-        return self.draws.weights.shape[0]
-
-    @property
-    def num_draws(self) -> int:
-        """Number of draws kept in each chain."""
-        return self.draws.weights.shape[1]
+    condition = conditioning.condition
+    condition_at = conditioning.condition_at
+    predict = prediction.predict
+    simulate = prediction.simulate
+    update = update.update
 
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
         return f"Posterior({self.config['method']}, {self.num_chains} chains of {self.num_draws} draws{notes})"
 
-    @numerical
-    def model_at(self, chain: int, draw: int) -> GPSSM:
-        """The model with the parameters of one draw."""
-        return self.model.with_leaves({name: leaf[chain, draw] for name, leaf in self.draws.leaves.items()})
-
-    @numerical
     def function(
         self, x: Float[ArrayLike, "N Dx"], u: Float[ArrayLike, "N Du"]
     ) -> Float[np.ndarray, "chain draw N Dx"]:
         """E[f(z) | v] = m(z) + A(z) v of each draw at the inputs z = [x; u], in scaled units."""
+        return function_values(self, x, u)
 
-        def values(model: GPSSM, draw: Draw, inputs: tuple[Array, Array]) -> Float[Array, "N Dx"]:
-            return model.transition()(*inputs).given(draw.weights)
-
-        return _each_draw(self, values, (jnp.asarray(x), jnp.asarray(u)))
-
-    @numerical
     def outputs(self, index: int = 0) -> Float[np.ndarray, "chain draw T Dy"]:
         """E[y_t | x_{t+1}] of each draw along series `index`, in the user's units."""
+        return outputs_of(self, index)
 
-        def values(model: GPSSM, draw: Draw, _: None) -> Float[Array, "T Dy"]:
-            return model.likelihood.moments(draw.states[index][1:])[0]
+    def forecast(
+        self,
+        horizon: int | None = None,
+        u: Any = None,
+        *,
+        num_paths: int = 1000,
+        seed: int = 0,
+        noise: bool = True,
+        index: int = -1,
+        bounds: float | None = BOUNDS,
+    ) -> Forecast:
+        """Paths of the outputs after the end of the data, each under the function and parameters of one draw.
 
-        return self.scaler.unscale_mean(_each_draw(self, values, None))
+            forecast = posterior.forecast(u=future_inputs)
+
+        :param horizon: number of steps; without it, as many as `u` has rows, or 30 where there are no controls.
+        :param u: controls in the user's units, a row a step: an array, a DataFrame (columns by name) or a Series.
+        :param num_paths: spread evenly over the draws of all chains.
+        :param noise: whether paths have observation noise; without it they are E[y_t | x_{t+1}].
+        :param index: the training series that the forecast follows; of no effect after `condition`.
+        :param bounds: a path that leaves the box around its draw's training states, this many times as wide as their
+            range, is continued by one that stayed; None for no box. See `forecast.diagnostics`.
+        """
+        return forecast(self, horizon, u, num_paths=num_paths, seed=seed, noise=noise, index=index, bounds=bounds)
+
+    def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
+        """States and outputs along training series `index`, with missing outputs filled in.
+
+        Outputs are E[y_t | x_{t+1}] of each draw; with `noise`, drawn from p(y_t | x_{t+1}).
+        """
+        return smooth(self, index, noise, seed)
+
+    def transition(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> TransitionEstimate:
+        """f(x, u) with its standard deviation, without process noise, and how new the inputs are to the model.
+
+        :param x: states (N, Dx) in the coordinates of `draws.states`.
+        :param u: controls (N, Du) in the user's units.
+        """
+        return transition(self, x, u)
+
+    def linearise(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> Linearisation:
+        """∂f/∂x, ∂f/∂u and ∂E[y]/∂x with standard deviations over draws; x and u as in `transition`."""
+        return linearise(self, x, u)
 
     def diagnostics(self) -> Diagnostics:
         """R-hat and effective sample sizes of parameters, f, states and outputs, and the sampler's own figures.
@@ -99,90 +100,37 @@ class Posterior:
         f is taken at inputs the training series passed through, the forecast holds the last controls for 30 steps.
         States are identified only up to a change of coordinates, so they are judged within each chain.
         """
-        sampled = self.model.leaves("sample")
-        parameters = [row(name, leaf) for name, leaf in self.draws.leaves.items() if name in sampled]
-        states = np.concatenate([_thinned(path) for path in self.draws.states], -1)
-        outputs = np.concatenate([_thinned(self.outputs(index)) for index in range(len(self.series))], -1)
-        rows = (
-            *parameters,
-            row("function values", self.function(*_reference_inputs(self))),
-            row_within("states, within chains", states),
-            row("smoothed outputs", outputs),
-            row(f"{HORIZON}-step forecast mean", forecast_mean(self, np.repeat(self.raw[0].u[-1:], HORIZON, 0))),
-            row("log target", self.info.log_target),
-        )
-        return Diagnostics(
-            rows=rows,
-            acceptance=np.mean(self.info.acceptance, 1),
-            divergences=int(np.sum(self.info.divergent)),
-            bfmi=bfmi(self.info.energy),
-            gradients=float(np.sum(self.info.gradients) + np.sum(self.warmup.gradients)),
-            seconds=self.seconds._asdict(),
-            notes=self.notes,
-        )
+        return diagnose(self)
+
+    def plot(self, index: int = 0) -> "Figure":
+        """The outputs of training series `index` as the model sees them, with the data; more are in `gpssm.plots`."""
+        return plot_smoothed(self, index)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Save everything in a netCDF file, to the last bit, for `gpssm.load`.
+
+        A user's own functions (a mean, a likelihood, a link) are saved by name only: `load` is given them again.
+        """
+        storage.write(self, path, overwrite)
+
+    def to_arviz(self, *, seed: int = 0) -> "xr.DataTree":
+        """The posterior for ArviZ: parameters, sampler's figures, predictive draws, data, log likelihood.
+
+        `arviz_stats.loo(tree)` compares models by it. See `exports.to_arviz` for names and units.
+        """
+        return exports.to_arviz(self, seed)
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A table of the parameters that vary: one row a draw, one column an entry, indexed by (chain, draw)."""
+        return exports.to_dataframe(self)
 
 
 @numerical
-def forecast_mean(
-    posterior: Posterior, u: Float[ArrayLike, "H Du"], index: int = 0
-) -> Float[np.ndarray, "chain draw H Dy"]:
-    """The mean path of each draw after the end of training series `index`, without noise, in the user's units:
+def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
+    """The posterior that `Posterior.save` wrote.
 
-    x_{t+1} = m(z_t) + A(z_t) v from the draw's last state,  E[y_t | x_{t+1}];  controls u (H, Du) in the user's units.
+        posterior = gpssm.load("run.nc", parts={"mean.function": drag})
+
+    :param parts: the user's own functions in the model by dotted name; where one is missing the error names it.
     """
-
-    def values(model: GPSSM, draw: Draw, controls: Float[Array, "H Du"]) -> Float[Array, "H Dy"]:
-        transition = model.transition()
-
-        def advance(x: Float[Array, " Dx"], control: Float[Array, " Du"]) -> tuple[Array, Array]:
-            following = transition(x[None], control[None]).given(draw.weights)[0]
-            return following, following
-
-        _, path = jax.lax.scan(advance, draw.states[index][-1], controls)
-        return model.likelihood.moments(path)[0]
-
-    scaled = jnp.asarray(posterior.scaler.scale_inputs(u))
-    return posterior.scaler.unscale_mean(_each_draw(posterior, values, scaled))
-
-
-def non_gaussianity(posterior: Posterior, level: float = 0.05) -> dict[str, float]:
-    """The share of marginals of states and weights that D'Agostino and Pearson's test finds not Gaussian at `level`.
-
-    All draws of all chains are tested as if independent: thin a run until its effective sample size is near their
-    number, or the test sees autocorrelation. Of Gaussian marginals a share of about `level` is rejected.
-    """
-    groups = {"states": np.concatenate([_flat(path) for path in posterior.draws.states], -1)}
-    groups["weights"] = _flat(posterior.draws.weights)
-    return {name: float(np.mean(stats.normaltest(values, axis=0).pvalue < level)) for name, values in groups.items()}
-
-
-def _flat(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "N n"]:
-    return np.asarray(values).reshape(values.shape[0] * values.shape[1], -1)
-
-
-def _thinned(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "chain draw n"]:
-    """At most ENTRIES of the quantities, evenly spaced."""
-    flat = np.asarray(values).reshape(*values.shape[:2], -1)
-    return flat[:, :, :: -(-flat.shape[2] // ENTRIES)]
-
-
-def _reference_inputs(posterior: Posterior) -> tuple[Float[np.ndarray, "N Dx"], Float[np.ndarray, "N Du"]]:
-    """Evenly spaced inputs along the first series, at the states' posterior mean."""
-    x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
-    chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
-    return x[chosen], posterior.series[0].u[chosen]
-
-
-def _each_draw(posterior: Posterior, values: Callable[[GPSSM, Draw, Any], Array], inputs: Any) -> np.ndarray:
-    """`values(model, draw, inputs)` at every draw, with the model of that draw."""
-
-    batch = None if jax.default_backend() == "cpu" else BATCH
-
-    @eqx.filter_jit
-    def every(model: GPSSM, draws: Draw, inputs: Any) -> Array:
-        return jax.lax.map(lambda draw: values(model.with_leaves(draw.leaves), draw, inputs), draws, batch_size=batch)
-
-    shape = (posterior.num_chains, posterior.num_draws)
-    draws = jax.tree.map(lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), posterior.draws)
-    result = np.asarray(every(posterior.model, draws, inputs))
-    return result.reshape(*shape, *result.shape[1:])
+    return Posterior(**storage.read(path, parts))

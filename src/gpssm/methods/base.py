@@ -5,20 +5,25 @@ One iteration of a sampler is a move of the states, and then, whatever that move
     v | x            exact                                       (`weights_given_states`)
     Q | x, v         exact, as are R | x and (C, d) | x           (`conditionals.py`), for leaves with the role "sample"
     θ | x            HMC on the other leaves with the role "sample", the weights integrated out
-    θ ← Adam(x)      one step, in warm-up only, on the leaves with the role "optimise": stochastic-approximation EM
+    θ ← Adam(x)      one step, on the leaves with the role "optimise": stochastic-approximation EM
+
+The last happens in the first part of the warm-up only, which the chains share (`pilot_length`): a posterior given
+optimised parameters is one posterior, so all chains must have the same.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm import conditionals
+from gpssm.build import Parts, build_model, linear_start
 from gpssm.likelihoods import Gaussian
 from gpssm.model import GPSSM
 from gpssm.moves import dual_averaging, hmc
@@ -41,8 +46,11 @@ class Config:
     :param num_warmup: iterations that adapt and are thrown away.
     :param num_draws: draws kept in each chain.
     :param thin: iterations for each draw kept.
-    :param learning_rate: Adam's first step size for leaves to be optimised; it falls to zero along the warm-up.
+    :param learning_rate: Adam's first step size for leaves to be optimised; it falls to zero along the shared part of
+        the warm-up.
     """
+
+    learns: ClassVar[bool] = True  # whether the model has parameters to learn while it samples
 
     num_warmup: int = 500
     num_draws: int = 500
@@ -57,9 +65,24 @@ class Config:
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate!r}.")
 
+    def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
+        """The model of scaled series, and the states of each to start from: those of a linear fit."""
+        start = linear_start(series, parts.state_dim, parts.likelihood)
+        return build_model(series, *parts, key=key, start=start), start.states
+
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""
         raise TypeError(f"{type(self).__name__} is not a method: take one from gpssm.methods.METHODS.")
+
+
+def pilot_length(num_warmup: int) -> int:
+    """The iterations of the warm-up in which leaves are optimised, once for all chains."""
+    return 2 * num_warmup // 3
+
+
+def num_shared(num_warmup: int, model: GPSSM) -> int:
+    """The iterations of the warm-up that chains share: none if there is nothing to be optimised."""
+    return pilot_length(num_warmup) if model.leaves("optimise") else 0
 
 
 class Parameters(NamedTuple):
@@ -158,7 +181,7 @@ class ParameterMoves(NamedTuple):
         )
 
     def optimise(self, parameters: Parameters, density: Density, iteration: Array, count: int) -> Parameters:
-        """One Adam step, in warm-up, up the density and the prior, divided by the number of rows."""
+        """One Adam step, while leaves are learned, up the density and the prior, divided by the number of rows."""
         names = list(self.model.leaves("optimise"))
         if not names:
             return parameters
@@ -174,7 +197,7 @@ class ParameterMoves(NamedTuple):
             climbed = jax.tree.map(jnp.add, chosen, updates)
             return parameters._replace(leaves=parameters.leaves | climbed, adam=adam)
 
-        return jax.lax.cond(iteration < self.num_warmup, climb, lambda same: same, parameters)
+        return jax.lax.cond(iteration < pilot_length(self.num_warmup), climb, lambda same: same, parameters)
 
     def conjugate(self) -> set[str]:
         """The sampled leaves that have an exact conditional."""
@@ -187,7 +210,7 @@ class ParameterMoves(NamedTuple):
         return exact if {"likelihood.C", "likelihood.d"} <= exact else exact - {"likelihood.C", "likelihood.d"}
 
     def _optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(optax.cosine_decay_schedule(self.learning_rate, max(self.num_warmup, 1)))
+        return optax.adam(optax.cosine_decay_schedule(self.learning_rate, max(pilot_length(self.num_warmup), 1)))
 
 
 def _location(model: GPSSM, name: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

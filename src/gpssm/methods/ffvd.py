@@ -25,7 +25,7 @@ from gpssm.types import Draw, Info, Method
 from gpssm.whitening import Whitening, stack, unstack, whiten
 
 MEMORY = 4  # paths over which the curvature is averaged
-REFRESHES = (0.1, 0.25, 0.5)  # as shares of the warm-up
+REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
 FIRST_STEP = 0.1
 # The noises go on moving after the warm-up, and with them the stiffest curvature: a share of the moves takes a small
 # step, so that a chain gets out of places where the adapted step is too large.
@@ -41,11 +41,12 @@ class FFVD(Config):
     :param target_acceptance: what the step size aims at.
     """
 
-    num_warmup: int = 300
+    num_warmup: int = 400
     num_draws: int = 250
-    num_leapfrog: int = 10
+    thin: int = 2
+    num_leapfrog: int = 5
     rank: int = 40
-    target_acceptance: float = 0.8
+    target_acceptance: float = 0.7
 
     def __post_init__(self) -> None:
         super().__post_init__()

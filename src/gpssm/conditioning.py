@@ -1,0 +1,180 @@
+"""Posteriors conditioned on new data: where the state is after some rows.
+
+Weights and parameters of every draw stay as they were learned; the particle filter of `filtering.py` does the rest.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int, PRNGKeyArray
+
+from gpssm.alignment import aligned
+from gpssm.filtering import Filtered, FlatCloud, Members, run_filter
+from gpssm.fitted import Cloud, Fitted
+from gpssm.rollout import flatten, pick_series
+from gpssm.runtime import numerical
+from gpssm.series import Series
+
+NUM_PARTICLES = 64
+# Rows at the end of the training series that are filtered again before new ones. A draw has one last state, which new
+# data could only move by the process noise; from a state further back, its cloud at the end is as wide as it should be.
+LOOKBACK = 20
+FILTER = 2**32 - 3  # in place of a draw's number, for the keys of a filter
+
+AnyFitted = TypeVar("AnyFitted", bound=Fitted)
+
+
+@numerical
+def condition(
+    fitted: AnyFitted,
+    series: Any,
+    *,
+    new_experiment: bool = False,
+    num_particles: int | None = None,
+    seed: int = 0,
+    index: int = -1,
+) -> AnyFitted:
+    """The posterior of the state after new rows, with functions and parameters as they were learned.
+
+        later = posterior.condition(new_rows)
+        later.forecast(u=future_inputs)
+
+    Rows go through a particle filter, in constant time and memory each, however many came before, and give the same
+    result in one call or in many. Missing outputs are left out.
+
+    :param series: outputs and controls in the user's units; columns go by name, or by position where they have none.
+    :param new_experiment: whether the state starts afresh, x₀ ~ N(0, I); otherwise the rows follow the end of training
+        series `index`, or the rows of earlier calls.
+    :param num_particles: particles a draw, 64 by default; later rows keep the number of the first.
+    """
+    rows = fitted.scaler.scale(like_training(fitted, series))
+    draws = np.arange(fitted.num_chains * fitted.num_draws)
+    cloud = begin(fitted, draws, new_experiment, num_particles, seed, index)
+    return _with_cloud(fitted, filter_rows(fitted, draws, cloud, rows, seed).cloud)
+
+
+def condition_at(
+    fitted: AnyFitted,
+    series: Any,
+    rows: Sequence[int],
+    *,
+    new_experiment: bool = False,
+    num_particles: int | None = None,
+    seed: int = 0,
+    index: int = -1,
+) -> Iterator[AnyFitted]:
+    """`condition` on the first r rows of a series for each r in `rows`, one after the other, in one pass over it.
+
+        origins = range(0, 500, 10)
+        for row, origin in zip(origins, posterior.condition_at(test, origins)):
+            origin.forecast(30, test.u[row:])
+
+    :param rows: numbers that increase, from 0 to the length of the series; equal distances compile once.
+    """
+    given, stops = like_training(fitted, series), [int(row) for row in rows]
+    if stops != sorted(set(stops)) or not stops or stops[0] < 0 or stops[-1] > len(given):
+        raise ValueError(f"rows must increase and lie between 0 and {len(given)}, the series' length; got {stops}")
+    first = at_start(fitted, new_experiment, num_particles, seed, index)
+
+    def passing(current: AnyFitted) -> Iterator[AnyFitted]:
+        for before, row in zip([0, *stops], stops, strict=False):
+            current = condition(current, given[before:row], seed=seed) if row > before else current
+            yield current
+
+    return passing(first)
+
+
+@numerical
+def at_start(
+    fitted: AnyFitted, new_experiment: bool, num_particles: int | None, seed: int, index: int = -1
+) -> AnyFitted:
+    """The same draws, with the cloud before any new row."""
+    draws = np.arange(fitted.num_chains * fitted.num_draws)
+    return _with_cloud(fitted, begin(fitted, draws, new_experiment, num_particles, seed, index))
+
+
+def begin(
+    fitted: Fitted,
+    draws: Int[np.ndarray, " S"],
+    new_experiment: bool,
+    num_particles: int | None,
+    seed: int,
+    index: int,
+    lookback: int = LOOKBACK,
+) -> FlatCloud:
+    """The cloud of these draws before any of the rows to come.
+
+    A new experiment starts at x₀ ~ N(0, I). Otherwise the cloud is what earlier rows left; or, after the training
+    series, what its last `lookback` rows leave of each draw's state before them:
+
+        x_{T−lookback} ~ p(x_{T−lookback} | y_{1:T}, v),  x_T ~ p(x_T | x_{T−lookback}, y_{1:T}, v)
+
+    has the law of the last states, whatever the lookback, and more of it within each draw the further it goes back.
+    """
+    _check_number(fitted, num_particles, new_experiment)
+    length = len(pick_series(fitted, index))
+    if fitted.cloud is not None and not new_experiment:
+        particles, log_weights = (flatten(part)[draws] for part in fitted.cloud[:2])
+        return _flat_cloud(particles, log_weights, fitted.cloud.rows)
+    number = num_particles or NUM_PARTICLES
+    equal = np.full((len(draws), number), -np.log(number))
+    if new_experiment:
+        shape, keys = (number, fitted.model.state_dim), filter_keys(seed, draws)
+        return _flat_cloud(
+            jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), shape))(keys), equal, 0
+        )
+    before = max(length - lookback, 0)
+    states = flatten(fitted.draws.states[index])[draws, before]
+    cloud = _flat_cloud(np.repeat(states[:, None], number, axis=1), equal, before)
+    return filter_rows(fitted, draws, cloud, fitted.series[index][before:], seed).cloud if before < length else cloud
+
+
+def filter_rows(fitted: Fitted, draws: Int[np.ndarray, " S"], cloud: FlatCloud, rows: Series, seed: int) -> Filtered:
+    """The filter of these draws along scaled rows, from the cloud before them."""
+    return run_filter(members_of(fitted, draws), filter_keys(seed, draws), cloud, rows)
+
+
+def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
+    """A key for the filter of each draw, by its number; no forecast of the same seed has them."""
+    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), FILTER)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(draws))
+
+
+def members_of(fitted: Fitted, draws: Int[np.ndarray, " S"]) -> Members:
+    """These draws, for compiled code."""
+    _, weights, leaves = jax.tree.map(lambda leaf: jnp.asarray(flatten(leaf)[draws]), fitted.draws._replace(states=()))
+    return Members(fitted.model, weights, leaves)
+
+
+def like_training(fitted: Fitted, series: Any) -> Series:
+    """One series of new rows, in the user's units, with the training series' columns in their order."""
+    given, expected = Series.of(series), fitted.raw[0]
+    if isinstance(given, list):
+        raise TypeError(f"new data come as one series at a time; got a list of {len(given)}. Call once for each")
+    y, u = aligned(given, expected.outputs, "y"), aligned(given, expected.inputs, "u")
+    return dataclasses.replace(given, y=y, u=u, outputs=expected.outputs, inputs=expected.inputs)
+
+
+def _check_number(fitted: Fitted, num_particles: int | None, new_experiment: bool) -> None:
+    if num_particles is None:
+        return
+    if not isinstance(num_particles, int) or num_particles < 2:
+        raise ValueError(f"num_particles must be a whole number of at least 2; got {num_particles!r}")
+    held = fitted.cloud is not None and not new_experiment and fitted.cloud.log_weights.shape[-1]
+    if held and held != num_particles:
+        raise ValueError(f"{held} particles hold the state already, and go on doing so; got {num_particles}: drop it")
+
+
+def _flat_cloud(particles: Any, log_weights: Any, rows: int) -> FlatCloud:
+    """A cloud for compiled code, to which the number of rows is data too: the next row must not compile again."""
+    return FlatCloud(jnp.asarray(particles), jnp.asarray(log_weights), jnp.asarray(rows))
+
+
+def _with_cloud(fitted: AnyFitted, cloud: FlatCloud) -> AnyFitted:
+    axes = (fitted.num_chains, fitted.num_draws)
+    particles, log_weights = (np.asarray(part).reshape(*axes, *part.shape[1:]) for part in cloud[:2])
+    return dataclasses.replace(fitted, cloud=Cloud(particles, log_weights, int(cloud.rows)))

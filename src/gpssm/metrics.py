@@ -1,0 +1,250 @@
+"""How good is a forecast: accuracy of its mean, proper scores of its distribution, calibration of its intervals.
+
+Shapes, the same everywhere: what came true, y (H, Dy), in the user's units, NaN where it is missing; a point forecast,
+mean (H, Dy); paths (S, H, Dy), S draws from the predictive distribution. With one output the last axis may be left
+out. Each function gives the average over all observed entries as a float; `by_step=True` gives an array (H,) instead,
+the average over the outputs observed at each step, NaN where there are none. Lower is better, but for `fit_percent`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from scipy.spatial.distance import cdist
+from scipy.special import logsumexp
+
+Score = float | Float[np.ndarray, " H"]
+Entries = Float[np.ndarray, "H Dy"]
+Paths = Float[np.ndarray, "S H Dy"]
+Moments = tuple[ArrayLike, ArrayLike] | None
+Levels = Sequence[float]
+LEVELS = (0.5, 0.8, 0.9)
+BLOCK = 2**20  # distances held at a time by the energy score: 8 MB
+
+
+def rmse(mean: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
+    """Root mean squared error, √ mean (y − mean)²."""
+    return _average(_errors(mean, y) ** 2, by_step) ** 0.5
+
+
+def nrmse(mean: ArrayLike, y: ArrayLike, reference: ArrayLike, *, by_step: bool = False) -> Score:
+    """Root mean squared error in standard deviations of a reference, √ mean ((y − mean) / std(reference))².
+
+    `reference` (N, Dy) is data, mostly the training outputs; each output has its own standard deviation.
+    """
+    errors, reference = _errors(mean, y), _outputs(reference, "reference")
+    spread = _spread(reference)
+    if len(spread) != errors.shape[1] or not spread.all():
+        raise ValueError(f"reference must have the {errors.shape[1]} outputs of y, all varying; their std is {spread}")
+    return _average((errors / spread) ** 2, by_step) ** 0.5
+
+
+def mae(mean: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
+    """Mean absolute error, mean |y − mean|."""
+    return _average(np.abs(_errors(mean, y)), by_step)
+
+
+def fit_percent(mean: ArrayLike, y: ArrayLike) -> float:
+    """The "fit %" of system identification, 100 (1 − ‖y − mean‖ / ‖y − ȳ‖), each output by itself, then averaged.
+
+    100 is perfect, 0 as good as knowing the average ȳ of what came true. It does not exist for an output whose
+    observed values are all equal: that one is left out, and without any other the result is NaN.
+    """
+    errors, spread = _errors(mean, y), _spread(_outputs(y))
+    varies = spread > 0
+    ratio = np.nanmean(errors[:, varies] ** 2, axis=0) ** 0.5 / spread[varies]
+    return float(100 * (1 - np.mean(ratio))) if varies.any() else np.nan
+
+
+def nlpd(paths_mean: ArrayLike, paths_variance: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
+    """Negative log predictive density of an equal-weight mixture of Gaussians, −mean log (1/S) Σ_s N(y; m_s, v_s).
+
+    Means and variances are (S, H, Dy), one component a draw. Each output has its own marginal mixture, and the
+    average is over entries: for the sum over outputs multiply by Dy. A change of units by a factor c adds log c.
+    """
+    densities = _log_densities(paths_mean, paths_variance, y)
+    return _average(np.log(len(densities)) - logsumexp(densities, axis=0), by_step)
+
+
+def nmll_paper(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
+    """The "NMLL" of Fan et al. (2023), −mean (1/S) Σ_s log N(y; m_s, v_s): means and variances are (S, H, Dy).
+
+    It averages log densities where `nlpd` averages densities, so it is never below `nlpd` (Jensen) and no score of the
+    mixture: it punishes draws for differing, however calibrated together. It is for comparison with published figures.
+    """
+    return _average(-np.mean(_log_densities(mean, variance, y), axis=0), by_step)
+
+
+def crps(paths: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
+    """Continuous ranked probability score, E|X − y| − ½ E|X − X′|, by sorting in O(S log S).
+
+    The estimator is the fair one, Σ_s |x_s − y| / S − Σ_sr |x_s − x_r| / (2S(S−1)), unbiased for independent paths
+    whatever their number; with S² for S(S−1) more paths would seem better. It can be negative when S is small.
+    """
+    y = _outputs(y)
+    return _average(_fair_crps(_forecast(paths, y, fewest=2) - y), by_step)
+
+
+def energy_score(paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step: bool = False) -> Score:
+    """Energy score E‖X − y‖ − ½ E‖X − X′‖, by the fair estimator that `crps` has; with one output it is `crps`.
+
+    The vectors are all outputs of one step, averaged over steps, or with `joint=True` the whole horizon as one vector
+    of H·Dy, which sees the dependence between steps and grows like √H. Missing entries are left out of the vectors.
+    Outputs count by their units: rescale them first if those differ. Time is O(S²), memory bounded.
+    """
+    y = _outputs(y)
+    observed, deviations = ~np.isnan(y), _forecast(paths, y, fewest=2) - y
+    if joint and by_step:
+        raise ValueError("joint=True has one score for all steps together: leave out either it or by_step=True")
+    if joint:
+        return _fair_energy(deviations[:, observed])
+    if y.shape[1] == 1:
+        return _average(_fair_crps(deviations), by_step)
+    steps = [[_fair_energy(deviations[:, t, row]) if row.any() else np.nan] for t, row in enumerate(observed)]
+    return _average(np.array(steps), by_step)
+
+
+def central_interval(paths: ArrayLike, level: float = 0.9) -> tuple[Entries, Entries]:
+    """Lower and upper ends (H, Dy) of the central interval: the (1 − level)/2 and (1 + level)/2 quantiles of paths.
+
+    Quantile p is order statistic p (S + 1), interpolated, so that a value from the same distribution falls inside with
+    probability `level` from S ≥ (1 + level) / (1 − level) on; NumPy's default makes it about level (S − 1) / (S + 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, as 0.9 for 90 %; got {level!r}")
+    ends = (1 - level) / 2, (1 + level) / 2
+    lower, upper = np.quantile(_forecast(paths, None, fewest=2), ends, axis=0, method="weibull")
+    return lower, upper
+
+
+def coverage(paths: ArrayLike, y: ArrayLike, level: float = 0.9, *, by_step: bool = False) -> Score:
+    """Share of observed entries inside the central interval of that level; near `level` when calibrated."""
+    y = _outputs(y)
+    lower, upper = central_interval(_forecast(paths, y, fewest=2), level)
+    return _average(np.where(np.isnan(y), np.nan, (lower <= y) & (y <= upper)), by_step)
+
+
+def interval_width(paths: ArrayLike, level: float = 0.9, *, by_step: bool = False) -> Score:
+    """Width of the central interval of that level, in the user's units, averaged over all entries."""
+    lower, upper = central_interval(paths, level)
+    return _average(upper - lower, by_step)
+
+
+def pit(paths: ArrayLike, y: ArrayLike) -> Entries:
+    """Probability integral transform, (rank of y among the paths + ½) / (S + 1), (H, Dy); NaN where y is missing.
+
+    The rank counts paths below y, and half of those equal to it. Values lie inside (0, 1), uniform when calibrated.
+    """
+    y = _outputs(y)
+    paths = _forecast(paths, y)
+    rank = np.sum((paths < y) + 0.5 * (paths == y), axis=0)
+    return np.where(np.isnan(y), np.nan, (rank + 0.5) / (len(paths) + 1))
+
+
+def score(
+    paths: ArrayLike, y: ArrayLike, *, levels: Levels = LEVELS, moments: Moments = None, mixture: Moments = None
+) -> dict[str, float]:
+    """All figures at once: rmse, mae, fit, nlpd, nmll_paper, crps, energy, and coverage_90, width_90 for each level.
+
+    The first three judge the paths' mean. (mean, variance) pairs, each (S, H, Dy): `moments` of the outputs given the
+    states, for `nmll_paper`, which is NaN without; `mixture`, by default the same, of which the predictive distribution
+    is a mixture. Without either, `nlpd` puts Gaussians of Silverman's bandwidth around the paths: a noisier figure.
+    """
+    paths = _forecast(paths, y := _outputs(y), fewest=2)
+    mean = paths.mean(0)
+    figures: dict[str, Score] = {"rmse": rmse(mean, y), "mae": mae(mean, y), "fit": fit_percent(mean, y)}
+    figures["nlpd"] = nlpd(*given, y) if (given := mixture or moments) else _smoothed_nlpd(paths, y)
+    figures["nmll_paper"] = np.nan if moments is None else nmll_paper(*moments, y)
+    figures |= {"crps": crps(paths, y), "energy": energy_score(paths, y)}
+    for level in levels:
+        figures[f"coverage_{100 * level:g}"] = coverage(paths, y, level)
+        figures[f"width_{100 * level:g}"] = interval_width(paths[:, ~np.isnan(y)], level)
+    return {name: float(figure) for name, figure in figures.items()}
+
+
+def _smoothed_nlpd(paths: Paths, y: Entries) -> Score:
+    """`nlpd` of Gaussians around the paths, as `score` says; the quartiles keep a few wild paths from widening them."""
+    low, high = np.quantile(paths, (0.25, 0.75), axis=0)
+    std = np.std(paths, axis=0, ddof=1) * (np.ptp(paths, axis=0) > 0)  # rounding errors are no spread
+    spread = np.where(high > low, np.minimum(std, (high - low) / 1.34), std)
+    bandwidth = np.where(np.isnan(y), 1.0, 1.06 * spread * len(paths) ** -0.2)
+    return nlpd(paths, np.broadcast_to(bandwidth**2, paths.shape), y) if (bandwidth > 0).all() else np.nan
+
+
+def _log_densities(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> Paths:
+    """log N(y; mean, variance), (S, H, Dy), NaN where y is missing."""
+    y = _outputs(y)
+    mean, variance = _forecast(mean, y, "mean"), _forecast(variance, y, "variance")
+    if mean.shape != variance.shape or not (variance > 0).all():
+        given = f"got {variance.shape}, smallest value {np.min(variance):g}"
+        raise ValueError(f"variance must be positive and have the shape of mean, {mean.shape}; {given}")
+    return -0.5 * (np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance)
+
+
+def _fair_crps(deviations: Paths) -> Entries:
+    """The score of each entry from x − y; Σ_{s<r} |x_s − x_r| = Σ_s (2s − S − 1) x₍ₛ₎ with x₍ₛ₎ in ascending order."""
+    count = len(deviations)
+    weights = (2 * np.arange(1, count + 1) - count - 1) / (count * (count - 1))
+    return np.mean(np.abs(deviations), axis=0) - np.tensordot(weights, np.sort(deviations, axis=0), axes=1)
+
+
+def _fair_energy(deviations: Float[np.ndarray, "S D"]) -> float:
+    """The score of one vector from x − y, with a block of rows of the matrix of distances at a time."""
+    count = len(deviations)
+    rows = max(1, BLOCK // count)
+    between = sum(cdist(deviations[start : start + rows], deviations).sum() for start in range(0, count, rows))
+    return float(np.mean(np.linalg.norm(deviations, axis=1)) - between / (2 * count * (count - 1)))
+
+
+def _average(entries: Entries, by_step: bool) -> Score:
+    """The mean of the entries that are not NaN, over all of them or at each step."""
+    if not by_step:
+        return float(np.nanmean(entries))
+    count = np.sum(~np.isnan(entries), axis=1)
+    return np.divide(np.nansum(entries, axis=1), count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+def _errors(mean: ArrayLike, y: ArrayLike) -> Entries:
+    """y − mean, NaN where y is missing."""
+    y = _outputs(y)
+    return y - _forecast(mean, y, "mean", axes=2)
+
+
+def _spread(y: Entries) -> Float[np.ndarray, " Dy"]:
+    """Standard deviation of each output over its observed entries; 0 where they are all equal, or none."""
+    columns = (column[~np.isnan(column)] for column in y.T)
+    return np.array([np.std(column) if np.unique(column).size > 1 else 0.0 for column in columns])
+
+
+def _outputs(y: ArrayLike, name: str = "y") -> Entries:
+    """What came true as (H, Dy), with at least one entry observed."""
+    values = _columns(y, name, 2)
+    infinite, missing = np.sum(np.isinf(values)), np.sum(np.isnan(values))
+    if infinite or missing == values.size:
+        given = f"of {values.size} entries {infinite} are infinite, {missing} missing"
+        raise ValueError(f"{name} must be finite, or NaN where missing, and observed at least once; {given}")
+    return values
+
+
+def _forecast(values: ArrayLike, y: Entries | None, name: str = "paths", axes: int = 3, fewest: int = 1) -> np.ndarray:
+    """A forecast of y as finite (H, Dy), or as (S, H, Dy) with S ≥ fewest."""
+    array = _columns(values, name, axes)
+    if y is not None and array.shape[-2:] != y.shape:
+        expected = f"({'S, ' * (axes - 2)}{y.shape[0]}, {y.shape[1]})"
+        raise ValueError(f"{name} must have the shape {expected}, as y is {y.shape}; got {array.shape}")
+    if len(array) < fewest:
+        raise ValueError(f"{name} must hold at least {fewest} draws, its first axis; got {len(array)}")
+    if bad := int(np.sum(~np.isfinite(array))):
+        raise ValueError(f"{name} must be finite; {bad} of {array.size} values are NaN or infinite")
+    return array
+
+
+def _columns(values: ArrayLike, name: str, axes: int) -> np.ndarray:
+    """Float array with that many axes; one axis fewer means one output."""
+    array = np.asarray(values, dtype=float)
+    array = array[..., None] if array.ndim == axes - 1 else array
+    if array.ndim != axes:
+        shapes = "(H, Dy) or (H,)" if axes == 2 else "(S, H, Dy) or (S, H)"
+        raise ValueError(f"{name} must have the shape {shapes}; got {np.shape(values)}")
+    return array

@@ -1,0 +1,46 @@
+"""Posteriors made by hand: draws that a test chose, without a fit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from builders import make_model, make_series
+from gpssm.fitted import Seconds
+from gpssm.posterior import Posterior
+from gpssm.scaler import Scaler
+from gpssm.types import Draw, Info
+
+CHAINS, DRAWS = 2, 3
+
+
+def make_posterior(
+    model=None, raw=None, weights=None, leaves=None, scaler=None, states=None, chains=CHAINS, draws=DRAWS, cloud=None
+):
+    """Random weights and states unless given; every array has leading axes (chain, draw)."""
+    rng = np.random.default_rng(8)
+    raw = [make_series(9, missing=True), make_series(5, seed=2)] if raw is None else raw
+    model = make_model(input_dim=raw[0].input_dim, output_dim=raw[0].output_dim) if model is None else model
+    size = (chains, draws)
+    if weights is None:
+        weights = 0.5 * rng.normal(size=(*size, model.state_dim, model.basis.size))
+    if states is None:
+        states = [rng.normal(size=(*size, len(one) + 1, model.state_dim)) for one in raw]
+    if leaves is None:
+        noises = np.asarray(model.log_process_std) + 0.1 * rng.normal(size=(*size, model.state_dim))
+        kernels = np.asarray(model.kernel.log_variance) + 0.1 * rng.normal(size=(*size, model.state_dim))
+        leaves = {"log_process_std": noises, "kernel.log_variance": kernels}
+    scaler = Scaler.fit(raw) if scaler is None else scaler
+    info = Info(*(np.zeros(size) for _ in Info._fields))
+    draws_of = jax.tree.map(jnp.asarray, Draw(tuple(states), weights, leaves))
+    scaled = tuple(scaler.scale(one) for one in raw)
+    config = {"method": "by hand", "num_warmup": 0}
+    return Posterior(
+        model, draws_of, info, info, scaled, tuple(raw), scaler, config, Seconds(0, 0, 0), seed=0, cloud=cloud
+    )
+
+
+def linear_weights(model, transition, control, offset):
+    """Weights of `LinearFeatures` that make m + A v = transition · x + control · u + offset."""
+    mean, wanted = model.mean, np.hstack([transition, control, offset[:, None]])
+    centre = np.hstack([mean.transition, mean.control, np.asarray(mean.offset)[:, None]])
+    return (wanted - centre) / np.exp(model.basis.log_scale)

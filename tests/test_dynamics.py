@@ -1,0 +1,75 @@
+"""The learned transition against the law of total variance by hand, and its derivatives against differences."""
+
+import numpy as np
+import pytest
+
+from posteriors import make_posterior
+
+RNG = np.random.default_rng(6)
+X, U = RNG.normal(size=(4, 2)), 3 + 2 * RNG.normal(size=(4, 1))
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return make_posterior()
+
+
+def each_step(posterior, x, u):
+    """m + A v, B and k(z, z) of every draw at scaled controls, one draw after the other."""
+    for chain in range(posterior.num_chains):
+        for draw in range(posterior.num_draws):
+            model = posterior.model_at(chain, draw)
+            step = model.transition()(x, u)
+            given = np.asarray(step.given(posterior.draws.weights[chain, draw]))
+            yield given, np.asarray(step.residual).T, np.asarray(model.kernel.diagonal(np.hstack([x, u]))).T
+
+
+def test_the_spread_is_that_between_draws_and_within(posterior):
+    found = posterior.transition(X, U)
+    scaled = posterior.scaler.scale_inputs(U)
+    means, residuals, priors = map(np.stack, zip(*each_step(posterior, X, scaled), strict=True))
+    np.testing.assert_allclose(found.mean, means.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(found.std**2, means.var(0) + residuals.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(found.novelty, np.mean(residuals / priors, axis=(0, 2)), rtol=1e-6)
+    np.testing.assert_allclose(posterior.function(X, scaled), means.reshape(2, 3, 4, 2), rtol=1e-9)
+
+
+def test_far_away_nothing_is_known(posterior):
+    far = posterior.transition(X + 100, U)
+    np.testing.assert_allclose(far.novelty, 1)
+    variance = np.exp(posterior.draws.leaves["kernel.log_variance"]).mean((0, 1))
+    assert np.all(far.std**2 >= variance * (1 - 1e-9))
+
+
+def test_derivatives_agree_with_differences_in_the_users_units(posterior):
+    found, size = posterior.linearise(X, U), 1e-5
+
+    def values(x, u):
+        return posterior.function(x, posterior.scaler.scale_inputs(u)).reshape(6, 4, 2)
+
+    state = np.stack([values(X + size * e, U) - values(X - size * e, U) for e in np.eye(2)], -1) / (2 * size)
+    control = (values(X, U + size) - values(X, U - size))[..., None] / (2 * size)
+    for ours, theirs in ((found[:2], state), (found[2:4], control)):
+        np.testing.assert_allclose(ours[0], theirs.mean(0), atol=1e-7)
+        np.testing.assert_allclose(ours[1], theirs.std(0), atol=1e-7)
+    output = np.diag(posterior.scaler.output_std) @ np.asarray(posterior.model.likelihood.C)
+    np.testing.assert_allclose(found.output, np.broadcast_to(output, (4, 2, 2)), rtol=1e-9)
+    np.testing.assert_allclose(found.output_std, 0, atol=1e-12)
+
+
+def test_one_state_may_come_alone(posterior):
+    np.testing.assert_allclose(posterior.transition(X[0], U[0]).mean, posterior.transition(X, U).mean[:1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("x", "u", "message"),
+    [
+        (X[:, :1], U, r"x must have shape \(N, 2\), one state a row; got \(4, 1\)"),
+        (X, U[:2], "u must have a row for each of the 4 states; got 2"),
+        (X, None, "u must have 1 columns: u; got 0"),
+        (X, np.zeros((4, 3)), "u must have 1 columns: u; got 3"),
+    ],
+)
+def test_bad_inputs_are_refused(posterior, x, u, message):
+    with pytest.raises(ValueError, match=message):
+        posterior.transition(x, u)
