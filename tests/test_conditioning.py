@@ -44,7 +44,8 @@ def moments(posterior):
 def test_the_old_posterior_is_left_as_it_was_and_shares_its_draws(posterior, rows, conditioned):
     assert posterior.cloud is None
     assert conditioned.draws is posterior.draws
-    assert conditioned.cloud.particles.shape == (2, 3, 64, 2)
+    assert conditioned.cloud.particles.shape == (2, 3, 4, 2)
+    assert conditioned.cloud.gaussian
     assert conditioned.cloud.rows == 5 + 6
     assert posterior.condition(rows, index=0).cloud.rows == 9 + 6
     before = conditioned.cloud.particles.copy()
@@ -70,7 +71,9 @@ def test_rows_one_at_a_time_give_the_same_cloud_and_compile_once(posterior, rows
 
 
 def test_other_seeds_give_other_particles(posterior, rows, conditioned):
-    assert np.all(posterior.condition(rows, seed=1).cloud.particles != conditioned.cloud.particles)
+    first, second = (posterior.condition(rows, seed=seed, num_particles=8).cloud for seed in (0, 1))
+    assert np.all(first.particles != second.particles)
+    assert_same_cloud(posterior.condition(rows, seed=1), conditioned)  # a Gaussian is not left to chance
 
 
 def test_a_new_experiment_starts_from_the_prior():
@@ -131,7 +134,7 @@ def test_condition_at_is_condition_on_the_first_rows(posterior, rows, conditione
 
 def test_condition_at_passes_over_the_series_once(posterior, rows, monkeypatch):
     seen = []
-    monkeypatch.setattr("gpssm.conditioning.run_filter", lambda *args: seen.append(len(args[-1])) or run_filter(*args))
+    monkeypatch.setattr("gpssm.conditioning.run_filter", lambda *args: seen.append(len(args[3])) or run_filter(*args))
     passing = posterior.condition_at(rows, range(1, 7))
     next(passing)
     assert seen == [5, 1]  # the training series' rows, and the first new one
@@ -159,7 +162,12 @@ def test_columns_go_by_name_and_no_controls_will_do():
         (lambda p, s: p.condition(make_series(6, output_dim=1)), ValueError, "y must have 2 columns.*got 1"),
         (lambda p, s: p.condition(s, num_particles=1), ValueError, "num_particles must be .* at least 2; got 1"),
         (lambda p, s: p.condition(s, index=2), IndexError, "2 training series.*got index 2"),
-        (lambda p, s: p.condition(s).condition(s, num_particles=8), ValueError, "64 particles hold the state.*got 8"),
+        (lambda p, s: p.condition(s).condition(s, num_particles=8), ValueError, "a Gaussian stands for the.*got 8"),
+        (
+            lambda p, s: p.condition(s, num_particles=9).condition(s, num_particles=8),
+            ValueError,
+            "9 particles stand for the.*got 8",
+        ),
         (lambda p, s: p.condition_at(s, [2, 1]), ValueError, "rows must increase.*between 0 and 6.*got \\[2, 1\\]"),
         (lambda p, s: p.condition_at(s, [7]), ValueError, "between 0 and 6"),
     ],

@@ -35,7 +35,7 @@ def series():
 
 @pytest.fixture(scope="module")
 def filtered(series):
-    return run_filter(linear_members(2), keys(2), start(2, 4000, 2), series)
+    return run_filter(linear_members(2), keys(2), start(2, 4000, 2), series, False)
 
 
 def test_moments_and_evidence_are_the_kalman_filters(series, filtered):
@@ -58,7 +58,7 @@ def test_a_row_without_outputs_says_nothing(series, filtered):
 def test_rows_in_pieces_give_the_same_cloud(series, filtered):
     members, cloud = linear_members(2), start(2, 4000, 2)
     for rows in (series[:1], series[1:2], series[2:11], series[11:]):
-        cloud = run_filter(members, keys(2), cloud, rows).cloud
+        cloud = run_filter(members, keys(2), cloud, rows, False).cloud
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), cloud, filtered.cloud)
 
 
@@ -94,7 +94,7 @@ def test_nonlinear_transitions_agree_with_integrals_on_a_grid(likelihood):
     noises = {"log_process_std": model.log_process_std[None] + jnp.array([[0.0], [0.5], [1.0]])}
     series = make_series(12, output_dim=1, missing=True)
     series = type(series)(np.round(np.exp(series.y)) if likelihood is Poisson else series.y, series.u)
-    found = run_filter(Members(model, weights, noises), keys(3), start(3, 20_000, 1), series)
+    found = run_filter(Members(model, weights, noises), keys(3), start(3, 20_000, 1), series, False)
     for draw in range(3):
         one = model.with_leaves({"log_process_std": noises["log_process_std"][draw]})
         means, log_density = on_a_grid(one, weights[draw], series)
@@ -105,7 +105,7 @@ def test_nonlinear_transitions_agree_with_integrals_on_a_grid(likelihood):
 def test_a_draw_that_has_run_away_leaves_the_others_alone(series, filtered):
     cloud = start(2, 4000, 2)
     lost = cloud._replace(particles=cloud.particles.at[0].set(jnp.inf))
-    found = run_filter(linear_members(2), keys(2), lost, series)
+    found = run_filter(linear_members(2), keys(2), lost, series, False)
     assert np.all(np.asarray(found.log_density[0, :2]) == -np.inf)
     np.testing.assert_array_equal(found.means[1], filtered.means[1])
     np.testing.assert_allclose(np.exp(found.cloud.log_weights).sum(1), 1)

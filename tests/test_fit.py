@@ -1,5 +1,6 @@
 """The training loop: the same draws whatever happens around them, in the user's units, and never bad news withheld."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from builders import make_model
 from gpssm.chains import Chains
-from gpssm.examination import forecast_mean
+from gpssm.examination import find_disagreement, forecast_mean
 from gpssm.fit import assign_roles, fit
 from gpssm.likelihoods import Poisson
 from gpssm.model import GPSSM
@@ -175,6 +176,23 @@ def test_roles():
     assert set(assign_roles(model, "fix").leaves("fix")) == set(model.leaves())
     chosen = assign_roles(model, "sample", fixed=("kernel.*",), learn=("likelihood.C", "kernel.log_variance"))
     assert set(chosen.leaves("sample")) == {"basis.locations", "log_process_std", "likelihood.log_std", "likelihood.C"}
+
+
+def test_sizes_may_be_chosen():
+    found = small_fit(state_dim="auto", num_inducing="auto", num_draws=2)
+    assert found.config["fit"]["state_dim"] == found.model.state_dim == 1
+    assert found.config["fit"]["num_inducing"] == 10
+    assert found.config["fit"]["kernel"] == "se"
+
+
+def test_chains_that_disagree_are_reported(posterior):
+    far = posterior.draws.states[0].copy()
+    far[1] += 5.0
+    draws = posterior.draws._replace(states=(far,))
+    apart = dataclasses.replace(posterior, draws=jax.tree.map(lambda leaf: np.repeat(leaf, 20, 1), draws))
+    (note,) = find_disagreement(apart)
+    assert "The chains disagree about the 30-step forecast (R-hat" in note
+    assert find_disagreement(posterior) == []
 
 
 def test_noises_without_an_exact_conditional_are_optimised():

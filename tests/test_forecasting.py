@@ -213,7 +213,7 @@ def test_each_series_has_its_own_end(posterior):
 def test_a_cloud_says_where_the_paths_start(posterior):
     last = np.asarray(posterior.draws.states[-1])[:, :, -1:]
     weights = np.log(np.broadcast_to([1.0, 1e-300], (2, 3, 2)))
-    cloud = Cloud(np.concatenate([last, last + 100], axis=2), weights, 12)
+    cloud = Cloud(np.concatenate([last, last + 100], axis=2), weights, 12, False)
     found = dataclasses.replace(posterior, cloud=cloud).forecast(5, CONTROLS, num_paths=20)
     assert found.start == 12
     np.testing.assert_array_equal(found.paths, posterior.forecast(5, CONTROLS, num_paths=20).paths)

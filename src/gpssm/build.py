@@ -11,10 +11,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.bases import Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
 from gpssm.initialise import fit_linear, inducing_locations
 from gpssm.kernels import Kernel, make_kernel
-from gpssm.likelihoods import Likelihood, make_likelihood
+from gpssm.likelihoods import Likelihood, LinkedGaussian, make_likelihood
 from gpssm.linear_ssm import LinearSSM, smooth
 from gpssm.means import Function, Identity, LinearMap, Mean, Zero
 from gpssm.model import GPSSM
+from gpssm.output_error import fit_output_error
 from gpssm.runtime import numerical
 from gpssm.series import Series, as_list, check_trainable
 from gpssm.types import Data
@@ -55,15 +56,25 @@ class LinearStart(NamedTuple):
 
 @numerical
 def linear_start(series: Data, state_dim: int, likelihood: str | Likelihood = "gaussian") -> LinearStart:
-    """Fit a linear model to the outputs, on the scale of the likelihood's linear predictor, and smooth."""
+    """Fit a linear model to the outputs, on the scale of the likelihood's linear predictor, and smooth.
+
+    Where a link has lost what the predictor was, as y = |η| has, linear dynamics are fitted to its free run instead,
+    if there are controls to drive it.
+    """
     experiments = as_list(series)
     check_trainable(series)
     width = experiments[0].output_dim
     chosen = make_likelihood(likelihood, jnp.zeros((width, state_dim)), jnp.zeros(width), jnp.ones(width))
+    if isinstance(chosen, LinkedGaussian) and not chosen.link.one_to_one and experiments[0].input_dim > 0:
+        found = fit_output_error(experiments, state_dim, chosen.link.forward, jax.random.key(0))
+        return _start(found.linear, found.states, experiments)
     pseudo = [Series(np.asarray(chosen.pseudo_outputs(jnp.asarray(one.y))), one.u) for one in experiments]
     linear = fit_linear(pseudo, state_dim)
-    states = [np.asarray(smooth(linear, one).mean) for one in pseudo]
-    z = np.concatenate([np.hstack([path[:-1], one.u]) for path, one in zip(states, pseudo, strict=True)])
+    return _start(linear, [np.asarray(smooth(linear, one).mean) for one in pseudo], pseudo)
+
+
+def _start(linear: LinearSSM, states: list[Float[np.ndarray, "_ Dx"]], series: list[Series]) -> LinearStart:
+    z = np.concatenate([np.hstack([path[:-1], one.u]) for path, one in zip(states, series, strict=True)])
     return LinearStart(linear, states, z)
 
 

@@ -1,6 +1,6 @@
 """Posteriors conditioned on new data: where the state is after some rows.
 
-Weights and parameters of every draw stay as they were learned; the particle filter of `filtering.py` does the rest.
+Weights and parameters of every draw stay as they were learned; the filters of `filtering.py` do the rest.
 """
 
 import dataclasses
@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.alignment import aligned
+from gpssm.cubature import points
 from gpssm.filtering import Filtered, FlatCloud, Members, run_filter
 from gpssm.fitted import Cloud, Fitted
+from gpssm.likelihoods import Gaussian
 from gpssm.rollout import flatten, pick_series
 from gpssm.runtime import numerical
 from gpssm.series import Series
@@ -43,18 +45,21 @@ def condition(
         later = posterior.condition(new_rows)
         later.forecast(u=future_inputs)
 
-    Rows go through a particle filter, in constant time and memory each, however many came before, and give the same
-    result in one call or in many. Missing outputs are left out.
+    Rows go through a filter, in constant time and memory each, however many came before, and give the same result in
+    one call or in many. Missing outputs are left out. With a linear-Gaussian emission the state is taken to be Gaussian
+    given the draw, which is exact where the transition is linear (`cubature.py`); `num_particles` asks for particles.
 
     :param series: outputs and controls in the user's units; columns go by name, or by position where they have none.
     :param new_experiment: whether the state starts afresh, x₀ ~ N(0, I); otherwise the rows follow the end of training
         series `index`, or the rows of earlier calls.
-    :param num_particles: particles a draw, 64 by default; later rows keep the number of the first.
+    :param num_particles: particles a draw; by default none with a linear-Gaussian emission, and 64 with others. Later
+        rows keep to the first's.
     """
     rows = fitted.scaler.scale(like_training(fitted, series))
     draws = np.arange(fitted.num_chains * fitted.num_draws)
+    gaussian = takes_gaussian(fitted, num_particles, new_experiment)
     cloud = begin(fitted, draws, new_experiment, num_particles, seed, index)
-    return _with_cloud(fitted, filter_rows(fitted, draws, cloud, rows, seed).cloud)
+    return _with_cloud(fitted, filter_rows(fitted, draws, cloud, rows, seed, gaussian).cloud, gaussian)
 
 
 def condition_at(
@@ -94,7 +99,15 @@ def at_start(
 ) -> AnyFitted:
     """The same draws, with the cloud before any new row."""
     draws = np.arange(fitted.num_chains * fitted.num_draws)
-    return _with_cloud(fitted, begin(fitted, draws, new_experiment, num_particles, seed, index))
+    gaussian = takes_gaussian(fitted, num_particles, new_experiment)
+    return _with_cloud(fitted, begin(fitted, draws, new_experiment, num_particles, seed, index), gaussian)
+
+
+def takes_gaussian(fitted: Fitted, num_particles: int | None, new_experiment: bool) -> bool:
+    """Whether the state is held as a Gaussian: as the cloud there is, or if no particles are asked for or needed."""
+    if fitted.cloud is not None and not new_experiment:
+        return fitted.cloud.gaussian
+    return num_particles is None and isinstance(fitted.model.likelihood, Gaussian)
 
 
 def begin(
@@ -120,22 +133,31 @@ def begin(
     if fitted.cloud is not None and not new_experiment:
         particles, log_weights = (flatten(part)[draws] for part in fitted.cloud[:2])
         return _flat_cloud(particles, log_weights, fitted.cloud.rows)
-    number = num_particles or NUM_PARTICLES
+    gaussian, dim = takes_gaussian(fitted, num_particles, new_experiment), fitted.model.state_dim
+    number = 2 * dim if gaussian else num_particles or NUM_PARTICLES
     equal = np.full((len(draws), number), -np.log(number))
     if new_experiment:
-        shape, keys = (number, fitted.model.state_dim), filter_keys(seed, draws)
-        return _flat_cloud(
-            jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), shape))(keys), equal, 0
-        )
+        return _flat_cloud(_prior_states(gaussian, number, dim, filter_keys(seed, draws)), equal, 0)
     before = max(length - lookback, 0)
     states = flatten(fitted.draws.states[index])[draws, before]
     cloud = _flat_cloud(np.repeat(states[:, None], number, axis=1), equal, before)
-    return filter_rows(fitted, draws, cloud, fitted.series[index][before:], seed).cloud if before < length else cloud
+    if before == length:
+        return cloud
+    return filter_rows(fitted, draws, cloud, fitted.series[index][before:], seed, gaussian).cloud
 
 
-def filter_rows(fitted: Fitted, draws: Int[np.ndarray, " S"], cloud: FlatCloud, rows: Series, seed: int) -> Filtered:
+def _prior_states(gaussian: bool, number: int, dim: int, keys: PRNGKeyArray) -> Float[Array, "S N Dx"]:
+    """x₀ ~ N(0, I) for each key (S,): draws, or points that stand for it."""
+    if gaussian:
+        return jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (keys.shape[0], number, dim))
+    return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), (number, dim)))(keys)
+
+
+def filter_rows(
+    fitted: Fitted, draws: Int[np.ndarray, " S"], cloud: FlatCloud, rows: Series, seed: int, gaussian: bool
+) -> Filtered:
     """The filter of these draws along scaled rows, from the cloud before them."""
-    return run_filter(members_of(fitted, draws), filter_keys(seed, draws), cloud, rows)
+    return run_filter(members_of(fitted, draws), filter_keys(seed, draws), cloud, rows, gaussian)
 
 
 def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
@@ -164,9 +186,11 @@ def _check_number(fitted: Fitted, num_particles: int | None, new_experiment: boo
         return
     if not isinstance(num_particles, int) or num_particles < 2:
         raise ValueError(f"num_particles must be a whole number of at least 2; got {num_particles!r}")
-    held = fitted.cloud is not None and not new_experiment and fitted.cloud.log_weights.shape[-1]
-    if held and held != num_particles:
-        raise ValueError(f"{held} particles hold the state already, and go on doing so; got {num_particles}: drop it")
+    cloud = None if new_experiment else fitted.cloud
+    held = cloud and cloud.log_weights.shape[-1]
+    if cloud and (cloud.gaussian or held != num_particles):
+        what = "a Gaussian stands" if cloud.gaussian else f"{held} particles stand"
+        raise ValueError(f"{what} for the state already, and will for later rows; got {num_particles}: drop it")
 
 
 def _flat_cloud(particles: Any, log_weights: Any, rows: int) -> FlatCloud:
@@ -174,7 +198,7 @@ def _flat_cloud(particles: Any, log_weights: Any, rows: int) -> FlatCloud:
     return FlatCloud(jnp.asarray(particles), jnp.asarray(log_weights), jnp.asarray(rows))
 
 
-def _with_cloud(fitted: AnyFitted, cloud: FlatCloud) -> AnyFitted:
+def _with_cloud(fitted: AnyFitted, cloud: FlatCloud, gaussian: bool) -> AnyFitted:
     axes = (fitted.num_chains, fitted.num_draws)
     particles, log_weights = (np.asarray(part).reshape(*axes, *part.shape[1:]) for part in cloud[:2])
-    return dataclasses.replace(fitted, cloud=Cloud(particles, log_weights, int(cloud.rows)))
+    return dataclasses.replace(fitted, cloud=Cloud(particles, log_weights, int(cloud.rows), gaussian))

@@ -16,6 +16,8 @@ from gpssm.smoothing import outputs_of
 from gpssm.types import Draw
 
 REFERENCES = 20  # inputs at which f is compared
+DISAGREE = 1.2  # R-hat of the forecast at which a fit is not returned without a word
+ENOUGH = 100  # draws a chain for that
 ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 
@@ -63,6 +65,23 @@ def forecast_mean(fitted: Fitted, u: Float[ArrayLike, "H Du"], index: int = 0) -
 
     scaled = jnp.asarray(fitted.scaler.scale_inputs(u))
     return fitted.scaler.unscale_mean(fitted.each_draw(values, scaled))
+
+
+def find_disagreement(fitted: Fitted) -> list[str]:
+    """A note if the chains disagree about the forecast, which does not depend on the states' coordinates; else none.
+
+    A run of few draws is a trial, of which nothing can be said.
+    """
+    if fitted.num_draws < ENOUGH:
+        return []
+    rhat = row("", forecast_mean(fitted, np.repeat(fitted.raw[0].u[-1:], HORIZON, 0))).rhat
+    if not rhat > DISAGREE:
+        return []
+    return [
+        f"The chains disagree about the {HORIZON}-step forecast (R-hat {rhat:.2f}; below {DISAGREE} is wanted). They "
+        "have not run long enough, or the posterior has several modes: raise num_warmup and num_draws, lower "
+        "state_dim, or compare the chains' forecasts."
+    ]
 
 
 def non_gaussianity(fitted: Fitted, level: float = 0.05) -> dict[str, float]:

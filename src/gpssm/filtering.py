@@ -1,9 +1,10 @@
-"""A particle filter for all draws at once: where the state is, given new outputs and each draw as it was learned.
+"""Filters for all draws at once: where the state is, given new outputs and each draw as it was learned.
 
     x_{t+1} ~ N(m(z_t) + A(z_t) v, B(z_t) + Q),    y_t ~ p(y | x_{t+1}),    z_t = [x_t; u_t]
 
-Weights v and parameters belong to a draw and stay. With a linear-Gaussian emission the filter is fully adapted:
-particles are chosen by p(y_t | x_t) and moved by p(x_{t+1} | x_t, y_t), both in closed form; otherwise they move by
+Weights v and parameters belong to a draw and stay. The filter is the Gaussian one of `cubature.py`, or of particles,
+which are exact in the limit of many and take any likelihood. With a linear-Gaussian emission these are fully adapted:
+chosen by p(y_t | x_t) and moved by p(x_{t+1} | x_t, y_t), both in closed form; otherwise they move by
 the transition and weighed by p(y_t | x_{t+1}). Every random number comes from (seed, draw, row), so that a series may
 arrive in any pieces, one row at a time too.
 """
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm import cubature
 from gpssm.ensemble import Ensemble, assemble
 from gpssm.likelihoods import Gaussian, Likelihood, observed
 from gpssm.model import GPSSM
@@ -52,12 +54,12 @@ class Filtered(NamedTuple):
 
 
 @eqx.filter_jit
-def run_filter(members: Members, keys: PRNGKeyArray, cloud: FlatCloud, series: Series) -> Filtered:
+def run_filter(members: Members, keys: PRNGKeyArray, cloud: FlatCloud, series: Series, gaussian: bool) -> Filtered:
     """The cloud after the rows of a scaled series, from the cloud before them; one key (S,) a draw."""
     ensemble = assemble(*members, series.input_dim)
 
     def step(cloud: FlatCloud, row: tuple[Array, Array]) -> tuple[FlatCloud, tuple[Array, Array]]:
-        cloud, log_density = advance(ensemble, keys, cloud, *row)
+        cloud, log_density = advance(ensemble, keys, cloud, *row, gaussian)
         return cloud, (log_density, _mean(cloud))
 
     cloud, (log_density, means) = jax.lax.scan(step, cloud, (jnp.asarray(series.u), jnp.asarray(series.y)))
@@ -75,6 +77,7 @@ def run_predictions(
     slots: Int[Array, " N"],
     box: Box | None,
     noise: bool,
+    gaussian: bool,
 ) -> Paths:
     """Every row of a scaled series given those up to `steps` rows before it, from the cloud before the series.
 
@@ -86,13 +89,13 @@ def run_predictions(
 
     def ahead(cloud: FlatCloud, u: Float[Array, "H Du"]) -> Paths:
         now = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))(path_keys, cloud.rows)
-        start = choose_particles(now, cloud.particles, cloud.log_weights)
+        start = choose_particles(now, cloud.particles, cloud.log_weights, gaussian)
         return run_paths(ensemble, start, u, now, slots, box, noise)
 
     def step(cloud: FlatCloud, row: tuple[Array, Array]) -> tuple[FlatCloud, Paths]:
         window, outputs = row
         last = jax.tree.map(lambda leaf: leaf[-1], ahead(cloud, window))
-        return advance(ensemble, keys, cloud, window[0], outputs)[0], last
+        return advance(ensemble, keys, cloud, window[0], outputs, gaussian)[0], last
 
     origins = u.shape[0] - steps + 1
     windows = u[jnp.arange(origins)[:, None] + jnp.arange(steps)[None]]
@@ -103,9 +106,17 @@ def run_predictions(
 
 
 def advance(
-    ensemble: Ensemble, keys: PRNGKeyArray, cloud: FlatCloud, u: Float[Array, " Du"], y: Float[Array, " Dy"]
+    ensemble: Ensemble,
+    keys: PRNGKeyArray,
+    cloud: FlatCloud,
+    u: Float[Array, " Du"],
+    y: Float[Array, " Dy"],
+    gaussian: bool,
 ) -> tuple[FlatCloud, Float[Array, " S"]]:
     """The cloud one row later, and log p(y_t | y_<t) of each draw."""
+    if gaussian:
+        moved, log_density = cubature.advance(ensemble, cloud.particles, u, y)
+        return cloud._replace(particles=moved, rows=cloud.rows + 1), log_density
     count, number = cloud.log_weights.shape
     moments = ensemble.moments(cloud.particles, jnp.broadcast_to(u, (count, number, *u.shape)))
 

@@ -9,12 +9,15 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from gpssm.bases import Basis
 from gpssm.build import Parts
 from gpssm.chains import Style
+from gpssm.examination import find_disagreement
 from gpssm.fitted import Seconds, settle
+from gpssm.initialise import select_order
 from gpssm.kernels import Kernel
 from gpssm.likelihoods import Gaussian, Likelihood, make_likelihood
 from gpssm.loop import sample
@@ -27,9 +30,12 @@ from gpssm.priors import InverseGamma
 from gpssm.progress import Mode
 from gpssm.runtime import numerical
 from gpssm.scaler import Scaler, Scaling
-from gpssm.series import as_list, check_trainable
+from gpssm.series import Series, as_list, check_trainable
 
 Hyper = Literal["optimise", "sample", "fix"]
+Auto = Literal["auto"]
+MAX_ORDER = 6  # that state_dim="auto" tries
+ROWS_A_POINT, INDUCING = 5, (10, 50)  # of num_inducing="auto": rows for each, and from how many to how many
 OUTPUT_MAP = ("likelihood.C", "likelihood.d")
 NOISES = ("log_process_std", "likelihood.log_std")
 NO_CHAIN = 2**32 - 1  # in place of a chain's number, for the random parts of the model
@@ -40,8 +46,8 @@ def fit(
     series: Any,
     *,
     method: str | Config = "ffvd",
-    state_dim: int = 4,
-    num_inducing: int = 50,
+    state_dim: int | Auto = 4,
+    num_inducing: int | Auto = 50,
     kernel: str | Kernel = "se",
     mean: str | Mean | Callable[[Array, Array], Array] = "linear",
     likelihood: str | Likelihood = "gaussian",
@@ -70,6 +76,9 @@ def fit(
 
     :param series: a `Series`, anything `Series.of` takes, or a list of those, in the user's units.
     :param method: a name from `gpssm.methods.METHODS`, or a configuration with settings of its own.
+    :param state_dim: number of states; "auto" takes the order of the linear model with the least BIC.
+    :param num_inducing: number of inducing points, or functions of another basis; "auto" takes one for five rows, from
+        10 to 50.
     :param kernel, mean, likelihood, basis: parts by name or given: see `build_model`.
     :param num_warmup, num_draws, thin: in place of the method's own numbers.
     :param hyper: "optimise" draws the noises that have an exact conditional and optimises the other parameters during
@@ -89,7 +98,7 @@ def fit(
     scaler = Scaler.fit(list(raw), outputs=_scaling(likelihood, raw[0].output_dim))
     scaled = [scaler.scale(one) for one in raw]
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    parts = Parts(state_dim, num_inducing, kernel, mean, likelihood, basis)
+    parts = Parts(*_choose_sizes(scaled, likelihood, state_dim, num_inducing), kernel, mean, likelihood, basis)
     model, states = config.prepare(scaled, parts, key)
     model = assign_roles(model, hyper if config.learns else "fix", fixed, learn)
     setup = time.perf_counter() - began
@@ -106,14 +115,45 @@ def fit(
         chains=chains,
         chunk=chunk,
     )
-    for note in found.notes:
-        warnings.warn(note, stacklevel=3)
-    seconds = Seconds(setup, found.compile_seconds, found.run_seconds)
-    settings = {"method": _name(config)} | dataclasses.asdict(config)
+    arguments = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
     model, draws = settle(model, found.draws)
-    return Posterior(
-        model, draws, found.info, found.warmup, tuple(scaled), raw, scaler, settings, seconds, seed, found.notes
+    posterior = Posterior(
+        model,
+        draws,
+        found.info,
+        found.warmup,
+        tuple(scaled),
+        raw,
+        scaler,
+        {"method": _name(config)} | dataclasses.asdict(config) | {"fit": _plain(parts._asdict() | arguments)},
+        Seconds(setup, found.compile_seconds, found.run_seconds),
+        seed,
     )
+    posterior = dataclasses.replace(posterior, notes=(*found.notes, *find_disagreement(posterior)))
+    for note in posterior.notes:
+        warnings.warn(note, stacklevel=3)
+    return posterior
+
+
+def _choose_sizes(
+    series: list[Series], likelihood: str | Likelihood, state_dim: int | Auto, num_inducing: int | Auto
+) -> tuple[int, int]:
+    """The two sizes, with numbers in the place of "auto"."""
+    if state_dim == "auto":
+        width = series[0].output_dim
+        chosen = make_likelihood(likelihood, jnp.ones((width, 1)), jnp.zeros(width), jnp.ones(width))
+        outputs = [np.asarray(chosen.pseudo_outputs(jnp.asarray(one.y))) for one in series]
+        pseudo = [Series(y, one.u) for y, one in zip(outputs, series, strict=True)]
+        state_dim = select_order(pseudo, MAX_ORDER).best
+    if num_inducing == "auto":
+        num_inducing = int(np.clip(sum(len(one) for one in series) // ROWS_A_POINT, *INDUCING))
+    return state_dim, num_inducing
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they can be written down: parts that were given as objects by their type's name."""
+    plain = (str, int, float, list, type(None))
+    return {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
 
 
 def _scaling(likelihood: str | Likelihood, width: int) -> Scaling:

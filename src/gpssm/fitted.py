@@ -1,8 +1,8 @@
 """What every fit holds: draws from a posterior, and the data, model and settings they came from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -31,12 +31,14 @@ class Seconds(NamedTuple):
 class Cloud(NamedTuple):
     """Where the state is now, under each draw: weighted particles, after `rows` rows of an experiment.
 
-    Where the experiment is a training series that went on, the training rows are among them.
+    Where the experiment is a training series that went on, the training rows are among them. Of a `gaussian` cloud only
+    mean and covariance count.
     """
 
     particles: Float[np.ndarray, "chain draw N Dx"]
     log_weights: Float[np.ndarray, "chain draw N"]  # their exponentials add up to 1
     rows: int
+    gaussian: bool
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,16 +86,6 @@ class Fitted:
     def model_at(self, chain: int, draw: int) -> GPSSM:
         """The model with the parameters of one draw."""
         return self.model.with_leaves({name: leaf[chain, draw] for name, leaf in self.draws.leaves.items()})
-
-    def thinned(self, num: int) -> Self:
-        """At most `num` of the draws, evenly spaced along all chains: what costs time for each draw costs less."""
-        each = -(-self.num_draws * self.num_chains // num)
-        kept = slice(each - 1, None, each)
-        draws, info = jax.tree.map(lambda leaf: leaf[:, kept], (self.draws, self.info))
-        cloud = self.cloud and self.cloud._replace(
-            particles=self.cloud.particles[:, kept], log_weights=self.cloud.log_weights[:, kept]
-        )
-        return replace(self, draws=draws, info=info, cloud=cloud)
 
     @numerical
     def each_draw(self, values: Callable[[GPSSM, Draw, Any], Array], inputs: Any) -> np.ndarray:

@@ -85,4 +85,5 @@ def start_states(
     if fitted.cloud is None:
         last = flatten(fitted.draws.states[index])[draws, -1]
         return jnp.repeat(jnp.asarray(last)[:, None], keys.shape[1], axis=1)
-    return choose_particles(keys, *(jnp.asarray(flatten(part)[draws]) for part in fitted.cloud[:2]))
+    particles, log_weights = (jnp.asarray(flatten(part)[draws]) for part in fitted.cloud[:2])
+    return choose_particles(keys, particles, log_weights, fitted.cloud.gaussian)

@@ -32,6 +32,23 @@ def solve_positive(matrix: Float[Array, "*batch n n"], right: Float[Array, "*bat
     return jnp.matmul(inverse.mT, jnp.matmul(inverse, right[..., None]))[..., 0]
 
 
+def root_semidefinite(matrix: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+    """Lower-triangular L with LLᵀ = P for a small positive-semidefinite P, column by column, batches at once.
+
+    A direction in which P has no extent gets a column of zeros. It is plain arithmetic: no LAPACK call on a batch.
+    """
+    rest, columns = matrix, []
+    for place in range(matrix.shape[-1]):
+        pivot = rest[..., place, place]
+        # Where rounding errors are all that is left of the pivot.
+        gone = pivot <= jnp.finfo(matrix.dtype).eps * matrix[..., place, place]
+        scale = jnp.where(gone, 0.0, 1 / jnp.sqrt(jnp.where(gone, 1.0, pivot)))
+        column = jnp.where(jnp.arange(matrix.shape[-1]) < place, 0.0, rest[..., place] * scale[..., None])
+        rest = rest - column[..., :, None] * column[..., None, :]
+        columns.append(column)
+    return jnp.stack(columns, -1)
+
+
 def _each(function: Callable[[Array], Array], matrices: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """A LAPACK call on one matrix after the other.
 

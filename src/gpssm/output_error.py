@@ -149,15 +149,14 @@ def _normalise(modes: Modes, states: list[np.ndarray], noise: np.ndarray) -> Out
     spread = np.sqrt(np.maximum(variances, 1e-8 * variances.max()))
     matrix, inverse = (vectors / spread).T, vectors * spread
     transition, size = np.asarray(modes.transition()), len(mean)
-    linear = LinearSSM(
+    parts = (
         matrix @ transition @ inverse,
         matrix @ modes.control,
         matrix @ (transition @ mean - mean),
         modes.C @ inverse,
         modes.d + modes.C @ mean,
-        PROCESS_STD**2 * jnp.eye(size),
-        jnp.asarray(noise),
+        PROCESS_STD**2 * np.eye(size),
+        noise,
     )
-    return OutputErrorFit(
-        LinearSSM(*(jnp.asarray(part) for part in linear)), [(path - mean) @ matrix.T for path in states]
-    )
+    linear = LinearSSM(*(jnp.asarray(part) for part in parts))
+    return OutputErrorFit(linear, [(path - mean) @ matrix.T for path in states])

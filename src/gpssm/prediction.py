@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.conditioning import at_start, begin, condition, filter_keys, like_training, members_of
+from gpssm.conditioning import at_start, begin, condition, filter_keys, like_training, members_of, takes_gaussian
 from gpssm.filtering import run_predictions
 from gpssm.fitted import Fitted
 from gpssm.forecast import Forecast, ForecastDiagnostics
@@ -56,6 +56,7 @@ def predict(
         jnp.asarray(slots),
         None if bounds is None else training_box(fitted, draws, bounds),
         noise,
+        takes_gaussian(fitted, num_particles, new_experiment),
     )
     paths, moments, ahead = in_user_units(scaler, jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), found.emission))
     return Forecast(

@@ -15,7 +15,7 @@ a posterior whose prior gives no weight to functions that run away, judged step 
 change with the horizon. The share that left is reported with the forecast.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
+from gpssm.cubature import draw_states
 from gpssm.ensemble import Ensemble, Moments, assemble
 from gpssm.fitted import Fitted
 from gpssm.likelihoods import Gaussian, Likelihood
@@ -75,13 +76,17 @@ class Box(NamedTuple):
     half_range: Float[Array, "S Dx"]
     bounds: Float[Array, ""]
 
-    def holds(
-        self, x: Float[Array, "S P Dx"], start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]
-    ) -> Bool[Array, "S P"]:
-        """Whether states are inside; where new data led a path further out than the training data, the box grows."""
-        middle = self.middle[:, None]
+    def away(self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Float[Array, "S P"]:
+        """How far out states are, in half-ranges of the coordinate in which they are furthest."""
         known = jnp.maximum(self.half_range, NOISES * jnp.sqrt(process_variance))[:, None]
-        return (jnp.abs(x - middle) <= self.bounds * jnp.maximum(known, jnp.abs(start - middle))).all(-1)
+        return jnp.max(jnp.abs(x - self.middle[:, None]) / known, -1)
+
+    def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
+        """A box as many times as wide as where paths start is out of the training data, if most start out of them.
+
+        Where most draws agree on it, new data have led the system there; where a few do, these have lost it.
+        """
+        return self._replace(bounds=self.bounds * jnp.maximum(jnp.nanmedian(self.away(start, process_variance)), 1.0))
 
 
 def plan(num_draws: int, num_paths: int) -> Plan:
@@ -99,9 +104,11 @@ def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRN
 
 
 def choose_particles(
-    keys: PRNGKeyArray, particles: Float[Array, "S N Dx"], log_weights: Float[Array, "S N"]
+    keys: PRNGKeyArray, particles: Float[Array, "S N Dx"], log_weights: Float[Array, "S N"], gaussian: bool
 ) -> Float[Array, "S P Dx"]:
-    """A particle for each path with a key (S, P), by weight."""
+    """A particle for each path with a key (S, P), by weight; a state from the cloud's Gaussian if it is one."""
+    if gaussian:
+        return draw_states(jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles)
 
     def choose(key: PRNGKeyArray, particles: Float[Array, "N Dx"], weights: Float[Array, " N"]) -> Float[Array, " Dx"]:
         return particles[jax.random.categorical(jax.random.fold_in(key, START), weights)]
@@ -184,6 +191,12 @@ def run_paths(
     def shown(values: Shaped[Array, "S P ..."]) -> Shaped[Array, "N ..."]:
         return values.reshape(-1, *values.shape[2:])[slots]
 
+    box = None if box is None else box.grown(start, ensemble.process_variance)
+
+    def stayed(x: Float[Array, "S P Dx"]) -> Bool[Array, "S P"]:
+        finite = jnp.isfinite(x).all(-1)
+        return finite if box is None else finite & (box.away(x, ensemble.process_variance) <= box.bounds)
+
     def advance(carry: Any, inputs: tuple[Array, Array]) -> tuple[Any, tuple[Emission, Array, Array]]:
         x, alive, source, held = carry
         step, control = inputs
@@ -191,10 +204,9 @@ def run_paths(
         now = ensemble.moments(x, jnp.broadcast_to(control, (*x.shape[:2], *control.shape)))
         drawn = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, x.shape[2:], x.dtype)))(draw_keys[..., 0])
         following = now.mean + jnp.sqrt(now.variance) * drawn
-        stays = alive & jnp.isfinite(following).all(-1)
+        stays = alive & stayed(following)
         novelty = jnp.sum(jnp.where(shown(alive), shown(now.novelty), 0.0)) / jnp.sum(shown(alive))
         if box is not None:
-            stays &= box.holds(following, start, ensemble.process_variance)
             following = jnp.where(stays[..., None], following, x)
         emitted = emissions(ensemble.likelihood, draw_keys[..., 1], following, noise)
         emitted = jax.tree.map(shown, look_ahead(ensemble.likelihood, emitted, now))
@@ -205,7 +217,7 @@ def run_paths(
         return (following, stays, source, emitted), (emitted, jnp.mean(~shown(stays), dtype=x.dtype), novelty)
 
     held = jax.tree.map(shown, emissions(ensemble.likelihood, keys, start, False))
-    carry = (start, jnp.ones(start.shape[:2], bool), jnp.arange(slots.shape[0]), held)
+    carry = (start, stayed(start), jnp.arange(slots.shape[0]), held)
     return Paths(*jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1])
 
 

@@ -84,6 +84,7 @@ def _configure(fitted: Fitted, num_warmup: int | None, num_draws: int | None) ->
     """The settings of the fit with half its warm-up. They stay those of the fit: updates do not halve it over again."""
     settings = dict(fitted.config)
     name = settings.pop("method")
+    settings.pop("fit", None)
     if name not in METHODS:
         raise ValueError(f"update runs the fit's own method, one of {', '.join(METHODS)}; this fit's was {name!r}")
     if not METHODS[name].learns:
@@ -105,7 +106,7 @@ def _start(
     draw = np.array([(chain + 1) * fitted.num_draws - 1])
     alone = dataclasses.replace(fitted, cloud=None)
     cloud = begin(alone, draw, new_experiment, NUM_PARTICLES, seed, index, lookback=0)
-    means = np.asarray(filter_rows(alone, draw, cloud, new, seed).means[0])
+    means = np.asarray(filter_rows(alone, draw, cloud, new, seed, gaussian=False).means[0])
     if new_experiment:
         return [*paths, np.concatenate([np.zeros_like(means[:1]), means])]
     paths[index] = np.concatenate([paths[index], means])

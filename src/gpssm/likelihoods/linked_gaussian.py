@@ -12,10 +12,11 @@ from gpssm.likelihoods.base import GaussianNoise, LinearPredictor
 
 
 class Link(eqx.Module):
-    """An elementwise emission y = g(η), and a value of η that y could have come from."""
+    """An elementwise emission y = g(η), a value of η that y could have come from, and whether it is the only one."""
 
     forward: Callable[[Array], Array] = eqx.field(static=True)
     inverse: Callable[[Array], Array] = eqx.field(static=True)
+    one_to_one: bool = eqx.field(static=True, default=True)
 
 
 def _inverse_square(y: Array) -> Array:
@@ -37,8 +38,8 @@ def _inverse_tanh(y: Array) -> Array:
 
 # abs and square lose the sign of η: their inverse is the non-negative branch.
 LINKS: dict[str, Link] = {
-    "abs": Link(jnp.abs, jnp.abs),
-    "square": Link(jnp.square, _inverse_square),
+    "abs": Link(jnp.abs, jnp.abs, one_to_one=False),
+    "square": Link(jnp.square, _inverse_square, one_to_one=False),
     "softplus": Link(jax.nn.softplus, _inverse_softplus),
     "exp": Link(jnp.exp, _inverse_exp),
     "tanh": Link(jnp.tanh, _inverse_tanh),
