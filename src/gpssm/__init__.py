@@ -12,10 +12,13 @@ _HOMES = {
     "Posterior": "posterior",
     "Scaler": "scaler",
     "Series": "series",
+    "backtest": "backtesting",
     "build_model": "build",
+    "compare": "comparison",
     "fit": "fit",
     "load": "posterior",
     "read": "readers",
+    "select": "selection",
 }
 _MODULES = (
     "bases",

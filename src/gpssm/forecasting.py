@@ -24,6 +24,8 @@ from gpssm.rollout import (
 )
 from gpssm.runtime import numerical
 
+BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
+
 
 @numerical
 def forecast(
@@ -50,12 +52,13 @@ def forecast(
         weights,
         leaves,
         start_states(fitted, index, draws, keys),
-        jnp.asarray(fitted.scaler.scale_inputs(controls)),
+        jnp.asarray(np.pad(fitted.scaler.scale_inputs(controls), ((0, -len(controls) % BLOCK), (0, 0)), mode="edge")),
         keys,
         jnp.asarray(slots),
         None if bounds is None else training_box(fitted, draws, bounds),
         noise,
     )
+    found = jax.tree.map(lambda part: part[: len(controls)], found)
     paths, moments, ahead = in_user_units(
         fitted.scaler, jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), found.emission)
     )

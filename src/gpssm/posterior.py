@@ -19,6 +19,8 @@ from gpssm.plots import plot_smoothed
 from gpssm.rollout import BOUNDS
 from gpssm.runtime import numerical
 from gpssm.smoothing import Smoothed, outputs_of, smooth
+from gpssm.summarising import summarise
+from gpssm.summary import Summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +103,13 @@ class Posterior(Fitted):
         States are identified only up to a change of coordinates, so they are judged within each chain.
         """
         return diagnose(self)
+
+    def summary(self) -> Summary:
+        """One page: what was fitted, how well it sampled, how noisy, predictable and nonlinear it is, what to distrust.
+
+        `print` it, or take `to_dict`. Errors are in sample, along the longest training series, from a few draws.
+        """
+        return summarise(self)
 
     def plot(self, index: int = 0) -> "Figure":
         """The outputs of training series `index` as the model sees them, with the data; more are in `gpssm.plots`."""

@@ -54,6 +54,7 @@ RC: dict[Any, Any] = {
     "grid.linewidth": 0.5,
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
     "image.cmap": "cividis",
 }
 
@@ -61,7 +62,10 @@ RC: dict[Any, Any] = {
 @contextmanager
 def house() -> Iterator[None]:
     """The house style while the context lasts; also a decorator, `@house()`."""
-    import matplotlib as mpl
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise ImportError("figures need matplotlib, which is not installed: pip install 'gpssm[plots]'") from error
 
     with mpl.rc_context(RC):
         yield
@@ -134,8 +138,17 @@ def legend(figure: "Figure") -> None:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     if found:
-        columns = min(len(found), 5 if figure.get_figwidth() > HALF else 2)
+        columns = _fitting_columns(list(found), figure.get_figwidth())
         figure.legend(found.values(), found.keys(), loc="outside upper left", ncols=columns, fontsize=8, frameon=False)
+
+
+def _fitting_columns(labels: list[str], width: float) -> int:
+    """As many columns as fit: a letter takes some 0.062 inches, and each handle with its space 0.6."""
+    for columns in range(min(len(labels), 6), 1, -1):
+        parts = np.array_split([0.6 + 0.062 * len(label) for label in labels], columns)
+        if sum(part.max() for part in parts) <= width:
+            return columns
+    return 1
 
 
 def time_axis(length: int, dt: float | None, first: int = 0) -> tuple[np.ndarray, str]:

@@ -1,0 +1,62 @@
+"""Outputs along the training data, as the model sees them."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpssm.fitted import Fitted
+from gpssm.forecast import Forecast
+from gpssm.likelihoods import Custom
+from gpssm.plots.base import LEVEL
+from gpssm.rollout import pick_series
+from gpssm.smoothing import smooth
+from gpssm.style import BLACK, BLUE, VERMILION, draw, extremes, house, legend, panels, shade, time_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@house()
+def plot_smoothed(posterior: Fitted, index: int = 0) -> "Figure":
+    """Outputs of training series `index`: data, median and 90 % bands of E[y_t | x_{t+1}] and, lighter, of y_t itself.
+
+    About nine in ten of the data should lie in the lighter band. Missing entries are shown as filled in, each with the
+    90 % interval of what it may have been.
+    """
+    series = pick_series(posterior, index)
+    outputs = smooth(posterior, index).outputs
+    samples = not (isinstance(posterior.model.likelihood, Custom) and posterior.model.likelihood.sampler is None)
+    observed = smooth(posterior, index, noise=True).outputs if samples else outputs
+    figure, axes = panels(series.output_dim, height=1.9, sharex=True)
+    times, label = time_axis(len(series), series.dt)
+    for column, panel in enumerate(axes[:, 0]):
+        _draw_output(panel, times, column, outputs, observed)
+        values = series.y[:, column]
+        kept = extremes(values)
+        panel.plot(times[kept], values[kept], ".", color=BLACK, markersize=2.5, label="data")
+        _draw_missing(panel, times, observed, column, np.isnan(values))
+        panel.set_ylabel(series.outputs[column])
+        panel.margins(x=0.01)
+    axes[-1, 0].set_xlabel(label)
+    legend(figure)
+    return figure
+
+
+def _draw_output(panel: "Axes", times: np.ndarray, column: int, outputs: Forecast, observed: Forecast) -> None:
+    """The bands of the output with and without noise, and the median of the latter."""
+    for paths, alpha, name in ((observed, 0.2, "with noise"), (outputs, 0.35, "without noise")):
+        low, high = (limit[:, column] for limit in paths.interval(LEVEL))
+        shade(panel, times, low, high, alpha=alpha, label=f"90 %, {name}")
+    draw(panel, times, outputs.median[:, column], color=BLUE, label="median")
+
+
+def _draw_missing(panel: "Axes", times: np.ndarray, observed: Forecast, column: int, missing: np.ndarray) -> None:
+    if not missing.any():
+        return
+    low, high = (limit[:, column][missing] for limit in observed.interval(LEVEL))
+    middle, where = observed.median[:, column][missing], times[missing]
+    kept = extremes(low, high, most=300)
+    panel.vlines(where[kept], low[kept], high[kept], color=VERMILION, linewidth=0.7, alpha=0.7)
+    (marks,) = panel.plot(where[kept], middle[kept], "D", color=VERMILION, markersize=3, label="missing, filled in")
+    marks.set_markerfacecolor("white")

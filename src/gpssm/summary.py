@@ -1,0 +1,162 @@
+"""A posterior on one page, in words and numbers: what was fitted, how well it sampled, what to make of it.
+
+The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs, which do not depend on
+the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or more, "fair" with R-hat < 1.2 and 20, else
+"poor". A run in which more than 5 % of the moves diverged, or with notes of what went wrong, is "fair" at best.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gpssm.alignment import HORIZON
+from gpssm.distrust import percent
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was fitted: data, model and effort. `rows` has a number a series; `inducing` may be 0, `kernel` empty."""
+
+    method: str
+    series: tuple[str, ...]
+    rows: tuple[int, ...]
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    missing: float  # share of the outputs
+    states: int
+    basis: str
+    inducing: int
+    kernel: str
+    mean: str
+    likelihood: str
+    chains: int
+    draws: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How well it sampled: figures at their worst, and the verdict on them."""
+
+    verdict: str
+    rhat_forecast: float
+    ess_forecast: float
+    rhat_outputs: float
+    ess_outputs: float
+    divergences: int
+    acceptance: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OutputSummary:
+    """One output in the user's units: noises as standard deviations of one step, errors as root mean squares.
+
+    `half` and `most` are the steps after which the spread of a free run reaches 50 and 90 % of the data's; None where
+    it does not within the steps that were run.
+    """
+
+    name: str
+    spread: float
+    noise: float
+    process_noise: float
+    one_step_error: float
+    free_run_error: float
+    half: int | None
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `Posterior.summary` gives: `print` it for a page, `to_dict` for what JSON can hold."""
+
+    facts: Facts
+    sampling: Sampling
+    outputs: tuple[OutputSummary, ...]
+    free_run_steps: int  # of the free runs whose error is given
+    longest_run: int  # in which `half` and `most` were looked for
+    covered: float  # share of the training outputs inside the free runs' 90 % intervals
+    nonlinear: float  # share of the variance of f along the data that no linear map explains
+    nonlinear_change: float  # the same, of f(x, u) − x
+    doubts: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in dicts, lists, numbers and strings; None for what is not a number."""
+        return _plain(dataclasses.asdict(self))
+
+    def __str__(self) -> str:
+        sections = {
+            "What was fitted": self._fitted(),
+            f"How well it sampled: {self.sampling.verdict}": self._sampled(),
+            "How noisy, how predictable (in sample)": self._predictable(),
+            "How nonlinear": [
+                f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any linear map, and "
+                f"{percent(self.nonlinear_change)} of that of the change f(x, u) - x."
+            ],
+            "What to distrust": [f"- {doubt}" for doubt in self.doubts] or ["Nothing that stands out."],
+        }
+        lines = [line for title, body in sections.items() for line in (title, *(f"  {line}" for line in body), "")]
+        return "\n".join(lines[:-1])
+
+    def _fitted(self) -> list[str]:
+        facts = self.facts
+        names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
+        missing = f"{percent(facts.missing)} of the outputs missing" if facts.missing else "no output missing"
+        inducing = f", {facts.inducing} inducing points" if facts.inducing else ""
+        process = f"kernel {facts.kernel}, basis {facts.basis}{inducing}" if facts.kernel else "none"
+        return [
+            f"series   {', '.join(names)}; {missing}",
+            f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.inputs) or 'none'}",
+            f"model    {_count(facts.states, 'state')}, mean {facts.mean}, likelihood {facts.likelihood}",
+            f"process  {process}",
+            f"method   {facts.method}, {_count(facts.chains, 'chain')} of {_count(facts.draws, 'draw')}, "
+            f"{facts.seconds:.0f} s",
+        ]
+
+    def _sampled(self) -> list[str]:
+        found = self.sampling
+        rows = {
+            f"{HORIZON}-step forecast ": (found.rhat_forecast, found.ess_forecast),
+            "smoothed outputs ": (found.rhat_outputs, found.ess_outputs),
+        }
+        return [
+            *(
+                f"{name} no R-hat: few draws, or all equal"
+                if math.isnan(rhat)
+                else f"{name} R-hat {rhat:.3f}, {ess:.0f} effective draws"
+                for name, (rhat, ess) in rows.items()
+            ),
+            f"divergent moves {found.divergences}, acceptance {found.acceptance:.2f}",
+        ]
+
+    def _predictable(self) -> list[str]:
+        ahead = f"{self.free_run_steps} steps"
+        head = ("output", "spread", "noise", "process noise", "error: 1 step", ahead, "half spread", "90 % spread")
+        rows = [head, *(self._cells(one) for one in self.outputs)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return [
+            *table,
+            "Shares in brackets are of the outputs' variance for noises, of their spread for errors. The last two",
+            "columns: the steps after which a free run is as uncertain as 50 and 90 % of that spread.",
+            f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free runs.",
+        ]
+
+    def _cells(self, one: OutputSummary) -> tuple[str, ...]:
+        noises = [f"{value:.3g} ({percent((value / one.spread) ** 2)})" for value in (one.noise, one.process_noise)]
+        errors = [f"{value:.3g} ({percent(value / one.spread)})" for value in (one.one_step_error, one.free_run_error)]
+        steps = [_count(value, "step") if value else f"> {self.longest_run} steps" for value in (one.half, one.most)]
+        return one.name, f"{one.spread:.3g}", *noises, *errors, *steps
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _plain(thing: Any) -> Any:
+    if isinstance(thing, dict):
+        return {name: _plain(value) for name, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [_plain(value) for value in thing]
+    return None if isinstance(thing, float) and not math.isfinite(thing) else thing
