@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow check format docs bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -12,10 +12,10 @@ export OPENBLAS_NUM_THREADS := 1
 	touch .venv/ready
 
 demo: .venv/ready
-	$(BIN)/gpssm demo
+	$(BIN)/gpssm demo --out runs/demo
 
 test: .venv/ready
-	$(BIN)/pytest --numprocesses 2 -m "not slow"
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow"
 
 test-slow: .venv/ready
 	$(BIN)/pytest -m slow
@@ -30,8 +30,12 @@ format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# No page asks the network for anything; see tests/test_docs.py.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: .venv/ready
 	$(BIN)/python benchmarks/density.py
 
 clean:
-	rm -rf .venv .cache .pytest_cache .ruff_cache
+	rm -rf .venv .cache .pytest_cache .ruff_cache site

@@ -1,5 +1,6 @@
 """Test set-up: one BLAS thread and float64 before JAX starts, and a compilation cache shared by the workers."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+import pytest
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "jax"
 
@@ -14,3 +16,11 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_programs_in_memory():
+    """Forget what a file compiled: thousands of loaded programs use up a process's memory maps, and it dies."""
+    yield
+    jax.clear_caches()
+    gc.collect()

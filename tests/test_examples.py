@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-ARGUMENTS = {"synthetic": ["--quick", "--out", "figure.png"]}
+ARGUMENTS = {
+    "missing_data": ["--quick", "--out", "figure.png"],
+    "online": ["--quick"],
+    "own_physics": ["--quick", "--out", "figure.png"],
+    "quickstart": ["--quick", "--out", "run"],
+    "synthetic": ["--quick", "--out", "figure.png"],
+}
+WRITTEN = {
+    "missing_data": ["figure.png"],
+    "own_physics": ["figure.png"],
+    "quickstart": ["run/oscillator.csv", "run/posterior.nc", "run/forecast.csv", "run/forecast.png"],
+    "synthetic": ["figure.png"],
+}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -16,4 +28,4 @@ def test_runs(path, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", [str(path), *ARGUMENTS.get(path.stem, [])])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
-    assert all((tmp_path / name).stat().st_size for name in ARGUMENTS.get(path.stem, []) if name.endswith(".png"))
+    assert all((tmp_path / name).stat().st_size for name in WRITTEN.get(path.stem, []))

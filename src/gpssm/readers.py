@@ -92,10 +92,10 @@ def _load(path: Path) -> Table:
 def _index(table: Table, column: Column, path: Path) -> int:
     """Number of a column; for one that is not there, an error with the known ones and the nearest."""
     names = [label for label, _ in table]
-    if isinstance(column, int) and 0 <= column < len(names):
-        return column
     if column in names:
         return names.index(str(column))
+    if str(column).isdecimal() and int(column) < len(names):
+        return int(column)
     known = ", ".join(f"{number}: {label!r}" for number, label in enumerate(names[:50]))
     message = f"{path} has no column {column!r}; it has {known or 'no column of numbers'}."
     if nearest := difflib.get_close_matches(str(column), names, n=1):

@@ -1,0 +1,117 @@
+"""Known physics with a Gaussian process on what it misses: a tank that is filled by a pump and drains by itself.
+
+    level_{t+1} = level_t + dt · pump_t + f(level_t) + noise        y_t = level_{t+1} + noise
+
+What the pump brings in is known; f, what runs out through the hole, is not. It is a function of the level alone, so
+that is all the Gaussian process gets to see. The truth here is f = −.4 dt √level.
+
+    python examples/own_physics.py [--out FILE] [--quick]
+"""
+
+import argparse
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import gpssm
+from gpssm.build import Parts
+
+DT = 0.5
+OUTFLOW = 0.4
+QUICK = {"num_chains": 2, "num_warmup": 30, "num_draws": 20}
+
+
+def simulate(num_steps: int, seed: int = 0) -> gpssm.Series:
+    """A tank whose pump changes every ten steps."""
+    rng = np.random.default_rng(seed)
+    pump = np.repeat(rng.uniform(0.1, 0.8, num_steps // 10 + 1), 10)[:num_steps]
+    level = np.ones(num_steps + 1)
+    for t in range(num_steps):
+        change = DT * (pump[t] - OUTFLOW * np.sqrt(level[t]))
+        level[t + 1] = max(level[t] + change + 0.01 * rng.normal(), 0.0)
+    y = level[1:] + 0.03 * rng.normal(size=num_steps)
+    return gpssm.Series(y, pump, outputs=["level"], inputs=["pump"], dt=DT, name="tank")
+
+
+# --8<-- [start:method]
+@dataclass(frozen=True)
+class TankMethod(gpssm.methods.FFVD):
+    """The default sampler, on a model and from states of our own."""
+
+    input_mean: float = 0.0
+    input_std: float = 1.0
+
+    def inflow(self, x: Float[Array, " 1"], u: Float[Array, " 1"]) -> Float[Array, " 1"]:
+        """The physics, m(x, u) = level + dt · pump. Controls come scaled: back to the pump's units first."""
+        return x + DT * (self.input_mean + self.input_std * u)
+
+    def prepare(
+        self, series: list[gpssm.Series], parts: Parts, key: PRNGKeyArray
+    ) -> tuple[gpssm.GPSSM, list[np.ndarray]]:
+        """The model, and where each series' states start: at the measured levels."""
+        states = [np.concatenate([one.y[:1], one.y]) for one in series]
+        levels = np.linspace(0.0, 1.2 * np.max(np.concatenate(states)), 12)
+        # f sees column 0 of z = [level; pump]; the second coordinate of the locations is of no effect.
+        inner = gpssm.kernels.SquaredExponential.build(1, 1, variance=0.05, lengthscale=1.0)
+        model = gpssm.GPSSM.create(
+            kernel=gpssm.kernels.Active(inner, dims=(0,)),
+            basis=gpssm.bases.InducingPoints(jnp.asarray(np.stack([levels, np.zeros(12)], axis=1))),
+            mean=gpssm.means.Function(self.inflow),
+            likelihood=parts.likelihood,
+            process_std=jnp.array([0.02]),
+        )
+        return model, states
+
+
+# --8<-- [end:method]
+
+
+def fit(train: gpssm.Series, **settings: int) -> gpssm.Posterior:
+    """The tank's posterior."""
+    # --8<-- [start:fit]
+    scaler = gpssm.Scaler.fit(train)
+    method = TankMethod(input_mean=scaler.input_mean[0], input_std=scaler.input_std[0])
+    # The state is the level itself, in the data's units: this likelihood leaves outputs unscaled.
+    level = gpssm.likelihoods.FunctionGaussian(log_std=jnp.log(jnp.array([0.05])), function=lambda x: x)
+    posterior = gpssm.fit(train, method=method, likelihood=level, fixed=["basis.*"], progress=False, **settings)
+    # --8<-- [end:fit]
+    return posterior
+
+
+def main() -> None:
+    """Fit, compare with models that know no physics, and draw what was learned about the outflow."""
+    parser = argparse.ArgumentParser(description="A mean function of your own.")
+    parser.add_argument("--out", default="own_physics.png")
+    parser.add_argument("--quick", action="store_true", help="few draws, to see that all runs")
+    options = parser.parse_args()
+    train, test = simulate(200).split(0.5)
+    posterior = fit(train, **(QUICK if options.quick else {}))
+    print(posterior.diagnostics())
+    print(gpssm.compare({"tank": posterior}, test, baselines=["arx", "lgssm"]))
+
+    levels = np.linspace(0.1, float(np.max(train.y)), 50)
+    # At a pump that stands still, f is what the next level lacks of this one.
+    learned = posterior.transition(levels[:, None], np.zeros((50, 1)))
+    outflow, spread = levels - learned.mean[:, 0], learned.std[:, 0]
+    truth = DT * OUTFLOW * np.sqrt(levels)
+    print(f"outflow: largest error {np.max(np.abs(outflow - truth)):.3f} of at most {truth.max():.3f}")
+    draw(levels, outflow, spread, truth, options.out)
+
+
+def draw(levels: np.ndarray, outflow: np.ndarray, spread: np.ndarray, truth: np.ndarray, path: str) -> None:
+    """The learned outflow with its 90 % band, and the true one."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.0, 3.0), layout="constrained")
+    axes = figure.add_subplot(xlabel="level", ylabel="outflow in one step")
+    axes.fill_between(levels, outflow - 1.645 * spread, outflow + 1.645 * spread, alpha=0.3, lw=0, label="90 %")
+    axes.plot(levels, outflow, label="learned")
+    axes.plot(levels, truth, "k--", label="truth")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""What all commands share: three options, how answers are shown, and how errors end.
+
+A command is a function of a `Screen` and its own options that returns an `Answer`. `register` adds --json, --quiet and
+--debug to it, shows the answer, and turns errors into one paragraph and an exit code: 1 where something failed, 2 where
+the command was used wrongly, 130 where the user stopped it. Nothing heavy is imported here: `gpssm --help` is quick.
+"""
+
+import functools
+import inspect
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+import typer
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+FAILED, MISUSED, STOPPED = 1, 2, 130
+LONGEST = 1600  # characters of an error
+PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}  # names of columns are not ours to read
+OPTIONS = {
+    "as_json": Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")],
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")],
+    "debug": Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")],
+}
+
+
+class Answer(NamedTuple):
+    """What a command found: for programs, and for people."""
+
+    data: Any
+    shown: Sequence[RenderableType]
+
+
+class Misuse(Exception):
+    """The command line was not understood."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What may be printed while a command runs."""
+
+    silent: bool
+
+    @property
+    def progress(self) -> bool | Literal["plain"]:
+        """A bar on a terminal, lines elsewhere, nothing where silence is asked for."""
+        return False if self.silent else True if sys.stdout.isatty() else "plain"
+
+    def say(self, text: str) -> None:
+        """Tell what is being done, on standard error."""
+        if not self.silent:
+            console(error=True).print(Text(f"{text} ...", style="dim"))
+
+
+def console(error: bool = False) -> Console:
+    """A console that takes text as it is, and leaves long lines whole where nobody watches."""
+    return Console(stderr=error, **PLAIN)
+
+
+def register(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[Callable[..., Answer]], Any]:
+    """Make a command of a function of a screen and options."""
+
+    def add(function: Callable[..., Answer]) -> Callable[..., Answer]:
+        app.command(name, **settings)(_with_options(function))
+        return function
+
+    return add
+
+
+def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def run(*, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
+        with ending(debug), warnings.catch_warnings():
+            if not debug:
+                warnings.simplefilter("ignore")  # what a user should know is in the notes of posteriors and forecasts
+            answer = function(Screen(as_json or quiet), **options)
+            show(answer, as_json, quiet)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    hints = {name: hint for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"}
+    first, *own = inspect.signature(function).parameters.values()
+    hints.pop(first.name)
+    parameters = [one.replace(annotation=hints[one.name], kind=kind) for one in own]
+    parameters += [inspect.Parameter(name, kind, default=False, annotation=hint) for name, hint in OPTIONS.items()]
+    run.__annotations__ = hints | OPTIONS
+    setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
+    return run
+
+
+def show(answer: Answer, as_json: bool, quiet: bool) -> None:
+    """Print an answer."""
+    if as_json:
+        typer.echo(json.dumps(_jsonable(answer.data), indent=1, allow_nan=False))
+    elif not quiet:
+        screen = console()
+        for one in answer.shown:
+            screen.print(one)
+
+
+def _jsonable(value: Any) -> Any:
+    """The value with null for what is no number."""
+    if isinstance(value, Mapping):
+        return {name: _jsonable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def ending(debug: bool = False) -> Iterator[None]:
+    """Turn what goes wrong into a paragraph on standard error and an exit code."""
+    try:
+        yield
+    except (typer.Exit, BrokenPipeError):
+        raise
+    except Misuse as error:
+        complain(str(error))
+        raise typer.Exit(MISUSED) from None
+    except KeyboardInterrupt as stop:
+        complain(str(stop) or "Stopped.")
+        raise typer.Exit(STOPPED) from None
+    except Exception as error:
+        if debug:
+            raise
+        complain(_message(error))
+        raise typer.Exit(FAILED) from None
+
+
+def complain(message: str) -> None:
+    """One paragraph on standard error; of a very long one, both ends."""
+    if len(message) > LONGEST:
+        message = f"{message[: LONGEST // 2]} … {message[-LONGEST // 2 :]}"
+    console(error=True).print(f"gpssm: {printable(message)}", soft_wrap=not sys.stderr.isatty())
+
+
+def _message(error: Exception) -> str:
+    """What to tell about an error: its own words, if it was meant for the user."""
+    if isinstance(error, KeyError):
+        return str(error.args[0] if error.args else error)
+    if isinstance(error, OSError) and error.strerror and not error.filename:
+        return error.strerror
+    if isinstance(error, OSError | ValueError | TypeError | ImportError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory: use fewer rows, draws or inducing points ({error})"
+    return f"{type(error).__name__}: {error}. Give --debug to see where"
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Errors in here are those of the command line."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise Misuse(str(error)) from None
+
+
+def printable(text: Any) -> str:
+    """Text without characters that would control a terminal."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in str(text))
+
+
+def figure(value: Any) -> str:
+    """A number in four digits; a dash where there is none."""
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else printable(value)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> Table:
+    """A table whose first `left` columns are text, and the others numbers."""
+    style: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "header_style": "bold"}
+    found = Table(title=printable(title), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, **style)
+    for number, name in enumerate(columns):
+        found.add_column(printable(name), justify="left" if number < left else "right", no_wrap=number >= left)
+    for row in rows:
+        found.add_row(*map(figure, row))
+    return found

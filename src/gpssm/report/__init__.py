@@ -1,0 +1,49 @@
+"""The report: one HTML file that says what was fitted, how far to trust it, and whether a simpler model would do.
+
+    write_report(posterior, "report.html", test=test)
+
+The page needs nothing but itself: pictures, numbers, style and script are inside, and it forbids itself any request.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpssm.checkpoint import write_atomically
+from gpssm.posterior import Posterior
+from gpssm.report.content import gather
+from gpssm.report.contest import BASELINES
+from gpssm.report.page import render
+from gpssm.runtime import numerical
+
+__all__ = ["BASELINES", "make_report", "write_report"]
+
+
+@numerical
+def make_report(
+    posterior: Posterior,
+    *,
+    test: Any = None,
+    inputs: Any = None,
+    baselines: Sequence[str] | Mapping[str, Posterior] = BASELINES,
+    title: str | None = None,
+    pictures: Mapping[str, bytes] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> str:
+    """The report of a fit as the text of one HTML file.
+
+    :param test: the rows that follow the (last) training series, in the user's units: they are forecast, and decide
+        between the model and the baselines. Without them the end of the training series does, which the page says.
+    :param inputs: without `test`, the controls of the steps to forecast; else the last ones are held for 30 steps.
+    :param baselines: methods to fit to the same data, or posteriors of theirs by name.
+    :param pictures: PNG images that are drawn already, by the names of `gpssm.plots` (`transition`, `residuals`, ...).
+    :param files: texts to offer for download by file name, beside forecast.csv, metrics.json and config.json.
+    """
+    return render(gather(posterior, test, inputs, baselines, title, {} if pictures is None else pictures, files or {}))
+
+
+def write_report(posterior: Posterior, path: str | Path, **options: Any) -> Path:
+    """Write what `make_report` makes, with the same options; what was there stays until all of it is written."""
+    path, text = Path(path), make_report(posterior, **options)
+    write_atomically(path, lambda file: file.write(text.encode()))
+    return path

@@ -1,0 +1,99 @@
+"""What the page's charts draw, as plain data for JSON; `script.js` is their reader.
+
+A group is {"id", "x", "methods", "levels", "keys", "panels"}: methods and levels can be switched for all its panels
+together, keys name the lines that cannot. A panel is one output: {"title", "lines", "bands", "split"}. Lines and bands
+start at `x0` and go on in steps of `dx`; a value that does not exist is null.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from gpssm.forecast import Forecast
+from gpssm.report.contest import MODEL, Contest, label
+from gpssm.series import Series
+from gpssm.smoothing import Smoothed
+
+LEVELS = (0.5, 0.9)
+DIGITS = 5
+FIT_ROWS = 1500  # of the fit that are drawn, the last ones
+
+Group = dict[str, Any]
+
+
+def numbers(values: Float[np.ndarray, " n"]) -> list[float | None]:
+    """Values to five digits, null where there is none."""
+    return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values]
+
+
+def forecast_group(forecasts: Mapping[str, Forecast], history: Series, actual: Series | None, shown: set[str]) -> Group:
+    """Fans of all methods, with what came before and what happened; `shown` are switched on when the page opens."""
+    first = forecasts[MODEL]
+    unit, before = _unit(first.dt), history.y[-2 * first.horizon :]
+    panels = []
+    for j, output in enumerate(first.outputs):
+        lines, bands = [], []
+        for name, forecast in forecasts.items():
+            place = {"key": name, "x0": first.start * unit, "dx": unit}
+            lines.append(place | {"label": f"{label(name)}, median", "values": numbers(forecast.median[:, j])})
+            for level in LEVELS:
+                low, high = (numbers(end[:, j]) for end in forecast.interval(level))
+                bands.append(place | {"level": round(100 * level), "low": low, "high": high})
+        lines.append(_data("history", "History", before[:, j], (first.start - len(before)) * unit, unit))
+        if actual is not None:
+            lines.append(_data("actual", "Actual", actual.y[: first.horizon, j], first.start * unit, unit))
+        panels.append({"title": output, "lines": lines, "bands": bands, "split": (first.start - 0.5) * unit})
+    keys = {"history": "History"} | ({} if actual is None else {"actual": "Actual"})
+    return _group("forecast", first.dt, forecasts, shown, panels) | {"keys": keys}
+
+
+def fit_group(smoothed: Smoothed, observed: Forecast, series: Series) -> Group:
+    """The training outputs as the model sees them, and the interval that new observations would lie in."""
+    unit, first = _unit(series.dt), max(len(series) - FIT_ROWS, 0)
+    panels = []
+    for j, output in enumerate(series.outputs):
+        place = {"key": MODEL, "x0": first * unit, "dx": unit}
+        median = numbers(smoothed.outputs.median[first:, j])
+        lines = [
+            place | {"label": "Model, without noise", "values": median},
+            _data("actual", "Data", series.y[first:, j], first * unit, unit, kind="dots"),
+        ]
+        low, high = (numbers(end[first:, j]) for end in observed.interval(0.9))
+        panels.append({"title": output, "lines": lines, "bands": [place | {"level": 90, "low": low, "high": high}]})
+    return _group("fit", series.dt, {}, set(), panels) | {
+        "keys": {MODEL: "Model, with 90 % interval", "actual": "Data"}
+    }
+
+
+def error_group(contest: Contest) -> Group:
+    """RMSE of each method by step ahead."""
+    panels = []
+    for output in contest.entries[0].by_step:
+        lines = [
+            {"key": one.key, "label": one.label, "x0": 1, "dx": 1, "values": numbers(one.by_step[output])}
+            for one in contest.entries
+        ]
+        panels.append({"title": output, "lines": lines, "bands": [], "zero": True})
+    group = _group("errors", None, {one.key: one for one in contest.entries}, contest.foremost, panels)
+    return group | {"x": "steps ahead", "levels": []}
+
+
+def _group(
+    name: str, dt: float | None, methods: Mapping[str, Any], shown: set[str], panels: list[dict[str, Any]]
+) -> Group:
+    switches = [{"key": key, "label": label(key), "on": key in shown} for key in methods]
+    levels = [round(100 * level) for level in LEVELS] if methods else []
+    axis = "row" if dt is None else "time"
+    return {"id": name, "x": axis, "methods": switches, "levels": levels, "keys": {}, "panels": panels}
+
+
+def _data(
+    key: str, name: str, values: Float[np.ndarray, " n"], x0: float, dx: float, kind: str = "line"
+) -> dict[str, Any]:
+    return {"key": key, "label": name, "x0": x0, "dx": dx, "values": numbers(values), "kind": kind}
+
+
+def _unit(dt: float | None) -> float:
+    return 1 if dt is None else dt

@@ -1,0 +1,101 @@
+"""The static pictures of the page, with what they show in words for those who cannot see them."""
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpssm import plots
+from gpssm.forecast import Forecast
+from gpssm.posterior import Posterior
+from gpssm.rolling import Backtest
+from gpssm.series import Series
+from gpssm.style import to_png
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 140
+
+
+class Picture(NamedTuple):
+    """A PNG as a data URI, its text alternative and caption, and its size, so that the page does not jump."""
+
+    source: str
+    alt: str
+    caption: str
+    width: int
+    height: int
+
+
+WORDS = {
+    "forecast": (
+        "The forecast: median and central intervals after the end of the data, with what happened where it is known.",
+        "The forecast: median, and central intervals of 50 % and 90 %.",
+    ),
+    "calibration": (
+        "Histogram of the share of paths below what happened, and coverage of the intervals by step ahead.",
+        "Whether intervals can be believed. Bars should be level and points near their dashed lines: bars high at "
+        "both ends mean intervals too narrow, a hump in the middle too wide.",
+    ),
+    "residuals": (
+        "One-step-ahead residuals over time with their 95 percent band, their autocorrelation, and their correlation "
+        "with controls.",
+        "One-step residuals, standardised. Points should scatter in the band, correlations stay in the shade: what "
+        "sticks out is structure that the model has missed.",
+    ),
+    "transition": (
+        "The learned transition function: how the states move on from where they are.",
+        "The learned dynamics in the model's own (scaled) states, with controls at their medians. Hatched or "
+        "red: where the data say little, and the model falls back on its prior.",
+    ),
+    "states": (
+        "The hidden states over time, median and 90 percent band of each chain.",
+        "The hidden states that the model found, a colour each chain. States have no coordinates of their own, so "
+        "chains may differ here and still agree about outputs.",
+    ),
+    "ess": (
+        "Effective draws and R-hat of each group of quantities.",
+        "How many independent draws each group of quantities is worth, at its worst, and whether chains agree.",
+    ),
+    "traces": (
+        "Traces and rank histograms of the quantities that mix worst, a line each chain.",
+        "The quantities that mix worst. Traces should look alike and wander quickly; rank histograms should be flat.",
+    ),
+    "parameters": (
+        "Prior and posterior densities of the parameters.",
+        "What the data changed: priors in grey, posteriors in colour, optimised values as marks.",
+    ),
+}
+
+
+def draw_pictures(
+    posterior: Posterior, forecast: Forecast, actual: Series | None, judged: Backtest, given: Mapping[str, bytes]
+) -> tuple[dict[str, Picture], list[str]]:
+    """Every picture by name, and a sentence for each that could not be drawn: none of them is worth a report."""
+    last = len(posterior.raw) - 1
+    pairs = [
+        (one, judged.series[origin:]) for origin, one in zip(judged.origins.tolist(), judged.forecasts, strict=True)
+    ]
+    makers: dict[str, Callable[[], Figure]] = {
+        "forecast": lambda: plots.plot_forecast(forecast, actual, posterior.raw[-1]),
+        "calibration": lambda: plots.plot_calibration(pairs),
+        "residuals": lambda: plots.plot_residuals(posterior, last),
+        "transition": lambda: plots.plot_transition(posterior),
+        "states": lambda: plots.plot_states(posterior, last),
+        "ess": lambda: plots.plot_ess(posterior),
+        "traces": lambda: plots.plot_traces(posterior),
+        "parameters": lambda: plots.plot_parameters(posterior),
+    }
+    found, failures = {}, []
+    for name, make in makers.items():
+        try:
+            found[name] = _picture(name, given[name] if name in given else to_png(make(), DPI))
+        except (ValueError, ArithmeticError) as error:
+            failures.append(f"The picture of {name} could not be drawn: {error}")
+    return found, failures
+
+
+def _picture(name: str, png: bytes) -> Picture:
+    # The size stands at a fixed place in a PNG's header.
+    width, height = (int.from_bytes(png[place : place + 4]) for place in (16, 20))
+    return Picture(f"data:image/png;base64,{base64.b64encode(png).decode()}", *WORDS[name], width, height)

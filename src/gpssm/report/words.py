@@ -1,0 +1,73 @@
+"""What was fitted, in sentences that need no statistics to read."""
+
+from collections.abc import Iterator
+
+from gpssm.summary import Facts, OutputSummary, Summary
+
+SAMPLED = {
+    "good": "The sampler explored the posterior well: what follows is not an artefact of too few draws.",
+    "fair": "The sampler explored the posterior fairly: means and intervals are usable, their last digit is not.",
+    "poor": "The sampler did not explore the posterior well: take everything below as provisional, and run it longer.",
+}
+SLIGHT, MARKED = 0.01, 0.1  # shares of the change of the states that no linear map explains
+
+
+def describe(summary: Summary) -> list[str]:
+    """A few paragraphs: the model and its data, the sampling, each output, and how nonlinear it all is."""
+    return [
+        _fitted(summary.facts),
+        SAMPLED[summary.sampling.verdict],
+        *(_output(one, summary) for one in summary.outputs),
+        *_nonlinear(summary),
+    ]
+
+
+def _fitted(facts: Facts) -> str:
+    states = count(facts.states, "hidden state")
+    model = f"A Gaussian process state-space model with {states}" if facts.kernel else f"A linear model with {states}"
+    names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
+    shown = _join(names) if len(names) <= 4 else f"{len(names)} series with {sum(facts.rows)} rows in all"
+    driven = f", driven by {_join(facts.inputs)}" if facts.inputs else ", without controls"
+    missing = f" {percent(facts.missing)} of the outputs are missing and were filled in." if facts.missing else ""
+    return f"{model} was fitted to {shown}. It explains {_join(facts.outputs)}{driven}.{missing}"
+
+
+def _output(one: OutputSummary, summary: Summary) -> str:
+    spread = one.spread or 1.0
+    fades = (
+        f"A forecast is half as uncertain as knowing nothing after {count(one.half, 'step')}"
+        if one.half
+        else f"A forecast stays less than half as uncertain as knowing nothing for {summary.longest_run} steps and more"
+    )
+    return (
+        f"{one.name} varies by {one.spread:.3g} (standard deviation). One step ahead the model errs by "
+        f"{one.one_step_error:.3g} ({percent(one.one_step_error / spread)} of that), over {summary.free_run_steps} "
+        f"steps without looking by {one.free_run_error:.3g} ({percent(one.free_run_error / spread)}), on data it was "
+        f"trained on. {fades}."
+    )
+
+
+def _nonlinear(summary: Summary) -> Iterator[str]:
+    if not summary.facts.kernel:
+        return
+    share = summary.nonlinear_change
+    if share < SLIGHT:
+        words = "The dynamics are as good as linear"
+    else:
+        words = f"The dynamics are {'clearly' if share > MARKED else 'somewhat'} nonlinear"
+    yield f"{words}: a linear map leaves {percent(share)} of the change from step to step unexplained."
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things, the noun in its plural where it should be."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """A share in per cent, to two digits where it is small."""
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
+def _join(names: tuple[str, ...] | list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
