@@ -7,6 +7,7 @@ import pytest
 
 import builders
 import sampling
+from gpssm.methods.base import pilot_length
 from gpssm.methods.ffvd_c_m import FFVDCM
 from gpssm.methods.ffvd_m import FFVDM, log_target_window
 from gpssm.methods.ffvd_nuts import FFVDNUTS
@@ -79,7 +80,7 @@ def test_sampled_leaves_agree_with_nuts(kind):
 
 @pytest.mark.parametrize("kind", [FFVDM, FFVDCM])
 def test_roles_and_the_end_of_warm_up(kind):
-    """Leaves: optimised ones move while the pilot learns, averages in warm-up, sampled ones always, fixed ones are gone."""
+    """Optimised leaves move while the pilot learns, averages in warm-up, sampled leaves always; no fixed ones are there."""
     model, series, states = sampling.small_problem()
     model = model.with_roles("optimise", "kernel.*").with_roles("sample", "log_process_std")
     method = kind(num_warmup=5, learning_rate=0.1).build(model, states)
