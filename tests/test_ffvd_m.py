@@ -80,7 +80,7 @@ def test_sampled_leaves_agree_with_nuts(kind):
 
 @pytest.mark.parametrize("kind", [FFVDM, FFVDCM])
 def test_roles_and_the_end_of_warm_up(kind):
-    """Optimised leaves move while the pilot learns, averages in warm-up, sampled leaves always; no fixed ones are there."""
+    """Optimised leaves move while the pilot learns, averages in warm-up, sampled leaves always; fixed ones are gone."""
     model, series, states = sampling.small_problem()
     model = model.with_roles("optimise", "kernel.*").with_roles("sample", "log_process_std")
     method = kind(num_warmup=5, learning_rate=0.1).build(model, states)
