@@ -128,7 +128,7 @@ def _is(line, dataset, method, seed):
     return (line["dataset"], line["method"], line["seed"]) == (dataset, method, seed)
 
 
-@pytest.mark.parametrize("method", ["arx", "lgssm", "last", "mean", "ffvd"])
+@pytest.mark.parametrize("method", ["arx", "lgssm", "last", "mean", pytest.param("ffvd", marks=pytest.mark.slow)])
 def test_no_method_sees_the_test_half(method):
     settings = TINY if method == "ffvd" else SMALL
     clean, corrupted, other = (

@@ -162,6 +162,7 @@ def workshop(fits, monkeypatch, tmp_path):
         del registry[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [one for one in SHOWN if blocks(one, "python")], ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # runs this short have something to warn of
 def test_blocks_run(page, workshop):
