@@ -68,9 +68,14 @@ def linear_start(series: Data, state_dim: int, likelihood: str | Likelihood = "g
     if isinstance(chosen, LinkedGaussian) and not chosen.link.one_to_one and experiments[0].input_dim > 0:
         found = fit_output_error(experiments, state_dim, chosen.link.forward, jax.random.key(0))
         return _start(found.linear, found.states, experiments)
-    pseudo = [Series(np.asarray(chosen.pseudo_outputs(jnp.asarray(one.y))), one.u) for one in experiments]
+    pseudo = pseudo_series(experiments, chosen)
     linear = fit_linear(pseudo, state_dim)
     return _start(linear, [np.asarray(smooth(linear, one).mean) for one in pseudo], pseudo)
+
+
+def pseudo_series(series: list[Series], likelihood: Likelihood) -> list[Series]:
+    """The series with outputs on the scale of the likelihood's linear predictor."""
+    return [Series(np.asarray(likelihood.pseudo_outputs(jnp.asarray(one.y))), one.u) for one in series]
 
 
 def _start(linear: LinearSSM, states: list[Float[np.ndarray, "_ Dx"]], series: list[Series]) -> LinearStart:

@@ -13,14 +13,14 @@ import numpy as np
 from jaxtyping import Array
 
 from gpssm.bases import Basis
-from gpssm.build import Parts
+from gpssm.build import Parts, pseudo_series
 from gpssm.chains import Style
 from gpssm.examination import find_disagreement
 from gpssm.fitted import Seconds, settle
 from gpssm.initialise import select_order
 from gpssm.kernels import Kernel
 from gpssm.likelihoods import Gaussian, Likelihood, make_likelihood
-from gpssm.loop import sample
+from gpssm.loop import Sample, sample
 from gpssm.means import Mean
 from gpssm.methods import METHODS
 from gpssm.methods.base import Config
@@ -29,7 +29,7 @@ from gpssm.posterior import Posterior
 from gpssm.priors import InverseGamma
 from gpssm.progress import Mode
 from gpssm.runtime import numerical
-from gpssm.scaler import Scaler, Scaling
+from gpssm.scaler import Scaler
 from gpssm.series import Series, as_list, check_trainable
 
 Hyper = Literal["optimise", "sample", "fix"]
@@ -95,7 +95,7 @@ def fit(
     raw = tuple(as_list(series))
     check_trainable(list(raw))
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
-    scaler = Scaler.fit(list(raw), outputs=_scaling(likelihood, raw[0].output_dim))
+    scaler = Scaler.fit(list(raw), outputs=_trial(likelihood, raw[0].output_dim).scaling)
     scaled = [scaler.scale(one) for one in raw]
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     parts = Parts(*_choose_sizes(scaled, likelihood, state_dim, num_inducing), kernel, mean, likelihood, basis)
@@ -116,23 +116,28 @@ def fit(
         chunk=chunk,
     )
     arguments = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
-    model, draws = settle(model, found.draws)
-    posterior = Posterior(
-        model,
-        draws,
-        found.info,
-        found.warmup,
-        tuple(scaled),
-        raw,
-        scaler,
-        {"method": _name(config)} | dataclasses.asdict(config) | {"fit": _plain(parts._asdict() | arguments)},
-        Seconds(setup, found.compile_seconds, found.run_seconds),
-        seed,
-    )
-    posterior = dataclasses.replace(posterior, notes=(*found.notes, *find_disagreement(posterior)))
+    settings = {"method": _name(config)} | dataclasses.asdict(config) | {"fit": _plain(parts._asdict() | arguments)}
+    posterior = _gather(model, found, tuple(scaled), raw, scaler, settings, setup, seed)
     for note in posterior.notes:
         warnings.warn(note, stacklevel=3)
     return posterior
+
+
+def _gather(
+    model: GPSSM,
+    found: Sample,
+    scaled: tuple[Series, ...],
+    raw: tuple[Series, ...],
+    scaler: Scaler,
+    settings: dict[str, Any],
+    setup: float,
+    seed: int,
+) -> Posterior:
+    """The posterior of what was drawn, with a note if its chains disagree."""
+    model, draws = settle(model, found.draws)
+    seconds = Seconds(setup, found.compile_seconds, found.run_seconds)
+    posterior = Posterior(model, draws, found.info, found.warmup, scaled, raw, scaler, settings, seconds, seed)
+    return dataclasses.replace(posterior, notes=(*found.notes, *find_disagreement(posterior)))
 
 
 def _choose_sizes(
@@ -140,10 +145,7 @@ def _choose_sizes(
 ) -> tuple[int, int]:
     """The two sizes, with numbers in the place of "auto"."""
     if state_dim == "auto":
-        width = series[0].output_dim
-        chosen = make_likelihood(likelihood, jnp.ones((width, 1)), jnp.zeros(width), jnp.ones(width))
-        outputs = [np.asarray(chosen.pseudo_outputs(jnp.asarray(one.y))) for one in series]
-        pseudo = [Series(y, one.u) for y, one in zip(outputs, series, strict=True)]
+        pseudo = pseudo_series(series, _trial(likelihood, series[0].output_dim))
         state_dim = select_order(pseudo, MAX_ORDER).best
     if num_inducing == "auto":
         num_inducing = int(np.clip(sum(len(one) for one in series) // ROWS_A_POINT, *INDUCING))
@@ -156,9 +158,9 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
 
 
-def _scaling(likelihood: str | Likelihood, width: int) -> Scaling:
-    """How outputs may be scaled for a likelihood: its class says, so any sizes will do to make one."""
-    return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width)).scaling
+def _trial(likelihood: str | Likelihood, width: int) -> Likelihood:
+    """A likelihood to ask what its class says, for which any values will do."""
+    return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width))
 
 
 def assign_roles(model: GPSSM, hyper: Hyper, fixed: Sequence[str] = (), learn: Sequence[str] = ()) -> GPSSM:
