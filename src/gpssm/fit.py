@@ -116,6 +116,7 @@ def fit(
         chunk=chunk,
     )
     arguments = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
+    arguments["num_shared"] = config.num_shared(model)
     settings = {"method": _name(config)} | dataclasses.asdict(config) | {"fit": _plain(parts._asdict() | arguments)}
     posterior = _gather(model, found, tuple(scaled), raw, scaler, settings, setup, seed)
     for note in posterior.notes:

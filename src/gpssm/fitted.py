@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.methods.base import num_shared
 from gpssm.model import GPSSM
 from gpssm.runtime import numerical
 from gpssm.scaler import Scaler
@@ -78,7 +77,7 @@ class Fitted:
     @property
     def num_gradients(self) -> float:
         """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
-        shared = num_shared(self.config["num_warmup"], self.model)
+        shared = self.config.get("fit", {}).get("num_shared", 0)
         apart = np.sum(self.info.gradients) + np.sum(self.warmup.gradients[:, shared:])
         return float(apart + np.sum(self.warmup.gradients[0, :shared]))
 

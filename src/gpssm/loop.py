@@ -13,7 +13,7 @@ import gpssm
 from gpssm.chains import Chains, Chunk, Style
 from gpssm.checkpoint import Checkpoint, describe, digest
 from gpssm.diagnostics import find_trouble
-from gpssm.methods.base import Config, num_shared
+from gpssm.methods.base import Config
 from gpssm.model import GPSSM
 from gpssm.progress import Mode, Report, Status, interruption, reporter, running_rhat
 from gpssm.runtime import numerical
@@ -175,7 +175,7 @@ def sample(
             "version": gpssm.__version__,
         }
         store = Checkpoint.open(checkpoint, fingerprint, resume)
-    loop = Loop(config, runner, store, num_shared(config.num_warmup, model))
+    loop = Loop(config, runner, store, config.num_shared(model))
     with reporter(progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)
     return loop.result()

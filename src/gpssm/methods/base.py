@@ -39,6 +39,15 @@ PARAMETER_STEPS = 5  # leapfrog steps of the parameters' own move
 PARAMETER_ACCEPTANCE = 0.8
 
 
+class Assumptions(NamedTuple):
+    """What a method lets its posterior q(x, v) be; a table of them for all methods is in the documentation."""
+
+    coupled: bool  # states and weights depend on each other in q
+    free_states: bool  # no family is imposed on q(x)
+    free_weights: bool  # none on q(v)
+    words: str  # q(x, v) in a few words
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings that all samplers share.
@@ -51,6 +60,7 @@ class Config:
     """
 
     learns: ClassVar[bool] = True  # whether the model has parameters to learn while it samples
+    assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from q*(x, v)")
 
     num_warmup: int = 500
     num_draws: int = 500
@@ -70,6 +80,10 @@ class Config:
         start = linear_start(series, parts.state_dim, parts.likelihood)
         return build_model(series, *parts, key=key, start=start), start.states
 
+    def num_shared(self, model: GPSSM) -> int:
+        """The iterations of the warm-up that chains share: none if there is nothing to be optimised."""
+        return pilot_length(self.num_warmup) if model.leaves("optimise") else 0
+
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""
         raise TypeError(f"{type(self).__name__} is not a method: take one from gpssm.methods.METHODS.")
@@ -78,11 +92,6 @@ class Config:
 def pilot_length(num_warmup: int) -> int:
     """The iterations of the warm-up in which leaves are optimised, once for all chains."""
     return 2 * num_warmup // 3
-
-
-def num_shared(num_warmup: int, model: GPSSM) -> int:
-    """The iterations of the warm-up that chains share: none if there is nothing to be optimised."""
-    return pilot_length(num_warmup) if model.leaves("optimise") else 0
 
 
 class Parameters(NamedTuple):

@@ -22,7 +22,7 @@ from gpssm.likelihoods import Gaussian
 from gpssm.linalg import solve_upper
 from gpssm.linear_ssm import LinearSSM, log_marginal, smooth
 from gpssm.means import LinearMap
-from gpssm.methods.base import Config, States
+from gpssm.methods.base import Assumptions, Config, States
 from gpssm.model import GPSSM
 from gpssm.series import Series
 from gpssm.types import Draw, Info, Method
@@ -37,6 +37,7 @@ class Baseline(Config):
     """A linear-Gaussian model whose parameters are found before sampling begins; its draws are independent."""
 
     learns: ClassVar[bool] = False
+    assumptions: ClassVar[Assumptions | None] = None  # no Gaussian process
     num_warmup: int = 0
     num_draws: int = 250
 
