@@ -13,11 +13,12 @@ SCALER = Scaler((10.0, -3.0), (2.0, 0.5), (1.0,), (3.0,))
 
 
 class Kalman(NamedTuple):
-    """Along T rows: moments of x_{t+1} given y_≤t, and log p(y_t | y_<t)."""
+    """Along T rows: moments of x_{t+1} given y_≤t, log p(y_t | y_<t), and eᵀV⁻¹e of the errors of the outputs."""
 
     means: np.ndarray
     covariances: np.ndarray
     log_density: np.ndarray
+    distance: np.ndarray
 
 
 def linear_model(**leaves):
@@ -56,7 +57,7 @@ def kalman(model, series, mean=None, cov=None) -> Kalman:
         gain = cov @ C.T @ np.linalg.inv(spread)
         log_density = -0.5 * (np.linalg.slogdet(2 * np.pi * spread)[1] + error @ np.linalg.solve(spread, error))
         mean, cov = mean + gain @ error, cov - gain @ C @ cov
-        found.append((mean, cov, log_density))
+        found.append((mean, cov, log_density, error @ np.linalg.solve(spread, error)))
     return Kalman(*(np.array(part) for part in zip(*found, strict=True)))
 
 

@@ -4,19 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from builders import make_series
-from gpssm.cubature import draw_states, points
+from gpssm.cubature import MEMORY, ODDS, draw_states, noise_scale, points
 from gpssm.filtering import FlatCloud, Members, run_filter
 from gpssm.likelihoods import Gaussian
 from gpssm.linalg import root_semidefinite
+from gpssm.series import Series
 from kalman import kalman, linear_model
 from test_filtering import keys, linear_members, on_a_grid, scalar_model
 
 
 def gaussian_start(draws, dim):
     cloud = jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (draws, 2 * dim, dim))
-    return FlatCloud(cloud, jnp.full((draws, 2 * dim), -jnp.log(2 * dim)), jnp.asarray(0))
+    return FlatCloud(cloud, jnp.full((draws, 2 * dim), -jnp.log(2 * dim)), jnp.asarray(0), jnp.ones(draws))
 
 
 def test_points_have_the_mean_and_the_covariance():
@@ -39,9 +41,9 @@ def test_a_root_of_what_may_be_flat(rank):
 
 def test_states_are_drawn_from_the_gaussian():
     mean, covariance = jnp.array([[1.0, -2.0]]), jnp.array([[[2.0, 0.6], [0.6, 0.5]]])
-    found = draw_states(jax.random.split(jax.random.key(0), (1, 40_000)), points(mean, covariance))[0]
-    np.testing.assert_allclose(found.mean(0), mean[0], atol=4 * np.sqrt(2 / 40_000))
-    np.testing.assert_allclose(np.cov(found.T), covariance[0], atol=4 * 2 * np.sqrt(2 / 40_000))
+    found = draw_states(jax.random.split(jax.random.key(0), (1, 40_000)), points(mean, covariance), jnp.array([3.0]))[0]
+    np.testing.assert_allclose(found.mean(0), mean[0], atol=4 * np.sqrt(6 / 40_000))
+    np.testing.assert_allclose(np.cov(found.T), 3 * covariance[0], atol=4 * 6 * np.sqrt(2 / 40_000))
 
 
 def test_it_is_the_kalman_filter_of_a_linear_model():
@@ -52,6 +54,25 @@ def test_it_is_the_kalman_filter_of_a_linear_model():
         np.testing.assert_allclose(found.means[draw], exact.means, atol=1e-9)
         np.testing.assert_allclose(found.log_density[draw], exact.log_density, atol=1e-9)
         np.testing.assert_allclose(np.cov(found.cloud.particles[draw].T, bias=True), exact.covariances[-1], atol=1e-9)
+
+
+def test_surprise_counts_how_far_outputs_miss():
+    series = make_series(20, missing=True)
+    series = Series(np.column_stack([3 * series.y[:, 0], np.full(20, np.nan)]), series.u)
+    found, surprise = run_filter(linear_members(1), keys(1), gaussian_start(1, 2), series, True), 1.0
+    for distance, y in zip(kalman(linear_model(), series).distance, series.y[:, 0], strict=True):
+        surprise += (distance - surprise) / MEMORY if np.isfinite(y) else 0.0
+    np.testing.assert_allclose(found.cloud.surprise, surprise)
+
+
+def test_variances_are_scaled_by_the_odds_that_the_model_no_longer_holds():
+    """The likelihoods of n errors with mean square c, under variance 1 and c, from their densities."""
+    n = int(2 * MEMORY - 1)
+    for c in (1.2, 2.0, 9.0):
+        errors = np.sqrt(c) * np.ones(n)
+        ratio = np.exp(np.sum(norm.logpdf(errors, scale=np.sqrt(c)) - norm.logpdf(errors))) / ODDS
+        np.testing.assert_allclose(noise_scale(jnp.array([c])), 1 + ratio / (1 + ratio) * (c - 1))
+    np.testing.assert_array_equal(noise_scale(jnp.array([0.2, 1.0])), 1)
 
 
 def test_a_state_that_outputs_show_late_and_faintly_is_not_lost():

@@ -21,7 +21,7 @@ def keys(draws):
 
 def start(draws, particles, dim):
     x = jax.random.normal(jax.random.key(1), (draws, particles, dim))
-    return FlatCloud(x, jnp.full((draws, particles), -jnp.log(particles)), jnp.asarray(0))
+    return FlatCloud(x, jnp.full((draws, particles), -jnp.log(particles)), jnp.asarray(0), jnp.ones(draws))
 
 
 def linear_members(draws):

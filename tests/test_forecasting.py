@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import kalman
 from builders import make_model, make_series
+from gpssm.cubature import noise_scale
 from gpssm.examination import forecast_mean
 from gpssm.fitted import Cloud
 from gpssm.scaler import Scaler
@@ -213,7 +215,7 @@ def test_each_series_has_its_own_end(posterior):
 def test_a_cloud_says_where_the_paths_start(posterior):
     last = np.asarray(posterior.draws.states[-1])[:, :, -1:]
     weights = np.log(np.broadcast_to([1.0, 1e-300], (2, 3, 2)))
-    cloud = Cloud(np.concatenate([last, last + 100], axis=2), weights, 12, False)
+    cloud = Cloud(np.concatenate([last, last + 100], axis=2), weights, 12, False, np.ones((2, 3)))
     found = dataclasses.replace(posterior, cloud=cloud).forecast(5, CONTROLS, num_paths=20)
     assert found.start == 12
     np.testing.assert_array_equal(found.paths, posterior.forecast(5, CONTROLS, num_paths=20).paths)
@@ -253,3 +255,17 @@ def test_controls_go_by_name_and_set_the_horizon():
 def test_bad_calls_say_what_was_expected_and_given(posterior, settings, message):
     with pytest.raises((ValueError, IndexError), match=message):
         posterior.forecast(**settings)
+
+
+def test_surprise_widens_a_forecast_and_leaves_its_middle():
+    """Paths of a linear model move apart by √s: equal steps of √s give equal steps of the paths."""
+    posterior = kalman.linear_posterior([kalman.user_series(9)])
+    points = np.random.default_rng(0).normal(size=(1, 2, 4, 2))
+    found = []
+    for surprise in (1.0, 4.0, 9.0):
+        cloud = Cloud(points, np.full((1, 2, 4), -np.log(4)), 9, True, np.full((1, 2), surprise))
+        forecast = dataclasses.replace(posterior, cloud=cloud).forecast(6, np.ones((6, 1)), num_paths=20)
+        found.append((np.sqrt(float(noise_scale(jnp.array([surprise]))[0])), forecast.paths))
+    (a, one), (b, two), (c, three) = found
+    assert b > 1.9
+    np.testing.assert_allclose((three - two) / (c - b), (two - one) / (b - a), atol=1e-9)

@@ -85,6 +85,6 @@ def test_particles_are_chosen_by_weight():
     with np.errstate(divide="ignore"):
         log_weights = jnp.log(jnp.asarray(probabilities))[None]
     keys = path_keys(jax.random.key(1), np.array([0]), 20000)
-    found = choose_particles(keys, jnp.arange(4.0)[None, :, None], log_weights, False)
+    found = choose_particles(keys, jnp.arange(4.0)[None, :, None], log_weights, jnp.ones(1), False)
     shares = np.bincount(np.asarray(found).ravel().astype(int), minlength=4) / 20000
     np.testing.assert_allclose(shares, probabilities, atol=4 * 0.5 / np.sqrt(20000))

@@ -26,7 +26,7 @@ def test_the_best_forecast_wins(selection):
 def test_candidates_for_signed_and_unsigned_outputs():
     signed = default_candidates(arx_series(120))
     assert {one["mean"] for one in signed} == {"linear", "linear-fixed"}
-    assert sorted({one["state_dim"] for one in signed}) == [2, 3]
+    assert sorted({one["state_dim"] for one in signed}) == [2, 3, 4]
     series = arx_series(120)
     unsigned = default_candidates(Series(np.abs(series.y), series.u))
     assert unsigned[-1]["likelihood"] == "abs"

@@ -113,7 +113,8 @@ def test_no_controls_and_no_free_leaves(tmp_path):
 def test_special_values_and_a_cloud(posterior, tmp_path):
     posterior.draws.weights[0, 0] = [[np.nan, np.inf, -np.inf, -0.0, 5e-324, 1 / 3]] * 2
     rng = np.random.default_rng(0)
-    cloud = Cloud(rng.normal(size=(CHAINS, DRAWS, 4, 2)), rng.normal(size=(CHAINS, DRAWS, 4)), 12, True)
+    particles, log_weights = rng.normal(size=(CHAINS, DRAWS, 4, 2)), rng.normal(size=(CHAINS, DRAWS, 4))
+    cloud = Cloud(particles, log_weights, 12, True, rng.uniform(1, 2, (CHAINS, DRAWS)))
     made = dataclasses.replace(posterior, cloud=cloud)
     made.save(tmp_path / "run.nc")
     assert_same_posterior(made, gpssm.load(tmp_path / "run.nc"))

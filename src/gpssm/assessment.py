@@ -112,6 +112,7 @@ def _look(fitted: Fitted, window: Window, seed: int) -> Measured:
         jnp.asarray(np.repeat(states[:, before, None], number, axis=1)),
         jnp.full((len(states), number), -np.log(number)),
         jnp.asarray(before),
+        jnp.ones(len(states)),
     )
     return _measure(
         members_of(fitted, draws),

@@ -131,16 +131,19 @@ def begin(
     _check_number(fitted, num_particles, new_experiment)
     length = len(pick_series(fitted, index))
     if fitted.cloud is not None and not new_experiment:
-        particles, log_weights = (flatten(part)[draws] for part in fitted.cloud[:2])
-        return _flat_cloud(particles, log_weights, fitted.cloud.rows)
+        held = fitted.cloud
+        particles, log_weights, surprise = (
+            flatten(part)[draws] for part in (held.particles, held.log_weights, held.surprise)
+        )
+        return _flat_cloud(particles, log_weights, held.rows, surprise)
     gaussian, dim = takes_gaussian(fitted, num_particles, new_experiment), fitted.model.state_dim
     number = 2 * dim if gaussian else num_particles or NUM_PARTICLES
-    equal = np.full((len(draws), number), -np.log(number))
+    equal, one = np.full((len(draws), number), -np.log(number)), np.ones(len(draws))
     if new_experiment:
-        return _flat_cloud(_prior_states(gaussian, number, dim, filter_keys(seed, draws)), equal, 0)
+        return _flat_cloud(_prior_states(gaussian, number, dim, filter_keys(seed, draws)), equal, 0, one)
     before = max(length - lookback, 0)
     states = flatten(fitted.draws.states[index])[draws, before]
-    cloud = _flat_cloud(np.repeat(states[:, None], number, axis=1), equal, before)
+    cloud = _flat_cloud(np.repeat(states[:, None], number, axis=1), equal, before, one)
     if before == length:
         return cloud
     return filter_rows(fitted, draws, cloud, fitted.series[index][before:], seed, gaussian).cloud
@@ -193,12 +196,15 @@ def _check_number(fitted: Fitted, num_particles: int | None, new_experiment: boo
         raise ValueError(f"{what} for the state already, and will for later rows; got {num_particles}: drop it")
 
 
-def _flat_cloud(particles: Any, log_weights: Any, rows: int) -> FlatCloud:
+def _flat_cloud(particles: Any, log_weights: Any, rows: int, surprise: Any) -> FlatCloud:
     """A cloud for compiled code, to which the number of rows is data too: the next row must not compile again."""
-    return FlatCloud(jnp.asarray(particles), jnp.asarray(log_weights), jnp.asarray(rows))
+    return FlatCloud(*map(jnp.asarray, (particles, log_weights, rows, surprise)))
 
 
 def _with_cloud(fitted: AnyFitted, cloud: FlatCloud, gaussian: bool) -> AnyFitted:
     axes = (fitted.num_chains, fitted.num_draws)
-    particles, log_weights = (np.asarray(part).reshape(*axes, *part.shape[1:]) for part in cloud[:2])
-    return dataclasses.replace(fitted, cloud=Cloud(particles, log_weights, int(cloud.rows), gaussian))
+    particles, log_weights, surprise = (
+        np.asarray(part).reshape(*axes, *part.shape[1:])
+        for part in (cloud.particles, cloud.log_weights, cloud.surprise)
+    )
+    return dataclasses.replace(fitted, cloud=Cloud(particles, log_weights, int(cloud.rows), gaussian, surprise))

@@ -7,15 +7,16 @@ and one draw after the other, and once in all where the draws share kernel, basi
 matrix products only, for all draws in parallel.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.likelihoods import Likelihood
+from gpssm.likelihoods import GaussianNoise, Likelihood
 from gpssm.model import GPSSM, Step
 
 _PARTS_OF_TRANSITION = ("kernel.", "basis.", "mean.")
@@ -37,6 +38,14 @@ class Ensemble(eqx.Module):
     process_variance: Float[Array, "S Dx"]
     likelihood: Likelihood  # with a leading axis S on every array
     shared: bool = eqx.field(static=True)  # whether all draws have one transition, without that axis
+
+    def scaled(self, scale: Float[Array, " S"]) -> Self:
+        """The draws with all noise variances, Q and a Gaussian R, times a number each."""
+        likelihood = self.likelihood
+        if isinstance(likelihood, GaussianNoise):
+            louder = likelihood.log_std + 0.5 * jnp.log(scale)[:, None]
+            likelihood = dataclasses.replace(likelihood, log_std=louder)
+        return dataclasses.replace(self, process_variance=self.process_variance * scale[:, None], likelihood=likelihood)
 
     def moments(self, x: Float[Array, "S P Dx"], u: Float[Array, "S P Du"]) -> Moments:
         """m + A v, B + Q, and the mean over d of B_d / k_d(z, z)."""

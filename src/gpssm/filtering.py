@@ -43,6 +43,7 @@ class FlatCloud(NamedTuple):
     particles: Float[Array, "S N Dx"]
     log_weights: Float[Array, "S N"]
     rows: Int[Array, ""]
+    surprise: Float[Array, " S"]
 
 
 class Filtered(NamedTuple):
@@ -89,8 +90,9 @@ def run_predictions(
 
     def ahead(cloud: FlatCloud, u: Float[Array, "H Du"]) -> Paths:
         now = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))(path_keys, cloud.rows)
-        start = choose_particles(now, cloud.particles, cloud.log_weights, gaussian)
-        return run_paths(ensemble, start, u, now, slots, box, noise)
+        scale = cubature.noise_scale(cloud.surprise)
+        start = choose_particles(now, cloud.particles, cloud.log_weights, scale, gaussian)
+        return run_paths(ensemble.scaled(scale), start, u, now, slots, box, noise)
 
     def step(cloud: FlatCloud, row: tuple[Array, Array]) -> tuple[FlatCloud, Paths]:
         window, outputs = row
@@ -115,8 +117,8 @@ def advance(
 ) -> tuple[FlatCloud, Float[Array, " S"]]:
     """The cloud one row later, and log p(y_t | y_<t) of each draw."""
     if gaussian:
-        moved, log_density = cubature.advance(ensemble, cloud.particles, u, y)
-        return cloud._replace(particles=moved, rows=cloud.rows + 1), log_density
+        moved, surprise, log_density = cubature.advance(ensemble, cloud.particles, cloud.surprise, u, y)
+        return cloud._replace(particles=moved, surprise=surprise, rows=cloud.rows + 1), log_density
     count, number = cloud.log_weights.shape
     moments = ensemble.moments(cloud.particles, jnp.broadcast_to(u, (count, number, *u.shape)))
 
@@ -126,7 +128,7 @@ def advance(
     particles, log_weights, log_density = eqx.filter_vmap(one)(
         keys, ensemble.likelihood, moments.mean, moments.variance, cloud.log_weights
     )
-    return FlatCloud(particles, log_weights, cloud.rows + 1), log_density
+    return FlatCloud(particles, log_weights, cloud.rows + 1, cloud.surprise), log_density
 
 
 def _guide(

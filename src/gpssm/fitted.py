@@ -31,13 +31,14 @@ class Cloud(NamedTuple):
     """Where the state is now, under each draw: weighted particles, after `rows` rows of an experiment.
 
     Where the experiment is a training series that went on, the training rows are among them. Of a `gaussian` cloud only
-    mean and covariance count.
+    mean and covariance count. `surprise` is how far the last outputs were from what was expected (`cubature.py`).
     """
 
     particles: Float[np.ndarray, "chain draw N Dx"]
     log_weights: Float[np.ndarray, "chain draw N"]  # their exponentials add up to 1
     rows: int
     gaussian: bool
+    surprise: Float[np.ndarray, "chain draw"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

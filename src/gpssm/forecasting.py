@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.alignment import future_inputs
+from gpssm.cubature import noise_scale
 from gpssm.fitted import Fitted
 from gpssm.forecast import MANY, Forecast, ForecastDiagnostics
 from gpssm.rollout import (
@@ -47,11 +48,14 @@ def forecast(
     draws, each, slots = plan(fitted.num_chains * fitted.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     _, weights, leaves = jax.tree.map(lambda leaf: jnp.asarray(flatten(leaf)[draws]), fitted.draws)
+    surprise = np.ones(len(draws)) if fitted.cloud is None else flatten(fitted.cloud.surprise)[draws]
+    scale = noise_scale(jnp.asarray(surprise))
     found = simulate_paths(
         fitted.model,
         weights,
         leaves,
-        start_states(fitted, index, draws, keys),
+        scale,
+        start_states(fitted, index, draws, keys, scale),
         jnp.asarray(np.pad(fitted.scaler.scale_inputs(controls), ((0, -len(controls) % BLOCK), (0, 0)), mode="edge")),
         keys,
         jnp.asarray(slots),
@@ -79,14 +83,14 @@ def forecast(
 
 
 def start_states(
-    fitted: Fitted, index: int, draws: Int[np.ndarray, " S"], keys: PRNGKeyArray
+    fitted: Fitted, index: int, draws: Int[np.ndarray, " S"], keys: PRNGKeyArray, scale: Float[Array, " S"]
 ) -> Float[Array, "S P Dx"]:
     """Where the paths with these keys (S, P) start: a particle of their draw's cloud, chosen by weight.
 
-    Without a cloud it is the draw's last state of training series `index`.
+    A Gaussian cloud's variances are scaled. Without a cloud it is the draw's last state of training series `index`.
     """
     if fitted.cloud is None:
         last = flatten(fitted.draws.states[index])[draws, -1]
         return jnp.repeat(jnp.asarray(last)[:, None], keys.shape[1], axis=1)
     particles, log_weights = (jnp.asarray(flatten(part)[draws]) for part in fitted.cloud[:2])
-    return choose_particles(keys, particles, log_weights, fitted.cloud.gaussian)
+    return choose_particles(keys, particles, log_weights, scale, fitted.cloud.gaussian)

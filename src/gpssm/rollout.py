@@ -104,11 +104,15 @@ def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRN
 
 
 def choose_particles(
-    keys: PRNGKeyArray, particles: Float[Array, "S N Dx"], log_weights: Float[Array, "S N"], gaussian: bool
+    keys: PRNGKeyArray,
+    particles: Float[Array, "S N Dx"],
+    log_weights: Float[Array, "S N"],
+    scale: Float[Array, " S"],
+    gaussian: bool,
 ) -> Float[Array, "S P Dx"]:
     """A particle for each path with a key (S, P), by weight; a state from the cloud's Gaussian if it is one."""
     if gaussian:
-        return draw_states(jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles)
+        return draw_states(jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles, scale)
 
     def choose(key: PRNGKeyArray, particles: Float[Array, "N Dx"], weights: Float[Array, " N"]) -> Float[Array, " Dx"]:
         return particles[jax.random.categorical(jax.random.fold_in(key, START), weights)]
@@ -163,6 +167,7 @@ def simulate_paths(
     model: GPSSM,
     weights: Float[Array, "S Dx M"],
     leaves: dict[str, Array],
+    scale: Float[Array, " S"],
     start: Float[Array, "S P Dx"],
     u: Float[Array, "H Du"],
     keys: PRNGKeyArray,
@@ -170,8 +175,9 @@ def simulate_paths(
     box: Box | None,
     noise: bool,
 ) -> Paths:
-    """`run_paths` of the ensemble of these draws, compiled."""
-    return run_paths(assemble(model, weights, leaves, u.shape[1]), start, u, keys, slots, box, noise)
+    """`run_paths` of the ensemble of these draws with their noises scaled, compiled."""
+    ensemble = assemble(model, weights, leaves, u.shape[1]).scaled(scale)
+    return run_paths(ensemble, start, u, keys, slots, box, noise)
 
 
 def run_paths(

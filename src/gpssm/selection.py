@@ -79,16 +79,16 @@ def select(
 
 
 def default_candidates(series: Series) -> list[dict[str, Any]]:
-    """The order of the best linear model and one more; its transition as a prior's centre, or as it is.
+    """The order of the best linear model and the two above; its transition as a prior's centre, or as it is.
+
+    A function that bends may need states that a linear model does not.
 
     Where outputs touch zero and never go below, the absolute value of something that changes sign is tried too.
     """
     scaled = Scaler.fit(series).scale(series)
     order = int(np.clip(select_order(scaled, ORDERS[1]).best, *ORDERS))
-    orders = [order, min(order + 1, ORDERS[1])]
-    tried = [
-        {"state_dim": number, "mean": mean} for number in dict.fromkeys(orders) for mean in ("linear", "linear-fixed")
-    ]
+    orders = range(order, min(order + 2, ORDERS[1]) + 1)
+    tried = [{"state_dim": number, "mean": mean} for number in orders for mean in ("linear", "linear-fixed")]
     lowest, highest = np.nanmin(series.y, 0), np.nanmax(series.y, 0)
     if np.all((lowest >= 0) & (lowest <= NEAR_ZERO * highest)) and series.input_dim > 0:
         tried.append({"state_dim": max(order, 3), "likelihood": "abs"})

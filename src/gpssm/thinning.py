@@ -24,8 +24,8 @@ def thinned(fitted: AnyFitted, most: int) -> AnyFitted:
     draws, info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, ::every], (fitted.draws, fitted.info))
     cloud = fitted.cloud
     if cloud is not None:
-        particles, log_weights = cloud.particles[:, ::every], cloud.log_weights[:, ::every]
-        cloud = cloud._replace(particles=particles, log_weights=log_weights)
+        arrays = {name: getattr(cloud, name)[:, ::every] for name in ("particles", "log_weights", "surprise")}
+        cloud = cloud._replace(**arrays)
     return dataclasses.replace(fitted, draws=draws, info=info, cloud=cloud)
 
 
