@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -13,7 +14,17 @@ import numpy as np
 import pytest
 
 from gpssm import datasets
-from gpssm.benchmark import PUBLISHED, Cell, cells, load_results, run_cell, run_sweep, workers, write_report
+from gpssm.benchmark import (
+    PUBLISHED,
+    Cell,
+    cells,
+    load_results,
+    load_selections,
+    run_cell,
+    run_sweep,
+    workers,
+    write_report,
+)
 from gpssm.benchmark import sweep as sweep_module
 from gpssm.benchmark.data import load_all, load_one
 from gpssm.benchmark.protocols import FreeRun, Rolling
@@ -22,6 +33,8 @@ from gpssm.benchmark.summary import current, summarise
 from gpssm.benchmark.tables import number
 from gpssm.fit import fit
 from gpssm.methods import ARX
+from gpssm.runtime import THREADS, num_threads
+from gpssm.selection import select
 from gpssm.series import Series
 from gpssm.thinning import thinned
 
@@ -57,11 +70,13 @@ def make_toy(folder, seconds=0.0, deadly=None):
         import os
         import time
 
+        from gpssm.runtime import num_threads
+
         (folder / f"{cell.method}-{cell.seed}-{os.getpid()}-{time.time_ns()}").touch()
         time.sleep(seconds)
         if cell.seed == deadly:
             os._exit(1)
-        rest = {"status": "ok", "metrics": {"rmse": float(cell.seed)}}
+        rest = {"status": "ok", "metrics": {"rmse": float(cell.seed)}, "threads": num_threads()}
         return [cell.identity(name) | rest for name in cell.protocols]
 
     return work
@@ -237,6 +252,8 @@ def test_a_process_that_dies_costs_one_cell(tmp_path, monkeypatch):
     assert len(results) == len(raw_lines(tmp_path)) == 8
     assert {one["seed"]: one["status"] for one in results} == {0: "ok", 1: "failed", 2: "ok", 3: "ok"}
     assert all("died" in one["error"] for one in results if one["seed"] == 1)
+    assert {one["threads"] for one in results if one["status"] == "ok"} == {1}
+    assert THREADS not in os.environ
 
 
 @pytest.fixture
@@ -299,6 +316,107 @@ def test_no_more_jobs_than_memory_holds(monkeypatch):
     assert workers.affordable(32, [1e6]) == 1
     monkeypatch.setattr(workers, "_free_megabytes", lambda: None)
     assert workers.affordable(32, []) == 32
+
+
+def test_fewer_jobs_than_wanted_are_told_of(tmp_path, monkeypatch, capsys):
+    (tmp_path / "begun").mkdir()
+    monkeypatch.setattr(sweep_module, "run_cell", make_toy(tmp_path / "begun"))
+    monkeypatch.setattr(workers, "_free_megabytes", lambda: 1000.0)
+    sweep(tmp_path, methods=["mean"], seeds=1, protocols=("p30",), jobs=8, progress="plain")
+    assert capsys.readouterr().err.startswith("gpssm: 1 processes in place of 8: memory holds no more")
+
+
+def test_threads_are_the_cores_unless_a_variable_says_how_many(monkeypatch):
+    monkeypatch.delenv(THREADS, raising=False)
+    assert num_threads() == len(os.sched_getaffinity(0))
+    monkeypatch.setenv(THREADS, "3")
+    assert num_threads() == 3
+    monkeypatch.setenv(THREADS, "none")
+    with pytest.raises(ValueError, match="GPSSM_THREADS must be a whole number"):
+        num_threads()
+
+
+AUTOMATIC = {
+    "candidates": [{"method": "mean"}, {"method": "last", "num_chains": 2}],
+    "num_draws": 20,
+    "num_chains": 2,
+    "horizon": 10,
+}
+
+
+def automatic(out, series, **options):
+    arguments = {"datasets": {"toy": series}, "seeds": 1, "protocols": ("p30",), "settings": {"ffvd-auto": AUTOMATIC}}
+    return sweep(out, ["ffvd-auto"], **(arguments | options))
+
+
+@pytest.fixture(scope="module")
+def selected(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("auto")
+    automatic(folder, toy_series())
+    return folder
+
+
+def test_settings_are_selected_inside_the_training_half(selected):
+    found = load_selections(selected)["toy"]
+    by_hand = select(toy_series()[:60], **AUTOMATIC)
+    assert found["best"] == by_hand.best
+    assert [one["scores"]["crps"] for one in found["table"]] == pytest.approx(list(by_hand.table["crps"]))
+    (result,) = load_results(selected)
+    assert (result["method"], result["num_draws"]) == ("ffvd-auto", 20)
+    by_hand = fit(toy_series()[:60], progress=False, **({"num_draws": 20, "num_chains": 2} | by_hand.best))
+    assert result["draws"] == cells.digest(by_hand.draws)
+
+
+def test_selection_sees_no_test_row(selected, tmp_path):
+    clean = load_selections(selected)["toy"]
+    (result,), (other,) = load_results(selected), automatic(tmp_path, spoilt(toy_series(), 60))
+    corrupted = load_selections(tmp_path)["toy"]
+    assert clean | {"seconds": None} == corrupted | {"seconds": None}
+    assert result["draws"] == other["draws"]
+    assert result["metrics"]["rmse"] != other["metrics"]["rmse"]
+    automatic(tmp_path, spoilt(toy_series(), 59))
+    assert load_selections(tmp_path)["toy"]["data_hash"] != clean["data_hash"]
+
+
+def test_a_selection_is_made_once_and_reported(selected, monkeypatch):
+    monkeypatch.setattr(sweep_module, "run_search", None)
+    assert len(automatic(selected, toy_series(), seeds=2)) == 2
+    text = write_report(selected).read_text()
+    rows = text.split("### toy")[1].split("\n")
+    assert rows[4].startswith("| method last, num_chains 2 | **")
+    assert rows[5].startswith("| method mean | ")
+    assert "Settings of ffvd-auto" in (selected / "report.html").read_text()
+
+
+def test_a_selection_that_fails_stops_no_other(tmp_path, monkeypatch, capsys):
+    short, arguments = Series(np.arange(8.0)), {"datasets": {"short": Series(np.arange(8.0)), "toy": toy_series()}}
+    results = automatic(tmp_path, short, **arguments, progress="plain")
+    assert {one["dataset"]: one["status"] for one in results} == {"short": "failed", "toy": "ok"}
+    assert results[0]["error"].startswith("selection failed, ValueError: ")
+    told = capsys.readouterr().err
+    assert "short: selection FAILED, ValueError" in told
+    assert "toy: method last, num_chains 2, the best of 2" in told
+    tried = []
+    monkeypatch.setattr(
+        sweep_module, "run_search", lambda search: tried.append(search.dataset) or [search.record(GIVEN_UP)]
+    )
+    for retry, again in ((False, []), (True, ["short"])):
+        assert len(automatic(tmp_path, short, **arguments, retry=retry)) == 2
+        assert tried == again
+
+
+GIVEN_UP = cells.lost(RuntimeError("killed"))
+
+
+def test_candidates_are_plain_and_settings_known(tmp_path):
+    for match, settings in (
+        ("made of plain values", {"candidates": [{"method": ARX(orders=(1, 1))}]}),
+        ("a sweep sets .*seed", {"seed": 3}),
+        ("are arguments of gpssm.fit; .*depth", {"depth": 3}),
+    ):
+        with pytest.raises(ValueError, match=match):
+            automatic(tmp_path, toy_series(), settings={"ffvd-auto": settings})
+    assert not (tmp_path / "selections.json").exists()
 
 
 def test_progress_tells_cells_failures_and_the_time_left(tmp_path, monkeypatch, capsys):

@@ -125,7 +125,7 @@ COMMANDS = "fit demo forecast compare report info methods kernels likelihoods da
 COMMON = ("--json", "--quiet", "--debug")
 
 
-@pytest.mark.parametrize("words", [*COMMANDS.split()[:-2], "data list", "data fetch", "bench run", "bench report"])
+@pytest.mark.parametrize("words", [*COMMANDS.split()[:-2], "data list", "data fetch", "bench", "bench report"])
 def test_every_command_has_the_common_options(words):
     shown = call(*words.split(), "--help").stdout
     assert all(option in shown for option in COMMON)
@@ -175,6 +175,63 @@ def test_series_are_listed_and_written(tmp_path):
     np.testing.assert_allclose(gpssm.read(path, "y").y, truth.y, rtol=1e-15)
     assert "--overwrite" in complaint("data", "fetch", "sim:kink:num_steps=30", "-o", tmp_path, code=2)
     assert "duffing" in complaint("data", "fetch", "sim:dufing", "-o", tmp_path, code=2)
+
+
+# Sweeps ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_run_and_reported(tmp_path):
+    series = "sim:linear_gaussian:num_steps=60"
+    words = [
+        "--datasets",
+        series,
+        "--methods",
+        "last, mean",
+        "--protocols",
+        "p30,full",
+        "--seeds",
+        1,
+        "--out",
+        tmp_path,
+    ]
+    words += ["--set", "num_chains=1", "--set", "num_draws=10", "--set", "last.thin=2"]
+    lines = answer("bench", *words)
+    found = {(line["method"], line["protocol"]): line for line in lines}
+    assert len(found) == len(lines) == 2 * 2
+    assert {(line["status"], line["num_chains"], line["num_draws"]) for line in lines} == {("ok", 1, 10)}
+    assert [found[name, "p30"]["config"]["method"]["thin"] for name in ("last", "mean")] == [2, 1]
+    shown = call("bench", *words).stdout
+    assert "RMSE over seeds" in shown
+    assert max(map(len, shown.splitlines())) <= 80 + len(str(tmp_path))
+    assert answer("bench", "report", tmp_path) == {"report": str(tmp_path / "report.md")}
+    assert series in (tmp_path / "report.md").read_text()
+
+
+def test_bench_alone_shows_its_help():
+    shown = call("bench").stdout
+    assert shown.strip() == call("bench", "--help").stdout.strip()
+    options = (
+        "--datasets --methods --seeds --protocols --out --set --retry --json --quiet --debug --help --jobs --cluster"
+    )
+    assert re.findall(r"^│ (--[a-z-]+)", shown, re.M) == options.split()
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--methods", "ffvd,arma"], "Known: ffvd-auto, ffvd"),
+        (["--protocols", "p31"], "Did you mean 'p30'"),
+        (["--datasets", ","], "at least one series"),
+        (["--set", "ffvd"], "METHOD.NAME=VALUE"),
+        (["--set", "lgsm.order=2"], "Did you mean 'lgssm'"),
+        (["--set", "arx.order=2"], "Did you mean 'orders'"),
+        (["--set", "arx.num_draws=0"], "at least 1"),
+        (["--seeds", "2", "report", "."], "--seeds is no option of 'report'"),
+    ],
+)
+def test_wrong_sweeps_are_bad_usage(arguments, told):
+    assert told in complaint("bench", *arguments, code=2)
 
 
 # Fits -----------------------------------------------------------------------------------------------------------------

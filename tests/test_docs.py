@@ -101,6 +101,15 @@ def test_every_page_is_in_the_navigation(site):
     assert not missing
 
 
+def test_the_table_of_assumptions_has_every_method_with_a_gaussian_process(site):
+    text = site["methods.html"].path.read_text(encoding="utf-8")
+    table = text[text.index("<table>") : text.index("</table>")]
+    rows = [re.findall(r"<td>(.*?)</td>", row, re.DOTALL) for row in table.split("<tr>")[2:]]
+    known = {name: one.assumptions for name, one in gpssm.methods.METHODS.items() if one.assumptions is not None}
+    assert [re.sub(r"<.*?>", "", row[0]) for row in rows] == list(known)
+    assert [[cell == "yes" for cell in row[2:]] for row in rows] == [list(one[:3]) for one in known.values()]
+
+
 def test_every_registered_name_is_in_the_tables():
     text = (DOCS / "choosing.md").read_text(encoding="utf-8")
     registered = [*gpssm.methods.METHODS, *gpssm.kernels.KERNELS, *gpssm.likelihoods.LIKELIHOODS]
@@ -117,7 +126,7 @@ def test_commands_exist(page):
     lines = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("gpssm ")]
     for line in lines:
         command, words = get_command(app), shlex.split(line, comments=True)[1:]
-        while words and getattr(command, "commands", None):
+        while words and not words[0].startswith("-") and getattr(command, "commands", None):
             assert words[0] in command.commands, line
             command = command.commands[words.pop(0)]
         known = {option for parameter in command.params for option in parameter.opts}

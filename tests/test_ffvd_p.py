@@ -9,7 +9,8 @@ from scipy.stats import multivariate_normal, norm, poisson
 
 import builders
 from gpssm.likelihoods import Poisson
-from gpssm.methods.ffvd_p import ParticleGibbs, log_collapsed_predictive, weights_given_states_predictive
+from gpssm.methods import ParticleGibbs
+from gpssm.methods.base_predictive import log_collapsed_predictive, weights_given_states_predictive
 from gpssm.moves import dual_averaging
 from gpssm.priors import InverseGamma
 from gpssm.series import Series

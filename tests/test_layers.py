@@ -89,6 +89,7 @@ ORDERS = {
         "protocols",
         "results",
         "cells",
+        "auto",
         "workers",
         "monitor",
         "sweep",

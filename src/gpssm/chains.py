@@ -9,7 +9,6 @@ Chains may share the first part of their warm-up. It is then done by the *pilot*
 all of them go on from where it ended.
 """
 
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from gpssm.runtime import num_threads
 from gpssm.series import Series
 from gpssm.types import Draw, Info, Method
 
@@ -172,7 +172,7 @@ class Chains:
             if pilot:
                 return _stack([one(PILOT, _pick(carry, 0), plan)] * self.num_chains)
             # Each call is one thread's work, in XLA and not in Python: threads share it out over the cores.
-            with ThreadPoolExecutor(min(self.num_chains, os.cpu_count() or 1)) as pool:
+            with ThreadPoolExecutor(min(self.num_chains, num_threads())) as pool:
                 calls = [pool.submit(one, chain, _pick(carry, chain), plan) for chain in range(self.num_chains)]
                 return _stack([call.result() for call in calls])
 

@@ -100,7 +100,7 @@ def fit(
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     parts = Parts(*_choose_sizes(scaled, likelihood, state_dim, num_inducing), kernel, mean, likelihood, basis)
     model, states = config.prepare(scaled, parts, key)
-    model = assign_roles(model, hyper if config.learns else "fix", fixed, learn)
+    model = config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
     setup = time.perf_counter() - began
     found = sample(
         config,

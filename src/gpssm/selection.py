@@ -79,15 +79,16 @@ def select(
 
 
 def default_candidates(series: Series) -> list[dict[str, Any]]:
-    """The order of the best linear model and the two above; its transition as a prior's centre, or as it is.
+    """Three orders, from that of the best linear model on; its transition as a prior's centre, or as it is.
 
-    A function that bends may need states that a linear model does not.
+    A function that bends may need states that a linear model does not, or do without some that it needs.
 
     Where outputs touch zero and never go below, the absolute value of something that changes sign is tried too.
     """
     scaled = Scaler.fit(series).scale(series)
     order = int(np.clip(select_order(scaled, ORDERS[1]).best, *ORDERS))
-    orders = range(order, min(order + 2, ORDERS[1]) + 1)
+    first = min(order, ORDERS[1] - 2)
+    orders = range(first, first + 3)
     tried = [{"state_dim": number, "mean": mean} for number in orders for mean in ("linear", "linear-fixed")]
     lowest, highest = np.nanmin(series.y, 0), np.nanmax(series.y, 0)
     if np.all((lowest >= 0) & (lowest <= NEAR_ZERO * highest)) and series.input_dim > 0:

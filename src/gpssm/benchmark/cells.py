@@ -90,6 +90,10 @@ class Cell:
             "config": config,
         }
 
+    def died(self, error: BaseException) -> list[Line]:
+        """The results of a cell that took its process with it."""
+        return [failure(self, protocol, lost(error)) for protocol in self.protocols]
+
 
 class Attempt(NamedTuple):
     """What came of a call: its value or its error, its warnings, and the seconds it took."""
@@ -103,29 +107,34 @@ class Attempt(NamedTuple):
 
 def run_cell(cell: Cell) -> list[Line]:
     """Fit and judge; a result for each protocol, whatever happens."""
-    train, test = cell.series.split(len(cell.series) // 2)
+    train, test = halves(cell.series)
     _forget_peak()
-    fitting = _attempt(fit, train, **{"method": cell.method, **cell.settings, "seed": cell.seed, "progress": False})
-    facts = fitting if fitting.error else _attempt(_facts, fitting.value)
+    fitting = attempt(fit, train, **{"method": cell.method, **cell.settings, "seed": cell.seed, "progress": False})
+    facts = fitting if fitting.error else attempt(_facts, fitting.value)
     lines = []
     for name in cell.protocols:
-        judging = facts if facts.error else _attempt(PROTOCOLS[name].judge, fitting.value, test, cell.seed)
+        judging = facts if facts.error else attempt(PROTOCOLS[name].judge, fitting.value, test, cell.seed)
         failed = judging.error is not None
         lines.append(failure(cell, name, judging) if failed else _success(cell, name, fitting, facts, judging))
     _tidy()
     return lines
 
 
-def failure(cell: Cell, protocol: str, attempt: Attempt) -> Line:
+def halves(series: Series) -> tuple[Series, Series]:
+    """What to train on, and what to test on."""
+    return series.split(len(series) // 2)
+
+
+def failure(cell: Cell, protocol: str, found: Attempt) -> Line:
     """The result of a cell that has none."""
-    line = {"status": "failed", "error": attempt.error, "traceback": attempt.trace}
+    line = {"status": "failed", "error": found.error, "traceback": found.trace}
     return cell.identity(protocol) | line | _surroundings()
 
 
-def died(cell: Cell, error: BaseException) -> list[Line]:
-    """The results of a cell that took its process with it."""
-    text = f"{type(error).__name__}: the process that ran this cell died, mostly for want of memory. {error}"
-    return [failure(cell, protocol, Attempt(None, text, "", [], {})) for protocol in cell.protocols]
+def lost(error: BaseException) -> Attempt:
+    """What comes of a call that took its process with it."""
+    text = f"{type(error).__name__}: the process that ran this died, mostly for want of memory. {error}"
+    return Attempt(None, text, "", [], {})
 
 
 def _success(cell: Cell, protocol: str, fitting: Attempt, facts: Attempt, judging: Attempt) -> Line:
@@ -154,7 +163,7 @@ def _facts(posterior: Posterior) -> dict[str, Any]:
     }
 
 
-def _attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> Attempt:
+def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> Attempt:
     """Call a function and note what came of it; no error gets out."""
     wall, cpu = time.perf_counter(), time.process_time()
     value, error, trace = None, None, ""

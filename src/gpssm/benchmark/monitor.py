@@ -29,14 +29,24 @@ def monitor(mode: Mode, total: int, skipped: int) -> Iterator[Report]:
 
 
 def describe(lines: list[Line]) -> str:
-    """A cell in a few words: `arx on dryer, seed 0: rmse p30 0.0361, rolling 0.0412`."""
+    """A cell, or a selection, in a few words: `arx on dryer, seed 0: rmse p30 0.0361, rolling 0.0412`."""
     first = lines[0]
+    if "protocol" not in first:
+        return f"{first['dataset']}: {_choice(first)}"
     good = [one for one in lines if one["status"] == "ok"]
     figures = ", ".join(f"{one['protocol']} {one['metrics']['rmse']:.3g}" for one in good)
     problems = {one["error"].splitlines()[0] for one in lines if one["status"] != "ok"}
     parts = [f"rmse {figures}"] if good else []
     parts += [f"FAILED, {problem}" for problem in sorted(problems)]
     return f"{first['method']} on {first['dataset']}, seed {first['seed']}: {'; '.join(parts)}"
+
+
+def _choice(selection: Line) -> str:
+    """A selection in a few words: `state_dim 3, mean linear, the best of 4`."""
+    if selection["status"] != "ok":
+        return f"selection FAILED, {selection['error'].splitlines()[0]}"
+    chosen = ", ".join(f"{name} {value}" for name, value in selection["best"].items())
+    return f"{chosen}, the best of {len(selection['table'])}"
 
 
 def _plain(total: int, skipped: int) -> Report:

@@ -5,10 +5,19 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpssm.benchmark.auto import load_selections
 from gpssm.benchmark.pictures import draw_figure
 from gpssm.benchmark.results import Line, load_results
 from gpssm.benchmark.summary import Entry, current, summarise, write_summary
-from gpssm.benchmark.tables import PROTOCOL_TITLES, Table, cost_tables, result_tables, to_html, to_markdown
+from gpssm.benchmark.tables import (
+    PROTOCOL_TITLES,
+    Table,
+    cost_tables,
+    result_tables,
+    selection_tables,
+    to_html,
+    to_markdown,
+)
 
 TITLE = "Benchmark"
 PICTURED = ("rmse", "coverage_90")
@@ -36,6 +45,8 @@ def write_report(folder: str | Path) -> Path:
     pictures = _write_pictures(entries, protocols, folder / "figures")
     sections = {PROTOCOL_TITLES[name]: result_tables(entries, name) for name in protocols}
     sections["Cost and convergence"] = cost_tables(entries)
+    if selected := selection_tables(load_selections(folder).values()):
+        sections["Settings of ffvd-auto: rolling forecasts inside the training half"] = selected
     facts = _facts(shown, len(results) - len(shown))
     (folder / "report.html").write_text(_html(sections, facts, _failures(shown), pictures))
     path = folder / "report.md"

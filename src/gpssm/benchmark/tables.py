@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from gpssm.benchmark.published import PUBLISHED, Published
+from gpssm.benchmark.results import Line
 from gpssm.benchmark.summary import Entry
 
 Mark = Literal["", "best", "second"]
@@ -31,6 +32,7 @@ COSTS = {
     "peak_megabytes": "Peak memory, MB",
     "forecast_rhat": "R-hat of the 30-step forecast",
 }
+JUDGED = ("crps", "rmse", "coverage_90")  # of the settings that were compared
 PROTOCOL_TITLES = {
     "p30": "P30: free run over the first 30 test steps",
     "full": "PFULL: free run over the whole test half",
@@ -70,6 +72,22 @@ def cost_tables(entries: Sequence[Entry]) -> list[Table]:
     for entry in entries:
         seen.setdefault((entry.dataset, entry.method, entry.metric), entry)
     return [_table([*seen.values()], metric, title, None, "") for metric, title in COSTS.items()]
+
+
+def selection_tables(selections: Iterable[Line]) -> list[Table]:
+    """What was tried on each data set, best first, and how it forecast the last part of the training half."""
+    return [_selection_table(one) for one in selections if one["status"] == "ok"]
+
+
+def _selection_table(selection: Line) -> Table:
+    rows = [
+        Row(
+            ", ".join(f"{name} {value}" for name, value in one["settings"].items()),
+            [(number(one["scores"].get(name, math.nan)), "" if place else "best") for name in JUDGED],
+        )
+        for place, one in enumerate(selection["table"])
+    ]
+    return Table(selection["dataset"], [METRICS[name][0] for name in JUDGED], rows)
 
 
 def number(value: float) -> str:

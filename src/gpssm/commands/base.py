@@ -75,10 +75,18 @@ def register(app: typer.Typer, name: str | None = None, **settings: Any) -> Call
     return add
 
 
+def register_group(app: typer.Typer, function: Callable[..., Answer]) -> None:
+    """Make a function what a group of commands does where options are given and none of the commands is named."""
+    app.callback(invoke_without_command=True)(_with_options(function))
+
+
 def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
     @functools.wraps(function)
-    def run(*, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
+    def run(*, context: typer.Context, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
         with ending(debug), warnings.catch_warnings():
+            if context.invoked_subcommand is not None:
+                _refuse_options(context)
+                return
             if not debug:
                 warnings.simplefilter("ignore")  # what a user should know is in the notes of posteriors and forecasts
             answer = function(Screen(as_json or quiet), **options)
@@ -90,9 +98,17 @@ def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
     hints.pop(first.name)
     parameters = [one.replace(annotation=hints[one.name], kind=kind) for one in own]
     parameters += [inspect.Parameter(name, kind, default=False, annotation=hint) for name, hint in OPTIONS.items()]
-    run.__annotations__ = hints | OPTIONS
+    parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
+    run.__annotations__ = hints | OPTIONS | {"context": typer.Context}
     setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
     return run
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """Options of a group that stand before one of its commands would be lost."""
+    sources = [(one, context.get_parameter_source(one.name or "")) for one in context.command.params]
+    if lost := [one.opts[0] for one, source in sources if source is not None and source.name == "COMMANDLINE"]:
+        raise Misuse(f"{lost[0]} is no option of {context.invoked_subcommand!r}, or belongs after it")
 
 
 def show(answer: Answer, as_json: bool, quiet: bool) -> None:

@@ -4,13 +4,22 @@ from gpssm.methods.arx import ARX
 from gpssm.methods.average import Average
 from gpssm.methods.base import Config
 from gpssm.methods.base_linear import Baseline
+from gpssm.methods.exact import Exact
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.ffvd_c_m import FFVDCM
 from gpssm.methods.ffvd_m import FFVDM
 from gpssm.methods.ffvd_nuts import FFVDNUTS
 from gpssm.methods.ffvd_p import ParticleGibbs
+from gpssm.methods.fic_pg import FICParticleGibbs
+from gpssm.methods.igpssm import IGPSSM
 from gpssm.methods.last import Last
 from gpssm.methods.lgssm import LGSSM
+from gpssm.methods.lstm import LSTMNetwork
+from gpssm.methods.prssm import PRSSM
+from gpssm.methods.rrank import ReducedRank
+from gpssm.methods.vcdt import VCDT
+from gpssm.methods.vcdt_factorised import VCDTFactorised
+from gpssm.methods.vgpssm import VGPSSM
 
 METHODS: dict[str, Config] = {
     "ffvd": FFVD(),
@@ -18,8 +27,17 @@ METHODS: dict[str, Config] = {
     "ffvd-c-m": FFVDCM(),
     "ffvd-p": ParticleGibbs(),
     "ffvd-nuts": FFVDNUTS(),
+    "fic-pg": FICParticleGibbs(),
+    "vgpssm": VGPSSM(),
+    "igpssm": IGPSSM(),
+    "rrank": ReducedRank(),
+    "prssm": PRSSM(),
+    "vcdt": VCDT(),
+    "vcdt-factorised": VCDTFactorised(),
+    "exact": Exact(),
     "arx": ARX(),
     "lgssm": LGSSM(),
+    "lstm": LSTMNetwork(),
     "last": Last(),
     "mean": Average(),
 }
@@ -30,11 +48,20 @@ __all__ = [
     "FFVDCM",
     "FFVDM",
     "FFVDNUTS",
+    "IGPSSM",
     "LGSSM",
     "METHODS",
+    "PRSSM",
+    "VCDT",
+    "VGPSSM",
     "Average",
     "Baseline",
     "Config",
+    "Exact",
+    "FICParticleGibbs",
+    "LSTMNetwork",
     "Last",
     "ParticleGibbs",
+    "ReducedRank",
+    "VCDTFactorised",
 ]

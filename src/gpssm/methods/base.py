@@ -80,6 +80,10 @@ class Config:
         start = linear_start(series, parts.state_dim, parts.likelihood)
         return build_model(series, *parts, key=key, start=start), start.states
 
+    def adopt(self, model: GPSSM) -> GPSSM:
+        """The model with its leaves' roles as this method plays them."""
+        return model
+
     def num_shared(self, model: GPSSM) -> int:
         """The iterations of the warm-up that chains share: none if there is nothing to be optimised."""
         return pilot_length(self.num_warmup) if model.leaves("optimise") else 0

@@ -62,16 +62,18 @@ class Baseline(Config):
         def init(key: PRNGKeyArray, series: list[Series]) -> Array:
             return sum((log_marginal(linear, one) for one in series), jnp.zeros(()))
 
-        def step(key: PRNGKeyArray, carry: Array, series: list[Series]) -> tuple[Array, Info]:
-            nothing = jnp.zeros(())
-            return carry, Info(carry, jnp.ones(()), jnp.asarray(False), nothing, nothing)
-
         def draw(key: PRNGKeyArray, carry: Any, series: list[Series]) -> Draw:
             keys = jax.random.split(key, len(series))
             paths = [_draw_states(one_key, linear, one) for one_key, one in zip(keys, series, strict=True)]
             return Draw(tuple(paths), weights, {})
 
-        return Method(init, step, draw)
+        return Method(init, stay, draw)
+
+
+def stay(key: PRNGKeyArray, carry: Array, series: list[Series]) -> tuple[Array, Info]:
+    """The step of a method whose draws are independent; its carry is the log density of the data."""
+    nothing = jnp.zeros(())
+    return carry, Info(carry, jnp.ones(()), jnp.asarray(False), nothing, nothing)
 
 
 def _draw_states(key: PRNGKeyArray, linear: LinearSSM, series: Series) -> Array:

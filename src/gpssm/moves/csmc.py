@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.linalg import log_normal
@@ -58,6 +59,7 @@ class Generation(NamedTuple):
 
     particles: Float[Array, "N Dx"]
     log_weight: Float[Array, " N"]
+    log_ahead: Float[Array, " N"]  # what the proposal adds to the weights before it chooses parents
     parents: Int[Array, " N"]
 
 
@@ -99,9 +101,32 @@ def move(
     ancestry: Ancestry = "backward",
 ) -> Float[Array, "T+1 Dx"]:
     """A new path given the present one, by a sweep of particles forward and one choice among them backward."""
+    return sweep(key, path, form, guide, num_particles, ancestry)[0]
+
+
+def sweep(
+    key: PRNGKeyArray,
+    path: Float[Array, "T+1 Dx"],
+    form: FeynmanKac,
+    guide: Guide,
+    num_particles: int,
+    ancestry: Ancestry = "backward",
+) -> tuple[Float[Array, "T+1 Dx"], Float[Array, ""]]:
+    """`move`, and the particles' estimate of log Z: with one of them held, 1/Z is what is estimated without bias."""
     forward_key, backward_key = jax.random.split(key)
     generations, last = _forward(forward_key, path, form, guide, num_particles, ancestry == "ancestor")
-    return _choose(backward_key, generations, last, form, ancestry == "backward")
+    moved = _choose(backward_key, generations, last, form, ancestry == "backward")
+    return moved, _log_normaliser(generations, last)
+
+
+def log_normaliser(
+    key: PRNGKeyArray, like: Float[Array, "T+1 Dx"], form: FeynmanKac, guide: Guide, num_particles: int
+) -> Float[Array, ""]:
+    """log of an unbiased estimate of Z = ∫ N(x₀; 0, I) Π_t M_{t+1} G_{t+1} dx, with no particle held on a path.
+
+    Of `like` only shape and dtype count.
+    """
+    return _log_normaliser(*_forward(key, like, form, guide, num_particles, renew=False, hold=False))
 
 
 def log_transition(
@@ -112,12 +137,19 @@ def log_transition(
 
 
 def _forward(
-    key: PRNGKeyArray, path: Float[Array, "T+1 Dx"], form: FeynmanKac, guide: Guide, count: int, renew: bool
+    key: PRNGKeyArray,
+    path: Float[Array, "T+1 Dx"],
+    form: FeynmanKac,
+    guide: Guide,
+    count: int,
+    renew: bool,
+    hold: bool = True,
 ) -> tuple[Generation, Generation]:
-    """Generations 0..T−1, stacked, and generation T; particle 0 is the path, with new parents if `renew`."""
+    """Generations 0..T−1, stacked, and generation T; particle 0 is the path if `hold`, with new parents if `renew`."""
     start_key, noise_key, parent_key = jax.random.split(key, 3)
     steps, dim = path.shape[0] - 1, path.shape[1]
-    start = jax.random.normal(start_key, (count, dim), path.dtype).at[0].set(path[0])
+    start = jax.random.normal(start_key, (count, dim), path.dtype)
+    start = start.at[0].set(path[0]) if hold else start
     noises = jax.random.normal(noise_key, (steps, count, dim), path.dtype)
     uniforms = jax.random.uniform(parent_key, (steps, count), path.dtype)
 
@@ -126,15 +158,25 @@ def _forward(
     ) -> tuple[tuple[Array, Array], Generation]:
         (x, log_weight), (t, held, noise, uniform) = carry, inputs
         proposal = guide.propose(t, x)
-        first = _pick(log_weight + _log_pair(form, t, x, held), uniform[:1])[0] if renew else 0
-        parents = _pick(log_weight + proposal.log_ahead, uniform).at[0].set(first)
+        parents = _pick(log_weight + proposal.log_ahead, uniform)
+        if hold:
+            first = _pick(log_weight + _log_pair(form, t, x, held), uniform[:1])[0] if renew else 0
+            parents = parents.at[0].set(first)
         following = proposal.mean[parents] + _apply(proposal.factor[parents], noise)
-        following = following.at[0].set(held)
-        return (following, guide.log_weight(t, x[parents], following)), Generation(x, log_weight, parents)
+        following = following.at[0].set(held) if hold else following
+        generation = Generation(x, log_weight, proposal.log_ahead, parents)
+        return (following, guide.log_weight(t, x[parents], following)), generation
 
     inputs = (jnp.arange(steps), path[1:], noises, uniforms)
     (x, log_weight), generations = jax.lax.scan(step, (start, jnp.zeros_like(start[:, 0])), inputs)
-    return generations, Generation(x, log_weight, jnp.arange(count))
+    return generations, Generation(x, log_weight, jnp.zeros_like(log_weight), jnp.arange(count))
+
+
+def _log_normaliser(generations: Generation, last: Generation) -> Float[Array, ""]:
+    """log Ẑ = Σ_t log N⁻¹Σ_n exp(log_weight + log_ahead)_tn over all generations; the last has nothing ahead."""
+    totals = logsumexp(generations.log_weight + generations.log_ahead, -1)
+    steps, count = generations.log_weight.shape
+    return jnp.sum(totals) + logsumexp(last.log_weight) - (steps + 1) * jnp.log(count)
 
 
 def _choose(

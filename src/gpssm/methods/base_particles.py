@@ -1,0 +1,68 @@
+"""What the methods that move states by particles share: how particles are guided, how a sweep went, and Gibbs.
+
+x | θ      a sweep of particles, a whole path at once
+θ | x      the parameters' moves, with weights of their own that are thrown away
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gpssm.likelihoods import Gaussian, observed
+from gpssm.methods.base import ParameterMoves, Parameters, States
+from gpssm.model import GPSSM
+from gpssm.moves import csmc
+from gpssm.series import Series
+from gpssm.types import Draw, FeynmanKac, Info, Method
+
+MoveStates = Callable[[PRNGKeyArray, Parameters, States, list[Series]], States]
+
+
+class Carry(NamedTuple):
+    """Where particle Gibbs stands."""
+
+    states: States
+    parameters: Parameters
+    iteration: Int[Array, ""]
+
+
+def build_gibbs(moves: ParameterMoves, start: States, move_states: MoveStates) -> Method:
+    """States by `move_states(key, parameters, states, series)` and parameters by their moves in turn."""
+    begin = Carry(tuple(map(jnp.asarray, start)), moves.init(), jnp.zeros((), int))
+
+    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+        return begin
+
+    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+        states_key, parameters_key = jax.random.split(key)
+        states = move_states(states_key, carry.parameters, carry.states, series)
+        parameters = moves.update(parameters_key, carry.parameters, states, carry.iteration, series)
+        value = moves.density(states, series)(moves.apply(parameters))
+        return Carry(states, parameters, carry.iteration + 1), info(value, carry.states, states)
+
+    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+        weights = moves.draw_weights(key, carry.parameters, carry.states, series)
+        return Draw(carry.states, weights, carry.parameters.leaves)
+
+    return Method(init, step, draw)
+
+
+def guide(model: GPSSM, form: FeynmanKac, series: Series) -> csmc.Guide:
+    """The locally optimal proposal where the emission is linear and Gaussian, the bootstrap elsewhere."""
+    likelihood = model.likelihood
+    if not isinstance(likelihood, Gaussian):
+        return csmc.bootstrap(form)
+    y, present = observed(jnp.asarray(series.y, likelihood.d.dtype))
+    return csmc.locally_optimal(
+        form, csmc.Emission(likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present)
+    )
+
+
+def info(log_target: Float[Array, ""], before: States, after: States) -> Info:
+    """Every sweep is accepted: `acceptance` is the share of states that it changed."""
+    changed = [jnp.any(new != old, -1) for new, old in zip(after, before, strict=True)]
+    share = jnp.mean(jnp.concatenate(changed).astype(log_target.dtype))
+    return Info(log_target, share, jnp.zeros((), bool), -log_target, jnp.zeros_like(log_target))

@@ -1,0 +1,181 @@
+"""`exact`: HMC on the posterior of the states under the Gaussian process itself, without inducing points.
+
+    log p(x | y) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(x_{1:T,d}; m_d(z), K_d(z, z) + Q_d I) + const
+
+over the transitions z of all series together, which share the function. Linear weights that stand beside the inducing
+points in the basis are integrated out as well: K_d(z, z') = k_d(z, z') + σ_d² ∘ [z; 1]·[z'; 1]. Each gradient costs
+O(N³ Dx) for N transitions, and the paths of a few hundred rows are what it is for: the oracle of the sparse methods.
+
+**Draws.** A dense Gaussian process is a sparse one whose inducing locations are the inputs of the path itself, B = 0
+there, so that a draw keeps its own inputs as `locations`, and v | x is exact. Between and beyond these inputs the
+function is not one draw: a forecast draws the residual B(z) afresh at each step, as with any inducing points.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.bases import Basis, InducingPoints, Stacked
+from gpssm.build import Parts, build_model, linear_start
+from gpssm.linalg import cholesky, inverse_lower
+from gpssm.methods.base import Assumptions, Density, ParameterMoves, Parameters, States
+from gpssm.methods.base_hmc import HMCConfig, build_hmc
+from gpssm.model import GPSSM
+from gpssm.series import Series
+from gpssm.target import log_boundary
+from gpssm.types import Draw, Method
+
+MAX_ROWS = 500  # of all series together: a gradient takes a tenth of a second there, eight times that at twice as many
+
+
+@dataclass(frozen=True)
+class Exact(HMCConfig):
+    """Settings of `exact`: those of `ffvd`, and fewer draws, for each has as many weights as there are transitions."""
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, True, True, "draws from p(x, f | y), no sparse process"
+    )
+
+    num_warmup: int = 300
+    num_draws: int = 100
+
+    def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
+        """The model with an inducing location for each transition: `num_inducing` plays no part."""
+        if parts.basis != "inducing":
+            raise ValueError(
+                f"`exact` has the Gaussian process itself and takes no basis but the default: got {parts.basis!r}."
+            )
+        _check_rows(sum(len(one) for one in series))
+        start = linear_start(series, parts.state_dim, parts.likelihood)
+        model = build_model(series, *parts._replace(basis=InducingPoints(jnp.asarray(start.z))), key=key, start=start)
+        return model.with_roles("fix", _locations_name(model)), start.states
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The three functions of the method, started at these states."""
+        name, count = _locations_name(model), sum(len(path) - 1 for path in states)
+        _check_rows(count)
+        rows, role = model.leaves()[name].shape[0], dict(model.roles)[name]
+        if rows != count or role != "fix":
+            raise ValueError(
+                f"`exact` keeps its {count} inputs in the leaf {name}, which must have a row for each and the role "
+                f"'fix': it has {rows} and the role {role!r}. `Exact.prepare` makes such a model; fit again if rows "
+                "were added."
+            )
+        moves = ExactMoves(model, self.num_warmup, self.learning_rate)
+        method = build_hmc(self, moves, states, metric=at_own_inputs)
+
+        def draw(key: PRNGKeyArray, carry: object, series: list[Series]) -> Draw:
+            drawn = method.draw(key, carry, series)
+            return drawn._replace(leaves=drawn.leaves | {name: inputs(drawn.states, series)})
+
+        return method._replace(draw=draw)
+
+
+class ExactMoves(ParameterMoves):
+    """The moves of the parameters given the states, with the path's own inputs for inducing locations."""
+
+    def update(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+    ) -> Parameters:
+        """All moves of the parameters given the states; Q | x, f is exact since f is known at every input."""
+        return ParameterMoves.update(self._here(states, series), key, parameters, states, iteration, series)
+
+    def density(self, states: States, series: list[Series]) -> Density:
+        """The log density of the states as a function of the model, the function integrated out."""
+        return lambda model: log_exact(model, states, series)
+
+    def draw_weights(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> Float[Array, "Dx M"]:
+        """v = L⁻¹(f − m) with f | x ~ N(m + K(K + Q)⁻¹r, K − K(K + Q)⁻¹K), and the linear weights with it."""
+        return ParameterMoves.draw_weights(self._here(states, series), key, parameters, states, series)
+
+    def _here(self, states: States, series: list[Series]) -> "ExactMoves":
+        return self._replace(model=at_own_inputs(self.model, states, series))
+
+
+def log_exact(model: GPSSM, states: States, series: list[Series]) -> Float[Array, ""]:
+    """log p(x, y) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, K_d(z, z) + Q_d I),  r = x' − m(z)."""
+    z, following = inputs(states, series), jnp.concatenate([path[1:] for path in states])
+    x, u = z[:, : model.state_dim], z[:, model.state_dim :]
+    noise = model.process_variance[:, None, None] * jnp.eye(len(z), dtype=z.dtype)[None]
+    covariance = prior_covariance(model, z) + noise
+    return log_boundary(model, states, series) + jnp.sum(log_dense_normal(covariance, (following - model.mean(x, u)).T))
+
+
+def prior_covariance(model: GPSSM, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N N"]:
+    """Cov f_d(z_n), f_d(z_m): k_d for the inducing points, and A_d Aᵀ_d for the other parts of the basis."""
+    total = model.kernel(z, z)
+    for part in _parts(model.basis):
+        if not isinstance(part, InducingPoints):
+            gain = part.projector(model.kernel)(z).gain
+            total = total + jnp.matmul(gain, gain.mT)
+    return total
+
+
+@jax.custom_jvp
+def log_dense_normal(covariance: Float[Array, "D N N"], error: Float[Array, "D N"]) -> Float[Array, " D"]:
+    """log N(r; 0, S) for each row."""
+    return _log_dense_normal(covariance, error)[0]
+
+
+def _log_dense_normal(covariance: Array, error: Array) -> tuple[Array, Array, Array]:
+    """The value, L⁻¹ and L⁻¹r for S = LLᵀ."""
+    factor = cholesky(covariance, jitter=0.0)
+    inverse = inverse_lower(factor)
+    whitened = jnp.matmul(inverse, error[:, :, None])[:, :, 0]
+    half_log_det = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+    constant = 0.5 * error.shape[1] * jnp.log(2 * jnp.pi)
+    return -0.5 * jnp.sum(whitened**2, -1) - half_log_det - constant, inverse, whitened
+
+
+@log_dense_normal.defjvp
+def _log_dense_normal_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """∂/∂r = −S⁻¹r = −α and ∂/∂S = ½(ααᵀ − S⁻¹): a third of the cost of differentiating the factorisation."""
+    value, inverse, whitened = _log_dense_normal(*primals)
+    alpha = jnp.matmul(inverse.mT, whitened[:, :, None])
+    slope = 0.5 * (jnp.matmul(alpha, alpha.mT) - jnp.matmul(inverse.mT, inverse))
+    covariance_dot, error_dot = tangents
+    return value, jnp.sum(slope * covariance_dot, (-2, -1)) - jnp.sum(alpha[:, :, 0] * error_dot, -1)
+
+
+def inputs(states: States, series: list[Series]) -> Float[Array, "N Dz"]:
+    """[x_t; u_t] over all transitions of all series."""
+    rows = [
+        jnp.concatenate([path[:-1], jnp.asarray(one.u, path.dtype)], -1)
+        for path, one in zip(states, series, strict=True)
+    ]
+    return jnp.concatenate(rows)
+
+
+def at_own_inputs(model: GPSSM, states: States, series: list[Series]) -> GPSSM:
+    """The model whose inducing locations are the inputs of the path: B = 0 there, and the sparse posterior exact."""
+    return model.with_leaves({_locations_name(model): inputs(states, series)})
+
+
+def _parts(basis: Basis) -> tuple[Basis, ...]:
+    return basis.parts if isinstance(basis, Stacked) else (basis,)
+
+
+def _inducing(model: GPSSM) -> InducingPoints:
+    """The part of the basis that has the inducing points."""
+    found = [part for part in _parts(model.basis) if isinstance(part, InducingPoints)]
+    if len(found) != 1:
+        raise ValueError("`exact` needs a model with inducing points, whose place its inputs take: basis='inducing'.")
+    return found[0]
+
+
+def _locations_name(model: GPSSM) -> str:
+    return next(name for name, leaf in model.leaves().items() if leaf is _inducing(model).locations)
+
+
+def _check_rows(count: int) -> None:
+    if count > MAX_ROWS:
+        raise ValueError(
+            f"`exact` factorises a matrix with a row for each transition at every gradient and takes {MAX_ROWS} rows "
+            f"at most, over all series; there are {count}. Give it fewer, or take method='ffvd'."
+        )

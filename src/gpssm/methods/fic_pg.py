@@ -1,0 +1,176 @@
+"""FIC-PG (Frigola, Lindsten, Schön & Rasmussen 2013): particle Gibbs with the transition function integrated out.
+
+    p(x₀:T, y) = p(x₀) Π_t p(y_t | x_{t+1}) Π_d N(x_{t+1,d}; m_d + A_d μ_{t,d}, A_d Σ_{t,d} A_dᵀ + B_d + Q_d)
+
+where v_d | x₀:t ~ N(μ_{t,d}, Σ_{t,d}): the states have no Markov property any more, and each particle carries what its
+own path says about the weights. Under the fully independent conditional (FIC), f given v is independent from step to
+step, so that this is M weights and not t function values, and changes by rank one: O(N M² T) a sweep (`beliefs.py`).
+The path that is held draws a new ancestor at each time, with the probabilities
+
+    w_t^i p(x'_{t+1:T} | x₀:t^i),
+
+a ratio of path evidences. It is the "predictive" target of `ffvd-p`, where v and x are drawn in turn and so move in
+small steps if they depend on each other much. Parameters move on the path evidence, log p(x₀:T, y), as everywhere.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gpssm.methods.base import Assumptions, Config, Parameters, States
+from gpssm.methods.base_particles import build_gibbs, guide
+from gpssm.methods.base_predictive import PredictiveMoves, scaled_statistics
+from gpssm.model import GPSSM, Transition
+from gpssm.moves import beliefs
+from gpssm.moves.beliefs import Lineage, Look
+from gpssm.series import Series
+from gpssm.types import FeynmanKac, Method
+
+
+@dataclass(frozen=True)
+class FICParticleGibbs(Config):
+    """Settings of `fic-pg`. A sweep takes long, so iterations are few, and Adam's steps the larger.
+
+    :param num_particles: particles in each sweep, the present path among them.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from the FIC model's posterior")
+
+    num_warmup: int = 120
+    num_draws: int = 25
+    learning_rate: float = 0.08
+    num_particles: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.num_particles, int) or self.num_particles < 2:
+            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The method for a model, started at these states."""
+        moves = PredictiveMoves(model, self.num_warmup, self.learning_rate)
+
+        def move_states(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> States:
+            return _move_states(key, moves.apply(parameters), states, series, self.num_particles)
+
+        return build_gibbs(moves, states, move_states)
+
+
+def _move_states(key: PRNGKeyArray, model: GPSSM, states: States, series: list[Series], count: int) -> States:
+    """x | θ, one series after the other: what the paths of the others say of the weights is known from the start."""
+    moved = list(states)
+    told = [scaled_statistics(model, (path,), [one]) for path, one in zip(states, series, strict=True)]
+    for place, one in enumerate(series):
+        precision = jnp.zeros_like(told[0].gram) + jnp.eye(model.basis.size, dtype=told[0].gram.dtype)[None]
+        linear = jnp.zeros_like(told[0].cross)
+        for other in told[:place] + told[place + 1 :]:
+            precision, linear = precision + other.gram, linear + other.cross
+        one_key = jax.random.fold_in(key, place)
+        moved[place] = sweep(one_key, model, moved[place], one, count, precision, linear)
+        told[place] = scaled_statistics(model, (moved[place],), [one])
+    return tuple(moved)
+
+
+class Generation(NamedTuple):
+    """Particles at one time, and their parents' places at the time before."""
+
+    particles: Float[Array, "N Dx"]
+    parents: Int[Array, " N"]
+
+
+class Inputs(NamedTuple):
+    """What a step of the sweep needs: random numbers, the held state, and the transition that leaves its future."""
+
+    time: Array
+    noise: Float[Array, "N Dx"]
+    gumbel: Float[Array, "N N"]
+    held: Float[Array, " Dx"]
+    leaving: Look
+    value: Float[Array, "1 Dx"]
+
+
+def sweep(
+    key: PRNGKeyArray,
+    model: GPSSM,
+    path: Float[Array, "T+1 Dx"],
+    series: Series,
+    count: int,
+    precision: Float[Array, "Dx M M"],
+    linear: Float[Array, "Dx M"],
+) -> Float[Array, "T+1 Dx"]:
+    """A new path given the present one, the weights integrated out under p(v_d) ∝ exp(bᵀv − ½ vᵀPv).
+
+    Particle 0 is held on the present path and draws new ancestors.
+    """
+    start_key, inputs_key, end_key = jax.random.split(key, 3)
+    transition, u = model.transition(), jnp.asarray(series.u, path.dtype)
+    later = jax.tree.map(lambda part: jnp.roll(part, -1, 0), _look(model, transition, path[:-1], u))
+    # After the last transition there is no other: a look without gain says nothing.
+    future, values = later._replace(gain=later.gain.at[-1].set(0.0)), jnp.roll(path[1:], -1, 0)
+    lineage = beliefs.begin(precision, linear, future, values, count)
+    start = jax.random.normal(start_key, (count, path.shape[1]), path.dtype).at[0].set(path[0])
+
+    def step(carry: tuple[Array, Array, Lineage], now: Inputs) -> tuple[tuple[Array, Array, Lineage], Generation]:
+        x, log_weight, lineage = carry
+        look = _look(model, transition, x, jnp.broadcast_to(u[now.time][None], (count, u.shape[1])))
+        outlook = beliefs.look_ahead(lineage, look)
+        law = guide(model, _form(model, series, outlook.past), series)
+        proposal = law.propose(now.time, x)
+        # w_t^i p(x'_{t+1:T} | x₀:t^i)
+        log_ancestor = log_weight + lineage.log_future + outlook.whole.log_prob(now.held[None])
+        scores = (log_weight + proposal.log_ahead)[None] + now.gumbel
+        parents = jnp.argmax(scores.at[0].set(log_ancestor + now.gumbel[0]), -1)
+        following = proposal.mean[parents] + jnp.matmul(proposal.factor[parents], now.noise[:, :, None])[:, :, 0]
+        following = following.at[0].set(now.held)
+        lineage = beliefs.advance(lineage, outlook, parents, following, now.leaving, now.value)
+        return (following, law.log_weight(now.time, x[parents], following), lineage), Generation(following, parents)
+
+    inputs = _inputs(inputs_key, path, future, values, count)
+    (_, log_weight, _), generations = jax.lax.scan(step, (start, jnp.zeros_like(start[:, 0]), lineage), inputs)
+    return _trace(jax.random.categorical(end_key, log_weight), start, generations)
+
+
+def _inputs(
+    key: PRNGKeyArray, path: Float[Array, "T+1 Dx"], future: Look, values: Float[Array, "T Dx"], count: int
+) -> Inputs:
+    """The inputs of every step, from the transitions of the held path that leave its future, and what they gave."""
+    noise_key, parent_key = jax.random.split(key)
+    steps, dim = values.shape
+    return Inputs(
+        jnp.arange(steps),
+        jax.random.normal(noise_key, (steps, count, dim), path.dtype),
+        jax.random.gumbel(parent_key, (steps, count, count), path.dtype),
+        path[1:],
+        jax.tree.map(lambda part: part[:, None], future),
+        values[:, None],
+    )
+
+
+def _trace(index: Int[Array, ""], start: Float[Array, "N Dx"], generations: Generation) -> Float[Array, "T+1 Dx"]:
+    """The path of one particle of the last generation, back through its parents."""
+
+    def back(index: Array, now: Generation) -> tuple[Array, Float[Array, " Dx"]]:
+        return now.parents[index], now.particles[index]
+
+    first, path = jax.lax.scan(back, index, generations, reverse=True)
+    return jnp.concatenate([start[first][None], path])
+
+
+def _look(model: GPSSM, transition: Transition, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Look:
+    """The transitions from x as looks at the weights: mean m, gain A, spread B + Q."""
+    step = transition(x, u)
+    spread = jnp.maximum(step.residual.T, 0.0) + model.process_variance[None]
+    return Look(step.mean, jnp.moveaxis(step.gain, 0, 1), spread)
+
+
+def _form(model: GPSSM, series: Series, expected: beliefs.Prediction) -> FeynmanKac:
+    """One step of the particles, from what each of them expects: its predictive, and the potential p(y_t | x')."""
+    y = jnp.asarray(series.y, expected.mean.dtype)
+
+    def log_potential(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+        return model.likelihood.log_prob(following, jnp.broadcast_to(y[t][None], (x.shape[0], y.shape[1])))
+
+    return FeynmanKac(lambda t, x: (expected.mean, expected.variance), log_potential)

@@ -1,0 +1,204 @@
+"""IGPSSM (Eleftheriadis et al. 2017): a recurrent net reads the data and gives q(x), a Gauss–Markov chain.
+
+    q(x, v) = q(v) q(x₀) Π_t N(x_{t+1}; F_t x_t + g_t, S_t),   (F_t, g_t, S_t) from the net, F and S diagonal
+    ELBO = E Σ_t log p(y_t | x_{t+1}) + E Σ_t { log N(x_{t+1}; m + A·mean, Q) − ½ tr Q⁻¹(B + A L Lᵀ Aᵀ) }
+         + Σ_t H[q(x_{t+1} | x_t)] − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
+
+The net is a gated recurrent unit in either direction of time over (y, u): at row t they have read all rows between
+them, and give the step x_t → x_{t+1}. The backward one, at the first row, gives q(x₀). The chain does not need f to
+move: it is drawn first, and f is evaluated at all rows at once, so that whole series cost less than windows in a scan.
+
+What deviates from the paper: q starts at the states of a linear fit, g_t = s_{t+1} − F_t s_t + net with s those states,
+|F| < 1, so that no path runs away, and the expectation over x_{t+1} given x_t is taken exactly.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from gpssm.likelihoods import observed
+from gpssm.methods.base import Assumptions, States
+from gpssm.methods.base_rollout import (
+    Batch,
+    Rolled,
+    StartLaw,
+    WeightLaw,
+    cut,
+    divergence_given_function,
+    join,
+    marginal,
+    path_bound,
+    take,
+)
+from gpssm.methods.base_variational import Family, Variational, build_variational
+from gpssm.model import GPSSM
+from gpssm.series import Series
+from gpssm.types import Method
+
+START_STD = 0.1  # of x₀ before anything is learned
+NARROW = 0.2  # the standard deviation of a step then, as a share of the process noise
+
+
+@dataclass(frozen=True)
+class IGPSSM(Variational):
+    """Settings of IGPSSM.
+
+    :param hidden: units of the net in each direction of time.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)")
+
+    num_warmup: int = 2000
+    learning_rate: float = 0.02
+    num_samples: int = 2
+    hidden: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.hidden, int) or self.hidden < 1:
+            raise ValueError(f"hidden must be a whole number of at least 1, got {self.hidden!r}.")
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The method for a model; q(x) starts around these states."""
+        lengths = [len(path) - 1 for path in states]
+        whole, around = cut(lengths, None), pad(states)
+
+        def start(key: PRNGKeyArray, model: GPSSM, series: list[Series]) -> Recogniser:
+            width = readable(model, take(series, whole)).shape[-1]
+            return Recogniser.start(key, width, self.hidden, model.log_process_std)
+
+        def bound(
+            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, net: Recogniser, series: list[Series], _: Array
+        ) -> Float[Array, ""]:
+            batch = take(series, whole)
+            law = net(readable(model, batch), batch.inside, around)
+            return chain_bound(key, model, weights, law, batch, self.num_samples)
+
+        def draw(
+            key: PRNGKeyArray,
+            model: GPSSM,
+            weights: WeightLaw,
+            v: Float[Array, "Dx M"],
+            net: Recogniser,
+            series: list[Series],
+        ) -> States:
+            batch = take(series, whole)
+            law = net(readable(model, batch), batch.inside, around)
+            return join(draw_chain(key, law, 1), whole, lengths)
+
+        return build_variational(self, model, states, Family(start, bound, draw))
+
+
+class ChainLaw(NamedTuple):
+    """q(x) of P series: x₀ from `start`, then x_{t+1} ~ N(slope_t x_t + offset_t, exp(2 log_std_t))."""
+
+    start: StartLaw
+    slope: Float[Array, "W P Dx"]
+    offset: Float[Array, "W P Dx"]
+    log_std: Float[Array, "W P Dx"]
+
+    def repeat(self, count: int) -> tuple[Float[Array, "W N Dx"], ...]:
+        """Slope, offset and standard deviation for `count` paths of each series, N = P · count."""
+        return tuple(jnp.repeat(part, count, 1) for part in (self.slope, self.offset, jnp.exp(self.log_std)))
+
+
+def draw_chain(key: PRNGKeyArray, law: ChainLaw, count: int) -> Float[Array, "W+1 N Dx"]:
+    """`count` paths of each series, those of a series next to each other."""
+    start_key, path_key = jax.random.split(key)
+    first, (slope, offset, std) = law.start.draw(start_key, count), law.repeat(count)
+    shocks = offset + std * jax.random.normal(path_key, std.shape, std.dtype)
+
+    def move(x: Float[Array, "N Dx"], now: tuple[Array, Array]) -> tuple[Array, Array]:
+        following = now[0] * x + now[1]
+        return following, following
+
+    return jnp.concatenate([first[None], jax.lax.scan(move, first, (slope, shocks))[1]])
+
+
+def chain_bound(
+    key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, law: ChainLaw, batch: Batch, count: int
+) -> Float[Array, ""]:
+    """An unbiased estimate of the ELBO from `count` paths of each series."""
+    states, (slope, offset, std) = draw_chain(key, law, count), law.repeat(count)
+    x, u = states[:-1], jnp.repeat(batch.u.astype(states.dtype), count, 1)
+    mean = slope * x + offset
+    f = marginal(weights)(model.transition()(_rows(x), _rows(u)))
+    terms = divergence_given_function(
+        _rows(mean) - f.mean, 0.0, _rows(std**2), f.variance, model.process_variance[None]
+    )
+    rolled = Rolled(states, jnp.sum(terms, -1).reshape(x.shape[:2]))
+    return path_bound(model, rolled, law.start, batch) - weights.divergence()
+
+
+class Recogniser(eqx.Module):
+    """The net: cells for time forward and backward, and linear maps that start without effect."""
+
+    cells: eqx.nn.GRUCell  # its arrays have a leading axis, forward and backward
+    step_map: Float[Array, "2H 3Dx"]
+    step_bias: Float[Array, " 3Dx"]
+    start_map: Float[Array, "H 2Dx"]
+    start_bias: Float[Array, " 2Dx"]
+
+    @classmethod
+    def start(cls, key: PRNGKeyArray, width: int, hidden: int, log_process_std: Float[Array, " Dx"]) -> Self:
+        """F = 0, S a part of Q, and q(x₀) narrow, around the states that are given."""
+        dtype, nothing = log_process_std.dtype, jnp.zeros_like(log_process_std)
+        make = eqx.filter_vmap(lambda one: eqx.nn.GRUCell(width, hidden, dtype=dtype, key=one))
+        return cls(
+            make(jax.random.split(key)),
+            jnp.zeros((2 * hidden, 3 * nothing.size), dtype),
+            jnp.concatenate([nothing, nothing, log_process_std + np.log(NARROW)]),
+            jnp.zeros((hidden, 2 * nothing.size), dtype),
+            jnp.concatenate([nothing, nothing + np.log(START_STD)]),
+        )
+
+    def __call__(
+        self, seen: Float[Array, "W P C"], inside: Bool[Array, "W P"], around: Float[Array, "W+1 P Dx"]
+    ) -> ChainLaw:
+        """q(x) of P series around these states: g_t = around_{t+1} − F_t around_t + net, and the like for x₀."""
+        features = self.read(seen, inside)
+        slope, shift, log_std = jnp.split(_affine(features, self.step_map, self.step_bias), 3, -1)
+        backward = features[:1, :, features.shape[-1] // 2 :]
+        mean, start_log_std = jnp.split(_affine(backward, self.start_map, self.start_bias)[0], 2, -1)
+        slope = jnp.tanh(slope)
+        offset = around[1:] - slope * around[:-1] + shift
+        return ChainLaw(StartLaw(around[0] + mean, start_log_std), slope, offset, log_std)
+
+    def read(self, seen: Float[Array, "W P C"], inside: Bool[Array, "W P"]) -> Float[Array, "W P 2H"]:
+        """What the forward net knows after each row and the backward net before it; rows outside change nothing."""
+
+        def advance(hidden: Float[Array, "2 P H"], now: tuple[Array, Array]) -> tuple[Array, Array]:
+            moved = eqx.filter_vmap(lambda cell, rows, old: jax.vmap(cell)(rows, old))(self.cells, now[0], hidden)
+            hidden = jnp.where(now[1][:, :, None], moved, hidden)
+            return hidden, hidden
+
+        both = (jnp.stack([seen, seen[::-1]], 1), jnp.stack([inside, inside[::-1]], 1))
+        nothing = jnp.zeros((2, seen.shape[1], self.start_map.shape[0]), seen.dtype)
+        known = jax.lax.scan(advance, nothing, both)[1]
+        return jnp.concatenate([known[:, 0], known[::-1, 1]], -1)
+
+
+def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
+    """What the net sees of each row: outputs on the predictor's scale, which of them are there, and controls."""
+    y, present = observed(model.likelihood.pseudo_outputs(_rows(batch.y)))
+    parts = [part.reshape(batch.y.shape) for part in (y, present.astype(y.dtype))]
+    return jnp.concatenate([*parts, jnp.where(batch.inside[:, :, None], batch.u, 0.0).astype(y.dtype)], -1)
+
+
+def pad(states: States) -> Float[Array, "W+1 P Dx"]:
+    """Paths of unequal length side by side, with zeros beyond their ends."""
+    longest = max(len(path) for path in states)
+    return jnp.stack([jnp.pad(path, ((0, longest - len(path)), (0, 0))) for path in states], 1)
+
+
+def _rows(values: Float[Array, "W N D"]) -> Float[Array, "_ D"]:
+    return values.reshape(values.shape[0] * values.shape[1], values.shape[2])
+
+
+def _affine(rows: Float[Array, "W P H"], matrix: Float[Array, "H K"], bias: Float[Array, " K"]) -> Array:
+    return jnp.matmul(rows, matrix) + bias[None, None]

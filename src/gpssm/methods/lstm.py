@@ -1,0 +1,222 @@
+"""`lstm`: a recurrent network, one layer of long short-term memory, trained on one-step predictions.
+
+    x_{t+1} = LSTM(x_t, u_t) + noise of the outputs,   x = [y; h; c],   y_t = the first part of x_{t+1}
+
+is a GPSSM without a Gaussian process: the network is its mean function, its weights are zero. Filtering then is teacher
+forcing, since an output that was seen takes the place of the one that was expected, and a forecast is a free run with
+the noise of one step at each. So the network is forecast, conditioned, scored and saved like everything else.
+
+Training minimises the mean square error of the outputs given those before, all series from beginning to end, by Adam;
+the last fifth of each is not trained on, and the network of the epoch that predicts it best is kept. What it misses
+there is the noise. An output that is missing is replaced by what the network expected.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from gpssm.bases import RandomFourier
+from gpssm.build import Parts
+from gpssm.kernels import make_kernel
+from gpssm.likelihoods import Gaussian, observed
+from gpssm.linalg import log_normal
+from gpssm.means import LSTM
+from gpssm.methods.base import Assumptions, Config, States
+from gpssm.methods.base_linear import NO_NOISE, stay
+from gpssm.model import GPSSM
+from gpssm.series import Series
+from gpssm.types import Draw, Method
+
+HELD_OUT = 0.2  # of each series, at its end
+LARGEST = 1.0  # norm of a gradient: longer ones are cut
+
+
+@dataclass(frozen=True)
+class LSTMNetwork(Config):
+    """Settings of `lstm`. Draws differ by next to nothing, and filters of so many states are slow: a few are kept.
+
+    :param units: H, the width of the layer.
+    :param max_epochs: steps of Adam at most, each on all data.
+    :param patience: epochs without a better prediction of the rows held out after which training ends.
+    :param learning_rate: Adam's step size.
+    """
+
+    learns: ClassVar[bool] = False
+    assumptions: ClassVar[Assumptions | None] = None  # no Gaussian process
+    num_warmup: int = 0
+    num_draws: int = 5
+    learning_rate: float = 0.01
+    units: int = 32
+    max_epochs: int = 2000
+    patience: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("units", "max_epochs", "patience"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}.")
+
+    def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
+        """The trained network as a GPSSM, and its states along the series. Of `parts` only Gaussian outputs fit."""
+        if parts.likelihood != "gaussian":
+            raise ValueError(f"`lstm` has Gaussian outputs: likelihood={parts.likelihood!r} does not fit it.")
+        for which in (_early, _late):
+            if not np.concatenate([np.isfinite(one.y[which(one)]) for one in series]).any(0).all():
+                raise ValueError(
+                    "`lstm` learns from the first four fifths of each series and is chosen by the last: every output "
+                    "must be there somewhere in both. Give rows that have it."
+                )
+        arrays = jax.tree.map(jnp.asarray, series)
+        network = start(key, self.units, series[0].output_dim, series[0].input_dim)
+        trained = train(network, arrays, self.learning_rate, self.max_epochs, self.patience)
+        model = as_model(trained.network, trained.variance, series[0].input_dim)
+        return model, [np.asarray(follow(trained.network, one)[0]) for one in arrays]
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """Draws of the states by teacher forcing, with outputs that are missing drawn one step after the other."""
+        network = as_network(model)
+
+        def init(key: PRNGKeyArray, series: list[Series]) -> Array:
+            return sum((_log_density(model, network, one) for one in series), jnp.zeros(()))
+
+        def draw(key: PRNGKeyArray, carry: Array, series: list[Series]) -> Draw:
+            keys, std = jax.random.split(key, len(series)), jnp.exp(model.log_process_std)
+            noises = [
+                std[None] * jax.random.normal(one_key, (len(one), model.state_dim))
+                for one_key, one in zip(keys, series, strict=True)
+            ]
+            paths = [follow(network, one, noise)[0] for one, noise in zip(series, noises, strict=True)]
+            return Draw(tuple(paths), jnp.zeros((model.state_dim, model.basis.size)), {})
+
+        return Method(init, stay, draw)
+
+
+def start(key: PRNGKeyArray, units: int, output_dim: int, input_dim: int) -> LSTM:
+    """A network with weights uniform on ±1/√H; 1 more in the bias of f, so that the memory lasts at first."""
+    shapes = ((4 * units, output_dim + input_dim), (4 * units, units), (4 * units,), (output_dim, units), (output_dim,))
+    keys, width = jax.random.split(key, len(shapes)), units**-0.5
+    drawn = [
+        jax.random.uniform(one, shape, minval=-width, maxval=width) for one, shape in zip(keys, shapes, strict=True)
+    ]
+    drawn[2] = drawn[2].at[units : 2 * units].add(1.0)
+    return LSTM(*drawn)
+
+
+def follow(
+    network: LSTM, series: Series, noise: Float[Array, "T Dx"] | None = None
+) -> tuple[Float[Array, "T+1 Dx"], Float[Array, "T Dy"]]:
+    """The states x₀..x_T along a series whose outputs are known, from x₀ = 0, and what was expected of each output.
+
+    Noise is added to what is expected of the next state; an output that was seen then takes its place.
+    """
+    width = network.readout.shape[0]
+    noise = jnp.zeros((len(series), network.state_dim)) if noise is None else noise
+
+    def advance(x: Float[Array, " Dx"], row: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        u, y, present, error = row
+        expected = network(x[None], u[None])[0]
+        following = (expected + error).at[:width].set(jnp.where(present, y, expected[:width] + error[:width]))
+        return following, (following, expected[:width])
+
+    rows: tuple[Array, ...] = (jnp.asarray(series.u), *observed(jnp.asarray(series.y)), noise)
+    _, (path, expected) = jax.lax.scan(advance, jnp.zeros(network.state_dim), rows)
+    return jnp.concatenate([jnp.zeros((1, network.state_dim)), path]), expected
+
+
+class Trained(NamedTuple):
+    """The network of the best epoch, the mean square of what it missed in the rows held out, and the last epoch."""
+
+    network: LSTM
+    variance: Float[Array, " Dy"]
+    epochs: Int[Array, ""]
+
+
+class _Progress(NamedTuple):
+    network: LSTM
+    adam: optax.OptState
+    best: LSTM
+    least: Float[Array, " Dy"]
+    epoch: Int[Array, ""]
+    latest: Int[Array, ""]  # epoch that was better than all before
+
+
+@eqx.filter_jit
+def train(network: LSTM, series: list[Series], learning_rate: float, max_epochs: int, patience: int) -> Trained:
+    """Adam on the first part of all series until the last part is not predicted better for `patience` epochs."""
+    adam: Any = optax.chain(optax.clip_by_global_norm(LARGEST), optax.adam(learning_rate))
+
+    def loss(network: LSTM) -> tuple[Float[Array, ""], Float[Array, " Dy"]]:
+        trained, held_out = _errors(network, series)
+        return jnp.mean(trained), held_out
+
+    def epoch(now: _Progress) -> _Progress:
+        gradient, held_out = jax.grad(loss, has_aux=True)(now.network)
+        better = jnp.mean(held_out) < jnp.mean(now.least)
+        best, least = jax.tree.map(
+            lambda new, old: jnp.where(better, new, old), (now.network, held_out), (now.best, now.least)
+        )
+        updates, state = adam.update(gradient, now.adam)
+        latest = jnp.where(better, now.epoch, now.latest)
+        return _Progress(eqx.apply_updates(now.network, updates), state, best, least, now.epoch + 1, latest)
+
+    def goes_on(now: _Progress) -> Bool[Array, ""]:
+        return (now.epoch < max_epochs) & (now.epoch - now.latest <= patience)
+
+    zero, worst = jnp.zeros((), int), jnp.full(network.offset.shape, jnp.inf)
+    end = jax.lax.while_loop(goes_on, epoch, _Progress(network, adam.init(network), network, worst, zero, zero))
+    return Trained(end.best, end.least, end.epoch)
+
+
+def _errors(network: LSTM, series: list[Series]) -> tuple[Float[Array, " Dy"], Float[Array, " Dy"]]:
+    """The mean square error of each output over the rows to train on, and over those held out."""
+    sums = jnp.zeros((4, network.offset.shape[0]))
+    for one in series:
+        y, present = observed(jnp.asarray(one.y))
+        squares = jnp.where(present, (y - follow(network, one)[1]) ** 2, 0.0)
+        parts = [part[which(one)] for which in (_early, _late) for part in (squares, present)]
+        sums += jnp.stack([jnp.sum(part, 0, dtype=squares.dtype) for part in parts])
+    return sums[0] / sums[1], sums[2] / sums[3]
+
+
+def _early(series: Series) -> slice:
+    """The rows to train on."""
+    return slice(0, round((1 - HELD_OUT) * len(series)))
+
+
+def _late(series: Series) -> slice:
+    """The rows held out."""
+    return slice(_early(series).stop, len(series))
+
+
+def _log_density(model: GPSSM, network: LSTM, series: Series) -> Float[Array, ""]:
+    """Σ_t log p(y_t | y_<t)."""
+    y, present = observed(jnp.asarray(series.y))
+    expected = follow(network, series)[1]
+    variance = model.process_variance[None, : expected.shape[1]]
+    return jnp.sum(jnp.where(present, log_normal(y, expected, variance), 0.0))
+
+
+def as_model(network: LSTM, variance: Float[Array, " Dy"], input_dim: int) -> GPSSM:
+    """The GPSSM whose mean function is the network; its weights are meant to be zero, and few."""
+    width, dim = network.offset.shape[0], network.state_dim + input_dim
+    std = jnp.full(network.state_dim, NO_NOISE).at[:width].set(jnp.maximum(jnp.sqrt(variance), NO_NOISE))
+    return GPSSM.create(
+        make_kernel("se", network.state_dim, dim, jnp.ones(network.state_dim), 1.0),
+        RandomFourier(jnp.zeros((1, dim))),
+        network,
+        Gaussian.build(jnp.eye(width, network.state_dim), jnp.zeros(width), jnp.full(width, NO_NOISE)),
+        std,
+    )
+
+
+def as_network(model: GPSSM) -> LSTM:
+    """The network that `as_model` was given."""
+    if not isinstance(model.mean, LSTM):
+        raise TypeError("The model of `lstm` has an LSTM as its mean function.")
+    return model.mean

@@ -1,0 +1,157 @@
+"""PR-SSM (Doerr et al. 2018): the states follow the prior dynamics, and only x₀ is recognised from the data.
+
+    q(x, v) = q(v) q(x₀ | y, u) Π_t p(x_{t+1} | x_t),   x_{t+1} ~ N(m + A·mean, B + A L Lᵀ Aᵀ + Q)
+    ELBO = Σ_t E log p(y_t | x_{t+1}) − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
+
+f is drawn from its marginal at every step, as in the paper: the weights are as if new at each step, so that this is
+strictly a bound for one step or certain weights only. Series are cut into sub-trajectories, in the bound and in draws,
+each with an x₀ of its own, from a small convolutional net over its first rows, and the same prior on it.
+
+What deviates from the paper: model, q(v) and the net's linear part start from a linear fit. The noise is scaled by the
+root of its variance, and the likelihood is a mean over particles, where the released code has neither.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.likelihoods import observed
+from gpssm.linalg import solve_positive
+from gpssm.methods.base import Assumptions, States
+from gpssm.methods.base_rollout import (
+    Batch,
+    Conditional,
+    Moments,
+    StartLaw,
+    WeightLaw,
+    cut,
+    given,
+    join,
+    marginal,
+    path_bound,
+    roll,
+    take,
+    windows,
+)
+from gpssm.methods.base_variational import Family, Variational, build_variational
+from gpssm.model import GPSSM
+from gpssm.series import Series
+from gpssm.types import Method
+
+LOOK = 16  # rows that the recognition net sees
+CHANNELS, SPAN = 16, 5  # of its convolutions
+RIDGE = 0.01  # of the linear part at the start, beside a sum over rows
+LEAST_STD = 0.01  # of x₀ at the start
+
+
+@dataclass(frozen=True)
+class PRSSM(Variational):
+    """Settings of PR-SSM.
+
+    :param window: rows of a sub-trajectory; None takes whole series.
+    :param batch: sub-trajectories for each estimate of the bound.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(False, False, False, "q(v) q(x₀) Π p(x_{t+1} | x_t)")
+
+    num_warmup: int = 600
+    learning_rate: float = 0.03
+    window: int | None = 50
+    batch: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in (("window", 1 if self.window is None else self.window), ("batch", self.batch)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The method for a model; the recognition net starts from a regression on these states."""
+        lengths = [len(path) - 1 for path in states]
+        every, parts = windows(lengths, self.window), cut(lengths, self.window)
+
+        def start(key: PRNGKeyArray, model: GPSSM, series: list[Series]) -> Recognition:
+            look = windows(lengths, min(LOOK, every.length))
+            seen = recognisable(model, take(series, look))
+            wanted = jnp.concatenate([path[:-1] for path in states])[look.first]
+            return Recognition.start(key, seen, wanted)
+
+        def bound(
+            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, net: Recognition, series: list[Series], _: Array
+        ) -> Float[Array, ""]:
+            choice_key, start_key, path_key = jax.random.split(key, 3)
+            some = None if every.cover == 1 else jax.random.randint(choice_key, (self.batch,), 0, len(every.first))
+            batch = take(series, every, some)
+            law = net(recognisable(model, batch))
+            first = law.draw(start_key, self.num_samples)
+            rolled = roll(path_key, model, marginal(weights), follow_prior, first, batch.u)
+            return path_bound(model, rolled, law, batch) - weights.divergence()
+
+        def draw(
+            key: PRNGKeyArray,
+            model: GPSSM,
+            _: WeightLaw,
+            v: Float[Array, "Dx M"],
+            net: Recognition,
+            series: list[Series],
+        ) -> States:
+            start_key, path_key = jax.random.split(key)
+            batch = take(series, parts)
+            first = net(recognisable(model, batch)).draw(start_key, 1)
+            rolled = roll(path_key, model, given(v[:, None, :]), follow_prior, first, batch.u)
+            return join(rolled.states, parts, lengths)
+
+        return build_variational(self, model, states, Family(start, bound, draw))
+
+
+def follow_prior(_: None, x: Float[Array, "N Dx"], f: Moments, variance: Float[Array, "1 Dx"]) -> Conditional:
+    """x_{t+1} ~ N(f̄, Var f + Q), the prior's own law: KL_t = 0."""
+    return Conditional(f.mean, f.variance + variance, jnp.zeros_like(f.mean))
+
+
+def recognisable(model: GPSSM, batch: Batch) -> Float[Array, "P C look"]:
+    """What the net sees of the first rows: outputs on the predictor's scale, which of them are there, and controls."""
+    look, pieces = min(LOOK, batch.y.shape[0]), batch.y.shape[1]
+    rows = batch.y[:look].reshape(look * pieces, -1)
+    y, present = observed(model.likelihood.pseudo_outputs(rows))
+    u = jnp.where(batch.inside[:look, :, None], batch.u[:look], 0.0)
+    parts = [part.reshape(look, pieces, -1) for part in (y, present.astype(y.dtype))]
+    return jnp.transpose(jnp.concatenate([*parts, u.astype(y.dtype)], -1), (1, 2, 0))
+
+
+class Recognition(eqx.Module):
+    """q(x₀ | first rows) = N(W h + net(h), σ(h)²): a linear map, and two convolutions that start without effect."""
+
+    linear: Float[Array, "F Dx"]
+    log_std: Float[Array, " Dx"]
+    first: eqx.nn.Conv1d
+    second: eqx.nn.Conv1d
+    head: Float[Array, "_ 2Dx"]
+
+    @classmethod
+    def start(cls, key: PRNGKeyArray, seen: Float[Array, "N C look"], wanted: Float[Array, "N Dx"]) -> Self:
+        """The linear part by ridge regression of the wanted states on what is seen of the rows after them."""
+        flat = _flatten(seen)
+        square = jnp.matmul(flat.T, flat) + RIDGE * jnp.eye(flat.shape[1], dtype=flat.dtype)
+        solve = jax.lax.map(lambda column: solve_positive(square, column), jnp.matmul(flat.T, wanted).T)
+        error = jnp.sqrt(jnp.mean((wanted - jnp.matmul(flat, solve.T)) ** 2, 0))
+        keys, span = jax.random.split(key), min(SPAN, seen.shape[2])
+        first = eqx.nn.Conv1d(seen.shape[1], CHANNELS, span, padding="SAME", key=keys[0], dtype=flat.dtype)
+        second = eqx.nn.Conv1d(CHANNELS, CHANNELS, span, padding="SAME", key=keys[1], dtype=flat.dtype)
+        head = jnp.zeros((CHANNELS * seen.shape[2], 2 * wanted.shape[1]), flat.dtype)
+        return cls(solve.T, jnp.log(jnp.maximum(error, LEAST_STD)), first, second, head)
+
+    def __call__(self, seen: Float[Array, "P C look"]) -> StartLaw:
+        """q(x₀) of each piece."""
+        hidden: Any = jax.vmap(lambda one: jnp.tanh(self.second(jnp.tanh(self.first(one)))))(seen)
+        mean, log_std = jnp.split(jnp.matmul(hidden.reshape(len(seen), -1), self.head), 2, axis=-1)
+        return StartLaw(mean + jnp.matmul(_flatten(seen), self.linear), log_std + self.log_std[None])
+
+
+def _flatten(seen: Float[Array, "N C look"]) -> Float[Array, "N F"]:
+    ones = jnp.ones((seen.shape[0], 1), seen.dtype)
+    return jnp.concatenate([seen.reshape(seen.shape[0], -1), ones], -1)

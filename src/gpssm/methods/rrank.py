@@ -1,0 +1,249 @@
+"""`rrank`, the reduced-rank sampler of Svensson, Solin, Särkkä & Schön (2016): Gibbs with a basis without residual.
+
+    θ | x          Metropolis walks of the kernel's leaves, weights and Q integrated out
+    Q | x, θ       exact, the weights integrated out
+    v | x, Q, θ    exact
+    x | v, Q, θ    particle Gibbs with ancestor sampling, a whole path at once, for each series
+
+f = m + A v with B = 0: the weights of a Hilbert-space basis are all there is of the function. Their prior is scaled by
+the noise, v_d | Q_d ~ N(0, (Q_d / Q°_d) I), with Q° the process noise of the model at the start, so that weights and
+noise are drawn together: matrix normal and inverse Wishart in the paper and, since Q is diagonal here, one
+normal–inverse-gamma for each state dimension. With Q fixed, Q = Q°, it is the prior of every other method.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.bases import Hilbert, LinearFeatures, RandomFourier, Stacked
+from gpssm.build import Parts
+from gpssm.conditionals import draw_gaussian, draw_noise
+from gpssm.linalg import cholesky, inverse_lower
+from gpssm.methods.base import Assumptions, Config, Density, ParameterMoves, Parameters, States
+from gpssm.methods.base_particles import build_gibbs, guide
+from gpssm.model import GPSSM
+from gpssm.moves import csmc, dual_averaging
+from gpssm.priors import InverseGamma, Prior
+from gpssm.series import Series
+from gpssm.target import feynman_kac, log_boundary, transition_statistics
+from gpssm.types import GaussianWeights, Method, NoiseConditional
+
+NOISE = "log_process_std"
+WALKS = 5  # Metropolis steps in each iteration
+FIRST_STEP, ACCEPTANCE = 0.2, 0.3  # of these: the size in log space at first, and the acceptance it is to reach
+
+
+@dataclass(frozen=True)
+class ReducedRank(Config):
+    """Settings of `rrank`. Nothing is optimised: leaves with that role are sampled.
+
+    :param num_particles: particles in each sweep, the present path among them.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from p(x, v | y), no residual")
+
+    num_warmup: int = 150
+    num_draws: int = 100
+    thin: int = 2
+    num_particles: int = 15
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.num_particles, int) or self.num_particles < 2:
+            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
+
+    def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
+        """The model with `num_inducing` functions of a Hilbert-space basis in place of the default inducing points."""
+        return super().prepare(series, parts._replace(basis="hilbert") if parts.basis == "inducing" else parts, key)
+
+    def adopt(self, model: GPSSM) -> GPSSM:
+        """The model with leaves to be sampled that were to be optimised."""
+        return model.with_roles("sample", *model.leaves("optimise"))
+
+    def num_shared(self, model: GPSSM) -> int:
+        """Chains share nothing, since nothing is optimised."""
+        return 0
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The method for a model, started at these states."""
+        _check_basis(model)
+        moves = RankMoves(self.adopt(model), self.num_warmup, self.learning_rate)
+
+        def move_states(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> States:
+            weights_key, *keys = jax.random.split(key, 1 + len(series))
+            weights, now = moves.draw_weights(weights_key, parameters, states, series), moves.apply(parameters)
+            forms = [feynman_kac(now, weights, one) for one in series]
+            guides = [guide(now, form, one) for form, one in zip(forms, series, strict=True)]
+            paths = zip(keys, states, forms, guides, strict=True)
+            return tuple(csmc.move(*one, self.num_particles, ancestry="ancestor") for one in paths)
+
+        return build_gibbs(moves, states, move_states)
+
+
+class Regression(NamedTuple):
+    """What the states say of one row of weights and its noise, P = Q°I + AᵀA:
+
+    v | x, Q ~ N(mean, Q P⁻¹),   r | Q ~ N(0, Q (I + AAᵀ/Q°)), with `rest` = rᵀ(I + AAᵀ/Q°)⁻¹r.
+    """
+
+    mean: Float[Array, "Dx M"]
+    precision: Float[Array, "Dx M M"]
+    rest: Float[Array, " Dx"]
+    log_det: Float[Array, " Dx"]  # of I + AAᵀ/Q°
+
+
+def regress(model: GPSSM, unit: Float[Array, " Dx"], states: States, series: list[Series]) -> Regression:
+    """The regression of x_{t+1} − m on the gain A, over all transitions; `unit` is Q°."""
+    sums = transition_statistics(model, states, series)
+    size = sums.gram.shape[-1]
+    precision = sums.gram + unit[:, None, None] * jnp.eye(size, dtype=sums.gram.dtype)[None]
+    factor = cholesky(precision, jitter=0.0)
+    inverse = inverse_lower(factor)
+    # rᵀ(I + AAᵀ/Q°)⁻¹r = rᵀr − |L⁻¹Aᵀr|²,  P = LLᵀ
+    whitened = jnp.matmul(inverse, sums.cross[:, :, None])
+    mean, rest = jnp.matmul(inverse.mT, whitened)[:, :, 0], sums.square - jnp.sum(whitened**2, (1, 2))
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1) - size * jnp.log(unit)
+    return Regression(mean, precision, rest, log_det)
+
+
+class RankMoves(ParameterMoves):
+    """The moves of the parameters given the states. `model` is the model at the start and has Q°.
+
+    `Parameters.adam` has the size of the walks: there is nothing to optimise.
+    """
+
+    def init(self) -> Parameters:
+        """The model's own values to start from."""
+        return ParameterMoves.init(self)._replace(adam=dual_averaging.start(FIRST_STEP))
+
+    def update(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+    ) -> Parameters:
+        """θ | x, then Q | x, θ, then the other leaves given both, as in every sampler."""
+        walk_key, noise_key, other_key = jax.random.split(key, 3)
+        parameters = self.walk(walk_key, parameters, states, iteration, series)
+        parameters = self.draw_process_noise(noise_key, parameters, states, series)
+        return ParameterMoves.update(self._others(), other_key, parameters, states, iteration, series)
+
+    def density(self, states: States, series: list[Series]) -> Density:
+        """The log density of the states as a function of the model; weights, and Q unless fixed, are integrated out."""
+        return lambda model: log_boundary(model, states, series) + jnp.sum(self.log_rows(model, states, series))
+
+    def log_rows(self, model: GPSSM, states: States, series: list[Series]) -> Float[Array, " Dx"]:
+        """log p(r_d) for each d: r_d ~ N(0, Q_d (I + A_d A_dᵀ/Q°_d)), with Q_d ~ InverseGamma(a, b) integrated out:
+
+        Γ(a + N/2) / Γ(a) · b^a / (b + rest/2)^(a + N/2) · (2π)^(−N/2) det(I + AAᵀ/Q°)^(−½).
+        """
+        found, count = self._regress(model, states, series), sum(len(one) for one in series)
+        common = -0.5 * (found.log_det + count * jnp.log(2 * jnp.pi))
+        if NOISE not in self.model.leaves("sample"):
+            variance = model.process_variance
+            return common - 0.5 * (count * jnp.log(variance) + found.rest / variance)
+        noise, prior = self._noise(found, series), _noise_prior(self.model)
+        gone = prior.shape * jnp.log(prior.scale) - noise.shape * jnp.log(noise.scale)
+        return common + gammaln(noise.shape) - gammaln(prior.shape) + gone
+
+    def draw_weights(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> Float[Array, "Dx M"]:
+        """v_d | x, Q ~ N(P_d⁻¹A_dᵀr_d, Q_d P_d⁻¹), exact."""
+        model = self.apply(parameters)
+        found = self._regress(model, states, series)
+        precision = found.precision / model.process_variance[:, None, None]
+        return draw_gaussian(key, GaussianWeights(found.mean, precision))
+
+    def draw_process_noise(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> Parameters:
+        """Q_d | x ~ InverseGamma(a + N/2, b + rest_d/2), the weights integrated out, unless Q is fixed."""
+        if NOISE not in self.model.leaves("sample"):
+            return parameters
+        noise = self._noise(self._regress(self.apply(parameters), states, series), series)
+        return parameters._replace(leaves=parameters.leaves | {NOISE: draw_noise(key, noise)})
+
+    def walk(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+    ) -> Parameters:
+        """Metropolis steps of the kernel's leaves; state dimensions are independent, and each accepts for itself."""
+        names = self.walked()
+        if not names:
+            return parameters
+        adapting = iteration < self.num_warmup
+        size = jnp.exp(jnp.where(adapting, parameters.adam.log_step, parameters.adam.log_average))
+
+        def value(leaves: dict[str, Array]) -> Float[Array, " Dx"]:
+            rows = self.log_rows(self.model.with_leaves(parameters.leaves | leaves), states, series)
+            return rows + sum(_log_prior_rows(self.model.priors[name], leaves[name]) for name in names)
+
+        def step(
+            now: tuple[dict[str, Array], Array], key: PRNGKeyArray
+        ) -> tuple[tuple[dict[str, Array], Array], Array]:
+            leaves, before = now
+            accept_key, *keys = jax.random.split(key, 1 + len(names))
+            moved = {
+                name: leaves[name] + size * jax.random.normal(one, leaves[name].shape, leaves[name].dtype)
+                for name, one in zip(names, keys, strict=True)
+            }
+            after = value(moved)
+            probability = jnp.exp(jnp.minimum(jnp.where(jnp.isnan(after), -jnp.inf, after) - before, 0.0))
+            accepted = jax.random.uniform(accept_key, before.shape, before.dtype) < probability
+            chosen = jax.tree.map(lambda new, old: _choose(accepted, new, old), (moved, after), (leaves, before))
+            return chosen, jnp.mean(probability)
+
+        start = {name: parameters.leaves[name] for name in names}
+        (leaves, _), acceptance = jax.lax.scan(step, (start, value(start)), jax.random.split(key, WALKS))
+        adapted = dual_averaging.update(parameters.adam, jnp.mean(acceptance), ACCEPTANCE)
+        adam = jax.tree.map(lambda new, old: jnp.where(adapting, new, old), adapted, parameters.adam)
+        return parameters._replace(leaves=parameters.leaves | leaves, adam=adam)
+
+    def walked(self) -> list[str]:
+        """The sampled leaves of the kernel, which have a row for each state dimension."""
+        rows = self.model.state_dim
+        sampled = self.model.leaves("sample").items()
+        return [name for name, leaf in sampled if name.startswith("kernel.") and leaf.shape[:1] == (rows,)]
+
+    def _others(self) -> Self:
+        """The moves of the leaves that are neither Q nor walked."""
+        return self._replace(model=self.model.with_roles("fix", NOISE, *self.walked()))
+
+    def _regress(self, model: GPSSM, states: States, series: list[Series]) -> Regression:
+        return regress(model, self.model.process_variance, states, series)
+
+    def _noise(self, found: Regression, series: list[Series]) -> NoiseConditional:
+        prior, count = _noise_prior(self.model), sum(len(one) for one in series)
+        shape = jnp.broadcast_to(prior.shape + 0.5 * count, found.rest.shape)
+        return NoiseConditional(shape, prior.scale + 0.5 * found.rest)
+
+
+def _log_prior_rows(prior: Prior, leaf: Float[Array, "Dx ..."]) -> Float[Array, " Dx"]:
+    """log p of each row of a leaf."""
+    rows = jax.tree.map(lambda value: jnp.broadcast_to(value, leaf.shape), prior)
+    return jax.vmap(lambda prior, row: prior.log_prob(row))(rows, leaf)
+
+
+def _choose(accepted: Array, new: Float[Array, "Dx ..."], old: Float[Array, "Dx ..."]) -> Float[Array, "Dx ..."]:
+    return jnp.where(accepted.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+
+def _check_basis(model: GPSSM) -> None:
+    parts = model.basis.parts if isinstance(model.basis, Stacked) else (model.basis,)
+    for part in parts:
+        if not isinstance(part, Hilbert | RandomFourier | LinearFeatures):
+            raise ValueError(
+                f"`rrank` needs a basis without residual, 'hilbert', 'fourier' or 'linear': got {type(part).__name__}."
+            )
+
+
+def _noise_prior(model: GPSSM) -> InverseGamma:
+    prior = model.priors[NOISE]
+    if not isinstance(prior, InverseGamma):
+        raise ValueError(
+            f"`rrank` draws {NOISE} exactly, which needs a prior of type InverseGamma, got {type(prior).__name__}: "
+            "replace it with model.with_priors, or fix the leaf."
+        )
+    return prior

@@ -1,0 +1,221 @@
+"""VGPSSM: states and weights independent in q(x) q(v), and both free-form (Frigola, Chen & Rasmussen 2014).
+
+    ELBO = −KL[q(v) ‖ p(v)] + H[q(x)] + E log p(x₀)
+         + Σ_t E[ log p(y_t | x_{t+1}) + log N(x_{t+1}; m + A μ, Q) − ½ Σ_d (B_d + A_d Σ_d A_dᵀ) / Q_d ]
+
+Given q(x) the best q(v_d) is N(μ_d, Σ_d) with Σ_d⁻¹ = I + E[A_dᵀA_d] / Q_d and Σ_d⁻¹μ_d = E[A_dᵀr_d] / Q_d. Given q(v)
+the best q(x) is the law of the states of an auxiliary model with moves N(m + A μ, Q) and the potential
+p(y_t | x_{t+1}) exp(−½ Σ_d (B_d + A_d Σ_d A_dᵀ)(z_t) / Q_d): sweeps of particles draw from it. With Z its normalising
+constant, the ELBO at that q(x) is log Z − KL[q(v) ‖ p(v)].
+
+Here particles choose their parents afresh backward in time, where the paper has a fixed-lag smoother, and one path a
+sweep goes into the damped averages of the natural parameters. All leaves that are not fixed are learned as points, by
+Adam on the ELBO and their priors at that path; the paper learns none.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gpssm.conditionals import draw_gaussian
+from gpssm.linalg import cholesky, inverse_lower, solve_positive
+from gpssm.methods.base import Assumptions, Config, States
+from gpssm.methods.base_particles import guide, info
+from gpssm.model import GPSSM
+from gpssm.moves import csmc
+from gpssm.series import Series
+from gpssm.target import log_boundary, transition_statistics, weights_given_states
+from gpssm.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
+
+SETTLING = 10  # one part in so many of the warm-up is for chains to part from each other, when all has been learned
+# The step of the natural gradient: large at first, then falling like 1/k, so that averages forget the early paths.
+FIRST_STEP, FIRST, LATER_STEP = 0.8, 20, 0.4
+
+
+@dataclass(frozen=True)
+class VGPSSM(Config):
+    """Settings of `vgpssm`.
+
+    :param num_particles: particles in each sweep, the present path among them.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(False, True, True, "q(x) q(v), each the best there is")
+
+    num_warmup: int = 500
+    num_draws: int = 100
+    thin: int = 1
+    num_particles: int = 25
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.num_particles, int) or self.num_particles < 2:
+            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
+
+    def num_shared(self, model: GPSSM) -> int:
+        """All iterations that learn: there is one q(v)."""
+        return self.num_warmup - self.num_warmup // SETTLING
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The method for a model, started at these states and the weights given them."""
+        learner = Learner(model, self.num_shared(model), self.learning_rate)
+
+        def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+            return learner.init(tuple(map(jnp.asarray, states)), series)
+
+        def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+            now, weights = model.with_leaves(carry.leaves), carry.natural.weights()
+            moved, log_constant = _sweep(key, now, weights, carry.states, series, self.num_particles)
+            figures = info(log_constant - divergence(weights), carry.states, moved)
+            after = carry._replace(states=moved, iteration=carry.iteration + 1)
+            learning = carry.iteration < learner.num_steps
+            return jax.lax.cond(learning, lambda: learner.learn(after, weights, series), lambda: after), figures
+
+        def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+            return Draw(carry.states, draw_gaussian(key, carry.natural.weights()), carry.leaves)
+
+        return Method(init, step, draw)
+
+
+class Natural(NamedTuple):
+    """The natural parameters of q(v_d): Σ_d⁻¹μ_d and Σ_d⁻¹."""
+
+    linear: Float[Array, "Dx M"]
+    precision: Float[Array, "Dx M M"]
+
+    def weights(self) -> GaussianWeights:
+        """q(v) by its mean and precision."""
+        return GaussianWeights(solve_positive(self.precision, self.linear), self.precision)
+
+
+class Carry(NamedTuple):
+    """A path of the states of each series, q(v), the leaves that are not fixed, and Adam's memory of them."""
+
+    states: States
+    natural: Natural
+    leaves: dict[str, Array]
+    adam: Any
+    iteration: Int[Array, ""]
+
+
+class Learner(NamedTuple):
+    """How q(v) and the leaves follow the paths that are drawn."""
+
+    model: GPSSM
+    num_steps: int
+    learning_rate: float
+
+    def init(self, states: States, series: list[Series]) -> Carry:
+        """The model's own leaves, and v given the states."""
+        roles = dict(self.model.roles)
+        leaves = {name: leaf for name, leaf in self.model.leaves().items() if roles[name] != "fix"}
+        mean, precision = weights_given_states(self.model, states, series)
+        natural = Natural(jnp.matmul(precision, mean[:, :, None])[:, :, 0], precision)
+        return Carry(states, natural, leaves, self._optimiser().init(leaves), jnp.zeros((), int))
+
+    def learn(self, carry: Carry, weights: GaussianWeights, series: list[Series]) -> Carry:
+        """A natural-gradient step of q(v), and an Adam step of the leaves with q(v) as it was."""
+        count = sum(len(one) for one in series)
+
+        def loss(leaves: dict[str, Array]) -> tuple[Float[Array, ""], Natural]:
+            model = self.model.with_leaves(leaves)
+            statistics, variance = transition_statistics(model, carry.states, series), model.process_variance
+            value = expected_transition(statistics, weights, variance, count)
+            value = value + log_boundary(model, carry.states, series) + model.log_prior()
+            return -value / count, best_weights(statistics, variance)
+
+        slope, fresh = jax.grad(loss, has_aux=True)(carry.leaves)
+        updates, adam = self._optimiser().update(slope, carry.adam)
+        size = damping(carry.iteration)
+        natural = jax.tree.map(lambda old, new: old + size * (new - old), carry.natural, fresh)
+        return carry._replace(natural=natural, leaves=jax.tree.map(jnp.add, carry.leaves, updates), adam=adam)
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        return optax.adam(optax.cosine_decay_schedule(self.learning_rate, max(self.num_steps, 1)))
+
+
+def damping(iteration: Int[Array, ""]) -> Float[Array, ""]:
+    """The natural gradient's step ρ at iteration k = 1, 2, ...: .8 up to k = 20, then .4 · 20/k."""
+    return jnp.where(iteration <= FIRST, FIRST_STEP, LATER_STEP * FIRST / jnp.maximum(iteration, 1))
+
+
+def best_weights(statistics: Statistics, variance: Float[Array, " Dx"]) -> Natural:
+    """Σ_d⁻¹ = I + E[A_dᵀA_d] / Q_d and Σ_d⁻¹μ_d = E[A_dᵀr_d] / Q_d: the best q(v) given q(x)."""
+    identity = jnp.eye(statistics.gram.shape[-1], dtype=variance.dtype)
+    return Natural(statistics.cross / variance[:, None], identity[None] + statistics.gram / variance[:, None, None])
+
+
+def expected_transition(
+    statistics: Statistics, weights: GaussianWeights, variance: Float[Array, " Dx"], count: int
+) -> Float[Array, ""]:
+    """Σ_t { log N(x_{t+1}; m + A μ, Q) − ½ Σ_d (B_d + A_d Σ_d A_dᵀ) / Q_d } from the sums over `count` transitions."""
+    root = _root(weights)
+    second = jnp.matmul(root, root.mT) + weights.mean[:, :, None] * weights.mean[:, None, :]
+    error = statistics.square - 2 * jnp.sum(statistics.cross * weights.mean, -1)
+    error = error + jnp.sum(statistics.gram * second, (-2, -1)) + statistics.residual
+    return -0.5 * jnp.sum(count * jnp.log(2 * jnp.pi * variance) + error / variance)
+
+
+def divergence(weights: GaussianWeights) -> Float[Array, ""]:
+    """KL[q(v) ‖ N(0, I)] = ½ Σ_d { tr Σ_d + |μ_d|² − M − log det Σ_d }."""
+    root = _root(weights)
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)))
+    return 0.5 * (jnp.sum(root**2) + jnp.sum(weights.mean**2) - weights.mean.size - log_det)
+
+
+def auxiliary(model: GPSSM, weights: GaussianWeights, series: Series) -> FeynmanKac:
+    """The model whose states have the best q(x) given q(v), for particles:
+
+    M_{t+1} = N(m + A μ, Q),  G_{t+1} = p(y_t | x_{t+1}) exp(−½ Σ_d (B_d + A_d Σ_d A_dᵀ)(z_t) / Q_d).
+    """
+    transition, variance, root = model.transition(), model.process_variance, _root(weights)
+    u, y = jnp.asarray(series.u, variance.dtype), jnp.asarray(series.y, variance.dtype)
+
+    def moments(t: Array, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
+        mean = transition(x, jnp.repeat(u[t][None], len(x), 0)).given(weights.mean)
+        return mean, jnp.broadcast_to(variance[None], mean.shape)
+
+    def log_potential(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+        step = transition(x, jnp.repeat(u[t][None], len(x), 0))
+        spread = step.residual + jnp.sum(jnp.matmul(step.gain, root) ** 2, -1)
+        penalty = jnp.sum(spread / (2 * variance[:, None]), 0)
+        return model.likelihood.log_prob(following, jnp.repeat(y[t][None], len(x), 0)) - penalty
+
+    return FeynmanKac(moments, log_potential)
+
+
+def elbo(
+    model: GPSSM, weights: GaussianWeights, series: list[Series], key: PRNGKeyArray, num_particles: int
+) -> Float[Array, ""]:
+    """log Ẑ − KL[q(v) ‖ p(v)] at the best q(x), with Ẑ an unbiased estimate of Z by particles, none held on a path."""
+    total = -divergence(weights)
+    for one_key, one in zip(jax.random.split(key, len(series)), series, strict=True):
+        form, like = auxiliary(model, weights, one), jnp.zeros((len(one) + 1, model.state_dim), weights.mean.dtype)
+        total = total + csmc.log_normaliser(one_key, like, form, guide(model, form, one), num_particles)
+    return total
+
+
+def _sweep(
+    key: PRNGKeyArray,
+    model: GPSSM,
+    weights: GaussianWeights,
+    states: States,
+    series: list[Series],
+    num_particles: int,
+) -> tuple[States, Float[Array, ""]]:
+    """Paths from q(x) given those of the last sweep, and log Z as the sweeps see it."""
+    moved, total = [], jnp.zeros((), weights.mean.dtype)
+    for one_key, path, one in zip(jax.random.split(key, len(series)), states, series, strict=True):
+        form = auxiliary(model, weights, one)
+        path, log_constant = csmc.sweep(one_key, path, form, guide(model, form, one), num_particles)
+        moved.append(path)
+        total = total + log_constant
+    return tuple(moved), total
+
+
+def _root(weights: GaussianWeights) -> Float[Array, "Dx M M"]:
+    """L⁻ᵀ with Σ_d⁻¹ = LLᵀ, so that Σ_d = L⁻ᵀL⁻¹."""
+    return inverse_lower(cholesky(weights.precision, jitter=0.0)).mT
