@@ -145,7 +145,9 @@ def study_traces(out: Path) -> None:
                         f"{found.seconds / ITERATIONS[size] * 1e3:.1f}",
                     )
                 )
-                draw_traces(panel, traces, name, style)
+                steps = EVERY * np.arange(1, traces.shape[1] + 1)
+                lines = panel.semilogx(steps, traces.T, linewidth=0.6, alpha=0.7, **style)
+                lines[0].set_label(name)
     axes[0, 0].set_ylim(level - DEEPEST, level + DEEPEST / 3)
     show(
         [
@@ -179,14 +181,6 @@ def arrival(traces: np.ndarray, level: float, spread: float) -> tuple[str, str, 
         f"{np.median(first):.0f}",
         ", ".join(map(str, sorted(first))),
     )
-
-
-def draw_traces(panel: Any, traces: np.ndarray, name: str, style: dict[str, Any]) -> None:
-    """All chains of one sampler."""
-    iterations = EVERY * np.arange(1, traces.shape[1] + 1)
-    for number, one in enumerate(traces):
-        panel.plot(iterations, one, linewidth=0.6, alpha=0.7, label="" if number else name, **style)
-    panel.set_xscale("log")
 
 
 def study_fits(out: Path, selections: Path | None) -> None:
@@ -226,10 +220,9 @@ def draw_fit(panel: Any, posterior: Posterior, test: Any) -> None:
 
 def finish(figure: Any, axes: np.ndarray, path: Path, across: str, up: str) -> None:
     """Labels at the edges, one legend, and the file."""
-    for panel in axes[-1]:
-        panel.set_xlabel(across)
-    for panel in axes[:, 0]:
-        panel.set_ylabel(up)
+    for bottom, left in zip(axes[-1], axes[:, 0], strict=False):
+        bottom.set_xlabel(across)
+        left.set_ylabel(up)
     legend(figure)
     figure.savefig(path, dpi=130)
     print(f"written to {path}")
@@ -249,12 +242,8 @@ def main() -> None:
     parser.add_argument("--selections", type=Path, help="selections.json of a sweep with ffvd-auto, for `fits`")
     options = parser.parse_args()
     with house():
-        if options.study == "time":
-            study_time()
-        elif options.study == "traces":
-            study_traces(options.out)
-        else:
-            study_fits(options.out, options.selections)
+        studies = {"time": study_time, "traces": lambda: study_traces(options.out)}
+        studies.get(options.study, lambda: study_fits(options.out, options.selections))()
 
 
 if __name__ == "__main__":

@@ -237,6 +237,7 @@ def test_an_ok_result_outlives_a_failure(tmp_path):
         assert [one["status"] for one in load_results(tmp_path / str(lines[0]["status"]))] == ["ok"]
 
 
+@pytest.mark.slow
 def test_processes_find_the_same(swept, tmp_path):
     found = {key(one): one for one in sweep(tmp_path, datasets={"toy": toy_series()}, seeds=1, jobs=2)}
     assert len(found) == 6

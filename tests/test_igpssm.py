@@ -166,6 +166,7 @@ def test_gradients_match_finite_differences(several):
         np.testing.assert_allclose(product, slope, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_iterations_learn_everything_that_is_free_and_draws_fit_the_series(several):
     model, series, states, _ = several
     config = IGPSSM(num_warmup=3, hidden=3)
