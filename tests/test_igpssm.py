@@ -13,7 +13,8 @@ from gpssm.likelihoods import Gaussian
 from gpssm.linalg import selected_inverse
 from gpssm.linear_ssm import LinearSSM, log_marginal, smooth
 from gpssm.methods.base_rollout import StartLaw, WeightLaw, cut, take
-from gpssm.methods.igpssm import IGPSSM, ChainLaw, Recogniser, chain_bound, pad, readable
+from gpssm.methods.base_variational import readable
+from gpssm.methods.igpssm import IGPSSM, ChainLaw, Recogniser, chain_bound, pad
 from gpssm.series import Series
 from two_steps import GRID, TwoSteps
 

@@ -138,10 +138,13 @@ class GPSSM(eqx.Module):
 
     def log_prior(self) -> Float[Array, ""]:
         """Σ log p(leaf) over the leaves that are not fixed."""
-        roles = dict(self.roles)
-        free = ((name, leaf) for name, leaf in self.leaves().items() if roles[name] != "fix")
         zero = jnp.zeros((), self.log_process_std.dtype)
-        return sum((self.priors[name].log_prob(leaf) for name, leaf in free), zero)
+        return sum((self.priors[name].log_prob(leaf) for name, leaf in self.free_leaves().items()), zero)
+
+    def free_leaves(self) -> dict[str, Array]:
+        """The arrays that are not fixed, by name."""
+        roles = dict(self.roles)
+        return {name: leaf for name, leaf in self.leaves().items() if roles[name] != "fix"}
 
     def leaves(self, role: Role | None = None) -> dict[str, Array]:
         """Every array of the model by name, or those with one role."""

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from gpssm.alignment import HORIZON
 from gpssm.assessment import Assessment, assess
-from gpssm.bases import Basis, InducingPoints, LinearFeatures, Stacked
+from gpssm.bases import InducingPoints, LinearFeatures, parts_of
 from gpssm.diagnostics import Row, row
 from gpssm.distrust import find_doubts, judge
 from gpssm.examination import forecast_mean
@@ -53,8 +53,8 @@ def summarise(fitted: Fitted) -> Summary:
 
 def _facts(fitted: Fitted) -> Facts:
     model, raw = fitted.model, fitted.raw
-    inducing = [part.size for part in _parts(model.basis) if isinstance(part, InducingPoints)]
-    linear = all(isinstance(part, LinearFeatures) for part in _parts(model.basis))
+    inducing = [part.size for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
+    linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
     return Facts(
         method=str(fitted.config["method"]),
         series=tuple(one.name or f"series {index}" for index, one in enumerate(raw)),
@@ -63,7 +63,7 @@ def _facts(fitted: Fitted) -> Facts:
         inputs=raw[0].inputs,
         missing=float(np.mean(np.isnan(np.concatenate([one.y for one in raw])))),
         states=model.state_dim,
-        basis=" + ".join(type(part).__name__ for part in _parts(model.basis)),
+        basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
         inducing=sum(inducing),
         kernel="" if linear else _kernel(model.kernel),
         mean=type(model.mean).__name__,
@@ -72,10 +72,6 @@ def _facts(fitted: Fitted) -> Facts:
         draws=fitted.num_draws,
         seconds=float(sum(fitted.seconds)),
     )
-
-
-def _parts(basis: Basis) -> list[Basis]:
-    return [one for part in basis.parts for one in _parts(part)] if isinstance(basis, Stacked) else [basis]
 
 
 def _kernel(kernel: Kernel) -> str:

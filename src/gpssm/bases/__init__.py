@@ -1,6 +1,6 @@
 """The registry of bases: names for configuration files, classes for code."""
 
-from gpssm.bases.base import Basis, Projection, Projector, Stacked
+from gpssm.bases.base import Basis, Projection, Projector, Stacked, parts_of
 from gpssm.bases.fourier import RandomFourier
 from gpssm.bases.hilbert import Hilbert, total_degree_indices
 from gpssm.bases.inducing import InducingPoints
@@ -24,5 +24,6 @@ __all__ = [
     "Projector",
     "RandomFourier",
     "Stacked",
+    "parts_of",
     "total_degree_indices",
 ]

@@ -60,3 +60,8 @@ class Stacked(Basis):
             return Projection(jnp.concatenate(gains, -1), functools.reduce(jnp.add, residuals))
 
         return project
+
+
+def parts_of(basis: Basis) -> list[Basis]:
+    """What a basis is made of, side by side, however it was stacked; itself if it is one piece."""
+    return [one for part in basis.parts for one in parts_of(part)] if isinstance(basis, Stacked) else [basis]

@@ -107,8 +107,7 @@ def _alone(task: Task, work: Work) -> list[Line]:
 def _environment() -> Iterator[None]:
     """Variables that JAX and `chains.py` read, for processes started meanwhile.
 
-    XLA makes its pools of threads as large as NPROC says, or else as the machine: many processes of many threads get
-    into each other's way.
+    XLA makes its pools of threads as large as NPROC says, or else as the machine, however many processes share it.
     """
     wanted = {
         THREADS: "1",

@@ -118,7 +118,7 @@ class ParameterMoves(NamedTuple):
 
     def init(self) -> Parameters:
         """The model's own values to start from."""
-        free = {name: leaf for name, leaf in self.model.leaves().items() if dict(self.model.roles)[name] != "fix"}
+        free = self.model.free_leaves()
         return Parameters(free, self._optimiser().init(self.model.leaves("optimise")), dual_averaging.start(0.05))
 
     def apply(self, parameters: Parameters) -> GPSSM:

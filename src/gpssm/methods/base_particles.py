@@ -5,6 +5,7 @@ x | θ      a sweep of particles, a whole path at once
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -12,13 +13,28 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.likelihoods import Gaussian, observed
-from gpssm.methods.base import ParameterMoves, Parameters, States
+from gpssm.methods.base import Config, ParameterMoves, Parameters, States
 from gpssm.model import GPSSM
 from gpssm.moves import csmc
 from gpssm.series import Series
 from gpssm.types import Draw, FeynmanKac, Info, Method
 
 MoveStates = Callable[[PRNGKeyArray, Parameters, States, list[Series]], States]
+
+
+@dataclass(frozen=True)
+class ParticleConfig(Config):
+    """Settings of a method that moves states by particles.
+
+    :param num_particles: particles in each sweep, the present path among them.
+    """
+
+    num_particles: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.num_particles, int) or self.num_particles < 2:
+            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
 
 
 class Carry(NamedTuple):

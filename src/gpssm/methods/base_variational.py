@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.likelihoods import observed
 from gpssm.linalg import cholesky, inverse_lower
 from gpssm.methods.base import Config, States
-from gpssm.methods.base_rollout import WeightLaw
+from gpssm.methods.base_rollout import Batch, WeightLaw
 from gpssm.model import GPSSM
 from gpssm.series import Series
 from gpssm.target import weights_given_states
@@ -91,8 +92,7 @@ def build_variational(config: Variational, model: GPSSM, states: States, family:
         ),
         MOST_FAILURES,
     )
-    roles = dict(model.roles)
-    free = {name: leaf for name, leaf in model.leaves().items() if roles[name] != "fix"}
+    free = model.free_leaves()
 
     def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
         anchor = weights_at(model, states, series)
@@ -129,6 +129,14 @@ def build_variational(config: Variational, model: GPSSM, states: States, family:
         return Draw(drawn, weights, leaves)
 
     return Method(init, step, draw)
+
+
+def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
+    """What a net sees of each row: outputs on the predictor's scale, which of them are there, and controls."""
+    rows = batch.y.reshape(batch.y.shape[0] * batch.y.shape[1], batch.y.shape[2])
+    y, present = observed(model.likelihood.pseudo_outputs(rows))
+    parts = [part.reshape(batch.y.shape) for part in (y, present.astype(y.dtype))]
+    return jnp.concatenate([*parts, jnp.where(batch.inside[:, :, None], batch.u, 0.0).astype(y.dtype)], -1)
 
 
 def weights_at(model: GPSSM, states: States, series: list[Series]) -> WeightLaw:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.bases import Basis, InducingPoints, Stacked
+from gpssm.bases import InducingPoints, parts_of
 from gpssm.build import Parts, build_model, linear_start
 from gpssm.linalg import cholesky, inverse_lower
 from gpssm.methods.base import Assumptions, Density, ParameterMoves, Parameters, States
@@ -110,7 +110,7 @@ def log_exact(model: GPSSM, states: States, series: list[Series]) -> Float[Array
 def prior_covariance(model: GPSSM, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N N"]:
     """Cov f_d(z_n), f_d(z_m): k_d for the inducing points, and A_d Aᵀ_d for the other parts of the basis."""
     total = model.kernel(z, z)
-    for part in _parts(model.basis):
+    for part in parts_of(model.basis):
         if not isinstance(part, InducingPoints):
             gain = part.projector(model.kernel)(z).gain
             total = total + jnp.matmul(gain, gain.mT)
@@ -157,13 +157,9 @@ def at_own_inputs(model: GPSSM, states: States, series: list[Series]) -> GPSSM:
     return model.with_leaves({_locations_name(model): inputs(states, series)})
 
 
-def _parts(basis: Basis) -> tuple[Basis, ...]:
-    return basis.parts if isinstance(basis, Stacked) else (basis,)
-
-
 def _inducing(model: GPSSM) -> InducingPoints:
     """The part of the basis that has the inducing points."""
-    found = [part for part in _parts(model.basis) if isinstance(part, InducingPoints)]
+    found = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
     if len(found) != 1:
         raise ValueError("`exact` needs a model with inducing points, whose place its inputs take: basis='inducing'.")
     return found[0]

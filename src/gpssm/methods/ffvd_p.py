@@ -19,8 +19,8 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.methods.base import Config, ParameterMoves, Parameters, States
-from gpssm.methods.base_particles import build_gibbs, guide
+from gpssm.methods.base import ParameterMoves, Parameters, States
+from gpssm.methods.base_particles import ParticleConfig, build_gibbs, guide
 from gpssm.methods.base_predictive import PredictiveMoves
 from gpssm.model import GPSSM
 from gpssm.moves import csmc
@@ -30,7 +30,7 @@ from gpssm.types import FeynmanKac, Method
 
 
 @dataclass(frozen=True)
-class ParticleGibbs(Config):
+class ParticleGibbs(ParticleConfig):
     """Settings of particle Gibbs.
 
     :param num_particles: particles in each sweep, the present path among them.
@@ -45,8 +45,6 @@ class ParticleGibbs(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.num_particles, int) or self.num_particles < 2:
-            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
         if self.target not in TARGETS:
             raise ValueError(f"target is one of {', '.join(TARGETS)}, got {self.target!r}.")
 

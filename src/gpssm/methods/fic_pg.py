@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.methods.base import Assumptions, Config, Parameters, States
-from gpssm.methods.base_particles import build_gibbs, guide
+from gpssm.methods.base import Assumptions, Parameters, States
+from gpssm.methods.base_particles import ParticleConfig, build_gibbs, guide
 from gpssm.methods.base_predictive import PredictiveMoves, scaled_statistics
 from gpssm.model import GPSSM, Transition
 from gpssm.moves import beliefs
@@ -31,7 +31,7 @@ from gpssm.types import FeynmanKac, Method
 
 
 @dataclass(frozen=True)
-class FICParticleGibbs(Config):
+class FICParticleGibbs(ParticleConfig):
     """Settings of `fic-pg`. A sweep takes long, so iterations are few, and Adam's steps the larger.
 
     :param num_particles: particles in each sweep, the present path among them.
@@ -43,11 +43,6 @@ class FICParticleGibbs(Config):
     num_draws: int = 25
     learning_rate: float = 0.08
     num_particles: int = 16
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.num_particles, int) or self.num_particles < 2:
-            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""

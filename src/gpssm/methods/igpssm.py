@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from gpssm.likelihoods import observed
 from gpssm.methods.base import Assumptions, States
 from gpssm.methods.base_rollout import (
     Batch,
@@ -35,7 +34,7 @@ from gpssm.methods.base_rollout import (
     path_bound,
     take,
 )
-from gpssm.methods.base_variational import Family, Variational, build_variational
+from gpssm.methods.base_variational import Family, Variational, build_variational, readable
 from gpssm.model import GPSSM
 from gpssm.series import Series
 from gpssm.types import Method
@@ -181,13 +180,6 @@ class Recogniser(eqx.Module):
         nothing = jnp.zeros((2, seen.shape[1], self.start_map.shape[0]), seen.dtype)
         known = jax.lax.scan(advance, nothing, both)[1]
         return jnp.concatenate([known[:, 0], known[::-1, 1]], -1)
-
-
-def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
-    """What the net sees of each row: outputs on the predictor's scale, which of them are there, and controls."""
-    y, present = observed(model.likelihood.pseudo_outputs(_rows(batch.y)))
-    parts = [part.reshape(batch.y.shape) for part in (y, present.astype(y.dtype))]
-    return jnp.concatenate([*parts, jnp.where(batch.inside[:, :, None], batch.u, 0.0).astype(y.dtype)], -1)
 
 
 def pad(states: States) -> Float[Array, "W+1 P Dx"]:

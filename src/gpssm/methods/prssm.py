@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.likelihoods import observed
 from gpssm.linalg import solve_positive
 from gpssm.methods.base import Assumptions, States
 from gpssm.methods.base_rollout import (
@@ -37,7 +36,7 @@ from gpssm.methods.base_rollout import (
     take,
     windows,
 )
-from gpssm.methods.base_variational import Family, Variational, build_variational
+from gpssm.methods.base_variational import Family, Variational, build_variational, readable
 from gpssm.model import GPSSM
 from gpssm.series import Series
 from gpssm.types import Method
@@ -114,13 +113,9 @@ def follow_prior(_: None, x: Float[Array, "N Dx"], f: Moments, variance: Float[A
 
 
 def recognisable(model: GPSSM, batch: Batch) -> Float[Array, "P C look"]:
-    """What the net sees of the first rows: outputs on the predictor's scale, which of them are there, and controls."""
-    look, pieces = min(LOOK, batch.y.shape[0]), batch.y.shape[1]
-    rows = batch.y[:look].reshape(look * pieces, -1)
-    y, present = observed(model.likelihood.pseudo_outputs(rows))
-    u = jnp.where(batch.inside[:look, :, None], batch.u[:look], 0.0)
-    parts = [part.reshape(look, pieces, -1) for part in (y, present.astype(y.dtype))]
-    return jnp.transpose(jnp.concatenate([*parts, u.astype(y.dtype)], -1), (1, 2, 0))
+    """What the net sees: the first rows of each piece, time last."""
+    first = batch._replace(y=batch.y[:LOOK], u=batch.u[:LOOK], inside=batch.inside[:LOOK])
+    return jnp.transpose(readable(model, first), (1, 2, 0))
 
 
 class Recognition(eqx.Module):

@@ -20,12 +20,12 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.bases import Hilbert, LinearFeatures, RandomFourier, Stacked
+from gpssm.bases import Hilbert, LinearFeatures, RandomFourier, parts_of
 from gpssm.build import Parts
 from gpssm.conditionals import draw_gaussian, draw_noise
 from gpssm.linalg import cholesky, inverse_lower
-from gpssm.methods.base import Assumptions, Config, Density, ParameterMoves, Parameters, States
-from gpssm.methods.base_particles import build_gibbs, guide
+from gpssm.methods.base import Assumptions, Density, ParameterMoves, Parameters, States
+from gpssm.methods.base_particles import ParticleConfig, build_gibbs, guide
 from gpssm.model import GPSSM
 from gpssm.moves import csmc, dual_averaging
 from gpssm.priors import InverseGamma, Prior
@@ -39,7 +39,7 @@ FIRST_STEP, ACCEPTANCE = 0.2, 0.3  # of these: the size in log space at first, a
 
 
 @dataclass(frozen=True)
-class ReducedRank(Config):
+class ReducedRank(ParticleConfig):
     """Settings of `rrank`. Nothing is optimised: leaves with that role are sampled.
 
     :param num_particles: particles in each sweep, the present path among them.
@@ -51,11 +51,6 @@ class ReducedRank(Config):
     num_draws: int = 100
     thin: int = 2
     num_particles: int = 15
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.num_particles, int) or self.num_particles < 2:
-            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
 
     def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
         """The model with `num_inducing` functions of a Hilbert-space basis in place of the default inducing points."""
@@ -231,8 +226,7 @@ def _choose(accepted: Array, new: Float[Array, "Dx ..."], old: Float[Array, "Dx 
 
 
 def _check_basis(model: GPSSM) -> None:
-    parts = model.basis.parts if isinstance(model.basis, Stacked) else (model.basis,)
-    for part in parts:
+    for part in parts_of(model.basis):
         if not isinstance(part, Hilbert | RandomFourier | LinearFeatures):
             raise ValueError(
                 f"`rrank` needs a basis without residual, 'hilbert', 'fourier' or 'linear': got {type(part).__name__}."

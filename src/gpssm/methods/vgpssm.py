@@ -23,8 +23,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.conditionals import draw_gaussian
 from gpssm.linalg import cholesky, inverse_lower, solve_positive
-from gpssm.methods.base import Assumptions, Config, States
-from gpssm.methods.base_particles import guide, info
+from gpssm.methods.base import Assumptions, States
+from gpssm.methods.base_particles import ParticleConfig, guide, info
 from gpssm.model import GPSSM
 from gpssm.moves import csmc
 from gpssm.series import Series
@@ -37,7 +37,7 @@ FIRST_STEP, FIRST, LATER_STEP = 0.8, 20, 0.4
 
 
 @dataclass(frozen=True)
-class VGPSSM(Config):
+class VGPSSM(ParticleConfig):
     """Settings of `vgpssm`.
 
     :param num_particles: particles in each sweep, the present path among them.
@@ -49,11 +49,6 @@ class VGPSSM(Config):
     num_draws: int = 100
     thin: int = 1
     num_particles: int = 25
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.num_particles, int) or self.num_particles < 2:
-            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
 
     def num_shared(self, model: GPSSM) -> int:
         """All iterations that learn: there is one q(v)."""
@@ -110,8 +105,7 @@ class Learner(NamedTuple):
 
     def init(self, states: States, series: list[Series]) -> Carry:
         """The model's own leaves, and v given the states."""
-        roles = dict(self.model.roles)
-        leaves = {name: leaf for name, leaf in self.model.leaves().items() if roles[name] != "fix"}
+        leaves = self.model.free_leaves()
         mean, precision = weights_given_states(self.model, states, series)
         natural = Natural(jnp.matmul(precision, mean[:, :, None])[:, :, 0], precision)
         return Carry(states, natural, leaves, self._optimiser().init(leaves), jnp.zeros((), int))
