@@ -172,10 +172,9 @@ def trace(model: Any, draws: Draw, series: list[Any]) -> np.ndarray:
 
 
 def arrival(traces: np.ndarray, level: float, spread: float) -> tuple[str, str, str]:
-    """The mean and sd of the second halves, and when chains are first near the level after they have adapted."""
-    late, settled = traces[:, traces.shape[1] // 2 :], traces[:, ADAPTING // EVERY :]
-    near = np.abs(settled - level) < 2 * spread
-    first = np.where(near.any(1), ADAPTING + EVERY * (np.argmax(near, 1) + 1), EVERY * traces.shape[1])
+    """The mean and sd of the second halves, and when chains are first near the level."""
+    late, near = traces[:, traces.shape[1] // 2 :], np.abs(traces - level) < 2 * spread
+    first = EVERY * np.where(near.any(1), np.argmax(near, 1) + 1, traces.shape[1])
     return (
         f"{late.mean():.0f} ± {late.std(1).mean():.0f}",
         f"{np.median(first):.0f}",

@@ -91,7 +91,7 @@ def test_roles_and_the_end_of_warm_up(kind):
         trail = []
         for number in range(8):
             carry, info = step(jax.random.key(number), carry, series)
-            trail.append((draw(jax.random.key(1), carry, series), carry.sampler.V_hat, carry.sampler.tau))
+            trail.append((draw(jax.random.key(1), carry, series), carry.sampler.V_hat, carry.sampler.num_averaged))
         runs.append((trail, info))
     jax.tree.map(np.testing.assert_array_equal, *runs)
     assert sorted(trail[0][0].leaves) == ["kernel.log_lengthscale", "kernel.log_variance", "log_process_std"]

@@ -142,16 +142,17 @@ def test_bad_settings_are_named():
 
 
 @pytest.mark.slow
-def test_bounds_on_the_kink_are_in_order():
-    """VCDT's is no lower than the factorised one, PR-SSM's is the lowest, on the same model, parameters fixed."""
-    simulated = simulate_kink(20, seed=1)
+@pytest.mark.parametrize("process_std", [0.05, 0.2])
+def test_bounds_on_the_kink_are_in_order(process_std):
+    """PR-SSM < factorised < VCDT, on the same model, parameters fixed."""
+    simulated = simulate_kink(20, seed=1, process_std=process_std)
     series = [simulated.series]
     model = GPSSM.create(
         SquaredExponential(jnp.log(jnp.asarray([1.0])), jnp.zeros((1, 1))),
         InducingPoints(jnp.linspace(-3.0, 1.5, 8)[:, None]),
         Identity(),
         Gaussian.build(jnp.eye(1), jnp.zeros(1), jnp.asarray([0.2])),
-        jnp.asarray([0.05]),
+        jnp.asarray([process_std]),
     ).with_roles("fix", "*")
     states = (jnp.asarray(np.concatenate([simulated.states[:1], series[0].y])),)
     bounds = []
@@ -165,4 +166,5 @@ def test_bounds_on_the_kink_are_in_order():
 
         bounds.append(np.asarray(run(jax.random.key(0)))[-300:])
     means, errors = np.mean(bounds, 1), np.std(bounds, 1) / np.sqrt(300)
-    assert means[0] < means[1] - 1 < means[2] - 1 + 4 * np.hypot(*errors[1:])
+    assert means[0] < means[1] - 1
+    assert means[2] - means[1] > 4 * np.hypot(*errors[1:])
