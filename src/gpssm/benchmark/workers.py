@@ -6,6 +6,7 @@ mostly, becomes a failed result of that task alone.
 
 import abc
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -87,7 +88,9 @@ def _parallel(tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[tuple[in
     def numbered(place: int, task: Task) -> tuple[int, list[Line]]:
         return place, work(task)
 
-    with _environment(), parallel_config(backend="loky", inner_max_num_threads=1):
+    with _environment(), warnings.catch_warnings(), parallel_config(backend="loky", inner_max_num_threads=1):
+        # Compiled programs make processes grow; joblib replaces those that have grown much between two tasks.
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
         options: dict[str, Any] = {"batch_size": 1, "pre_dispatch": jobs}
         run: Any = Parallel(n_jobs=jobs, return_as="generator_unordered", **options)
         yield from run(delayed(numbered)(place, task) for place, task in enumerate(tasks))
