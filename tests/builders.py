@@ -6,6 +6,7 @@ import numpy as np
 from gpssm.bases import Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
 from gpssm.kernels import SquaredExponential
 from gpssm.likelihoods import Gaussian
+from gpssm.linear_ssm import LinearSSM
 from gpssm.means import LinearMap
 from gpssm.model import GPSSM
 from gpssm.series import Series
@@ -67,3 +68,17 @@ def make_series(
 def make_states(length: int, state_dim: int = 2, seed: int = 1) -> np.ndarray:
     """Random states x₀..x_T."""
     return np.random.default_rng(seed).normal(size=(length + 1, state_dim))
+
+
+def linear_given(model: GPSSM, weights: np.ndarray) -> LinearSSM:
+    """The linear-Gaussian model that the "linear" model with two states is, given its weights."""
+    change = np.exp(np.asarray(model.basis.log_scale)) * np.asarray(weights)
+    return LinearSSM(
+        model.mean.transition + change[:, :2],
+        model.mean.control + change[:, 2:3],
+        model.mean.offset + change[:, 3],
+        model.likelihood.C,
+        model.likelihood.d,
+        jnp.diag(model.process_variance),
+        jnp.exp(model.likelihood.log_std),
+    )

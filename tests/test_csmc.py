@@ -10,7 +10,7 @@ import builders
 from gpssm import target
 from gpssm.likelihoods import observed
 from gpssm.linalg import selected_inverse
-from gpssm.linear_ssm import LinearSSM, smooth
+from gpssm.linear_ssm import smooth
 from gpssm.moves import csmc
 
 GUIDES = ("bootstrap", "locally_optimal")
@@ -89,16 +89,7 @@ def test_a_guide_splits_the_transition_and_the_potential(name, law, noise):
 def test_linear_dynamics_give_the_kalman_smoother(name, ancestry, num_particles):
     """Means, covariances and covariances of neighbours, whatever the proposal and the number of particles."""
     model, series, weights = problem("linear")
-    scale = np.exp(np.asarray(model.basis.log_scale)) * np.asarray(weights)
-    linear = LinearSSM(
-        model.mean.transition + scale[:, :2],
-        model.mean.control + scale[:, 2:3],
-        model.mean.offset + scale[:, 3],
-        model.likelihood.C,
-        model.likelihood.d,
-        jnp.diag(model.process_variance),
-        jnp.exp(model.likelihood.log_std),
-    )
+    linear = builders.linear_given(model, weights)
     posterior = smooth(linear, series)
     covariance = jax.jit(selected_inverse)(posterior.factor)
     form = target.feynman_kac(model, weights, series)

@@ -8,14 +8,12 @@ import pytest
 from scipy.stats import norm
 
 import builders
-import gpssm
 from gpssm.likelihoods import Gaussian
 from gpssm.linalg import selected_inverse
 from gpssm.linear_ssm import LinearSSM, log_marginal, smooth
 from gpssm.methods.base_rollout import StartLaw, WeightLaw, cut, take
 from gpssm.methods.base_variational import readable
 from gpssm.methods.igpssm import IGPSSM, ChainLaw, Recogniser, chain_bound, pad
-from gpssm.series import Series
 from two_steps import GRID, TwoSteps
 
 LIMIT = 4.5  # standard errors
@@ -185,25 +183,6 @@ def test_iterations_learn_everything_that_is_free_and_draws_fit_the_series(sever
     assert draw.weights.shape == (2, model.basis.size)
     centred = [np.abs(path - start).max() for path, start in zip(draw.states, states, strict=True)]
     assert max(centred) < 1.0
-
-
-@pytest.mark.slow
-def test_a_fit_follows_the_data_and_forecasts():
-    u = np.random.default_rng(0).normal(size=(40, 1))
-    x, outputs = 0.0, []
-    for control in u[:, 0]:
-        x = 0.8 * np.tanh(2 * x) + 0.5 * control
-        outputs.append(x)
-    y = np.array(outputs)[:, None] + 0.05 * np.random.default_rng(1).normal(size=(40, 1))
-    config = IGPSSM(num_warmup=600, num_draws=25)
-    train = Series(y[:30], u[:30])
-    posterior = gpssm.fit(train, method=config, state_dim=1, num_inducing=8, num_chains=2, progress=False)
-    bound = posterior.warmup.log_target[0]
-    assert np.mean(bound[-30:]) > np.mean(bound[:30])
-    for leaf in posterior.draws.leaves.values():
-        np.testing.assert_array_equal(leaf, np.broadcast_to(leaf[:1, :1], leaf.shape))
-    forecast = np.asarray(posterior.forecast(10, u[30:]).mean)
-    assert np.sqrt(np.mean((forecast - y[30:]) ** 2)) < 0.5 * np.std(y)
 
 
 def test_settings_are_checked():

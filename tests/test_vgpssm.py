@@ -9,12 +9,10 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import builders
-import gpssm
 from gpssm.linalg import selected_inverse
 from gpssm.linear_ssm import LinearSSM, log_marginal, smooth
 from gpssm.methods import vgpssm
 from gpssm.methods.vgpssm import VGPSSM
-from gpssm.series import Series
 from gpssm.target import transition_statistics, weights_given_states
 from gpssm.types import GaussianWeights
 from two_steps import TwoSteps
@@ -93,16 +91,7 @@ def linear_problem(length=5):
     """A linear transition with certain weights: the auxiliary model is linear and Gaussian."""
     model = builders.make_model("linear").with_roles("fix", "*")
     mean = np.random.default_rng(7).normal(size=(2, 4))
-    scale = np.exp(np.asarray(model.basis.log_scale)) * mean
-    linear = LinearSSM(
-        model.mean.transition + scale[:, :2],
-        model.mean.control + scale[:, 2:3],
-        model.mean.offset + scale[:, 3],
-        model.likelihood.C,
-        model.likelihood.d,
-        jnp.diag(model.process_variance),
-        jnp.exp(model.likelihood.log_std),
-    )
+    linear = builders.linear_given(model, mean)
     weights = GaussianWeights(jnp.asarray(mean), 1e10 * jnp.broadcast_to(jnp.eye(4), (2, 4, 4)))
     return model, weights, builders.make_series(length, missing=True), linear
 
@@ -214,27 +203,6 @@ def test_iterations_learn_everything_that_is_free_and_then_stop(several):
     draw = jax.jit(method.draw)(jax.random.key(2), moved, series)
     assert draw.weights.shape == (2, model.basis.size)
     assert [path.shape for path in draw.states] == [(6, 2), (5, 2)]
-
-
-@pytest.mark.slow
-def test_a_fit_follows_the_data_and_forecasts():
-    u = np.random.default_rng(0).normal(size=(40, 1))
-    x, outputs = 0.0, []
-    for control in u[:, 0]:
-        x = 0.8 * np.tanh(2 * x) + 0.5 * control
-        outputs.append(x)
-    y = np.array(outputs)[:, None] + 0.05 * np.random.default_rng(1).normal(size=(40, 1))
-    config = VGPSSM(num_warmup=100, num_draws=25, num_particles=15)
-    posterior = gpssm.fit(
-        Series(y[:30], u[:30]), method=config, state_dim=1, num_inducing=8, num_chains=2, progress=False
-    )
-    elbo = posterior.warmup.log_target[0]
-    assert np.mean(elbo[-30:]) > np.mean(elbo[:3])
-    for leaf in posterior.draws.leaves.values():
-        np.testing.assert_array_equal(leaf, np.broadcast_to(leaf[:1, :1], leaf.shape))
-    assert np.all(np.std(posterior.draws.weights, (0, 1)) > 0)
-    forecast = np.asarray(posterior.forecast(10, u[30:]).mean)
-    assert np.sqrt(np.mean((forecast - y[30:]) ** 2)) < 0.5 * np.std(y)
 
 
 def test_settings_are_checked():

@@ -6,12 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
 
 import numpy as np
 from jaxtyping import Float
 
 from gpssm.diagnostics import rhat
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 Mode = bool | Literal["plain"]
 FEWEST = 8  # draws a chain below which R-hat says nothing
@@ -72,6 +75,18 @@ def _plain(stream: TextIO) -> Iterator[Report]:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Report]:
+    with make_bar("{task.fields[facts]}") as bar:
+        task = bar.add_task("compiling", total=total, facts="")
+
+        def report(status: Status) -> None:
+            figures = str(status).split("  ", 1)[1]
+            bar.update(task, completed=status.done, description=status.phase, facts=figures)
+
+        yield report
+
+
+def make_bar(*texts: str, stderr: bool = False) -> "Progress":
+    """Rich's bar with the columns of this library, and a text behind them for each that is given."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -83,14 +98,7 @@ def _bar(total: int) -> Iterator[Report]:
     )
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[facts]}"), console=Console()) as bar:
-        task = bar.add_task("compiling", total=total, facts="")
-
-        def report(status: Status) -> None:
-            figures = str(status).split("  ", 1)[1]
-            bar.update(task, completed=status.done, description=status.phase, facts=figures)
-
-        yield report
+    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=Console(stderr=stderr))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gpssm.benchmark.results import Line
-from gpssm.progress import Mode
+from gpssm.progress import Mode, make_bar
 
 Report = Callable[[list[Line]], None]
 
@@ -65,18 +65,7 @@ def _plain(total: int, skipped: int) -> Report:
 
 @contextmanager
 def _bar(total: int, skipped: int) -> Iterator[Report]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    with make_bar(stderr=True) as bar:
         # Cells differ widely in what they take: the time left is reckoned from all of them, not the latest.
         task = bar.add_task("sweep" + f" ({skipped} there already)" * bool(skipped), total=total)
         bar.speed_estimate_period = float("inf")
