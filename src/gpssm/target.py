@@ -47,7 +47,7 @@ def log_collapsed(model: GPSSM, states: States, series: Data) -> Float[Array, ""
 
 def log_evidence(statistics: Statistics, variance: Float[Array, " Dx"], count: int) -> Float[Array, ""]:
     """Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ ΣB_d / Q_d } from the sums over time."""
-    gaussian = log_gaussian_integral(_precision(statistics, variance), statistics.cross / variance[:, None])
+    gaussian = log_gaussian_integral(weight_precision(statistics, variance), statistics.cross / variance[:, None])
     noise = -0.5 * (count * jnp.log(2 * jnp.pi * variance) + (statistics.square + statistics.residual) / variance)
     return jnp.sum(noise + gaussian)
 
@@ -65,7 +65,7 @@ def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]
 def weights_given_states(model: GPSSM, states: States, series: Data) -> GaussianWeights:
     """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), exact."""
     statistics, variance = transition_statistics(model, states, series), model.process_variance
-    precision = _precision(statistics, variance)
+    precision = weight_precision(statistics, variance)
     return GaussianWeights(solve_positive(precision, statistics.cross / variance[:, None]), precision)
 
 
@@ -119,7 +119,7 @@ def feynman_kac_predictive(model: GPSSM, weights: Float[Array, "Dx M"], series: 
     return FeynmanKac(moments, log_potential)
 
 
-def _precision(statistics: Statistics, variance: Float[Array, " Dx"]) -> Float[Array, "Dx M M"]:
+def weight_precision(statistics: Statistics, variance: Float[Array, " Dx"]) -> Float[Array, "Dx M M"]:
     """P_d = I + A_dᵀA_d / Q_d."""
     identity = jnp.eye(statistics.gram.shape[-1], dtype=statistics.gram.dtype)
     return identity[None] + statistics.gram / variance[:, None, None]

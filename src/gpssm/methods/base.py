@@ -99,10 +99,10 @@ def pilot_length(num_warmup: int) -> int:
 
 
 class Parameters(NamedTuple):
-    """The leaves that are not fixed, and what their moves remember."""
+    """The leaves that are not fixed, and what their moves remember: HMC its `step`, any other move its `memory`."""
 
     leaves: dict[str, Array]
-    adam: Any
+    memory: Any
     step: StepSize
 
 
@@ -189,7 +189,7 @@ class ParameterMoves(NamedTuple):
         adapting = iteration < self.num_warmup
         return Parameters(
             parameters.leaves | unravel(centre + scale * point.position),
-            parameters.adam,
+            parameters.memory,
             jax.tree.map(lambda new, old: jnp.where(adapting, new, old), adapted, parameters.step),
         )
 
@@ -206,9 +206,9 @@ class ParameterMoves(NamedTuple):
                 model = self.model.with_leaves(parameters.leaves | leaves)
                 return -(density(model) + model.log_prior()) / count
 
-            updates, adam = self._optimiser().update(jax.grad(loss)(chosen), parameters.adam)
+            updates, memory = self._optimiser().update(jax.grad(loss)(chosen), parameters.memory)
             climbed = jax.tree.map(jnp.add, chosen, updates)
-            return parameters._replace(leaves=parameters.leaves | climbed, adam=adam)
+            return parameters._replace(leaves=parameters.leaves | climbed, memory=memory)
 
         return jax.lax.cond(iteration < pilot_length(self.num_warmup), climb, lambda same: same, parameters)
 

@@ -109,12 +109,12 @@ def regress(model: GPSSM, unit: Float[Array, " Dx"], states: States, series: lis
 class RankMoves(ParameterMoves):
     """The moves of the parameters given the states. `model` is the model at the start and has Q°.
 
-    `Parameters.adam` has the size of the walks: there is nothing to optimise.
+    `Parameters.memory` has the size of the walks.
     """
 
     def init(self) -> Parameters:
         """The model's own values to start from."""
-        return ParameterMoves.init(self)._replace(adam=dual_averaging.start(FIRST_STEP))
+        return ParameterMoves.init(self)._replace(memory=dual_averaging.start(FIRST_STEP))
 
     def update(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
@@ -169,7 +169,7 @@ class RankMoves(ParameterMoves):
         if not names:
             return parameters
         adapting = iteration < self.num_warmup
-        size = jnp.exp(jnp.where(adapting, parameters.adam.log_step, parameters.adam.log_average))
+        size = jnp.exp(jnp.where(adapting, parameters.memory.log_step, parameters.memory.log_average))
 
         def value(leaves: dict[str, Array]) -> Float[Array, " Dx"]:
             rows = self.log_rows(self.model.with_leaves(parameters.leaves | leaves), states, series)
@@ -192,9 +192,9 @@ class RankMoves(ParameterMoves):
 
         start = {name: parameters.leaves[name] for name in names}
         (leaves, _), acceptance = jax.lax.scan(step, (start, value(start)), jax.random.split(key, WALKS))
-        adapted = dual_averaging.update(parameters.adam, jnp.mean(acceptance), ACCEPTANCE)
-        adam = jax.tree.map(lambda new, old: jnp.where(adapting, new, old), adapted, parameters.adam)
-        return parameters._replace(leaves=parameters.leaves | leaves, adam=adam)
+        adapted = dual_averaging.update(parameters.memory, jnp.mean(acceptance), ACCEPTANCE)
+        memory = jax.tree.map(lambda new, old: jnp.where(adapting, new, old), adapted, parameters.memory)
+        return parameters._replace(leaves=parameters.leaves | leaves, memory=memory)
 
     def walked(self) -> list[str]:
         """The sampled leaves of the kernel, which have a row for each state dimension."""

@@ -28,7 +28,7 @@ from gpssm.methods.base_particles import ParticleConfig, guide, info
 from gpssm.model import GPSSM
 from gpssm.moves import csmc
 from gpssm.series import Series
-from gpssm.target import log_boundary, transition_statistics, weights_given_states
+from gpssm.target import log_boundary, transition_statistics, weight_precision, weights_given_states
 from gpssm.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
 
 SETTLING = 10  # one part in so many of the warm-up is for chains to part from each other, when all has been learned
@@ -138,8 +138,7 @@ def damping(iteration: Int[Array, ""]) -> Float[Array, ""]:
 
 def best_weights(statistics: Statistics, variance: Float[Array, " Dx"]) -> Natural:
     """Σ_d⁻¹ = I + E[A_dᵀA_d] / Q_d and Σ_d⁻¹μ_d = E[A_dᵀr_d] / Q_d: the best q(v) given q(x)."""
-    identity = jnp.eye(statistics.gram.shape[-1], dtype=variance.dtype)
-    return Natural(statistics.cross / variance[:, None], identity[None] + statistics.gram / variance[:, None, None])
+    return Natural(statistics.cross / variance[:, None], weight_precision(statistics, variance))
 
 
 def expected_transition(
