@@ -444,7 +444,8 @@ def test_a_report_has_tables_of_one_protocol_each_and_published_rows_apart(swept
     ]
     entries = {(one.dataset, one.metric): one for one in summarise(load_results(swept)) if _is_mean_p30(one)}
     first = entries["toy", "rmse"]
-    assert f"{first.mean:.3g} ± {first.sd:.3g}" in rows[0][1]
+    column = 1 + sorted({dataset for dataset, _ in entries}).index("toy")
+    assert f"{first.mean:.3g} ± {first.sd:.3g}" in rows[0][column]
     assert "published" not in text.split("published are copied")[1]
     with (swept / "summary.csv").open() as file:
         table = list(csv.DictReader(file))
@@ -456,6 +457,17 @@ def test_a_report_has_tables_of_one_protocol_each_and_published_rows_apart(swept
     assert 'src="http' not in page
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in (swept / "figures").iterdir())
     assert len(list((swept / "figures").iterdir())) == 6
+
+
+def test_the_order_of_a_report_is_not_that_in_which_cells_ended():
+    lines = [fake_line(name, 0, 1.0, dataset) for name in ("arx", "own", "ffvd") for dataset in ("furnace", "dryer")]
+    lines.insert(0, fake_line("mean", 0, 1.0, "furnace", "rolling"))
+    for several in (lines, lines[::-1]):
+        order = [one[:3] for one in summarise(several) if one.metric == "rmse"]
+        assert order == [
+            *(("p30", dataset, name) for dataset in ("dryer", "furnace") for name in ("own", "ffvd", "arx")),
+            ("rolling", "furnace", "mean"),
+        ]
 
 
 def _is_mean_p30(entry):

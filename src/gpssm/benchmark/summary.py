@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpssm.benchmark.protocols import PROTOCOLS
 from gpssm.benchmark.results import Line
+from gpssm.methods import METHODS
 
 Group = tuple[str, str, str]  # protocol, data set, method
 
@@ -33,8 +35,12 @@ def current(results: Iterable[Line]) -> list[Line]:
 
 
 def summarise(results: Iterable[Line]) -> list[Entry]:
-    """An entry for each group and metric; a group that failed altogether has one, of its RMSE."""
-    return [entry for group, lines in _grouped(current(results)).items() for entry in _entries(group, lines)]
+    """An entry for each group and metric; a group that failed altogether has one, of its RMSE.
+
+    Their order does not depend on that of the results, which is the order in which cells happened to end.
+    """
+    groups = sorted(_grouped(current(results)).items(), key=lambda item: _place(item[0]))
+    return [entry for group, lines in groups for entry in _entries(group, lines)]
 
 
 def figures(line: Line) -> dict[str, float]:
@@ -65,6 +71,13 @@ def _grouped(results: Iterable[Line]) -> dict[Group, list[Line]]:
     for line in results:
         groups[line["protocol"], line["dataset"], line["method"]].append(line)
     return groups
+
+
+def _place(group: Group) -> tuple[int, str, int, str]:
+    """Protocols as they are listed, data sets by name, methods as they are registered, after the user's own."""
+    protocol, dataset, method = group
+    rank = list(METHODS).index(method) if method in METHODS else -1
+    return list(PROTOCOLS).index(protocol), dataset, rank, method
 
 
 def _entries(group: Group, lines: list[Line]) -> list[Entry]:
