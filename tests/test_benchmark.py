@@ -29,7 +29,7 @@ from gpssm.benchmark import sweep as sweep_module
 from gpssm.benchmark.data import load_all, load_one
 from gpssm.benchmark.protocols import FreeRun, Rolling
 from gpssm.benchmark.results import FILE, append, key
-from gpssm.benchmark.summary import current, summarise
+from gpssm.benchmark.summary import current, methods_of, summarise
 from gpssm.benchmark.tables import number
 from gpssm.fit import fit
 from gpssm.methods import ARX
@@ -468,6 +468,7 @@ def test_the_order_of_a_report_is_not_that_in_which_cells_ended():
             *(("p30", dataset, name) for dataset in ("dryer", "furnace") for name in ("own", "ffvd", "arx")),
             ("rolling", "furnace", "mean"),
         ]
+        assert methods_of(summarise(several)) == ["own", "ffvd", "arx", "mean"]
 
 
 def _is_mean_p30(entry):

@@ -76,8 +76,16 @@ def _grouped(results: Iterable[Line]) -> dict[Group, list[Line]]:
 def _place(group: Group) -> tuple[int, str, int, str]:
     """Protocols as they are listed, data sets by name, methods as they are registered, after the user's own."""
     protocol, dataset, method = group
-    rank = list(METHODS).index(method) if method in METHODS else -1
-    return list(PROTOCOLS).index(protocol), dataset, rank, method
+    return list(PROTOCOLS).index(protocol), dataset, *_rank(method)
+
+
+def methods_of(entries: Iterable[Entry]) -> list[str]:
+    """The methods that have an entry, in the order of `_place`."""
+    return sorted({entry.method for entry in entries}, key=_rank)
+
+
+def _rank(method: str) -> tuple[int, str]:
+    return list(METHODS).index(method) if method in METHODS else -1, method
 
 
 def _entries(group: Group, lines: list[Line]) -> list[Entry]:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from gpssm.benchmark.published import PUBLISHED, Published
 from gpssm.benchmark.results import Line
-from gpssm.benchmark.summary import Entry
+from gpssm.benchmark.summary import Entry, methods_of
 
 Mark = Literal["", "best", "second"]
 
@@ -122,7 +122,7 @@ def _table(
     entries: Sequence[Entry], metric: str, title: str, better: Callable[[float], float] | None, protocol: str
 ) -> Table:
     datasets = list(dict.fromkeys(entry.dataset for entry in entries))
-    methods = list(dict.fromkeys(entry.method for entry in entries))
+    methods = methods_of(entries)
     at = {(one.method, one.dataset): one for one in entries if one.metric == metric or not one.seeds}
     marks = _marks([one for one in at.values() if one.metric == metric], better)
     rows = [
