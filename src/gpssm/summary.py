@@ -96,7 +96,9 @@ class Summary:
             ],
             "What to distrust": [f"- {doubt}" for doubt in self.doubts] or ["Nothing that stands out."],
         }
-        lines = [line for title, body in sections.items() for line in (title, *(f"  {line}" for line in body), "")]
+        lines = [
+            line for title, body in sections.items() for line in (title, *(f"  {line}".rstrip() for line in body), "")
+        ]
         return "\n".join(lines[:-1])
 
     def _fitted(self) -> list[str]:
@@ -131,23 +133,33 @@ class Summary:
         ]
 
     def _predictable(self) -> list[str]:
-        ahead = f"{self.free_run_steps} steps"
-        head = ("output", "spread", "noise", "process noise", "error: 1 step", ahead, "half spread", "90 % spread")
-        rows = [head, *(self._cells(one) for one in self.outputs)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        noises = ("output", "spread", "noise", "process noise")
+        errors = ("output", "error: 1 step", f"{self.free_run_steps} steps", "half spread", "90 % spread")
         return [
-            *table,
-            "Shares in brackets are of the outputs' variance for noises, of their spread for errors. The last two",
-            "columns: the steps after which a free run is as uncertain as 50 and 90 % of that spread.",
+            *_columns([noises, *map(_noises, self.outputs)]),
+            "In brackets the share of the output's variance.",
+            "",
+            *_columns([errors, *(self._errors(one) for one in self.outputs)]),
+            "In brackets the share of the spread. The last two columns: the steps after",
+            "which a free run is as uncertain as half and 90 % of the spread.",
             f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free runs.",
         ]
 
-    def _cells(self, one: OutputSummary) -> tuple[str, ...]:
-        noises = [f"{value:.3g} ({percent((value / one.spread) ** 2)})" for value in (one.noise, one.process_noise)]
+    def _errors(self, one: OutputSummary) -> tuple[str, ...]:
         errors = [f"{value:.3g} ({percent(value / one.spread)})" for value in (one.one_step_error, one.free_run_error)]
         steps = [_count(value, "step") if value else f"> {self.longest_run} steps" for value in (one.half, one.most)]
-        return one.name, f"{one.spread:.3g}", *noises, *errors, *steps
+        return one.name, *errors, *steps
+
+
+def _noises(one: OutputSummary) -> tuple[str, ...]:
+    noises = [f"{value:.3g} ({percent((value / one.spread) ** 2)})" for value in (one.noise, one.process_noise)]
+    return one.name, f"{one.spread:.3g}", *noises
+
+
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """The rows of a table, each column as wide as its longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _count(number: int, noun: str) -> str:
