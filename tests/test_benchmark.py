@@ -273,11 +273,14 @@ def cluster(tmp_path):
         )
         for command in commands
     ]
-    _until(file.is_file)
-    yield json.loads(file.read_text())["address"], processes[1:]
-    for process in reversed(processes):
-        process.kill()
-        process.wait()
+    try:
+        # The file is there before it has been written to.
+        _until(lambda: file.is_file() and file.read_text().rstrip().endswith("}"))
+        yield json.loads(file.read_text())["address"], processes[1:]
+    finally:
+        for process in reversed(processes):
+            process.kill()
+            process.wait()
 
 
 def _until(condition, seconds=60):
