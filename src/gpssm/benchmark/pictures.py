@@ -23,8 +23,13 @@ def draw_figure(entries: Sequence[Entry], protocol: str, metric: str) -> bytes:
     figure, axes = panels(rows, COLUMNS, height=height, sharey=True)
     for panel, dataset in zip(axes.flat, datasets, strict=False):
         _draw_panel(panel, [one for one in chosen if one.dataset == dataset], methods)
-        draw_axis = _draw_coverage if metric.startswith("coverage") else _draw_error
-        draw_axis(panel, protocol, metric, dataset)
+        if metric.startswith("coverage"):
+            _draw_level(panel)
+        else:
+            same = (
+                one.mean for one in PUBLISHED if (one.protocol, one.metric, one.dataset) == (protocol, metric, dataset)
+            )
+            _draw_best(panel, min(same, default=None))
     for panel in axes.flat[len(datasets) :]:
         panel.set_visible(False)
     legend(figure)
@@ -42,13 +47,13 @@ def _draw_panel(panel: Any, entries: Sequence[Entry], methods: Sequence[str]) ->
     panel.set_ylim(len(methods) - 0.5, -0.5)
 
 
-def _draw_coverage(panel: Any, protocol: str, metric: str, dataset: str) -> None:
+def _draw_level(panel: Any) -> None:
     """An axis of shares, with the level that coverage should have."""
     panel.axvline(LEVEL, color=VERMILION, linewidth=1, linestyle="--", label="as it should be")
     panel.set_xlim(0, 1.02)
 
 
-def _draw_error(panel: Any, protocol: str, metric: str, dataset: str) -> None:
+def _draw_best(panel: Any, published: float | None) -> None:
     """A logarithmic axis, since the worst method is far from the best, with the best that was published."""
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -56,6 +61,5 @@ def _draw_error(panel: Any, protocol: str, metric: str, dataset: str) -> None:
     panel.xaxis.set_major_locator(LogLocator(subs=TICKS))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter("{x:g}")
-    same = [one.mean for one in PUBLISHED if (one.protocol, one.metric, one.dataset) == (protocol, metric, dataset)]
-    if same:
-        panel.axvline(min(same), color=GREY, linewidth=1, linestyle="--", label="best published")
+    if published is not None:
+        panel.axvline(published, color=GREY, linewidth=1, linestyle="--", label="best published")

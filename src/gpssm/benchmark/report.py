@@ -70,7 +70,10 @@ def _facts(lines: Sequence[Line], left_out: int) -> list[str]:
     """What the tables are made of."""
     seeds = sorted({line["seed"] for line in lines})
     versions = {", ".join(f"{name} {version}" for name, version in line["versions"].items()) for line in lines}
-    facts = [f"{len(lines)} results, seeds {', '.join(map(str, seeds))}.", *(f"Made with {one}." for one in versions)]
+    facts = [
+        f"{len(lines)} results, seeds {', '.join(map(str, seeds))}.",
+        *(f"Made with {one}." for one in sorted(versions)),
+    ]
     if left_out:
         facts.append(f"{left_out} results of earlier settings or data under the same name are left out.")
     return facts

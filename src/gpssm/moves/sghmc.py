@@ -8,9 +8,9 @@ step n is, entry by entry,
     θ ← θ + p.
 
 The average V̂ grows longer with n. The authors' is as short as the gradient keeps its sign, so that scales follow the
-gradient, steps are largest where it is small, and the motion settles too far out: near π(θ) |∇U|, entry by entry, which
-has twice the variance on a Gaussian. States that are too hot by a constant factor make noises that are learned along
-with them larger, which lets the states spread further, without end.
+gradient, steps are largest where it is small, and the motion settles too far out: on the Gaussian of the tests with 1.7
+times the variance. States that are too hot by a constant factor make noises that are learned along with them larger,
+which lets the states spread further, without end.
 
 Some codes divide U by the number of rows and the noise's variance with it: V̂^{−½} undoes that, and their ε, such as the
 published .01, is the ε here.
