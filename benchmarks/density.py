@@ -23,13 +23,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.bases import InducingPoints
-from gpssm.kernels import SquaredExponential
-from gpssm.likelihoods import Gaussian
-from gpssm.means import Identity
-from gpssm.model import GPSSM
-from gpssm.series import Series
-from gpssm.target import log_collapsed
+from gpssm.data.series import Series
+from gpssm.model.bases import InducingPoints
+from gpssm.model.kernels import SquaredExponential
+from gpssm.model.likelihoods import Gaussian
+from gpssm.model.means import Identity
+from gpssm.model.model import GPSSM
+from gpssm.model.target import log_collapsed
 
 jax.config.update("jax_enable_x64", True)
 REPEATS = 30

@@ -28,17 +28,16 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
-from gpssm.bases import Basis, Hilbert, InducingPoints
-from gpssm.datasets import simulate
-from gpssm.datasets.base import Simulated
-from gpssm.kernels import SquaredExponential
-from gpssm.likelihoods import Gaussian
-from gpssm.loop import sample
-from gpssm.means import Identity
+from gpssm.data.datasets import Simulated, simulate
+from gpssm.fitting.loop import sample
 from gpssm.methods import METHODS
-from gpssm.model import GPSSM
-from gpssm.style import BLACK, BLUE, VERMILION, house, legend, panels, shade
-from gpssm.types import Draw
+from gpssm.model.bases import Basis, Hilbert, InducingPoints
+from gpssm.model.kernels import SquaredExponential
+from gpssm.model.likelihoods import Gaussian
+from gpssm.model.means import Identity
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw
+from gpssm.plots.style import BLACK, BLUE, VERMILION, house, legend, panels, shade
 
 jax.config.update("jax_enable_x64", True)
 

@@ -18,13 +18,13 @@ os.environ["NPROC"] = "1"  # of XLA's threads
 import jax
 import jax.numpy as jnp
 
-from gpssm.build import Parts
-from gpssm.datasets import load
-from gpssm.fit import assign_roles
+from gpssm.data.datasets import load
+from gpssm.data.scaler import Scaler
+from gpssm.data.series import Series
+from gpssm.fitting.fit import assign_roles
 from gpssm.methods import METHODS, PRSSM, VCDT
-from gpssm.methods.base import Config
-from gpssm.scaler import Scaler
-from gpssm.series import Series
+from gpssm.methods.settings import Config
+from gpssm.start.build import Parts
 
 ITERATIONS = 20
 PUBLISHED = {"ffvd-m": 239, "vgpssm": 53, "prssm": 2138, "vcdt": 3375}  # seconds for 1000, on a laptop

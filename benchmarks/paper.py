@@ -30,17 +30,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.benchmark.protocols import PROTOCOLS
-from gpssm.build import Parts
-from gpssm.chains import Chains
-from gpssm.datasets import load
-from gpssm.fit import assign_roles, fit
-from gpssm.fitted import settle
+from gpssm.bench.protocols import PROTOCOLS
+from gpssm.data.datasets import load
+from gpssm.fitting.chains import Chains
+from gpssm.fitting.fit import assign_roles, fit
 from gpssm.methods import FFVD, FFVDCM, FFVDM, Config
-from gpssm.posterior import Posterior
-from gpssm.style import BLACK, BLUE, LIGHT, LINES, VERMILION, house, legend, panels, shade
-from gpssm.target import log_collapsed
-from gpssm.types import Draw
+from gpssm.model.target import log_collapsed
+from gpssm.model.types import Draw
+from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, house, legend, panels, shade
+from gpssm.posterior.draws import absorb_optimised
+from gpssm.posterior.posterior import Posterior
+from gpssm.start.build import Parts
 
 jax.config.update("jax_enable_x64", True)
 STATE_DIM, NUM_INDUCING = 4, 100
@@ -106,7 +106,7 @@ def study_time() -> None:
             model, states = config.prepare(list(start.series), Parts(STATE_DIM, NUM_INDUCING), jax.random.key(0))
             model = assign_roles(model, "optimise")
             found = run(config, model, states, list(start.series), 1, budget // 2)
-            model, draws = settle(model, found.draws)
+            model, draws = absorb_optimised(model, found.draws)
             judged = PROTOCOLS["p30"].judge(dataclasses.replace(start, model=model, draws=draws), test, 0)
             rows.append(
                 (name, budget, f"{found.seconds:.1f}", f"{found.compilation:.1f}", f"{judged.metrics['rmse']:.3f}")

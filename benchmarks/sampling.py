@@ -27,17 +27,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.build import build_model, linear_start
-from gpssm.datasets import load, simulate
-from gpssm.diagnostics import ess_bulk
-from gpssm.examination import forecast_mean
-from gpssm.fit import fit
-from gpssm.loop import sample
+from gpssm.data.datasets import load, simulate
+from gpssm.data.scaler import Scaler
+from gpssm.fitting.fit import fit
+from gpssm.fitting.loop import sample
 from gpssm.methods import FFVD, FFVDCM, FFVDNUTS, Config
-from gpssm.posterior import Posterior
-from gpssm.scaler import Scaler
-from gpssm.target import log_collapsed
-from gpssm.whitening import unstack, whiten
+from gpssm.methods.whitening import unstack, whiten
+from gpssm.model.target import log_collapsed
+from gpssm.posterior.diagnostics import ess_bulk, forecast_mean
+from gpssm.posterior.posterior import Posterior
+from gpssm.start.build import build_model, linear_start
 
 jax.config.update("jax_enable_x64", True)
 CHAINS, HORIZON, STATE_DIM, NUM_INDUCING = 2, 30, 4, 50

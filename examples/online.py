@@ -12,7 +12,6 @@ import time
 import numpy as np
 
 import gpssm
-from gpssm.thinning import thinned
 
 HORIZON = 10
 QUICK = {"num_inducing": 8, "num_chains": 2, "num_warmup": 20, "num_draws": 10}
@@ -41,7 +40,7 @@ def main() -> None:
     series = gpssm.datasets.simulate("duffing", num_steps=120 if options.quick else 400, seed=1).series
     train, rest = series.split(len(series) - (HORIZON + 5 if options.quick else 150))
     posterior = gpssm.fit(train, state_dim=2, progress=False, **(QUICK if options.quick else {}))
-    now = follow(thinned(posterior, 100), rest)
+    now = follow(posterior.thinned(100), rest)
     print(now.forecast(HORIZON, np.zeros((HORIZON, 1))))
 
 

@@ -3,13 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.bases import Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
-from gpssm.kernels import SquaredExponential
-from gpssm.likelihoods import Gaussian
-from gpssm.linear_ssm import LinearSSM
-from gpssm.means import LinearMap
-from gpssm.model import GPSSM
-from gpssm.series import Series
+from gpssm.data.series import Series
+from gpssm.model.bases import Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
+from gpssm.model.kernels import SquaredExponential
+from gpssm.model.likelihoods import Gaussian
+from gpssm.model.means import LinearMap
+from gpssm.model.model import GPSSM
+from gpssm.start.linear_ssm import LinearSSM
 
 BASIS_NAMES = ("inducing", "hilbert", "fourier", "linear", "stacked")
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from builders import make_model, make_series
-from gpssm.scaler import Scaler
-from gpssm.series import Series
+from gpssm.data.scaler import Scaler
+from gpssm.data.series import Series
 from posteriors import make_posterior
 
 SCALER = Scaler((10.0, -3.0), (2.0, 0.5), (1.0,), (3.0,))

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from gpssm.linear_ssm import LinearSSM
-from gpssm.series import Series
+from gpssm.data.series import Series
+from gpssm.start.linear_ssm import LinearSSM
 
 
 def simulate(ssm: LinearSSM, length: int, seed: int = 0, missing: float = 0.0) -> Series:
@@ -19,4 +19,13 @@ def simulate(ssm: LinearSSM, length: int, seed: int = 0, missing: float = 0.0) -
     if missing:
         y[rng.random(y.shape) < missing] = np.nan
         y[length // 2] = np.nan
+    return Series(y, u)
+
+
+def arx_series(length=400, seed=0, noise=0.1):
+    """y_t = 1.2 y_{t−1} − 0.5 y_{t−2} + 0.8 u_{t−1} + noise."""
+    rng = np.random.default_rng(seed)
+    u, y = rng.normal(size=length), np.zeros(length)
+    for t in range(2, length):
+        y[t] = 1.2 * y[t - 1] - 0.5 * y[t - 2] + 0.8 * u[t - 1] + noise * rng.normal()
     return Series(y, u)

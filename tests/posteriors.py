@@ -5,16 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from builders import make_model, make_series
-from gpssm.fitted import Seconds
-from gpssm.posterior import Posterior
-from gpssm.scaler import Scaler
-from gpssm.types import Draw, Info
+from gpssm.data.scaler import Scaler
+from gpssm.model.types import Draw, Info
+from gpssm.posterior.draws import Seconds
+from gpssm.posterior.posterior import Posterior
 
 CHAINS, DRAWS = 2, 3
 
 
 def make_posterior(
-    model=None, raw=None, weights=None, leaves=None, scaler=None, states=None, chains=CHAINS, draws=DRAWS, cloud=None
+    model=None, raw=None, weights=None, leaves=None, scaler=None, states=None, chains=CHAINS, draws=DRAWS, current=None
 ):
     """Random weights and states unless given; every array has leading axes (chain, draw)."""
     rng = np.random.default_rng(8)
@@ -35,7 +35,7 @@ def make_posterior(
     scaled = tuple(scaler.scale(one) for one in raw)
     config = {"method": "by hand", "num_warmup": 0}
     return Posterior(
-        model, draws_of, info, info, scaled, tuple(raw), scaler, config, Seconds(0, 0, 0), seed=0, cloud=cloud
+        model, draws_of, info, info, scaled, tuple(raw), scaler, config, Seconds(0, 0, 0), seed=0, current=current
     )
 
 

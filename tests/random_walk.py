@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.fit import fit
-from gpssm.methods.base import Config, ParameterMoves, Parameters
-from gpssm.series import Series
-from gpssm.target import log_collapsed
-from gpssm.types import Draw, Info, Method
+from gpssm.data.series import Series
+from gpssm.fitting.fit import fit
+from gpssm.methods.settings import Config, ParameterMoves, Parameters
+from gpssm.model.target import log_collapsed
+from gpssm.model.types import Draw, Info, Method
 
 
 class Carry(NamedTuple):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import builders
-from gpssm.priors import InverseGamma, Normal
+from gpssm.model.priors import InverseGamma, Normal
 
 NUM_CHAINS, NUM_BATCHES = 4, 10
 

@@ -121,7 +121,7 @@ def test_every_registered_name_is_in_the_tables():
 def test_commands_exist(page):
     from typer.main import get_command
 
-    from gpssm.cli import app
+    from gpssm.cli.app import app
 
     lines = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("gpssm ")]
     for line in lines:

@@ -1,48 +1,63 @@
-"""Gaussian process state-space models: nonlinear system identification and forecasts with honest uncertainty."""
+"""Gaussian process state-space models: nonlinear system identification and forecasts with honest uncertainty.
+
+A folder is a room, and this list of them is the way of the data; a file imports from its own room and those before it:
+
+    core → data → model → start → moves → methods → posterior → fitting → evaluation → plots → report → bench → cli
+"""
 
 import importlib
+import importlib.abc
+import importlib.machinery
 import sys
-import types
+from collections.abc import Sequence
+from types import ModuleType
 
 __version__ = "0.1.0"
 
 # Public names and where they live. They load on first use: `gpssm --help` must not wait for JAX.
-_HOMES = {
-    "GPSSM": "model",
-    "Posterior": "posterior",
-    "Scaler": "scaler",
-    "Series": "series",
-    "backtest": "backtesting",
-    "build_model": "build",
-    "compare": "comparison",
-    "fit": "fit",
-    "load": "posterior",
-    "read": "readers",
-    "select": "selection",
+_NAMES = {
+    "GPSSM": "model.model",
+    "Posterior": "posterior.posterior",
+    "Scaler": "data.scaler",
+    "Series": "data.series",
+    "backtest": "evaluation.backtest",
+    "build_model": "start.build",
+    "compare": "evaluation.compare",
+    "fit": "fitting.fit",
+    "load": "posterior.posterior",
+    "read": "data.readers",
+    "select": "evaluation.select",
 }
-_MODULES = (
-    "bases",
-    "conditionals",
-    "datasets",
-    "diagnostics",
-    "kernels",
-    "likelihoods",
-    "means",
-    "methods",
-    "metrics",
-    "plots",
-    "priors",
-    "target",
-)
+# Modules that are public under a name of their own, `gpssm.kernels`, whatever room they are in.
+_MODULES = {
+    "bases": "model.bases",
+    "benchmark": "bench",
+    "build": "start.build",
+    "conditionals": "model.conditionals",
+    "datasets": "data.datasets",
+    "diagnostics": "posterior.diagnostics",
+    "kernels": "model.kernels",
+    "likelihoods": "model.likelihoods",
+    "loop": "fitting.loop",
+    "means": "model.means",
+    "methods": "methods",
+    "metrics": "evaluation.metrics",
+    "plots": "plots",
+    "priors": "model.priors",
+    "scaler": "data.scaler",
+    "series": "data.series",
+    "target": "model.target",
+    "types": "model.types",
+}
 
-__all__ = [*_HOMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_NAMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return importlib.import_module(f"gpssm.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"gpssm.{_HOMES[name]}"), name)
+        return importlib.import_module(f"gpssm.{_MODULES[name]}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"gpssm.{_NAMES[name]}"), name)
     raise AttributeError(f"gpssm has no {name!r}. It has: {', '.join(__all__)}.")
 
 
@@ -50,16 +65,20 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-class _Package(types.ModuleType):
-    """The package, in which `gpssm.fit` is the function, though importing the module of that name would hide it."""
+class _PublicModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """`from gpssm.kernels import Sum`: the module of the room, under its public name."""
 
-    @property
-    def fit(self) -> object:
-        return __getattr__("fit")
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        home = _MODULES.get(fullname.removeprefix("gpssm."))
+        moved = fullname.startswith("gpssm.") and home is not None and fullname != f"gpssm.{home}"
+        return importlib.machinery.ModuleSpec(fullname, self) if moved else None
 
-    @fit.setter
-    def fit(self, module: types.ModuleType) -> None:
-        """The import system's own assignment, to be passed over."""
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(
+            f"gpssm.{_MODULES[module.__name__.removeprefix('gpssm.')]}"
+        )
 
 
-sys.modules[__name__].__class__ = _Package
+sys.meta_path.append(_PublicModules())

@@ -1,24 +1,18 @@
 """The registry of methods: a name and a configuration with its defaults each."""
 
-from gpssm.methods.arx import ARX
-from gpssm.methods.average import Average
-from gpssm.methods.base import Config
-from gpssm.methods.base_linear import Baseline
 from gpssm.methods.exact import Exact
 from gpssm.methods.ffvd import FFVD
-from gpssm.methods.ffvd_c_m import FFVDCM
-from gpssm.methods.ffvd_m import FFVDM
+from gpssm.methods.ffvd_m import FFVDCM, FFVDM
 from gpssm.methods.ffvd_nuts import FFVDNUTS
 from gpssm.methods.ffvd_p import ParticleGibbs
 from gpssm.methods.fic_pg import FICParticleGibbs
 from gpssm.methods.igpssm import IGPSSM
-from gpssm.methods.last import Last
-from gpssm.methods.lgssm import LGSSM
+from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last
 from gpssm.methods.lstm import LSTMNetwork
 from gpssm.methods.prssm import PRSSM
 from gpssm.methods.rrank import ReducedRank
-from gpssm.methods.vcdt import VCDT
-from gpssm.methods.vcdt_factorised import VCDTFactorised
+from gpssm.methods.settings import Config
+from gpssm.methods.vcdt import VCDT, VCDTFactorised
 from gpssm.methods.vgpssm import VGPSSM
 
 METHODS: dict[str, Config] = {

@@ -19,15 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.bases import InducingPoints, parts_of
-from gpssm.build import Parts, build_model, linear_start
-from gpssm.linalg import cholesky, inverse_lower
-from gpssm.methods.base import Assumptions, Density, ParameterMoves, Parameters, States
-from gpssm.methods.base_hmc import HMCConfig, build_hmc
-from gpssm.model import GPSSM
-from gpssm.series import Series
-from gpssm.target import log_boundary
-from gpssm.types import Draw, Method
+from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.data.series import Series
+from gpssm.methods.ffvd import HMCConfig, build_hmc
+from gpssm.methods.settings import Assumptions, Density, ParameterMoves, Parameters, States
+from gpssm.model.bases import InducingPoints, parts_of
+from gpssm.model.model import GPSSM
+from gpssm.model.target import log_boundary
+from gpssm.model.types import Draw, Method
+from gpssm.start.build import Parts, build_model, linear_start
 
 MAX_ROWS = 500  # of all series together: a gradient takes a tenth of a second there, eight times that at twice as many
 

@@ -1,4 +1,10 @@
-"""`ffvd`, the default: HMC on the collapsed free-form posterior, in coordinates that make it nearly standard normal.
+"""HMC on a density of the states alone, in coordinates that make it nearly standard normal.
+
+`whitening.py` has the coordinates, `moves/hmc.py` the move, and the density is that of the method's `ParameterMoves`,
+the weights integrated out. In warm-up the whitening is refreshed a few times at the running mean of the states, since
+both states and parameters settle; the step size adapts in between. Nothing adapts afterwards.
+
+`ffvd`, the default: HMC on the collapsed free-form posterior, in coordinates that make it nearly standard normal.
 
     log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log ∫ (transitions | v_d) N(v_d; 0, I) dv_d
 
@@ -6,12 +12,141 @@ Weights are integrated out, so only states are moved, and drawn exactly given th
 An iteration is a move of the states (`base_hmc.py`) and then the parameters' moves (`base.py`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from gpssm.methods.base import ParameterMoves, States
-from gpssm.methods.base_hmc import HMCConfig, build_hmc
-from gpssm.model import GPSSM
-from gpssm.types import Method
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.data.series import Series
+from gpssm.methods.settings import Config, ParameterMoves, Parameters, States
+from gpssm.methods.whitening import Whitening, stack, unstack, whiten
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw, Info, Method
+from gpssm.moves import dual_averaging, hmc
+from gpssm.moves.dual_averaging import StepSize
+
+MEMORY = 4  # paths over which the curvature is averaged
+REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
+FIRST_STEP = 0.1
+# The noises go on moving after the warm-up, and with them the stiffest curvature: a share of the moves takes a small
+# step, so that a chain gets out of places where the adapted step is too large.
+CAUTION, SMALL = 0.2, 0.25
+
+# The model whose log q*(x) the coordinates follow, from the present model at a path. It may be another than that of the
+# density: coordinates change how fast chains mix, not what they draw from.
+Metric = Callable[[GPSSM, States, list[Series]], GPSSM]
+
+
+@dataclass(frozen=True)
+class HMCConfig(Config):
+    """Settings of HMC in whitened coordinates.
+
+    :param num_leapfrog: steps of one trajectory.
+    :param rank: soft directions whose curvature is measured.
+    :param target_acceptance: what the step size aims at.
+    """
+
+    num_warmup: int = 400
+    num_draws: int = 250
+    thin: int = 2
+    num_leapfrog: int = 5
+    rank: int = 40
+    target_acceptance: float = 0.7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.num_leapfrog, self.rank) < 1:
+            raise ValueError(f"num_leapfrog and rank must be at least 1, got {self.num_leapfrog} and {self.rank}.")
+        if not 0 < self.target_acceptance < 1:
+            raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}.")
+
+
+class Carry(NamedTuple):
+    """What the next iteration needs. `mean` and `memory` collect paths for the next refresh of the whitening."""
+
+    states: Float[Array, "N Dx"]
+    parameters: Parameters
+    whitening: Whitening
+    step: StepSize
+    mean: Float[Array, "N Dx"]
+    seen: Float[Array, ""]
+    memory: Float[Array, "K N Dx"]
+    iteration: Array
+
+
+def build_hmc(
+    config: HMCConfig,
+    moves: ParameterMoves,
+    start: States,
+    metric: Metric = lambda model, states, series: model,
+) -> Method:
+    """The three functions of a method that samples `moves.density` over the states, started at these states."""
+    refreshes = jnp.asarray(np.unique([int(share * config.num_warmup) for share in REFRESHES]))
+
+    def coordinates(
+        key: PRNGKeyArray, parameters: Parameters, centre: Array, samples: Array, series: list[Series]
+    ) -> Whitening:
+        model = metric(moves.apply(parameters), unstack(centre, series), series)
+        return whiten(key, model, centre, samples, series, config.rank)
+
+    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+        states, parameters = stack(tuple(jnp.asarray(path) for path in start)), moves.init()
+        memory = jnp.broadcast_to(states[None], (MEMORY, *states.shape))
+        whitening = coordinates(key, parameters, states, memory[:1], series)
+        step, zero = dual_averaging.start(FIRST_STEP), jnp.zeros(())
+        return Carry(states, parameters, whitening, step, jnp.zeros_like(states), zero, memory, jnp.asarray(0))
+
+    def refresh(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
+        whitening = coordinates(key, carry.parameters, carry.mean, carry.memory, series)
+        step = dual_averaging.start(jnp.exp(carry.step.log_average))
+        return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
+
+    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+        whiten_key, size_key, move_key, parameter_key = jax.random.split(key, 4)
+        due = jnp.any(carry.iteration == refreshes) & (carry.seen > 0)
+        carry = jax.lax.cond(due, lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
+        current, adapting = moves.apply(carry.parameters), carry.iteration < config.num_warmup
+
+        def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
+            return moves.density(unstack(carry.whitening.to_states(position), series), series)(current)
+
+        cautious = jax.random.uniform(size_key) < CAUTION
+        settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
+        size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
+        point = hmc.evaluate(log_density, carry.whitening.to_position(carry.states))
+        point, outcome = hmc.move(move_key, point, log_density, size, config.num_leapfrog)
+        states = carry.whitening.to_states(point.position)
+        parameters = moves.update(parameter_key, carry.parameters, unstack(states, series), carry.iteration, series)
+        info = Info(
+            point.value, outcome.acceptance, outcome.divergent, outcome.energy, jnp.asarray(config.num_leapfrog + 1.0)
+        )
+        carry = carry._replace(states=states, parameters=parameters, iteration=carry.iteration + 1)
+        return jax.lax.cond(adapting, lambda c: _adapt(config, c, outcome.acceptance), lambda c: c, carry), info
+
+    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+        paths = unstack(carry.states, series)
+        return Draw(paths, moves.draw_weights(key, carry.parameters, paths, series), carry.parameters.leaves)
+
+    return Method(init, step, draw)
+
+
+def _adapt(config: HMCConfig, carry: Carry, acceptance: Float[Array, ""]) -> Carry:
+    """Step size, running mean, and a memory of paths spread over the time since the last refresh."""
+    count = carry.seen + 1
+    slot = jnp.astype(carry.seen, int) % (MEMORY * 5)
+    keep = (slot % 5 == 0)[None, None]
+    place = slot // 5
+    memory = carry.memory.at[place].set(jnp.where(keep, carry.states, carry.memory[place]))
+    return carry._replace(
+        step=dual_averaging.update(carry.step, acceptance, config.target_acceptance),
+        mean=carry.mean + (carry.states - carry.mean) / count,
+        seen=count,
+        memory=memory,
+    )
 
 
 @dataclass(frozen=True)

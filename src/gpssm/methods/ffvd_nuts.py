@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.methods.base import Config, ParameterMoves, Parameters, States
-from gpssm.model import GPSSM
+from gpssm.data.series import Series
+from gpssm.methods.settings import Config, ParameterMoves, Parameters, States
+from gpssm.model.model import GPSSM
+from gpssm.model.target import log_collapsed, log_target
+from gpssm.model.types import Draw, Info, Method
 from gpssm.moves import dual_averaging
 from gpssm.moves.dual_averaging import StepSize
-from gpssm.series import Series
-from gpssm.target import log_collapsed, log_target
-from gpssm.types import Draw, Info, Method
 
 Target = Literal["collapsed", "joint"]
 

@@ -19,14 +19,13 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.methods.base import ParameterMoves, Parameters, States
-from gpssm.methods.base_particles import ParticleConfig, build_gibbs, guide
-from gpssm.methods.base_predictive import PredictiveMoves
-from gpssm.model import GPSSM
+from gpssm.data.series import Series
+from gpssm.methods.particle_gibbs import ParticleConfig, PredictiveMoves, build_gibbs, guide
+from gpssm.methods.settings import ParameterMoves, Parameters, States
+from gpssm.model.model import GPSSM
+from gpssm.model.target import feynman_kac, feynman_kac_predictive
+from gpssm.model.types import FeynmanKac, Method
 from gpssm.moves import csmc
-from gpssm.series import Series
-from gpssm.target import feynman_kac, feynman_kac_predictive
-from gpssm.types import FeynmanKac, Method
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.methods.base import Assumptions, Parameters, States
-from gpssm.methods.base_particles import ParticleConfig, build_gibbs, guide
-from gpssm.methods.base_predictive import PredictiveMoves, scaled_statistics
-from gpssm.model import GPSSM, Transition
+from gpssm.data.series import Series
+from gpssm.methods.particle_gibbs import ParticleConfig, PredictiveMoves, build_gibbs, guide, scaled_statistics
+from gpssm.methods.settings import Assumptions, Parameters, States
+from gpssm.model.model import GPSSM, Transition
+from gpssm.model.types import FeynmanKac, Method
 from gpssm.moves import beliefs
 from gpssm.moves.beliefs import Lineage, Look
-from gpssm.series import Series
-from gpssm.types import FeynmanKac, Method
 
 
 @dataclass(frozen=True)

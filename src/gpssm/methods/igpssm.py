@@ -21,23 +21,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from gpssm.methods.base import Assumptions, States
-from gpssm.methods.base_rollout import (
+from gpssm.data.series import Series
+from gpssm.methods.settings import Assumptions, States
+from gpssm.methods.variational import (
     Batch,
+    Family,
     Rolled,
     StartLaw,
+    Variational,
     WeightLaw,
+    build_variational,
     cut,
     divergence_given_function,
     join,
     marginal,
     path_bound,
+    readable,
     take,
 )
-from gpssm.methods.base_variational import Family, Variational, build_variational, readable
-from gpssm.model import GPSSM
-from gpssm.series import Series
-from gpssm.types import Method
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Method
 
 START_STD = 0.1  # of x₀ before anything is learned
 NARROW = 0.2  # the standard deviation of a step then, as a share of the process noise

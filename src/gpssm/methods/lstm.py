@@ -21,17 +21,17 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from gpssm.bases import RandomFourier
-from gpssm.build import Parts
-from gpssm.kernels import make_kernel
-from gpssm.likelihoods import Gaussian, observed
-from gpssm.linalg import log_normal
-from gpssm.means import LSTM
-from gpssm.methods.base import Assumptions, Config, States
-from gpssm.methods.base_linear import NO_NOISE, stay
-from gpssm.model import GPSSM
-from gpssm.series import Series
-from gpssm.types import Draw, Method
+from gpssm.core.linalg import log_normal
+from gpssm.data.series import Series
+from gpssm.methods.linear import NO_NOISE, stay
+from gpssm.methods.settings import Assumptions, Config, States
+from gpssm.model.bases import RandomFourier
+from gpssm.model.kernels import make_kernel
+from gpssm.model.likelihoods import Gaussian, observed
+from gpssm.model.means import LSTM
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw, Method
+from gpssm.start.build import Parts
 
 HELD_OUT = 0.2  # of each series, at its end
 LARGEST = 1.0  # norm of a gradient: longer ones are cut

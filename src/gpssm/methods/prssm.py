@@ -19,27 +19,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.linalg import solve_positive
-from gpssm.methods.base import Assumptions, States
-from gpssm.methods.base_rollout import (
+from gpssm.core.linalg import solve_positive
+from gpssm.data.series import Series
+from gpssm.methods.settings import Assumptions, States
+from gpssm.methods.variational import (
     Batch,
     Conditional,
+    Family,
     Moments,
     StartLaw,
+    Variational,
     WeightLaw,
+    build_variational,
     cut,
     given,
     join,
     marginal,
     path_bound,
+    readable,
     roll,
     take,
     windows,
 )
-from gpssm.methods.base_variational import Family, Variational, build_variational, readable
-from gpssm.model import GPSSM
-from gpssm.series import Series
-from gpssm.types import Method
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Method
 
 LOOK = 16  # rows that the recognition net sees
 CHANNELS, SPAN = 16, 5  # of its convolutions

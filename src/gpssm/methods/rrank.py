@@ -20,18 +20,18 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.bases import Hilbert, LinearFeatures, RandomFourier, parts_of
-from gpssm.build import Parts
-from gpssm.conditionals import draw_gaussian, draw_noise
-from gpssm.linalg import cholesky, inverse_lower
-from gpssm.methods.base import Assumptions, Density, ParameterMoves, Parameters, States
-from gpssm.methods.base_particles import ParticleConfig, build_gibbs, guide
-from gpssm.model import GPSSM
+from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.data.series import Series
+from gpssm.methods.particle_gibbs import ParticleConfig, build_gibbs, guide
+from gpssm.methods.settings import Assumptions, Density, ParameterMoves, Parameters, States
+from gpssm.model.bases import Hilbert, LinearFeatures, RandomFourier, parts_of
+from gpssm.model.conditionals import draw_gaussian, draw_noise
+from gpssm.model.model import GPSSM
+from gpssm.model.priors import InverseGamma, Prior
+from gpssm.model.target import feynman_kac, log_boundary, transition_statistics
+from gpssm.model.types import GaussianWeights, Method, NoiseConditional
 from gpssm.moves import csmc, dual_averaging
-from gpssm.priors import InverseGamma, Prior
-from gpssm.series import Series
-from gpssm.target import feynman_kac, log_boundary, transition_statistics
-from gpssm.types import GaussianWeights, Method, NoiseConditional
+from gpssm.start.build import Parts
 
 NOISE = "log_process_std"
 WALKS = 5  # Metropolis steps in each iteration

@@ -1,4 +1,12 @@
-"""VCDT (Ialongo et al. 2019): states that depend on the weights, with a conditioner of free parameters at every step.
+"""What VCDT and its factorised start share: a conditioner with free parameters at every step.
+
+    coupled:     v ~ q(v) once a path,  f | v ~ N(m + A v, B),          x_{t+1} | f ~ N(F_t f + g_t, S_t)
+    factorised:  f ~ N(m + A·mean, B + A L Lᵀ Aᵀ) at each step,         the same law of x_{t+1}, but independent of v
+
+with F and S diagonal. Both have the same q(x_{t+1} | x_t) where the weights are certain; their KL_t differs: coupled,
+x_{t+1} is tied to the f it came from; factorised, it is compared with an f that is independent of it.
+
+VCDT (Ialongo et al. 2019): states that depend on the weights, with a conditioner of free parameters at every step.
 
     q(x, v) = q(v) q(x₀) Π_t q(x_{t+1} | x_t, v),   x_{t+1} ~ N(F_t (m + A v) + g_t, S_t + F_t B F_t)
     ELBO = Σ_t E log p(y_t | x_{t+1}) − Σ_t KL_t − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
@@ -7,21 +15,181 @@
 v is drawn once a path, F and S are diagonal. The first part of the warm-up climbs the bound of the factorised model
 (`vcdt-factorised`), which has the same parameters. What deviates from the paper: everything starts from a linear fit,
 F, g and S from its smoothing distribution in place of F = 1, g = 0, S = Q.
+
+The factorised start of VCDT (Ialongo et al. 2019): its conditioner with the weights integrated out.
+
+    q(x, v) = q(v) q(x₀) Π_t q(x_{t+1} | x_t),   x_{t+1} ~ N(F_t f̄ + g_t, V_t)
+    KL_t = E_f KL[ N(F f̄ + g, V) ‖ N(f, Q) ] = ½ { (V + ((F − 1) f̄ + g)² + Var f) / Q − 1 + log Q/V }
+
+with f̄ = m + A·mean, Var f = B + A L Lᵀ Aᵀ and V = S + F² Var f: states and weights are independent. F, g and S are free
+at every step, diagonal, and start as those of `vcdt` do.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.methods.base import Assumptions, States
-from gpssm.methods.base_rollout import WeightLaw, given
-from gpssm.methods.base_variational import Family, Variational, build_variational
-from gpssm.methods.base_vcdt import Paths, Trajectories
-from gpssm.model import GPSSM
-from gpssm.series import Series
-from gpssm.types import Method
+from gpssm.core.linalg import BlockTridiagonal, block_cholesky
+from gpssm.data.series import Series
+from gpssm.methods.settings import Assumptions, States
+from gpssm.methods.variational import (
+    Conditional,
+    Conditioner,
+    Family,
+    Function,
+    Moments,
+    Rolled,
+    StartLaw,
+    Variational,
+    WeightLaw,
+    build_variational,
+    cut,
+    divergence_given_function,
+    given,
+    join,
+    marginal,
+    path_bound,
+    roll,
+    take,
+)
+from gpssm.methods.whitening import linearise, stack, unstack
+from gpssm.model.model import GPSSM
+from gpssm.model.target import weights_given_states
+from gpssm.model.types import Method
+
+
+class Free(NamedTuple):
+    """(F_t, how far the mean is from its place at the start, log S_t^½) of T steps of P series."""
+
+    slope: Float[Array, "T P Dx"]
+    shift: Float[Array, "T P Dx"]
+    log_std: Float[Array, "T P Dx"]
+
+
+class Anchor(NamedTuple):
+    """f and x_{t+1} along the path of the start, and S_t^½ there; they stay as they are.
+
+    F f + g is written as F (f − function) + state + std · shift: then a change of F does not move the mean path, and
+    steps of one size suit states that are known well and states that are not.
+    """
+
+    function: Float[Array, "T P Dx"]
+    state: Float[Array, "T P Dx"]
+    std: Float[Array, "T P Dx"]
+
+
+class Law(NamedTuple):
+    """q(x_{t+1} | f) of every step; beyond the end of a series it has no effect."""
+
+    steps: Free
+    anchor: Anchor
+
+
+class Paths(NamedTuple):
+    """q(x₀) of each series, and the law of its steps."""
+
+    start: StartLaw
+    law: Law
+
+
+def tied(now: Law, x: Float[Array, "N Dx"], f: Moments, variance: Float[Array, "1 Dx"]) -> Conditional:
+    """x_{t+1} ~ N(F f + g, S) of f ~ N(f̄, B):  KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ]."""
+    (slope, shift, log_std), anchor = now.steps, now.anchor
+    mean, noise = slope * (f.mean - anchor.function) + anchor.state + anchor.std * shift, jnp.exp(2 * log_std)
+    divergence = divergence_given_function(mean - f.mean, slope, noise, f.variance, variance)
+    return Conditional(mean, noise + slope**2 * f.variance, divergence)
+
+
+def apart(now: Law, x: Float[Array, "N Dx"], f: Moments, variance: Float[Array, "1 Dx"]) -> Conditional:
+    """The same law of x_{t+1}, N(F f̄ + g, V) with V = S + F² Var f:  KL_t = E_f KL[ N(F f̄ + g, V) ‖ N(f, Q) ]."""
+    law = tied(now, x, f, variance)
+    divergence = divergence_given_function(law.mean - f.mean, 0.0, law.variance, f.variance, variance)
+    return law._replace(divergence=divergence)
+
+
+class Trajectories(NamedTuple):
+    """Whole series from these states, with so many sample paths for each estimate of a bound."""
+
+    states: States
+    num_samples: int
+
+    @property
+    def lengths(self) -> list[int]:
+        """Rows of each series."""
+        return [len(path) - 1 for path in self.states]
+
+    def start(self, key: PRNGKeyArray, model: GPSSM, series: list[Series]) -> Paths:
+        """The paths around these states: the law of x_{t+1} given x_t and all later outputs, linearised there.
+
+        Its precision is K_t = Q⁻¹ + what later rows tell, which comes from eliminating states from the last one on. The
+        best diagonal S and F for it are S = 1 / diag K and F = S / Q, and g makes these states the mean path.
+        """
+        precision = linearise(model, stack(self.states), series).precision
+        backward = BlockTridiagonal(precision.diagonal[::-1], precision.lower[::-1].mT)
+        information = jnp.sum(block_cholesky(backward).diagonal[::-1] ** 2, -1)
+        weights = weights_given_states(model, self.states, series).mean
+        transition, variance = model.transition(), model.process_variance[None]
+        starts, steps = [], []
+        for path, one, known in zip(self.states, series, unstack(information, series), strict=True):
+            function = transition(path[:-1], jnp.asarray(one.u, path.dtype)).given(weights)
+            std = known[1:] ** -0.5
+            rows = (std**2 / variance, jnp.zeros_like(std), jnp.log(std), function, path[1:], std)
+            steps.append([jnp.pad(part, ((0, max(self.lengths) - len(one)), (0, 0))) for part in rows])
+            starts.append((path[0], -0.5 * jnp.log(known[0])))
+        parts = [jnp.stack(part, 1) for part in zip(*steps, strict=True)]
+        start = StartLaw(*(jnp.stack(part) for part in zip(*starts, strict=True)))
+        return Paths(start, Law(Free(*parts[:3]), Anchor(*parts[3:])))
+
+    def coupled(
+        self, key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series]
+    ) -> Float[Array, ""]:
+        """The bound with weights drawn once a path; the series of one sample share them."""
+        weights_key, path_key = jax.random.split(key)
+        v = jnp.tile(weights.draw(weights_key, self.num_samples), (1, len(series), 1))
+        return self._bound(path_key, model, given(v), tied, paths, series) - weights.divergence()
+
+    def factorised(
+        self, key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series]
+    ) -> Float[Array, ""]:
+        """The bound with the weights integrated out at each step, states and weights independent."""
+        return self._bound(key, model, marginal(weights), apart, paths, series) - weights.divergence()
+
+    def draw(
+        self, key: PRNGKeyArray, model: GPSSM, function: Function, paths: Paths, series: list[Series]
+    ) -> tuple[Float[Array, "_ Dx"], ...]:
+        """One path for each series."""
+        rolled = self._roll(key, model, function, tied, paths, series, 1)
+        return join(rolled.states, cut(self.lengths, None), self.lengths)
+
+    def _bound(
+        self,
+        key: PRNGKeyArray,
+        model: GPSSM,
+        function: Function,
+        conditioner: Conditioner,
+        paths: Paths,
+        series: list[Series],
+    ) -> Float[Array, ""]:
+        rolled = self._roll(key, model, function, conditioner, paths, series, self.num_samples)
+        return path_bound(model, rolled, paths.start, take(series, cut(self.lengths, None)))
+
+    def _roll(
+        self,
+        key: PRNGKeyArray,
+        model: GPSSM,
+        function: Function,
+        conditioner: Conditioner,
+        paths: Paths,
+        series: list[Series],
+        count: int,
+    ) -> Rolled:
+        start_key, path_key = jax.random.split(key)
+        batch, start = take(series, cut(self.lengths, None)), paths.start.draw(start_key, count)
+        law = paths.law._replace(anchor=jax.lax.stop_gradient(paths.law.anchor))
+        return roll(path_key, model, function, conditioner, start, batch.u, law)
 
 
 @dataclass(frozen=True)
@@ -62,5 +230,36 @@ class VCDT(Variational):
             series: list[Series],
         ) -> States:
             return paths_of.draw(key, model, given(v[:, None, :]), paths, series)
+
+        return build_variational(self, model, states, Family(paths_of.start, bound, draw))
+
+
+@dataclass(frozen=True)
+class VCDTFactorised(Variational):
+    """Settings of the factorised model; `Variational` has them all."""
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)")
+
+    num_warmup: int = 600
+    learning_rate: float = 0.03
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The method for a model, its paths around these states at the start."""
+        paths_of = Trajectories(states, self.num_samples)
+
+        def bound(
+            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series], _: Array
+        ) -> Float[Array, ""]:
+            return paths_of.factorised(key, model, weights, paths, series)
+
+        def draw(
+            key: PRNGKeyArray,
+            model: GPSSM,
+            weights: WeightLaw,
+            _: Float[Array, "Dx M"],
+            paths: Paths,
+            series: list[Series],
+        ) -> States:
+            return paths_of.draw(key, model, marginal(weights), paths, series)
 
         return build_variational(self, model, states, Family(paths_of.start, bound, draw))

@@ -21,15 +21,15 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.conditionals import draw_gaussian
-from gpssm.linalg import cholesky, inverse_lower, solve_positive
-from gpssm.methods.base import Assumptions, States
-from gpssm.methods.base_particles import ParticleConfig, guide, info
-from gpssm.model import GPSSM
+from gpssm.core.linalg import cholesky, inverse_lower, solve_positive
+from gpssm.data.series import Series
+from gpssm.methods.particle_gibbs import ParticleConfig, guide, info
+from gpssm.methods.settings import Assumptions, States
+from gpssm.model.conditionals import draw_gaussian
+from gpssm.model.model import GPSSM
+from gpssm.model.target import log_boundary, transition_statistics, weight_precision, weights_given_states
+from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
 from gpssm.moves import csmc
-from gpssm.series import Series
-from gpssm.target import log_boundary, transition_statistics, weight_precision, weights_given_states
-from gpssm.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
 
 SETTLING = 10  # one part in so many of the warm-up is for chains to part from each other, when all has been learned
 # The step of the natural gradient: large at first, then falling like 1/k, so that averages forget the early paths.

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from gpssm.linalg import cholesky, gram, inverse_lower, log_normal
+from gpssm.core.linalg import cholesky, gram, inverse_lower, log_normal
 
 
 class Look(NamedTuple):

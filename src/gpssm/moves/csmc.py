@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from gpssm.linalg import log_normal
-from gpssm.types import FeynmanKac
+from gpssm.core.linalg import log_normal
+from gpssm.model.types import FeynmanKac
 
 Ancestry = Literal["backward", "ancestor", "trace"]
 

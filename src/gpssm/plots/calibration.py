@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from gpssm.alignment import aligned
-from gpssm.forecast import LEVELS, Forecast
-from gpssm.metrics import pit
-from gpssm.style import BLUE, GREY, LIGHT, LINES, MARKERS, house, legend, panels
+from gpssm.data.align import aligned
+from gpssm.evaluation.metrics import pit
+from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, MARKERS, house, legend, panels
+from gpssm.posterior.forecast import LEVELS, Forecast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.examination import diagnose
-from gpssm.fitted import Fitted
-from gpssm.plots.base import plain
-from gpssm.style import BLUE, GREY, LIGHT, ORANGE, VERMILION, house, legend, panels, say
+from gpssm.plots.quantities import plain
+from gpssm.plots.style import BLUE, GREY, LIGHT, ORANGE, VERMILION, house, legend, panels, say
+from gpssm.posterior.diagnostics import diagnose
+from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ SMALLEST = 1e-3  # distance of R-hat from 1 that is drawn
 
 
 @house()
-def plot_ess(posterior: Fitted) -> "Figure":
+def plot_ess(posterior: Posterior) -> "Figure":
     """Effective sample sizes and R-hat of each group of quantities in `Posterior.diagnostics`, at their worst.
 
     The dashed line is at 100 effective draws a chain, the dotted at all draws kept. R-hat should lie in the shade below

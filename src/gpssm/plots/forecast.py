@@ -5,13 +5,47 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.forecast import LEVELS, SOME, Forecast
-from gpssm.style import GREY, LIGHT, house, legend
+from gpssm.data.align import aligned
+from gpssm.plots.style import BLACK, BLUE, DOTTED, GREY, LIGHT, draw, house, legend, panels, shade, time_axis
+from gpssm.posterior.forecast import LEVELS, SOME, Forecast
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOVEL = 0.5  # share of the prior variance of f that the data leave open, from which a step is marked
+
+
+@house()
+def plot_fan(
+    forecast: Forecast, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None
+) -> "Figure":
+    """A fan of intervals around the median, one panel an output: see `Forecast.plot`."""
+    width = len(forecast.outputs)
+    axes = np.ravel(panels(width, height=2.1, sharex=True)[1] if ax is None else ax)
+    if len(axes) != width:
+        raise ValueError(f"ax must hold one pair of axes an output, {width} in all; got {len(axes)}")
+    times = forecast.steps * (forecast.dt or 1)
+    before = np.zeros((0, width)) if history is None else aligned(history, forecast.outputs, "y")
+    before = before[-2 * forecast.horizon :]
+    earlier, name = time_axis(len(before), forecast.dt, forecast.start - len(before))
+    happened = None if actual is None else forecast.rows_of(actual)
+    bands = [(level, *forecast.interval(level)) for level in sorted(levels, reverse=True)]
+    for j, panel in enumerate(axes):
+        if history is not None:
+            draw(panel, earlier, before[:, j], color=GREY, label="history")
+        for rank, (level, low, high) in enumerate(bands):
+            alpha = min(0.2 + 0.15 * rank, 0.6)
+            shade(panel, times, low[:, j], high[:, j], alpha=alpha, label=f"{100 * level:g} %")
+        draw(panel, times, forecast.median[:, j], color=BLUE, label="median")
+        if happened is not None:
+            draw(panel, times, happened[:, j], color=BLACK, label="actual", **DOTTED)
+        panel.set_ylabel(forecast.outputs[j])
+    axes[-1].set_xlabel(name)
+    if ax is None:
+        legend(axes[0].figure)
+    else:
+        axes[0].legend()
+    return axes[0].figure
 
 
 @house()
@@ -23,7 +57,7 @@ def plot_forecast(
     Grey behind the fan: more than 5 % of the paths had left the region the model knows. Crosses along the bottom: f is
     mostly prior there, as the paths are far from all training data.
     """
-    figure = forecast.plot(actual, history, levels)
+    figure = plot_fan(forecast, actual, history, levels)
     trust = forecast.diagnostics
     if trust is not None:
         times = forecast.steps * (forecast.dt or 1)

@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from gpssm.fitted import Fitted
-from gpssm.plots.base import plain
-from gpssm.runtime import numerical
-from gpssm.style import BLUE, GREY, LIGHT, LINES, VERMILION, house, legend, panels, say
+from gpssm.core.runtime import in_double_precision
+from gpssm.plots.quantities import plain
+from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, VERMILION, house, legend, panels, say
+from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ GRID = 200
 
 
 @house()
-def plot_parameters(posterior: Fitted) -> "Figure":
+def plot_parameters(posterior: Posterior) -> "Figure":
     """Prior and posterior of each parameter that was learned, a panel each, a line each entry; scaled units.
 
     Sampled parameters have a density; of those that were optimised there is a tick at each entry's value. Logarithms
@@ -52,8 +52,8 @@ def plot_parameters(posterior: Fitted) -> "Figure":
     return figure
 
 
-@numerical
-def _prior_draws(posterior: Fitted, name: str) -> Float[np.ndarray, " n"]:
+@in_double_precision
+def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
     """Draws from the prior of all entries together."""
     shape = posterior.model.leaves()[name].shape
     number = max(SAMPLES // max(int(np.prod(shape)), 1), 200)

@@ -6,12 +6,11 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special, stats
 
-from gpssm.fitted import Fitted
-from gpssm.metrics import pit
-from gpssm.prediction import predict
-from gpssm.rollout import pick_series
-from gpssm.series import Series
-from gpssm.style import BLUE, GREY, LIGHT, VERMILION, extremes, house, panels, time_axis
+from gpssm.data.series import Series
+from gpssm.evaluation.metrics import pit
+from gpssm.plots.style import BLUE, GREY, LIGHT, VERMILION, extremes, house, panels, time_axis
+from gpssm.posterior.conditioning import predict
+from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +29,7 @@ class Test(NamedTuple):
 
 
 @house()
-def plot_residuals(posterior: Fitted, index: int = 0, num_paths: int = 300, rows: int = 1000) -> "Figure":
+def plot_residuals(posterior: Posterior, index: int = 0, num_paths: int = 300, rows: int = 1000) -> "Figure":
     """One-step-ahead residuals of training series `index`, their auto-correlation and their correlation with controls.
 
         e_t = Φ⁻¹( P(Y_t ≤ y_t | y_1, …, y_{t−1}, u_1, …, u_t) )
@@ -44,7 +43,7 @@ def plot_residuals(posterior: Fitted, index: int = 0, num_paths: int = 300, rows
     :param num_paths: from which the probabilities are found; residuals cannot exceed about Φ⁻¹(1 − 1/(2 num_paths)).
     :param rows: of the series that are looked at, from the first one on.
     """
-    series = pick_series(posterior, index)[:rows]
+    series = posterior.training_series(index)[:rows]
     found = standardised_residuals(posterior, series, num_paths)
     number = min(series.input_dim, INPUTS)
     figure, axes = panels(
@@ -68,7 +67,7 @@ def plot_residuals(posterior: Fitted, index: int = 0, num_paths: int = 300, rows
 
 
 def standardised_residuals(
-    posterior: Fitted, series: Series, num_paths: int = 300, seed: int = 0
+    posterior: Posterior, series: Series, num_paths: int = 300, seed: int = 0
 ) -> Float[np.ndarray, "T Dy"]:
     """e_t of `plot_residuals` along a series as a new experiment; NaN where the output is missing."""
     forecast = predict(posterior, series, steps=1, new_experiment=True, num_paths=num_paths, seed=seed)

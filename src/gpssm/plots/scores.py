@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.style import BLUE, FULL, GREY, HALF, VERMILION, house, panels
+from gpssm.plots.style import BLUE, FULL, GREY, HALF, VERMILION, house, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

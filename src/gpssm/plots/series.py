@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.series import Series, as_list
-from gpssm.style import BLUE, GREEN, GREY, LIGHT, VERMILION, draw, house, legend, panels, time_axis
+from gpssm.data.series import Series, as_list
+from gpssm.plots.style import BLUE, GREEN, GREY, LIGHT, VERMILION, draw, house, legend, panels, time_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,13 +4,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpssm.fitted import Fitted
-from gpssm.forecast import Forecast
-from gpssm.likelihoods import Custom
-from gpssm.plots.base import LEVEL
-from gpssm.rollout import pick_series
-from gpssm.smoothing import smooth
-from gpssm.style import BLACK, BLUE, VERMILION, draw, extremes, house, legend, panels, shade, time_axis
+from gpssm.model.likelihoods import Custom
+from gpssm.plots.quantities import LEVEL
+from gpssm.plots.style import BLACK, BLUE, VERMILION, draw, extremes, house, legend, panels, shade, time_axis
+from gpssm.posterior.explore import smooth
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 
 
 @house()
-def plot_smoothed(posterior: Fitted, index: int = 0) -> "Figure":
+def plot_smoothed(posterior: Posterior, index: int = 0) -> "Figure":
     """Outputs of training series `index`: data, median and 90 % bands of E[y_t | x_{t+1}] and, lighter, of y_t itself.
 
     About nine in ten of the data should lie in the lighter band. Missing entries are shown as filled in, each with the
     90 % interval of what it may have been.
     """
-    series = pick_series(posterior, index)
+    series = posterior.training_series(index)
     outputs = smooth(posterior, index).outputs
     samples = not (isinstance(posterior.model.likelihood, Custom) and posterior.model.likelihood.sampler is None)
     observed = smooth(posterior, index, noise=True).outputs if samples else outputs

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpssm.fitted import Fitted
-from gpssm.plots.base import LEVEL
-from gpssm.rollout import pick_series
-from gpssm.style import LINES, draw, house, legend, panels, shade, time_axis
+from gpssm.plots.quantities import LEVEL
+from gpssm.plots.style import LINES, draw, house, legend, panels, shade, time_axis
+from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,13 +15,13 @@ STATES, CHAINS = 8, 4  # at most
 
 
 @house()
-def plot_states(posterior: Fitted, index: int = 0) -> "Figure":
+def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
     """The states x₀..x_T of training series `index` in scaled units: median and 90 % band, a colour each chain.
 
     States are identified only up to a change of coordinates, in which chains may differ: where they do, the lines part
     company here while the outputs of `plot_smoothed` agree. At most eight states and four chains are drawn.
     """
-    series, states = pick_series(posterior, index), np.asarray(posterior.draws.states[index])
+    series, states = posterior.training_series(index), np.asarray(posterior.draws.states[index])
     shown = min(states.shape[-1], STATES)
     figure, axes = panels(shown, height=1.15, sharex=True)
     # x_t is known from y_{t−1} on: it stands where the output it emits does, and x₀ one step before all.

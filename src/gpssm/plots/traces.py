@@ -6,10 +6,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from gpssm.diagnostics import rhat
-from gpssm.fitted import Fitted
-from gpssm.plots.base import plain, quantities
-from gpssm.style import LIGHT, LINES, draw, house, legend, panels, say
+from gpssm.plots.quantities import plain, quantities
+from gpssm.plots.style import LIGHT, LINES, draw, house, legend, panels, say
+from gpssm.posterior.diagnostics import rhat
+from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ BINS = 20
 
 
 @house()
-def plot_traces(posterior: Fitted) -> "Figure":
+def plot_traces(posterior: Posterior) -> "Figure":
     """Traces and rank histograms, a line each chain, of the log target and of the parameters of the largest R-hat.
 
     Traces should look alike and wander over their whole range quickly. Ranks are over all chains together: where all

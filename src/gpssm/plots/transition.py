@@ -5,10 +5,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.dynamics import TransitionEstimate, transition
-from gpssm.fitted import Fitted
-from gpssm.plots.base import LEVEL, Visited, one_chain, visited
-from gpssm.style import BLACK, BLUE, FULL, GREY, LIGHT, LINES, VERMILION, draw, extremes, house, legend, panels, shade
+from gpssm.plots.quantities import LEVEL, Visited, visited
+from gpssm.plots.style import (
+    BLACK,
+    BLUE,
+    FULL,
+    GREY,
+    LIGHT,
+    LINES,
+    VERMILION,
+    draw,
+    extremes,
+    house,
+    legend,
+    panels,
+    shade,
+)
+from gpssm.posterior.explore import TransitionEstimate, transition
+from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +35,7 @@ NOVEL = 0.5
 
 
 @house()
-def plot_transition(posterior: Fitted, chain: int | None = 0) -> "Figure":
+def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
     """E f(x, u) and what is not known about it (90 % bands), without process noise, in scaled units.
 
     One state: x_{t+1} over x_t, with controls at their medians, the first also at its 10 % and 90 % quantiles. Two: the
@@ -31,23 +45,23 @@ def plot_transition(posterior: Fitted, chain: int | None = 0) -> "Figure":
 
     :param chain: whose draws to use, as chains may differ in the states' coordinates; None for all of them.
     """
-    fitted = one_chain(posterior, chain)
-    seen = visited(fitted)
+    posterior = posterior if chain is None else posterior.chain(chain)
+    seen = visited(posterior)
     pictures = {1: _plot_curve, 2: _plot_maps}
-    return pictures.get(fitted.model.state_dim, _plot_slices)(fitted, seen)
+    return pictures.get(posterior.model.state_dim, _plot_slices)(posterior, seen)
 
 
-def _locations(fitted: Fitted) -> Float[np.ndarray, "M Dz"] | None:
+def _locations(posterior: Posterior) -> Float[np.ndarray, "M Dz"] | None:
     """Inducing locations in scaled units, of the mean over draws where they were sampled; None without any."""
-    for name, leaf in fitted.model.leaves().items():
+    for name, leaf in posterior.model.leaves().items():
         if name.endswith("locations"):
-            sampled = fitted.draws.leaves.get(name)
+            sampled = posterior.draws.leaves.get(name)
             return np.asarray(leaf) if sampled is None else np.mean(np.asarray(sampled), axis=(0, 1))
     return None
 
 
-def _user_inputs(fitted: Fitted, u: Float[np.ndarray, "N Du"]) -> Float[np.ndarray, "N Du"]:
-    return u * np.array(fitted.scaler.input_std) + np.array(fitted.scaler.input_mean)
+def _user_inputs(posterior: Posterior, u: Float[np.ndarray, "N Du"]) -> Float[np.ndarray, "N Du"]:
+    return u * np.array(posterior.scaler.input_std) + np.array(posterior.scaler.input_mean)
 
 
 def _around(values: Float[np.ndarray, " N"], number: int) -> Float[np.ndarray, " number"]:
@@ -55,22 +69,22 @@ def _around(values: Float[np.ndarray, " N"], number: int) -> Float[np.ndarray, "
     return np.linspace(np.min(values) - margin, np.max(values) + margin, number)
 
 
-def _plot_curve(fitted: Fitted, seen: Visited) -> "Figure":
+def _plot_curve(posterior: Posterior, seen: Visited) -> "Figure":
     figure, axes = panels(1, width=FULL, height=3.0)
     panel, x = axes[0, 0], _around(seen.x[:, 0], GRID)
     kept = extremes(seen.x[:, 0], seen.following[:, 0])
     panel.plot(seen.x[kept, 0], seen.following[kept, 0], ".", color=GREY, markersize=3, label="states, posterior mean")
     panel.plot(x, x, color=GREY, linewidth=0.7, linestyle=":", label="no change")
-    for (name, u), style in zip(_levels(fitted, seen), LINES, strict=False):
-        found = transition(fitted, x[:, None], np.repeat(u[None], GRID, 0))
+    for (name, u), style in zip(_levels(posterior, seen), LINES, strict=False):
+        found = transition(posterior, x[:, None], np.repeat(u[None], GRID, 0))
         low, high = (found.mean[:, 0] + sign * WIDTH * found.std[:, 0] for sign in (-1, 1))
         shade(panel, x, low, high, color=style["color"], alpha=0.2)
         panel.plot(x, found.mean[:, 0], **style, label=f"f{name}")
-    where = _locations(fitted)
+    where = _locations(posterior)
     if where is not None:
         inside = where[(where[:, 0] >= x[0]) & (where[:, 0] <= x[-1])]
         if len(inside):
-            found = transition(fitted, inside[:, :1], _user_inputs(fitted, inside[:, 1:]))
+            found = transition(posterior, inside[:, :1], _user_inputs(posterior, inside[:, 1:]))
             bars = WIDTH * found.std[:, 0]
             panel.errorbar(inside[:, 0], found.mean[:, 0], bars, fmt="^", color=BLACK, markersize=4, elinewidth=0.7)
             panel.plot([], [], "^", color=BLACK, markersize=4, label="inducing points")
@@ -79,11 +93,11 @@ def _plot_curve(fitted: Fitted, seen: Visited) -> "Figure":
     return figure
 
 
-def _levels(fitted: Fitted, seen: Visited) -> list[tuple[str, Float[np.ndarray, " Du"]]]:
+def _levels(posterior: Posterior, seen: Visited) -> list[tuple[str, Float[np.ndarray, " Du"]]]:
     """Controls at their medians, and the first at two more quantiles, with what to call them."""
     if not seen.u.shape[1]:
         return [("", np.zeros(0))]
-    middle, name = np.median(seen.u, axis=0), fitted.raw[0].inputs[0]
+    middle, name = np.median(seen.u, axis=0), posterior.raw[0].inputs[0]
     levels = []
     for share in (0.5, 0.1, 0.9):
         u = np.array(middle)
@@ -101,18 +115,18 @@ class _Map(NamedTuple):
     novelty: Float[np.ndarray, "n n"]
 
 
-def _map(fitted: Fitted, seen: Visited, number: int) -> _Map:
+def _map(posterior: Posterior, seen: Visited, number: int) -> _Map:
     first, second = np.meshgrid(*(_around(column, number) for column in seen.x.T))
     x = np.stack([first.ravel(), second.ravel()], -1)
-    found = transition(fitted, x, np.repeat(np.median(seen.u, axis=0)[None], len(x), 0))
+    found = transition(posterior, x, np.repeat(np.median(seen.u, axis=0)[None], len(x), 0))
     return _Map(first, second, (found.mean - x).reshape(number, number, 2), found.novelty.reshape(number, number))
 
 
-def _plot_maps(fitted: Fitted, seen: Visited) -> "Figure":
+def _plot_maps(posterior: Posterior, seen: Visited) -> "Figure":
     figure, axes = panels(1, 3, height=2.5, sharex=True, sharey=True)
-    fine, coarse = _map(fitted, seen, MESH), _map(fitted, seen, ARROWS)
+    fine, coarse = _map(posterior, seen, MESH), _map(posterior, seen, ARROWS)
     field = axes[0, 0]
-    field.plot(*seen.x.T, "-" if len(fitted.raw) == 1 else ".", color=GREY, linewidth=0.5, markersize=2, alpha=0.6)
+    field.plot(*seen.x.T, "-" if len(posterior.raw) == 1 else ".", color=GREY, linewidth=0.5, markersize=2, alpha=0.6)
     # Arrows point where the next state lies, the longest of them 1.6 squares of their grid long.
     square = np.array([coarse.first[0, 1] - coarse.first[0, 0], coarse.second[1, 0] - coarse.second[0, 0]])
     scale = max(np.max(np.abs(coarse.steps) / square) / 1.6, 1e-12)
@@ -127,7 +141,7 @@ def _plot_maps(fitted: Fitted, seen: Visited) -> "Figure":
         panel.contour(filled, colors="white", linewidths=0.5)
         panel.set_title(f"$x_{dim + 1}$ part of the step", pad=3)
         panel.grid(False)
-    where = _locations(fitted)
+    where = _locations(posterior)
     for panel in axes[0]:
         novel = np.nan_to_num(fine.novelty)
         if novel.max() > NOVEL:
@@ -161,11 +175,11 @@ class _Slice(NamedTuple):
     found: TransitionEstimate
 
 
-def _slices(fitted: Fitted, seen: Visited) -> list[_Slice]:
-    z = np.hstack([seen.x, fitted.scaler.scale_inputs(seen.u)])
+def _slices(posterior: Posterior, seen: Visited) -> list[_Slice]:
+    z = np.hstack([seen.x, posterior.scaler.scale_inputs(seen.u)])
     centre, dim = z.mean(0), seen.x.shape[1]
     _, spread, directions = np.linalg.svd(z - centre, full_matrices=False)
-    names = [*(f"x_{{{number + 1}}}" for number in range(dim)), *(rf"\mathrm{{{name}}}" for name in _inputs(fitted))]
+    names = [*(f"x_{{{number + 1}}}" for number in range(dim)), *(rf"\mathrm{{{name}}}" for name in _inputs(posterior))]
     slices = []
     for number, direction in enumerate(directions[:SLICES]):
         # The sign of a principal direction is nobody's choice: its largest part goes up.
@@ -173,7 +187,7 @@ def _slices(fitted: Fitted, seen: Visited) -> list[_Slice]:
         places = (z - centre) @ direction
         line = _around(places, GRID)
         points = centre + line[:, None] * direction
-        found = transition(fitted, points[:, :dim], _user_inputs(fitted, points[:, dim:]))
+        found = transition(posterior, points[:, :dim], _user_inputs(posterior, points[:, dim:]))
         title = f"{_words(direction, names)} ({spread[number] ** 2 / np.sum(spread**2):.0%})"
         slices.append(_Slice(title, places, line, points[:, :dim], found))
     return slices
@@ -187,13 +201,13 @@ def _words(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
     return f"${words.lstrip('+')}{more}$"
 
 
-def _inputs(fitted: Fitted) -> list[str]:
+def _inputs(posterior: Posterior) -> list[str]:
     """The controls' names, with what mathtext would take for a command left out."""
-    return ["".join(letter if letter.isalnum() else " " for letter in name) for name in fitted.raw[0].inputs]
+    return ["".join(letter if letter.isalnum() else " " for letter in name) for name in posterior.raw[0].inputs]
 
 
-def _plot_slices(fitted: Fitted, seen: Visited) -> "Figure":
-    slices, dim = _slices(fitted, seen), fitted.model.state_dim
+def _plot_slices(posterior: Posterior, seen: Visited) -> "Figure":
+    slices, dim = _slices(posterior, seen), posterior.model.state_dim
     shown = min(dim, STATES)
     ratios = (*(1.0,) * shown, 0.5)
     figure, axes = panels(shown + 1, len(slices), height=1.05, sharex="col", sharey="row", height_ratios=ratios)

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpssm.checkpoint import write_atomically
-from gpssm.posterior import Posterior
+from gpssm.core.files import write_atomically
+from gpssm.core.runtime import in_double_precision
+from gpssm.posterior.posterior import Posterior
 from gpssm.report.content import gather
 from gpssm.report.contest import BASELINES
 from gpssm.report.page import render
-from gpssm.runtime import numerical
 
 __all__ = ["BASELINES", "make_report", "write_report"]
 
 
-@numerical
+@in_double_precision
 def make_report(
     posterior: Posterior,
     *,

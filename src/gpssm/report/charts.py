@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.forecast import Forecast
+from gpssm.data.series import Series
+from gpssm.posterior.explore import Smoothed
+from gpssm.posterior.forecast import Forecast
 from gpssm.report.contest import MODEL, Contest, label
-from gpssm.series import Series
-from gpssm.smoothing import Smoothed
 
 LEVELS = (0.5, 0.9)
 DIGITS = 5

@@ -12,19 +12,19 @@ from urllib.parse import quote
 import numpy as np
 
 from gpssm import __version__
-from gpssm.alignment import HORIZON, aligned
-from gpssm.checkpoint import digest
-from gpssm.diagnostics import Diagnostics
-from gpssm.forecast import Forecast
-from gpssm.metrics import coverage
-from gpssm.posterior import Posterior
+from gpssm.core.files import digest
+from gpssm.data.align import HORIZON, aligned
+from gpssm.data.series import Series
+from gpssm.evaluation.metrics import coverage
+from gpssm.evaluation.summary import Summary
+from gpssm.posterior.diagnostics import Diagnostics
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.posterior import Posterior
 from gpssm.report.charts import FIT_ROWS, LEVELS, Group, error_group, fit_group, forecast_group
 from gpssm.report.contest import MODEL, Contest, choose_arena, fit_baselines, hold_contest
 from gpssm.report.lights import Light, count_up, find_lights, worst
 from gpssm.report.pictures import Picture, draw_pictures
 from gpssm.report.words import count, describe, percent
-from gpssm.series import Series
-from gpssm.summary import Summary
 
 MOST_STEPS, MOST_VALUES = 500, 2500  # of the forecast: steps, and steps times outputs, so that the file stays small
 PATHS = 1000
@@ -63,7 +63,7 @@ def gather(
     files: Mapping[str, str],
 ) -> Content:
     """Fit what is missing, forecast, judge, draw; see `make_report` for the arguments."""
-    if posterior.cloud is not None:
+    if posterior.current is not None:
         raise ValueError("a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`")
     rows = None if test is None else _test_rows(posterior, test)
     others, failures = fit_baselines(posterior, baselines)

@@ -13,14 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpssm import metrics
-from gpssm.alignment import HORIZON
-from gpssm.backtesting import backtest
-from gpssm.fit import fit
-from gpssm.posterior import Posterior
+from gpssm.data.align import HORIZON
+from gpssm.data.series import Series
+from gpssm.evaluation import metrics
+from gpssm.evaluation.backtest import Backtest, backtest
+from gpssm.fitting.fit import fit
+from gpssm.posterior.posterior import Posterior
 from gpssm.report.words import count, percent
-from gpssm.rolling import Backtest
-from gpssm.series import Series
 
 BASELINES = ("arx", "lgssm", "last", "mean")
 LABELS = {"arx": "ARX", "lgssm": "Linear state-space model", "last": "Last value", "mean": "Training mean"}

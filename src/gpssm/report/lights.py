@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from gpssm.diagnostics import MANY_DIVERGENT, Diagnostics, Row
-from gpssm.distrust import VERDICTS
-from gpssm.forecast import MANY, SOME, ForecastDiagnostics
-from gpssm.plots.base import plain
+from gpssm.evaluation.checks import VERDICTS
+from gpssm.plots.quantities import plain
 from gpssm.plots.residuals import SIGNIFICANT, autocorrelation, standardised_residuals
-from gpssm.posterior import Posterior
+from gpssm.posterior.diagnostics import MANY_DIVERGENT, Diagnostics, Row
+from gpssm.posterior.forecast import MANY, SOME, ForecastDiagnostics
+from gpssm.posterior.posterior import Posterior
 from gpssm.report.contest import Contest
 from gpssm.report.words import count, percent
 

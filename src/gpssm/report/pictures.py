@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpssm import plots
-from gpssm.forecast import Forecast
-from gpssm.posterior import Posterior
-from gpssm.rolling import Backtest
-from gpssm.series import Series
-from gpssm.style import to_png
+from gpssm.data.series import Series
+from gpssm.evaluation.backtest import Backtest
+from gpssm.plots.style import to_png
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

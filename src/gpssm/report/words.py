@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpssm.summary import Facts, OutputSummary, Summary
+from gpssm.evaluation.summary import Facts, OutputSummary, Summary
 
 SAMPLED = {
     "good": "The sampler explored the posterior well: what follows is not an artefact of too few draws.",

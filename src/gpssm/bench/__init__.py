@@ -1,0 +1,20 @@
+"""Benchmarks: `run_sweep` fits and judges, `write_report` makes tables of it, `load_results` reads what was found."""
+
+from gpssm.bench.auto import AUTO, load_selections
+from gpssm.bench.cells import Cell, load_results, run_cell
+from gpssm.bench.protocols import PROTOCOLS
+from gpssm.bench.published import PUBLISHED
+from gpssm.bench.report import write_report
+from gpssm.bench.sweep import run_sweep
+
+__all__ = [
+    "AUTO",
+    "PROTOCOLS",
+    "PUBLISHED",
+    "Cell",
+    "load_results",
+    "load_selections",
+    "run_cell",
+    "run_sweep",
+    "write_report",
+]

@@ -1,0 +1,91 @@
+"""How a fit is judged: from a posterior of the training half, and the test half, to one set of figures.
+
+    p30      from the last training state, a free run over the first 30 test steps
+    full     the same over the whole test half
+    rolling  from each origin 0, 10, 20, ... of the test half, given the data up to it and the functions as they were
+             learned, a forecast of 30 steps; figures are means over origins
+
+A forecast is given the controls of the steps it covers, and no output of theirs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gpssm.data.series import Series
+from gpssm.evaluation.metrics import score
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.posterior import Posterior
+
+
+class Outcome(NamedTuple):
+    """The figures of `Forecast.score`, and the share of the paths that left the region the model knows.
+
+    With them `nlpd_paths`, the log score of a density estimate from the paths: `nlpd` mixes p(y | state) of each path,
+    which are spikes far apart where a model has next to no observation noise.
+    """
+
+    metrics: dict[str, float]
+    share_left: float
+
+
+@dataclass(frozen=True)
+class FreeRun:
+    """One forecast from the last training state over the first `horizon` test steps; None for all of them."""
+
+    horizon: int | None
+    num_paths: int = 1000
+
+    def judge(self, posterior: Posterior, test: Series, seed: int) -> Outcome:
+        """The figures of the forecast."""
+        rows = test if self.horizon is None else test[: self.horizon]
+        _check_length(test, self.horizon or 1)
+        return _score(posterior.forecast(len(rows), rows.u, num_paths=self.num_paths, seed=seed), rows)
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """Forecasts of `horizon` steps from every `step`-th row of the test half, all origins in one filter pass.
+
+    Filtering costs draws × particles a row, so that at most `num_draws` draws are filtered: see `Posterior.thinned`.
+    """
+
+    horizon: int = 30
+    step: int = 10
+    num_paths: int = 1000
+    num_draws: int = 250
+
+    def judge(self, posterior: Posterior, test: Series, seed: int) -> Outcome:
+        """Means over origins of all figures, with the standard deviation of the RMSE and the number of origins."""
+        outcomes = [_score(forecast, test[origin:]) for origin, forecast in self.forecasts(posterior, test, seed)]
+        names = outcomes[0].metrics
+        metrics = {name: float(np.mean([one.metrics[name] for one in outcomes])) for name in names}
+        metrics["rmse_sd_over_origins"] = float(np.std([one.metrics["rmse"] for one in outcomes]))
+        metrics["origins"] = float(len(outcomes))
+        return Outcome(metrics, float(np.mean([one.share_left for one in outcomes])))
+
+    def forecasts(self, posterior: Posterior, test: Series, seed: int) -> Iterator[tuple[int, Forecast]]:
+        """The forecast from each origin, whose row number in the test half is the first test row it does not know."""
+        _check_length(test, self.horizon)
+        origins = range(0, len(test) - self.horizon + 1, self.step)
+        fewer = posterior.thinned(self.num_draws)
+        for origin, informed in zip(origins, fewer.condition_at(test, origins, seed=seed), strict=True):
+            u = test.u[origin : origin + self.horizon]
+            yield origin, informed.forecast(self.horizon, u, num_paths=self.num_paths, seed=seed)
+
+
+Protocol = FreeRun | Rolling
+PROTOCOLS: dict[str, Protocol] = {"p30": FreeRun(30), "full": FreeRun(None), "rolling": Rolling()}
+
+
+def _check_length(test: Series, horizon: int) -> None:
+    if len(test) < horizon:
+        raise ValueError(f"a forecast of {horizon} steps needs as many test rows; the test half has {len(test)}")
+
+
+def _score(forecast: Forecast, actual: Series) -> Outcome:
+    left = 0.0 if forecast.diagnostics is None else forecast.diagnostics.share_left
+    rows = actual[: forecast.horizon].y
+    return Outcome(forecast.score(actual) | {"nlpd_paths": score(forecast.paths, rows, levels=())["nlpd"]}, left)

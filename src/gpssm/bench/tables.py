@@ -1,0 +1,274 @@
+"""Results in figures: mean and standard deviation over seeds of each metric, for each protocol, data set and method.
+
+Tables of a report, method × data set, one for each protocol and metric; rendered as Markdown and as HTML.
+
+Measured rows come first, with the best figure of each data set marked and the second best too; published rows follow,
+labelled, and are marked by nothing.
+"""
+
+import csv
+import html
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from gpssm.bench.cells import Line
+from gpssm.bench.protocols import PROTOCOLS
+from gpssm.bench.published import PUBLISHED, Published
+from gpssm.methods import METHODS
+
+Group = tuple[str, str, str]  # protocol, data set, method
+
+
+class Entry(NamedTuple):
+    """A metric over the seeds of one method on one data set; mean and sd are NaN where there is no figure."""
+
+    protocol: str
+    dataset: str
+    method: str
+    metric: str
+    mean: float
+    sd: float
+    seeds: int  # that have a result
+    failed: int  # that ended in an error
+
+
+def current(results: Iterable[Line]) -> list[Line]:
+    """Of results under several settings or data of one name, those of the latest: figures never mix settings."""
+    return [line for lines in _grouped(results).values() for line in lines if _setting(line) == _setting(lines[-1])]
+
+
+def summarise(results: Iterable[Line]) -> list[Entry]:
+    """An entry for each group and metric; a group that failed altogether has one, of its RMSE.
+
+    Their order does not depend on that of the results, which is the order in which cells happened to end.
+    """
+    groups = sorted(_grouped(current(results)).items(), key=lambda item: _place(item[0]))
+    return [entry for group, lines in groups for entry in _entries(group, lines)]
+
+
+def figures(line: Line) -> dict[str, float]:
+    """The metrics of a good result, and with them what its fit cost and how far it can be trusted."""
+    seconds = line["seconds"]
+    values = line["metrics"] | {
+        "share_left": line["share_left"],
+        "forecast_rhat": line["forecast_rhat"],
+        "fit_seconds": seconds["fit"]["wall"] - seconds["compile"],
+        "fit_cpu_seconds": seconds["fit"]["cpu"],
+        "compile_seconds": seconds["compile"],
+        "protocol_seconds": seconds["protocol"]["wall"],
+        "peak_megabytes": line["peak_megabytes"],
+    }
+    return {name: math.nan if value is None else value for name, value in values.items()}
+
+
+def write_summary(entries: Iterable[Entry], path: Path) -> None:
+    """The entries as a CSV file."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Entry._fields)
+        writer.writerows(entries)
+
+
+def _grouped(results: Iterable[Line]) -> dict[Group, list[Line]]:
+    groups: dict[Group, list[Line]] = defaultdict(list)
+    for line in results:
+        groups[line["protocol"], line["dataset"], line["method"]].append(line)
+    return groups
+
+
+def _place(group: Group) -> tuple[int, str, int, str]:
+    """Protocols as they are listed, data sets by name, methods as they are registered, after the user's own."""
+    protocol, dataset, method = group
+    return list(PROTOCOLS).index(protocol), dataset, *_rank(method)
+
+
+def methods_of(entries: Iterable[Entry]) -> list[str]:
+    """The methods that have an entry, in the order of `_place`."""
+    return sorted({entry.method for entry in entries}, key=_rank)
+
+
+def _rank(method: str) -> tuple[int, str]:
+    return list(METHODS).index(method) if method in METHODS else -1, method
+
+
+def _entries(group: Group, lines: list[Line]) -> list[Entry]:
+    good = [figures(line) for line in lines if line["status"] == "ok"]
+    failed = len(lines) - len(good)
+    if not good:
+        return [Entry(*group, "rmse", math.nan, math.nan, 0, failed)]
+    return [_entry(group, name, [one[name] for one in good], failed) for name in good[0]]
+
+
+def _entry(group: Group, metric: str, values: list[float], failed: int) -> Entry:
+    known = [value for value in values if not math.isnan(value)]
+    mean = float(np.mean(known)) if known else math.nan
+    sd = float(np.std(known, ddof=1)) if len(known) > 1 else math.nan
+    return Entry(*group, metric, mean, sd, len(values), failed)
+
+
+def _setting(line: Line) -> tuple[str, str]:
+    return line["config_hash"], line["data_hash"]
+
+
+Mark = Literal["", "best", "second"]
+
+# What each metric is called, and what is least when it is best; None where there is nothing to win.
+METRICS: dict[str, tuple[str, Callable[[float], float] | None]] = {
+    "rmse": ("RMSE", lambda value: value),
+    "nlpd": ("NLPD of the mixture of p(y | state) over the paths", lambda value: value),
+    "nlpd_paths": ("NLPD of a density estimate from the paths", lambda value: value),
+    "nmll_paper": ("NMLL as the FFVD paper defines it", lambda value: value),
+    "crps": ("CRPS", lambda value: value),
+    "coverage_90": ("Coverage of 90 % intervals", lambda value: abs(value - 0.9)),
+    "share_left": ("Share of paths that left the region the model knows", None),
+}
+COSTS = {
+    "fit_seconds": "Wall seconds of a fit, without compilation",
+    "fit_cpu_seconds": "CPU seconds of a fit, compilation included",
+    "compile_seconds": "Seconds of compilation",
+    "peak_megabytes": "Peak memory, MB",
+    "forecast_rhat": "R-hat of the 30-step forecast",
+}
+JUDGED = ("crps", "rmse", "coverage_90")  # of the settings that were compared
+PROTOCOL_TITLES = {
+    "p30": "P30: free run over the first 30 test steps",
+    "full": "PFULL: free run over the whole test half",
+    "rolling": "Rolling-30: mean over origins in the test half",
+}
+LABELS = {"p30": "published (P30 only)", "full": "published (PFULL only)"}
+MARKDOWN = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
+HTML = {"": "{}", "best": "<b>{}</b>", "second": "<u>{}</u>"}
+
+
+class Row(NamedTuple):
+    """A method's figures, one a column, each with its mark; `published` tells another paper's from ours."""
+
+    label: str
+    cells: list[tuple[str, Mark]]
+    published: bool = False
+
+
+class Table(NamedTuple):
+    """A title, the names of the columns, and rows."""
+
+    title: str
+    columns: list[str]
+    rows: list[Row]
+
+
+def result_tables(entries: Sequence[Entry], protocol: str) -> list[Table]:
+    """The tables of one protocol, with published figures of the same protocol."""
+    own = [entry for entry in entries if entry.protocol == protocol]
+    tables = [_table(own, metric, title, better, protocol) for metric, (title, better) in METRICS.items()]
+    return [table for table in tables if table.rows]
+
+
+def cost_tables(entries: Sequence[Entry]) -> list[Table]:
+    """What fits took: they serve all protocols, so the figures come from any one of them."""
+    seen: dict[tuple[str, str, str], Entry] = {}
+    for entry in entries:
+        seen.setdefault((entry.dataset, entry.method, entry.metric), entry)
+    return [_table([*seen.values()], metric, title, None, "") for metric, title in COSTS.items()]
+
+
+def selection_tables(selections: Iterable[Line]) -> list[Table]:
+    """What was tried on each data set, best first, and how it forecast the last part of the training half."""
+    return [_selection_table(one) for one in selections if one["status"] == "ok"]
+
+
+def _selection_table(selection: Line) -> Table:
+    rows = [
+        Row(
+            ", ".join(f"{name} {value}" for name, value in one["settings"].items()),
+            [(number(one["scores"].get(name, math.nan)), "" if place else "best") for name in JUDGED],
+        )
+        for place, one in enumerate(selection["table"])
+    ]
+    return Table(selection["dataset"], [METRICS[name][0] for name in JUDGED], rows)
+
+
+def number(value: float) -> str:
+    """Three significant digits, or all before the point; what does not exist is a dash."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def to_markdown(table: Table) -> str:
+    """The table in Markdown."""
+    lines = [["", *table.columns], ["---"] * (len(table.columns) + 1)]
+    lines += [[row.label, *(MARKDOWN[mark].format(text) for text, mark in row.cells)] for row in table.rows]
+    return f"### {table.title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def to_html(table: Table) -> str:
+    """The table in HTML."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ["", *table.columns])
+    return f"<h3>{html.escape(table.title)}</h3>\n<table>\n<tr>{head}</tr>\n{_html_rows(table.rows)}\n</table>"
+
+
+def _html_rows(rows: Iterable[Row]) -> str:
+    def one(row: Row) -> str:
+        cells = "".join(f"<td>{HTML[mark].format(html.escape(text))}</td>" for text, mark in row.cells)
+        return f"<tr{' class=published' * row.published}><th>{html.escape(row.label)}</th>{cells}</tr>"
+
+    return "\n".join(map(one, rows))
+
+
+def _table(
+    entries: Sequence[Entry], metric: str, title: str, better: Callable[[float], float] | None, protocol: str
+) -> Table:
+    datasets = list(dict.fromkeys(entry.dataset for entry in entries))
+    methods = methods_of(entries)
+    at = {(one.method, one.dataset): one for one in entries if one.metric == metric or not one.seeds}
+    marks = _marks([one for one in at.values() if one.metric == metric], better)
+    rows = [
+        Row(method, [(_text(at.get((method, name))), marks.get((method, name), "")) for name in datasets])
+        for method in methods
+    ]
+    return Table(title, datasets, rows + _published(metric, protocol, datasets))
+
+
+def _marks(entries: Iterable[Entry], better: Callable[[float], float] | None) -> dict[tuple[str, str], Mark]:
+    """The best and the second best on each data set, as far as the digits shown can tell them apart."""
+    marks: dict[tuple[str, str], Mark] = {}
+    if better is None:
+        return marks
+    losses = {(one.method, one.dataset): better(float(number(one.mean))) for one in entries if not math.isnan(one.mean)}
+    for (method, dataset), loss in losses.items():
+        ranks = sorted({rival for (_, place), rival in losses.items() if place == dataset})
+        if len(ranks) > 1 and loss in ranks[:2]:
+            marks[method, dataset] = "best" if loss == ranks[0] else "second"
+    return marks
+
+
+def _text(entry: Entry | None) -> str:
+    if entry is None:
+        return "–"
+    if not entry.seeds and entry.failed:
+        return "failed"
+    spread = "" if math.isnan(entry.sd) else f" ± {number(entry.sd)}"
+    return (
+        number(entry.mean) + spread + f" ({entry.failed} of {entry.seeds + entry.failed} failed)" * bool(entry.failed)
+    )
+
+
+def _published(metric: str, protocol: str, datasets: Sequence[str]) -> list[Row]:
+    """Rows of other papers on the same data sets, under the same protocol."""
+    known = {(one.method, one.dataset): one for one in PUBLISHED if (one.protocol, one.metric) == (protocol, metric)}
+    shown = dict.fromkeys(method for method, dataset in known if dataset in datasets)
+    return [
+        Row(f"{method}, {LABELS[protocol]}", [(_quoted(known.get((method, name))), "") for name in datasets], True)
+        for method in shown
+    ]
+
+
+def _quoted(figure: Published | None) -> str:
+    if figure is None:
+        return "–"
+    return number(figure.mean) + ("" if figure.sd is None else f" ± {number(figure.sd)}")

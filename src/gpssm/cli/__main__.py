@@ -1,0 +1,5 @@
+"""`python -m gpssm.cli`."""
+
+from gpssm.cli import main
+
+main()

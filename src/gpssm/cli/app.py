@@ -1,0 +1,46 @@
+"""The commands as one program."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gpssm import __version__
+from gpssm.cli.commands import bench, catalogue, fit, forecast, runs
+from gpssm.cli.shell import STOPPED, complain
+
+app = typer.Typer(
+    name="gpssm",
+    help="Gaussian process state-space models: from a data file to a forecast with honest uncertainty.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gpssm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+for group in (fit, forecast, runs, catalogue, bench):
+    group.add_commands(app)
+
+
+def run() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        complain("Stopped.")
+        sys.exit(STOPPED)

@@ -1,0 +1,155 @@
+"""`gpssm bench` and `gpssm bench report`: many methods on many series."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpssm.cli.shell import Answer, Screen, register, register_group, table, usage
+
+bench = typer.Typer(name="bench", no_args_is_help=True)
+
+ALL = "all"
+STANDARD = "ffvd,arx,lgssm,last,mean"
+EVERY = "p30,full,rolling"
+RUNNING = "Where it runs"
+
+
+def sweep(
+    screen: Screen,
+    datasets: Annotated[
+        str, typer.Option(metavar="LIST", help="Series of `gpssm data list`, or all six benchmarks.")
+    ] = ALL,
+    methods: Annotated[
+        str, typer.Option(metavar="LIST", help="Methods of `gpssm methods`, ffvd-auto, or all.")
+    ] = STANDARD,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0 on.")] = 5,
+    protocols: Annotated[str, typer.Option(metavar="LIST", help="How to judge.")] = EVERY,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")] = Path("runs/bench"),
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="[METHOD.]NAME=VALUE", help="Setting of a method, or of all; repeat for more."),
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failures again.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, one thread each.", rich_help_panel=RUNNING)] = 1,
+    cluster: Annotated[
+        str | None, typer.Option(help="Dask scheduler, tcp://host:8786.", rich_help_panel=RUNNING)
+    ] = None,
+) -> Answer:
+    """Fit methods to the first half of many series and judge them on the second.
+
+    Lists have commas. What the folder has already is not run again.
+
+    \b
+    gpssm bench --datasets furnace,sim:duffing --methods ffvd,arx --out DIR
+    gpssm bench --methods all --set ffvd.num_chains=2 --jobs 4 --out DIR
+    gpssm bench report DIR
+    """
+    from gpssm.bench import AUTO, PROTOCOLS, run_sweep
+    from gpssm.methods import METHODS
+
+    with usage():
+        known = [AUTO, *METHODS]
+        chosen = known if methods == ALL else _names(methods, "method", known)
+        judged = _names(protocols, "protocol", list(PROTOCOLS))
+        settings = _settings(changes or [], chosen)
+        series = ALL if datasets == ALL else _names(datasets, "series")
+    lines = run_sweep(
+        series,
+        chosen,
+        seeds,
+        judged,
+        out,
+        jobs=jobs,
+        cluster=cluster,
+        settings=settings,
+        progress=screen.progress,
+        retry=retry,
+    )
+    return Answer(lines, [_summary(lines), f"Tables and figures: gpssm bench report {out}"])
+
+
+def _names(text: str, what: str, known: Sequence[str] = ()) -> list[str]:
+    """The names of a list with commas, each one known."""
+    from gpssm.cli.settings import nearest
+
+    names = [name for part in text.split(",") if (name := part.strip())]
+    if not names:
+        raise ValueError(f"name at least one {what}; got {text!r}")
+    if unknown := [name for name in names if known and name not in known]:
+        raise ValueError(f"there is no {what} {unknown[0]!r}.{nearest(unknown[0], known)} Known: {', '.join(known)}")
+    return names
+
+
+def _settings(changes: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The arguments of `run_sweep` for METHOD.NAME=VALUE, and for NAME=VALUE, which all methods get."""
+    found: dict[str, dict[str, Any]] = {}
+    for change in changes:
+        name, sign, text = change.partition("=")
+        method, _, key = name.rpartition(".")
+        if not sign or not key:
+            raise ValueError(f"--set takes METHOD.NAME=VALUE, or NAME=VALUE for all methods; got {change!r}")
+        for one in _names(method, "method", methods) if method else methods:
+            found.setdefault(one, {})[key] = _value(text)
+    return {method: _arranged(method, given) for method, given in found.items()}
+
+
+def _arranged(method: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Settings for `fit`, those that are the method's own in its configuration."""
+    import dataclasses
+
+    from gpssm.cli.settings import FIT
+    from gpssm.methods import METHODS
+
+    own = {name: value for name, value in given.items() if name not in FIT}
+    if not own or method not in METHODS:
+        return given
+    for name in own:
+        _names(name, f"setting of {method}", [*FIT, *(one.name for one in dataclasses.fields(METHODS[method]))])
+    shared = {name: value for name, value in given.items() if name in FIT}
+    return shared | {"method": dataclasses.replace(METHODS[method], **own)}
+
+
+def _value(text: str) -> Any:
+    """A number, true, false or null, a list of those in brackets, or else a word."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _summary(lines: Sequence[dict[str, Any]]) -> Any:
+    from gpssm.bench.tables import summarise
+
+    entries = [one for one in summarise(lines) if one.metric == "rmse"]
+    rows = [
+        (one.dataset, one.method, one.protocol, _known(one.mean), _known(one.sd), one.seeds, one.failed)
+        for one in entries
+    ]
+    return table("RMSE over seeds", ["series", "method", "protocol", "mean", "sd", "seeds", "failed"], rows, left=3)
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def report(
+    screen: Screen,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results.", show_default=False)],
+) -> Answer:
+    """Make tables and figures of a folder's results."""
+    from gpssm.bench import write_report
+
+    path = write_report(folder)
+    return Answer({"report": str(path)}, [str(path)])
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add them to the command line."""
+    register_group(bench, sweep)
+    register(bench)(report)
+    app.add_typer(bench)

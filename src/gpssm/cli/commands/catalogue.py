@@ -1,0 +1,99 @@
+"""`gpssm methods`, `kernels` and `likelihoods`, and `gpssm data`: what there is to choose from."""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpssm.cli.shell import Answer, Screen, register, table, usage
+
+data = typer.Typer(name="data", help="Benchmark series, and simulated ones whose truth is known.", no_args_is_help=True)
+
+
+def methods(screen: Screen) -> Answer:
+    """List the methods."""
+    from gpssm.methods import METHODS
+
+    return _listed("Methods", {name: inspect.getmodule(type(config)) for name, config in METHODS.items()})
+
+
+def kernels(screen: Screen) -> Answer:
+    """List the kernels; names join with + and *."""
+    from gpssm.model.kernels import KERNELS
+
+    return _listed("Kernels: join them with + and *, as in se+linear", {n: _class(k) for n, k in KERNELS.items()})
+
+
+def likelihoods(screen: Screen) -> Answer:
+    """List the likelihoods."""
+    from gpssm.model.likelihoods import LIKELIHOODS
+
+    return _listed("Likelihoods", {name: _class(one) for name, one in LIKELIHOODS.items()})
+
+
+def _listed(title: str, things: Mapping[str, Any]) -> Answer:
+    """A table of names and what the first paragraph of their documentation says."""
+    words = {name: _first_paragraph(name, inspect.getdoc(thing) or "") for name, thing in things.items()}
+    return Answer(words, [table(title, ["name", "what it is"], list(words.items()), left=2)])
+
+
+def _class(build: Any) -> Any:
+    """The class of which this is the method `build`, or a part application of it."""
+    return getattr(build, "func", build).__self__
+
+
+def _first_paragraph(name: str, text: str) -> str:
+    words = " ".join(text.split("\n\n")[0].split())
+    for head in (f"`{name}`: ", f"`{name}`, ", f"{name.upper()}: ", f"{name.upper()}, "):
+        words = words.removeprefix(head)
+    words = words.replace("g from `LINKS` or the user's own `Link`", f"g = {name}")
+    # Formulas stay as they are.
+    return words if words[1:2] in "( " else words[:1].upper() + words[1:]
+
+
+def list_data(screen: Screen) -> Answer:
+    """List the series that `gpssm data fetch` knows."""
+    from gpssm.data.datasets import REGISTRY, SIMULATORS
+
+    entries = {name: entry.description for name, entry in REGISTRY.items()}
+    entries |= {f"sim:{name}": (inspect.getmodule(one).__doc__ or "").strip() for name, one in SIMULATORS.items()}
+    return Answer(entries, [table("Series", ["name", "what it is"], list(entries.items()), left=2)])
+
+
+def fetch(
+    screen: Screen,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="As `gpssm data list` has them.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the CSV files.")] = Path(),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+) -> Answer:
+    """Write series as CSV files, downloading them if need be.
+
+    \b
+    gpssm data fetch furnace sim:duffing
+    """
+    from gpssm.bench.published import load_one
+    from gpssm.cli.run_folder import Run
+
+    paths = {name: out / f"{name.removeprefix('sim:').replace(':', '-')}.csv" for name in names}
+    with usage():
+        if there := [str(path) for path in paths.values() if path.exists() and not overwrite]:
+            raise ValueError(f"{', '.join(there)} exists: give --overwrite to replace it")
+        series = {name: load_one(name) for name in names}
+    files = {name: str(Run(out).write_series(path.name, series[name])) for name, path in paths.items()}
+    shown = [
+        f"{files[name]}: {len(one)} rows, -y {' -y '.join(map(repr, one.outputs))}"
+        + "".join(f" -u {control!r}" for control in one.inputs)
+        for name, one in series.items()
+    ]
+    return Answer(files, shown)
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add them to the command line."""
+    for command in (methods, kernels, likelihoods):
+        register(app)(command)
+    register(data, "list")(list_data)
+    register(data)(fetch)
+    app.add_typer(data)

@@ -1,0 +1,148 @@
+"""`gpssm fit` and `gpssm demo`: from data to a run folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpssm.cli.shell import Answer, Screen, register, usage
+from gpssm.cli.tables import finished, forecast_tables
+
+if TYPE_CHECKING:
+    from gpssm.cli.settings import Settings
+
+Files = Annotated[list[Path] | None, typer.Argument(help="Data files, an experiment each.", show_default=False)]
+Names = list[str] | None
+
+
+def _option(*names: str, help: str, panel: str | None = None, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
+
+
+MODEL, SAMPLING = "Model", "Sampling"
+
+
+def fit(
+    screen: Screen,
+    data: Files = None,
+    y: Annotated[Names, _option("-y", "--output", help="Output column, by name or number; repeat for more.")] = None,
+    u: Annotated[Names, _option("-u", "--input", help="Control column; repeat for more.")] = None,
+    train: Annotated[
+        str | None, _option(help="Rows of the (last) file to train on: 0.5, 200, or all (default).")
+    ] = None,
+    dt: Annotated[float | None, _option(help="Sampling time.")] = None,
+    out: Annotated[Path | None, _option("--out", "-o", help="Run folder; default runs/DATA-METHOD.")] = None,
+    config: Annotated[Path | None, _option(help="Settings in TOML; options given here come first.")] = None,
+    resume: Annotated[bool, _option("--resume", help="Go on with an interrupted run.")] = False,
+    overwrite: Annotated[bool, _option("--overwrite", help="Replace a run that is there.")] = False,
+    method: Annotated[
+        str | None, _option("--method", "-m", help="See `gpssm methods`; default ffvd.", panel=MODEL)
+    ] = None,
+    state_dim: Annotated[
+        str | None, _option(metavar="N|auto", help="Number of states; auto chooses it.", panel=MODEL)
+    ] = None,
+    inducing: Annotated[int | None, _option(help="Number of inducing points.", panel=MODEL)] = None,
+    kernel: Annotated[str | None, _option(help="See `gpssm kernels`; join with + and *.", panel=MODEL)] = None,
+    mean: Annotated[str | None, _option(help="linear, identity or zero.", panel=MODEL)] = None,
+    likelihood: Annotated[str | None, _option(help="See `gpssm likelihoods`.", panel=MODEL)] = None,
+    basis: Annotated[str | None, _option(help="inducing, hilbert, fourier or linear.", panel=MODEL)] = None,
+    hyper: Annotated[str | None, _option(help="Parameters: optimise, sample or fix.", panel=SAMPLING)] = None,
+    chains: Annotated[int | None, _option(help="Number of chains.", panel=SAMPLING)] = None,
+    warmup: Annotated[int | None, _option(help="Iterations thrown away.", panel=SAMPLING)] = None,
+    draws: Annotated[int | None, _option(help="Draws kept of each chain.", panel=SAMPLING)] = None,
+    thin: Annotated[int | None, _option(help="Iterations for each draw.", panel=SAMPLING)] = None,
+    seed: Annotated[int | None, _option(help="Seed of all randomness; default 0.", panel=SAMPLING)] = None,
+) -> Answer:
+    """Fit a model to data and write a run folder: posterior, forecast, scores, figures, report.
+
+    \b
+    gpssm fit tank.csv -y level -u pump -u valve --train 0.8
+    """
+    with usage():
+        fitted = {"state_dim": _whole_or_word(state_dim), "num_inducing": inducing, "kernel": kernel, "mean": mean}
+        fitted |= {"likelihood": likelihood, "basis": basis, "hyper": hyper, "num_chains": chains}
+        given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
+        given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
+        own = {"num_warmup": warmup, "num_draws": draws, "thin": thin}
+        settings, changes = _settings(config or _resumed(resume, out), given, fitted, own)
+    if changes and config:
+        screen.say(f"Changed since {config} was written: {'; '.join(changes)}")
+    from gpssm.cli.pipeline import execute
+
+    out = out or Path("runs") / f"{Path(settings.files[0]).stem}-{settings.method}"
+    run = execute(settings, out, resume=resume, overwrite=overwrite, progress=screen.progress, say=screen.say)
+    return Answer({"run": str(run.folder), "metrics": run.metrics(), "files": list(run.files)}, finished(run))
+
+
+def _settings(
+    config: Path | None, given: Mapping[str, Any], fitted: Mapping[str, Any], own: Mapping[str, Any]
+) -> tuple["Settings", list[str]]:
+    """The settings of a file and of options, and what has changed since the file was written."""
+    from gpssm.cli.settings import Settings, from_toml
+
+    fields = from_toml(config) if config else {"files": (), "outputs": (), "fit": {}, "own": {}}
+    changes = Settings(**fields).changes() if config and fields.get("files") and fields.get("outputs") else []
+    options = _present(given)
+    if options.get("method", fields.get("method")) != fields.get("method"):
+        fields["own"] = {}  # another method has other settings
+    fields |= options | {"fit": fields["fit"] | _present(fitted), "own": fields["own"] | _present(own)}
+    if not fields.get("files"):
+        raise ValueError("name a data file, gpssm fit DATA -y COLUMN, or with --resume the folder of a run, --out RUN")
+    if not fields.get("outputs"):
+        raise ValueError(f"name at least one output column with -y. {_columns(fields['files'][0])}")
+    return Settings(**fields), changes
+
+
+def _present(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _columns(path: str) -> str:
+    """The columns of a file, from the complaint of the reader that none was chosen."""
+    from gpssm.data.readers import read
+
+    try:
+        read(path, ())
+    except (ValueError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _resumed(resume: bool, out: Path | None) -> Path | None:
+    """The configuration to go on with, where the folder that was named has one."""
+    path = out and out / "config.toml"
+    return path if resume and path and path.is_file() else None
+
+
+def _split(text: str) -> int | float | str:
+    try:
+        return text if text == "all" else int(text) if text.isdigit() else float(text)
+    except ValueError:
+        raise ValueError(f"--train is a share like 0.5, a number of rows, or all; got {text!r}") from None
+
+
+def _whole_or_word(text: str | None) -> int | str | None:
+    if text is None or text == "auto" or text.isdigit():
+        return int(text) if text and text.isdigit() else text
+    raise ValueError(f"--state-dim is a whole number or auto; got {text!r}")
+
+
+def demo(
+    screen: Screen,
+    out: Annotated[Path, _option("--out", "-o", help="Run folder.")] = Path("runs/demo"),
+    seed: Annotated[int, _option(help="Seed of the simulated series.")] = 0,
+) -> Answer:
+    """Simulate a driven oscillator, fit it, forecast it; write figures and a report."""
+    from gpssm.cli.pipeline import run_demo
+
+    run = run_demo(out, seed, progress=screen.progress, say=screen.say)
+    tables = forecast_tables(run.forecasts()["ffvd"], run.test())
+    data = {"run": str(run.folder), "metrics": run.metrics(), "files": list(run.files)}
+    return Answer(data, [*tables, *finished(run), f"Picture:   {run.folder}/figures/forecast.png"])
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add them to the command line."""
+    register(app)(fit)
+    register(app)(demo)

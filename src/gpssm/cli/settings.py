@@ -1,0 +1,213 @@
+"""Everything that a run depends on, as a value that can be written down in TOML and read again.
+
+    [data]       files, outputs, inputs, train, dt, and the files' SHA-256
+    [fit]        arguments of `gpssm.fit` by name
+    [method]     the method's own settings: num_warmup, num_draws, thin, learning_rate, ...
+    [forecast]   num_paths, levels
+    [versions]   what it was made with
+
+A file may leave out any of it but files and outputs; `Settings.to_toml` writes all of it.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import importlib.metadata
+import inspect
+import platform
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import gpssm
+from gpssm.data.readers import read
+from gpssm.data.series import Series
+from gpssm.fitting.fit import Hyper, fit
+from gpssm.methods import METHODS, Config
+from gpssm.model.bases import BASES
+from gpssm.model.kernels import KERNELS
+from gpssm.model.likelihoods import LIKELIHOODS
+from gpssm.model.means import MEANS
+
+ALL = "all"
+# Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
+FIT = ("state_dim", "num_inducing", "kernel", "mean", "likelihood", "basis", "num_chains", "hyper", "fixed", "learn")
+NEVER = ("function", "stacked")  # parts that take more than a name
+HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"
+
+Split = int | float | str
+
+
+class Rows(NamedTuple):
+    """The series to train on, and the rows that follow the last of them to test on, if there are any."""
+
+    train: list[Series]
+    test: Series | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run depends on. `train` is a number of rows, a share of them, or "all"; it splits the last file."""
+
+    files: tuple[str, ...]
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    train: Split = ALL
+    dt: float | None = None
+    method: str = "ffvd"
+    seed: int = 0
+    fit: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    own: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    num_paths: int = 1000
+    levels: tuple[float, ...] = (0.5, 0.9)
+    hashes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, given in (("files", self.files), ("outputs", self.outputs)):
+            if not given:
+                raise ValueError(f"no {what} were given: name at least one")
+        check_train(self.train)
+        _check_name("method", self.method, METHODS)
+        _check_keys("[fit]", self.fit, FIT)
+        for part in re.split(r"[+*]", str(self.fit.get("kernel", "se"))):
+            _check_name("kernel", part.strip(), KERNELS)
+        for name, known in (("mean", MEANS), ("likelihood", LIKELIHOODS), ("basis", BASES), ("hyper", get_args(Hyper))):
+            if name in self.fit:
+                _check_name(name, self.fit[name], [one for one in known if one not in NEVER])
+        if not all(0 < level < 1 for level in self.levels):
+            raise ValueError(f"levels are shares between 0 and 1, or percentages; got {self.levels}")
+        _ = self.config
+
+    @property
+    def config(self) -> Config:
+        """The method with its settings."""
+        standard = METHODS[self.method]
+        _check_keys(f"[method] of {self.method}", self.own, [one.name for one in dataclasses.fields(standard)])
+        return dataclasses.replace(standard, **{name: _frozen(value) for name, value in self.own.items()})
+
+    @property
+    def fit_arguments(self) -> dict[str, Any]:
+        """All arguments for `gpssm.fit` but the data and how to run."""
+        defaults = {name: inspect.signature(fit).parameters[name].default for name in FIT}
+        given = {name: _frozen(value) for name, value in self.fit.items()}
+        return {"method": self.config, "seed": self.seed} | defaults | given
+
+    def load(self) -> Rows:
+        """Read the files; the rows of the last one are split."""
+        series = [read(path, self.outputs, self.inputs, dt=self.dt) for path in self.files]
+        if isinstance(self.train, str):
+            return Rows(series, None)
+        *whole, last = series
+        try:
+            kept, test = last.split(self.train)
+        except ValueError:
+            raise ValueError(
+                f"train = {self.train} leaves no row to train on, or none to test on, of the {len(last)} of "
+                f"{self.files[-1]}: it is a number of rows, a share of them, or {ALL!r}"
+            ) from None
+        return Rows([*whole, kept], test)
+
+    def complete(self) -> "Settings":
+        """The same with every default written out, and with what is true here and now: paths, hashes, versions."""
+        paths = [Path(path).resolve() for path in self.files]
+        fitted = {name: value for name, value in self.fit_arguments.items() if name in FIT}
+        return dataclasses.replace(
+            self,
+            files=tuple(map(str, paths)),
+            fit=fitted,
+            own=dataclasses.asdict(self.config),
+            hashes=tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths),
+            versions=versions(),
+        )
+
+    def to_toml(self) -> str:
+        """The settings as the text of a TOML file. TOML has no None: what has no value is left out."""
+        import tomli_w
+
+        data = {name: getattr(self, name) for name in ("files", "outputs", "inputs", "train", "dt")}
+        tables = {
+            "data": data | {"sha256": self.hashes},
+            "fit": {"method": self.method, "seed": self.seed, **self.fit},
+            "method": self.own,
+            "forecast": {"num_paths": self.num_paths, "levels": self.levels},
+            "versions": self.versions,
+        }
+        return HEAD + tomli_w.dumps({name: _without_none(table) for name, table in tables.items()})
+
+    def changes(self) -> list[str]:
+        """What is no longer as it was when these settings were written: versions, and the contents of files."""
+        now = versions()
+        found = [f"{name} {old}, now {now[name]}" for name, old in self.versions.items() if now.get(name, old) != old]
+        paths = zip(self.files, self.hashes, strict=False)
+        return found + [f"contents of {path}" for path, old in paths if _hash_changed(Path(path), old)]
+
+
+def from_toml(path: str | Path) -> dict[str, Any]:
+    """The fields of `Settings` that a file has; files that it names are relative to its own folder."""
+    path = Path(path)
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no configuration {path}; `gpssm fit` writes one into its folder") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a TOML file: {error}") from None
+    _check_keys(str(path), tables, ("data", "fit", "method", "forecast", "versions"))
+    data, fitted, forecast = (dict(tables.get(name, {})) for name in ("data", "fit", "forecast"))
+    _check_keys("[data]", data, ("files", "outputs", "inputs", "train", "dt", "sha256"))
+    _check_keys("[forecast]", forecast, ("num_paths", "levels"))
+    hashes = data.pop("sha256", ())
+    names = {name: tuple(data.pop(name)) for name in ("files", "outputs", "inputs") if name in data}
+    if "files" in names:
+        names["files"] = tuple(str(path.parent / one) for one in names["files"])
+    own = {name: fitted.pop(name) for name in ("method", "seed") if name in fitted}
+    fields = data | names | own | forecast | {"hashes": tuple(hashes)}
+    fields |= {"levels": tuple(forecast["levels"])} if "levels" in forecast else {}
+    return fields | {"fit": fitted, "own": tables.get("method", {}), "versions": tables.get("versions", {})}
+
+
+def check_train(train: Split) -> None:
+    """Refuse what says no split: it is "all", a number of rows, or a share of them between 0 and 1."""
+    whole = isinstance(train, int) and not isinstance(train, bool) and train >= 1
+    if not (whole or train == ALL or (isinstance(train, float) and 0 < train < 1)):
+        raise ValueError(f"train is a number of rows, a share of them between 0 and 1, or {ALL!r}; got {train!r}")
+
+
+def versions() -> dict[str, str]:
+    """What a result may depend on besides its settings."""
+    found = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
+    return {"gpssm": gpssm.__version__, "python": platform.python_version(), **found}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name that is most like this one, or nothing."""
+    found = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def _check_name(what: str, name: str, known: Iterable[str]) -> None:
+    if name not in (known := list(known)):
+        raise ValueError(f"there is no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+
+
+def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{where} has no setting {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+def _hash_changed(path: Path, old: str) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != old

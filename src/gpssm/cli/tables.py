@@ -1,0 +1,105 @@
+"""Tables and sentences that several commands show of runs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+
+from gpssm.cli.shell import figure, printable, table
+
+if TYPE_CHECKING:
+    from gpssm.cli.run_folder import Run
+    from gpssm.data.series import Series
+
+SHOWN = 12  # steps in a table
+COLUMNS = 7  # figures beside the step that fit into 80 characters
+ALIKE = 0.05  # a relative difference that is none
+LEGEND = "* best. Lower is better; 90 % intervals should hold 90 % of what happened.\n"
+UNJUDGED = (
+    "No rows were held out to test on. With --train 0.8 you see how good its forecasts are, and those of baselines."
+)
+WORDS = {"30": "The first 30 test rows", "full": "All {steps} test rows"}
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `gpssm fit` wrote.", show_default=False)]
+
+
+def finished(run: "Run") -> list[RenderableType]:
+    """What to show of a run that has been finished: scores, what to make of them, notes, where to look."""
+    metrics = run.metrics()
+    shown: list[RenderableType] = score_tables(metrics["scores"], metrics["horizons"])
+    shown.append(verdict(metrics["method"], metrics["scores"]["full"]) if metrics["scores"] else UNJUDGED)
+    shown += [f"Note: {printable(note)}" for note in metrics["notes"]]
+    return [*shown, f"\nReport:    {run.folder}/report.html", f"Forecast:  gpssm forecast {run.folder}"]
+
+
+def score_tables(scores: Mapping[str, Any], horizons: Mapping[str, int]) -> list[RenderableType]:
+    """A table of scores a horizon."""
+    tables = [score_table(WORDS[label].format(steps=horizons[label]), scores[label]) for label in scores]
+    return [*tables, LEGEND] if tables else []
+
+
+def verdict(method: str, scores: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Whether the model was worth it, by the score of the whole predictive distribution."""
+    crps = {name: figures["crps"] for name, figures in scores.items() if figures["crps"] is not None}
+    others = {name: value for name, value in crps.items() if name != method}
+    if method not in crps or not others:
+        return "There is nothing to compare."
+    best = min(others, key=lambda name: others[name])
+    gain = 1 - crps[method] / others[best]
+    if gain > ALIKE:
+        return f"{method} forecasts all test rows {gain:.0%} better (CRPS) than the best baseline, {best}."
+    if gain > -ALIKE:
+        return f"The baseline {best} forecasts all test rows as well as {method}: the simpler model may be enough."
+    return f"The baseline {best} forecasts all test rows better than {method}, by {-gain:.0%} (CRPS): prefer it."
+
+
+def score_table(title: str, scores: Mapping[str, Mapping[str, float | None]]) -> Table:
+    """Scores by name; a star marks the best of each."""
+    shown = {"rmse": "RMSE", "crps": "CRPS", "nlpd": "NLPD", "coverage_90": "in 90 %"}
+    best = {name: _best(name, [one.get(name) for one in scores.values()]) for name in shown}
+    rows = [
+        (method, *(_score(name, figures.get(name), figures.get(name) == best[name]) for name in shown))
+        for method, figures in scores.items()
+    ]
+    return table(title, ["", *shown.values()], rows)
+
+
+def _score(name: str, value: float | None, best: bool) -> str:
+    text = f"{value:.0%}" if name.startswith("coverage") and value is not None else figure(value)
+    return f"{text}{'*' if best and value is not None else ' '}"
+
+
+def _best(name: str, values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    goal = 0.9 if name.startswith("coverage") else float("-inf")
+    return min(present, key=lambda value: abs(value - goal) if goal > 0 else value, default=None)
+
+
+def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
+    """A table an output: the first and the last steps, with what happened where that is known."""
+    rows = list(range(len(frame)))
+    rows = rows if len(rows) <= SHOWN else [*rows[: SHOWN // 2], None, *rows[-SHOWN // 2 :]]
+    outputs = [str(name).removesuffix(" mean") for name in frame.columns if str(name).endswith(" mean")]
+    shown: list[RenderableType] = []
+    for number, output in enumerate(outputs):
+        names = [name for name in frame.columns if name.startswith(f"{output} ")][:COLUMNS]
+        actual = None if test is None or len(test) < len(frame) else test.y[:, number]
+        columns = [frame[name] for name in names] + ([] if actual is None else [actual[: len(frame)]])
+        lines = _lines(frame.index, [list(map(float, one)) for one in columns], rows, frame[f"{output} std"].median())
+        heads = [name.removeprefix(f"{output} ") for name in names]
+        shown.append(table(output, ["step", *heads, *(["actual"] if actual is not None else [])], lines, left=0))
+    return shown
+
+
+def _lines(steps: Any, columns: list[Any], rows: Sequence[int | None], spread: float) -> list[list[str]]:
+    """The rows of a table, with as many decimals as the spread of the forecast makes worth reading."""
+    place = math.floor(math.log10(spread)) if spread > 0 else 0
+    shape = f".{max(2 - place, 0)}f" if -5 <= place <= 6 else ".3e"
+    return [
+        ["…"] * (1 + len(columns)) if row is None else [str(steps[row]), *(f"{one[row]:{shape}}" for one in columns)]
+        for row in rows
+    ]

@@ -1,0 +1,61 @@
+"""What a user gives as y or u later on, against the columns that the model was fitted to."""
+
+import difflib
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from gpssm.data.series import Series, default_names, place, to_columns
+
+HORIZON = 30
+
+
+def aligned(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarray, "T D"]:
+    """The columns `names` of what a user gave as y or u, in that order.
+
+    Columns with names of their own (of a DataFrame or a Series) go by name; those without go by position.
+    """
+    own = None
+    if isinstance(values, Series):
+        values, own = (values.y, values.outputs) if letter == "y" else (values.u, values.inputs)
+    table, given = to_columns(values, own, letter)
+    if set(given) == set(names):
+        return table[:, [given.index(name) for name in names]]
+    expected = f"{letter} must have {len(names)} columns: {', '.join(names)}" if names else f"the model has no {letter}"
+    if given != default_names(letter, table):
+        missing, unknown = ([name for name in a if name not in b] for a, b in ((names, given), (given, names)))
+        raise ValueError(
+            f"{expected}. Missing: {', '.join(missing) or 'none'}; unknown: "
+            f"{', '.join(_with_nearest(name, names) for name in unknown) or 'none'}. "
+            "Rename or drop columns, or pass an array to go by position"
+        )
+    if len(given) != len(names):
+        raise ValueError(f"{expected}; got {len(given)}")
+    return table
+
+
+def future_inputs(u: Any, names: tuple[str, ...], horizon: int | None = None) -> Float[np.ndarray, "H Du"]:
+    """The first `horizon` rows of a user's controls, columns in the order of `names`; all rows without a horizon."""
+    if horizon is not None and horizon < 1:
+        raise ValueError(f"horizon is a number of steps, 1 or more; got {horizon}")
+    if u is None:
+        horizon = horizon or HORIZON
+        if names:
+            raise ValueError(
+                f"the model has {len(names)} controls ({', '.join(names)}), whose values at all steps ahead must be "
+                f"known: pass u with {horizon} rows and {len(names)} columns"
+            )
+        return np.zeros((horizon, 0))
+    values = aligned(u, names, "u")
+    if len(values) < (horizon or 1):
+        raise ValueError(f"u must have a row for each of the {horizon or 1} steps ahead; got {len(values)} rows")
+    values = values[:horizon]
+    if not np.isfinite(values).all():
+        raise ValueError(f"{place(~np.isfinite(values), names)} of u is NaN or infinite: a control is always known")
+    return values
+
+
+def _with_nearest(name: str, known: tuple[str, ...]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return f"{name} (nearest: {nearest[0]})" if nearest else name

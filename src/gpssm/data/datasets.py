@@ -1,0 +1,402 @@
+"""Simulated series with the truth they come from, and the one loop that makes them.
+
+The system-identification benchmarks: what they are, where they come from, and their checksums.
+
+No file is packed with the library. They are read from the folder that the environment variable `GPSSM_DATA`
+names, if it is set, and otherwise downloaded once into the user's cache. Either way the SHA-256 must agree.
+
+The kink function: the usual one-dimensional test of GP state-space models.
+
+A transition drawn from a sparse Gaussian process: data that a GP state-space model can fit exactly.
+
+A random stable linear-Gaussian state-space model, for which everything is known in closed form.
+
+A driven, damped Duffing oscillator: a mass on a spring that stiffens, pushed by a multisine.
+
+Benchmark series (`load`) and simulated ones whose truth is known (`simulate`).
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from gpssm.data.readers import read
+from gpssm.data.series import Series
+
+Transition = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """A series and the model that made it.
+
+        x₀ ~ N(0, I)
+        x_{t+1} = f(x_t, u_t) + N(0, diag(process_std²))
+        y_t = C x_{t+1} + d + N(0, diag(noise_std²))
+
+    `states[0]` is x₀; `u[t]` drives `states[t] → states[t+1]`; `states[t+1]` emits `y[t]`. `transition` is f,
+    without noise, for states (..., Dx) and controls (..., Du) of any equal leading axes.
+    """
+
+    series: Series
+    states: Float[np.ndarray, "T+1 Dx"] = field(repr=False)
+    transition: Transition = field(repr=False)
+    process_std: Float[np.ndarray, " Dx"]
+    noise_std: Float[np.ndarray, " Dy"]
+    C: Float[np.ndarray, "Dy Dx"]
+    d: Float[np.ndarray, " Dy"]
+
+
+def simulate_model(
+    rng: np.random.Generator,
+    transition: Transition,
+    u: Float[np.ndarray, "T Du"],
+    *,
+    process_std: Any,
+    noise_std: Any,
+    C: Float[np.ndarray, "Dy Dx"],
+    d: Any = 0.0,
+    **metadata: Any,
+) -> Simulated:
+    """Simulate T steps of the model of `Simulated`, driven by `u`.
+
+    A scalar standard deviation or d stands for every component; `metadata` (name, dt) goes to the Series.
+    """
+    output_dim, state_dim = C.shape
+    process_std = np.full(state_dim, process_std, dtype=float)
+    noise_std, d = (np.full(output_dim, value, dtype=float) for value in (noise_std, d))
+    if min(process_std.min(), noise_std.min()) < 0:
+        raise ValueError(f"standard deviations must not be negative; got {process_std} and {noise_std}")
+    states = rng.normal(size=(len(u) + 1, state_dim))
+    for t, control in enumerate(u):
+        states[t + 1] = transition(states[t], control) + process_std * states[t + 1]
+    y = states[1:] @ C.T + d + noise_std * rng.normal(size=(len(u), output_dim))
+    return Simulated(Series(y, u, **metadata), states, transition, process_std, noise_std, C, d)
+
+
+MIRRORS = (
+    "https://raw.githubusercontent.com/zhenwendai/RGP/HEAD/datasets/system_identification/",
+    "https://raw.githubusercontent.com/xuhuifan/FFVD/HEAD/data/",
+)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark series: its file, and which columns (by name or number) are its inputs and outputs.
+
+    `inputs` and `outputs` map the name that a column gets to the column of the file; `dt` is the sampling
+    time in seconds, None if it is not known.
+    """
+
+    name: str
+    file: str
+    inputs: Mapping[str, str | int]
+    outputs: Mapping[str, str | int]
+    dt: float | None
+    sha256: str
+    description: str
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Public addresses of the file, in the order in which they are tried."""
+        return tuple(mirror + self.file for mirror in MIRRORS)
+
+
+_DRIVE = Benchmark(
+    name="drive",
+    file="drive.mat",
+    inputs={"voltage": "u1"},
+    outputs={"speed": "z1"},
+    dt=0.02,
+    sha256="47d0825678d854d8a1bbcfb0ad1188026b853f69beb2067ea00cfd88d13dc4ca",
+    description="Coupled electric drives, random binary input; the output is a speed without its sign.",
+)
+
+REGISTRY: dict[str, Benchmark] = {
+    entry.name: entry
+    for entry in (
+        Benchmark(
+            name="actuator",
+            file="actuator.mat",
+            inputs={"valve": "u"},
+            outputs={"oil pressure": "p"},
+            dt=None,
+            sha256="35d1f95176afd856eb4fe0e2f87e3dff39657db8e6fcf7c531078c8f4eb571e4",
+            description="Hydraulic actuator of a crane: valve opening to oil pressure.",
+        ),
+        Benchmark(
+            name="ballbeam",
+            file="ballbeam.dat",
+            inputs={"beam angle": 0},
+            outputs={"ball position": 1},
+            dt=0.1,
+            sha256="e9c48a4f7474953969d4950b4ef72558084b1995f776792ac0cbc80550e6ff42",
+            description="Ball rolling on a beam: beam angle to ball position (DaISy 96-004).",
+        ),
+        _DRIVE,
+        Benchmark(
+            name="dryer",
+            file="dryer.dat",
+            inputs={"heater voltage": 0},
+            outputs={"air temperature": 1},
+            dt=0.08,
+            sha256="adcb2f5a1d9e174d08dd49f7f037626745b5e69cbda0bc1e8dca2a7c687d4538",
+            description="Laboratory hair dryer: heater voltage to air temperature (DaISy 96-006).",
+        ),
+        Benchmark(
+            name="flutter",
+            file="flutter.dat",
+            inputs={"u": 0},
+            outputs={"y": 1},
+            dt=None,
+            sha256="e944d4bc32ac403bc20f64e45afff525456dd19166962ebcc47a2cc9f9b39d81",
+            description="Wing flutter; the units and the sampling time were withheld (DaISy 96-008).",
+        ),
+        Benchmark(
+            name="furnace",
+            file="gas_furnace.csv",
+            inputs={"gas rate": "InputGasRate"},
+            outputs={"CO2": "CO2"},
+            dt=9.0,
+            sha256="ce46e11490a11ac254a959d42d5858f66b3c8013a1b667e553b3d890c67e4d43",
+            description="Gas furnace: input gas rate to CO2 concentration (Box and Jenkins, series J).",
+        ),
+        replace(_DRIVE, name="drive-2", inputs={"voltage": "u2"}, outputs={"speed": "z2"}),
+        replace(_DRIVE, name="drive-3", inputs={"voltage": "u3"}, outputs={"speed": "z3"}),
+    )
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names that `load` knows: the six benchmarks, and two more experiments on the electric drives."""
+    return tuple(REGISTRY)
+
+
+def load(name: str) -> Series:
+    """All rows of the benchmark of that name; `series.split(0.5)` gives the usual train and test halves.
+
+    Read from the folder GPSSM_DATA if that is set, otherwise downloaded once; see the head of this file.
+    """
+    if name not in REGISTRY:
+        raise ValueError(f"no benchmark is called {name!r}; there are {', '.join(REGISTRY)}")
+    entry = REGISTRY[name]
+    folder = os.environ.get("GPSSM_DATA")
+    path = _in_folder(entry, Path(folder)) if folder else _download(entry)
+    series = read(path, tuple(entry.outputs.values()), tuple(entry.inputs.values()), name=name, dt=entry.dt)
+    return replace(series, outputs=tuple(entry.outputs), inputs=tuple(entry.inputs))
+
+
+def _in_folder(entry: Benchmark, folder: Path) -> Path:
+    """Path of the file in the user's folder, after a check that it is the right one."""
+    path = folder / entry.file
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"GPSSM_DATA is {str(folder)!r}, and there is no {entry.file} in it. "
+            f"Put the file of {entry.urls[0]} there, or unset GPSSM_DATA to have it downloaded"
+        )
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != entry.sha256:
+        raise ValueError(
+            f"{path} is not the benchmark {entry.name!r}: its SHA-256 is {found}, not {entry.sha256}. "
+            f"Replace it by the file of {entry.urls[0]}"
+        )
+    return path
+
+
+def _download(entry: Benchmark) -> Path:
+    """Path of the file in the user's cache, fetched from the first mirror that has it if need be."""
+    import platformdirs
+    import pooch
+
+    cache = platformdirs.user_cache_dir("gpssm")
+    failures = []
+    for url in entry.urls:
+        try:
+            return Path(pooch.retrieve(url, f"sha256:{entry.sha256}", fname=entry.file, path=cache))
+        except (OSError, ValueError) as error:
+            failures.append(f"{url}: {error}")
+    raise ConnectionError(
+        f"the benchmark {entry.name!r} could not be downloaded. Set the environment variable GPSSM_DATA to a "
+        f"folder that holds {entry.file}, or try again later. Tried:\n" + "\n".join(failures)
+    )
+
+
+def kink(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """f(x) = 0.8 + (x + 0.2)(1 − 5 / (1 + exp(−2x))); u is not used.
+
+    Written with 1 / (1 + exp(−2x)) = (1 + tanh x) / 2, which does not overflow.
+    """
+    return 0.8 + (x + 0.2) * (1.0 - 2.5 * (1.0 + np.tanh(x)))
+
+
+def simulate_kink(
+    num_steps: int = 20, seed: int = 0, *, process_std: float = 0.05, noise_std: float = 0.2
+) -> Simulated:
+    """T steps of x_{t+1} = kink(x_t) + N(0, process_std²), y_t = x_{t+1} + N(0, noise_std²), x₀ ~ N(0, 1)."""
+    return simulate_model(
+        np.random.default_rng(seed),
+        kink,
+        np.zeros((num_steps, 0)),
+        process_std=process_std,
+        noise_std=noise_std,
+        C=np.eye(1),
+        name="kink",
+    )
+
+
+def simulate_sparse_gp(
+    num_steps: int = 120,
+    seed: int = 0,
+    *,
+    variance: float = 2.0,
+    lengthscale: float = 0.5,
+    num_inducing: int = 20,
+    identity_mean: bool = False,
+    process_std: float = 0.1,
+    noise_std: float = 0.1,
+) -> Simulated:
+    """T steps of a one-dimensional sparse GP state-space model, y_t = x_{t+1} + N(0, noise_std²).
+
+        f(x) = m(x) + k(x, Z) k(Z, Z)⁻¹ (U − m(Z)),    U ~ N(m(Z), k(Z, Z))
+
+    with k squared-exponential, Z evenly spaced in [−2, 2] and m zero, or the identity. Far from Z the
+    function returns to m, and |f(x) − m(x)| ≤ √variance · |v| with v the whitened U: with mean zero no path
+    can escape, with the identity it can do no worse than a random walk.
+    """
+    rng = np.random.default_rng(seed)
+    locations = np.linspace(-2.0, 2.0, num_inducing)
+    covariance = _covariance(locations, locations, variance, lengthscale)
+    factor = np.linalg.cholesky(covariance + 1e-8 * variance * np.eye(num_inducing))
+    # k(Z,Z)⁻¹(U − m(Z)) = L⁻ᵀ v with v ~ N(0, I)
+    coefficients = np.linalg.solve(factor.T, rng.normal(size=num_inducing))
+
+    def transition(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+        drawn = _covariance(x, locations, variance, lengthscale) @ coefficients
+        return x + drawn if identity_mean else drawn
+
+    return simulate_model(
+        rng,
+        transition,
+        np.zeros((num_steps, 0)),
+        process_std=process_std,
+        noise_std=noise_std,
+        C=np.eye(1),
+        name="sparse_gp",
+    )
+
+
+def _covariance(x: np.ndarray, z: np.ndarray, variance: float, lengthscale: float) -> np.ndarray:
+    """k(x, z) = variance · exp(−(x − z)² / 2 lengthscale²), with a new last axis for z."""
+    return variance * np.exp(-0.5 * np.square((x[..., None] - z) / lengthscale))
+
+
+def simulate_linear_gaussian(
+    num_steps: int = 200,
+    seed: int = 0,
+    *,
+    state_dim: int = 2,
+    output_dim: int = 1,
+    input_dim: int = 1,
+    spectral_radius: float = 0.9,
+    process_std: float = 0.1,
+    noise_std: float = 0.1,
+) -> Simulated:
+    """T steps of x_{t+1} = A x_t + B u_t + N(0, process_std² I), y_t = C x_{t+1} + d + N(0, noise_std² I).
+
+    A, B, C, d are drawn standard normal, and A scaled to the spectral radius below 1; u is white noise.
+    The transition is linear, so its values at unit vectors are the columns of A and B.
+    """
+    if not 0 <= spectral_radius < 1:
+        raise ValueError(f"a stable system has a spectral radius from 0 to below 1; got {spectral_radius}")
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(state_dim, state_dim))
+    A *= spectral_radius / np.abs(np.linalg.eigvals(A)).max()
+    B = rng.normal(size=(state_dim, input_dim))
+    C = rng.normal(size=(output_dim, state_dim))
+    return simulate_model(
+        rng,
+        lambda x, u: x @ A.T + u @ B.T,
+        rng.normal(size=(num_steps, input_dim)),
+        process_std=process_std,
+        noise_std=noise_std,
+        C=C,
+        d=rng.normal(size=output_dim),
+        name="linear_gaussian",
+    )
+
+
+def simulate_duffing(
+    num_steps: int = 400,
+    seed: int = 0,
+    *,
+    damping: float = 0.3,
+    stiffness: float = 1.0,
+    cubic: float = 1.0,
+    force: float = 1.0,
+    dt: float = 0.1,
+    process_std: float = 0.01,
+    noise_std: float = 0.05,
+) -> Simulated:
+    """T steps of an oscillator with states (position p, velocity ṗ) and outputs y_t = p + N(0, noise_std²).
+
+        p̈ + damping · ṗ + stiffness · p + cubic · p³ = u
+
+    A step is one of the classical Runge–Kutta method over dt with u held; u is a random-phase multisine of
+    root mean square `force`, with angular frequencies up to 4, around the resonance.
+    """
+    rng = np.random.default_rng(seed)
+
+    def derivative(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+        position, velocity = x[..., 0], x[..., 1]
+        acceleration = u[..., 0] - damping * velocity - stiffness * position - cubic * position**3
+        return np.stack([velocity, acceleration], axis=-1)
+
+    def transition(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+        k1 = derivative(x, u)
+        k2 = derivative(x + 0.5 * dt * k1, u)
+        k3 = derivative(x + 0.5 * dt * k2, u)
+        k4 = derivative(x + dt * k3, u)
+        return x + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+
+    return simulate_model(
+        rng,
+        transition,
+        force * _multisine(rng, dt * np.arange(num_steps)),
+        process_std=process_std,
+        noise_std=noise_std,
+        C=np.array([[1.0, 0.0]]),
+        name="duffing",
+        dt=dt,
+    )
+
+
+def _multisine(rng: np.random.Generator, times: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T 1"]:
+    """Sum of 20 sines with angular frequencies 0.2, 0.4, ..., 4 and random phases, of root mean square 1."""
+    phases = rng.uniform(0.0, 2.0 * np.pi, size=20)
+    waves = np.sin(times[:, None] * np.linspace(0.2, 4.0, 20) + phases)
+    return waves.sum(axis=1, keepdims=True) / np.sqrt(10.0)
+
+
+SIMULATORS: dict[str, Callable[..., Simulated]] = {
+    "kink": simulate_kink,
+    "sparse_gp": simulate_sparse_gp,
+    "linear_gaussian": simulate_linear_gaussian,
+    "duffing": simulate_duffing,
+}
+
+
+def simulate(name: str, **options: Any) -> Simulated:
+    """Simulate the system of that name; all take `num_steps` and `seed`, see its own function for more.
+
+    truth = simulate("kink", num_steps=100, seed=1, noise_std=0.1)
+    truth.series, truth.states, truth.transition
+    """
+    if name not in SIMULATORS:
+        raise ValueError(f"no simulator is called {name!r}; there are {', '.join(SIMULATORS)}")
+    return SIMULATORS[name](**options)

@@ -1,0 +1,245 @@
+"""From a table on disk to a Series: text (CSV, TSV, DAT, TXT), MATLAB, NumPy and Parquet files.
+
+A reader is a function of the path that returns a Table; `READERS` says which suffix has which.
+"""
+
+import csv
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpssm.data.series import Series
+
+Column = str | int
+Table = list[tuple[str, Any]]  # name and values of every column, in the order of the file
+
+WHITESPACE = r"\s+"
+MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
+
+
+def read(
+    path: str | Path,
+    outputs: Sequence[Column] | Column,
+    inputs: Sequence[Column] | Column = (),
+    *,
+    name: str | None = None,
+    dt: float | None = None,
+) -> Series:
+    """Read the columns `outputs` and `inputs` of a file into a Series, one row a time step.
+
+        read("tank.csv", outputs=["level"], inputs=["pump", "valve"], dt=0.1)
+        read("ballbeam.dat", outputs=1, inputs=0)
+
+    A column is chosen by its name or by its number, counted from 0. In text files the delimiter (tab,
+    semicolon, comma, in .dat and .txt also spaces) and whether there is a header are found out; empty cells
+    of an output are missing values. In .mat and .npz files a matrix `y` has the columns `y0`, `y1`, ...
+    The series is called `name`, by default as the file; `dt` is its sampling time.
+    """
+    path = Path(path)
+    table = _load(path)
+    chosen_outputs = [_index(table, column, path) for column in _listed(outputs)]
+    chosen_inputs = [_index(table, column, path) for column in _listed(inputs)]
+    try:
+        if not chosen_outputs:
+            raise ValueError(f"outputs needs at least one column of {[label for label, _ in table]}")
+        chosen = _select(table, chosen_outputs + chosen_inputs)
+        y, u = chosen[: len(chosen_outputs)], chosen[len(chosen_outputs) :]
+        return Series(
+            np.column_stack([values for _, values in y]),
+            np.column_stack([values for _, values in u]) if u else None,
+            name=path.stem if name is None else name,
+            dt=dt,
+            outputs=[label for label, _ in y],
+            inputs=[label for label, _ in u],
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _listed(columns: Sequence[Column] | Column) -> list[Column]:
+    return [columns] if isinstance(columns, str | int) else list(columns)
+
+
+def _load(path: Path) -> Table:
+    """The table of a file, with columns of the same name told apart by their number."""
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(f"{path}: the suffix must be one of {', '.join(READERS)}; got {path.suffix!r}")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; the working folder is {Path.cwd()}")
+    try:
+        table = reader(path)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # the parsers of damaged files raise whatever they stumble over
+        raise ValueError(
+            f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. "
+            "It may be damaged, cut short, or of another format"
+        ) from error
+    names = [label for label, _ in table]
+    return [
+        (label if label and names.count(label) == 1 else f"{label} column {number}".strip(), values)
+        for number, (label, values) in enumerate(table)
+    ]
+
+
+def _index(table: Table, column: Column, path: Path) -> int:
+    """Number of a column; for one that is not there, an error with the known ones and the nearest."""
+    names = [label for label, _ in table]
+    if column in names:
+        return names.index(str(column))
+    if str(column).isdecimal() and int(column) < len(names):
+        return int(column)
+    known = ", ".join(f"{number}: {label!r}" for number, label in enumerate(names[:50]))
+    message = f"{path} has no column {column!r}; it has {known or 'no column of numbers'}."
+    if nearest := difflib.get_close_matches(str(column), names, n=1):
+        message += f" Did you mean {nearest[0]!r}?"
+    if len(names) == 1:
+        message += " Only one column was found: is the delimiter a comma, a semicolon or a tab?"
+    raise ValueError(message)
+
+
+def _select(table: Table, indices: list[int]) -> Table:
+    """The columns with these numbers: none twice, all of the same length."""
+    chosen = [table[index] for index in indices]
+    if twice := [table[index][0] for index in set(indices) if indices.count(index) > 1]:
+        raise ValueError(f"column {twice[0]!r} was chosen twice; a column is either an output or an input")
+    lengths = {label: len(values) for label, values in chosen}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the chosen columns must have as many rows each; got {lengths}")
+    return chosen
+
+
+class Layout(NamedTuple):
+    """How a text file is laid out; `names` is empty without a header, `start` is the first line of data."""
+
+    separator: str
+    decimal: str
+    names: list[str]
+    start: int
+
+
+def _read_text(path: Path, default_separator: str) -> Table:
+    """Table of a text file; the names of columns without a header are empty."""
+    import pandas
+
+    layout = _layout(path, default_separator)
+    frame = pandas.read_csv(
+        path,
+        sep=layout.separator,
+        decimal=layout.decimal,
+        header=None,
+        skiprows=layout.start,
+        skipinitialspace=True,
+        encoding="utf-8-sig",
+        low_memory=False,
+    )
+    # A delimiter at the end of every line makes a last column with neither a name nor a value.
+    while frame.shape[1] > (len(layout.names) or 1) and frame.iloc[:, -1].isna().all():
+        frame = frame.iloc[:, :-1]
+    names = layout.names or [""] * frame.shape[1]
+    if len(names) != frame.shape[1]:
+        raise ValueError(f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells")
+    if frame.iloc[:, -1].isna().any():
+        _check_complete(path, layout.separator, frame.shape[1])
+    return [(label, frame[number]) for number, label in enumerate(names)]
+
+
+def _layout(path: Path, default_separator: str) -> Layout:
+    """Layout as the first lines show it; without a tab, semicolon or comma the default separator holds."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        lines = list(islice(((number, line) for number, line in enumerate(file) if line.strip()), 50))
+    if not lines:
+        raise ValueError("it has no lines")
+    unquoted = re.sub(r'"[^"]*"', "", lines[0][1])
+    separator = next((mark for mark in "\t;," if mark in unquoted), default_separator)
+    # Within semicolons, as spreadsheets write them in half of Europe, a comma is the decimal mark.
+    decimal = "," if separator == ";" and any("," in line for _, line in lines[1:]) else "."
+    cells = list(_cells([line for _, line in lines[:2]], separator))
+    if not _is_header(cells[0], cells[-1]):
+        return Layout(separator, decimal, [], 0)
+    if len(lines) == 1:
+        raise ValueError("it has a header and no rows")
+    return Layout(separator, decimal, _without_blank_end(cells[0]), lines[0][0] + 1)
+
+
+def _cells(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
+    """Cells of every line, stripped; quoted cells may hold separators."""
+    if separator == WHITESPACE:
+        return (line.split() for line in lines)
+    return ([cell.strip() for cell in cells] for cells in csv.reader(lines, delimiter=separator))
+
+
+def _without_blank_end(cells: list[str]) -> list[str]:
+    width = max((number + 1 for number, cell in enumerate(cells) if cell), default=0)
+    return cells[:width]
+
+
+def _is_header(first: list[str], second: list[str]) -> bool:
+    """Whether text stands above a number, or the first line is nothing but text."""
+    above = any(_is_text(a) and b and not _is_text(b) for a, b in zip(first, second, strict=False))
+    return above or (any(first) and all(_is_text(cell) for cell in _without_blank_end(first)))
+
+
+def _is_text(cell: str) -> bool:
+    """Whether a cell is neither a number nor a mark for a missing value."""
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return cell.lower() not in MISSING
+    return False
+
+
+def _check_complete(path: Path, separator: str, width: int) -> None:
+    """Refuse a line with fewer cells than the others, which pandas fills up with missing values."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for number, cells in enumerate(_cells(file, separator), start=1):
+            if any(cells) and len(cells) < width:
+                raise ValueError(f"line {number} has {len(cells)} of {width} cells")
+
+
+def _read_mat(path: Path) -> Table:
+    from scipy.io import loadmat
+
+    return _numeric_columns({name: array for name, array in loadmat(path).items() if name[:2] != "__"})
+
+
+def _read_npz(path: Path) -> Table:
+    # Opened here, because np.load leaves a damaged file open.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return _numeric_columns(dict(arrays))
+
+
+def _numeric_columns(arrays: Mapping[str, Any]) -> Table:
+    """Columns of the vectors and matrices of numbers; a row vector counts as a column."""
+    table: Table = []
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.ndim in (1, 2):
+            columns = [array.ravel()] if array.ndim == 1 or 1 in array.shape else list(array.T)
+            labels = [name] if len(columns) == 1 else [f"{name}{number}" for number in range(len(columns))]
+            table += zip(labels, columns, strict=True)
+    return table
+
+
+def _read_parquet(path: Path) -> Table:
+    import pandas
+
+    frame = pandas.read_parquet(path)
+    return [(str(label), frame.iloc[:, number]) for number, label in enumerate(frame.columns)]
+
+
+READERS: dict[str, Callable[[Path], Table]] = {
+    ".csv": partial(_read_text, default_separator=","),
+    ".tsv": partial(_read_text, default_separator="\t"),
+    ".dat": partial(_read_text, default_separator=WHITESPACE),
+    ".txt": partial(_read_text, default_separator=WHITESPACE),
+    ".mat": _read_mat,
+    ".npz": _read_npz,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,89 @@
+"""Scaling of outputs and controls with the statistics of the training data, and back to the user's units."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+from gpssm.data.series import Series, as_list, varying
+
+Scaling = Literal["standard", "scale", "none"]
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """The affine maps y ↦ (y − output_mean) / output_std and u ↦ (u − input_mean) / input_std, a column each.
+
+        scaler = Scaler.fit(train)
+        scaled = scaler.scale(test)
+        scaler.unscale_mean(scaled.y)  # test.y, up to rounding
+
+    All results are NumPy arrays. The fields are plain tuples of floats, so that a scaler can be compared,
+    hashed and written to a file as it is.
+    """
+
+    output_mean: tuple[float, ...]
+    output_std: tuple[float, ...]
+    input_mean: tuple[float, ...]
+    input_std: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, series: Any, *, outputs: Scaling = "standard", inputs: Scaling = "standard") -> "Scaler":
+        """Scaler of one or several training series, over all their rows; missing outputs are left out.
+
+        "standard" shifts to mean 0 and divides by the standard deviation; "scale" only divides, so that zero
+        and signs keep their meaning; "none" changes nothing. A constant column is not divided.
+        """
+        several = as_list(series)
+        return cls(
+            *_statistics(np.concatenate([item.y for item in several]), outputs),
+            *_statistics(np.concatenate([item.u for item in several]), inputs),
+        )
+
+    def scale(self, series: Series) -> Series:
+        """The series in scaled units; its names, sampling time and missing values stay."""
+        y = _to_scaled(series.y, self.output_mean, self.output_std, "outputs")
+        return replace(series, y=y, u=self.scale_inputs(series.u))
+
+    def scale_inputs(self, u: Any) -> Float[np.ndarray, "*batch T Du"]:
+        """Controls (..., T, Du) in scaled units: (u − input_mean) / input_std."""
+        return _to_scaled(u, self.input_mean, self.input_std, "inputs")
+
+    def unscale_mean(self, y: Any) -> Float[np.ndarray, "*batch Dy"]:
+        """Means (..., Dy) in the user's units: output_std · y + output_mean."""
+        array = _checked(y, self.output_std, "outputs")
+        return array * np.array(self.output_std) + np.array(self.output_mean)
+
+    def unscale_paths(self, paths: Any) -> Float[np.ndarray, "*batch T Dy"]:
+        """Paths (..., T, Dy) in the user's units: the same map as that of a mean."""
+        return self.unscale_mean(paths)
+
+    def unscale_variance(self, variance: Any) -> Float[np.ndarray, "*batch Dy"]:
+        """Variances (..., Dy) in the user's units: output_std² · variance."""
+        return _checked(variance, self.output_std, "outputs") * np.square(self.output_std)
+
+
+def _statistics(rows: Float[np.ndarray, "T D"], scaling: Scaling) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Means and standard deviations of the columns, as `scaling` asks, over the entries that are not NaN."""
+    if scaling not in get_args(Scaling):
+        raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}; got {scaling!r}")
+    if scaling == "none":
+        return (0.0,) * rows.shape[1], (1.0,) * rows.shape[1]
+    observed = [column[~np.isnan(column)] for column in rows.T]
+    shift = scaling == "standard"
+    means = tuple(float(column.mean()) if shift and column.size else 0.0 for column in observed)
+    stds = (float(column.std()) if varies else 1.0 for column, varies in zip(observed, varying(rows), strict=True))
+    return means, tuple(stds)
+
+
+def _to_scaled(values: Any, mean: tuple[float, ...], std: tuple[float, ...], kind: str) -> np.ndarray:
+    return (_checked(values, std, kind) - np.array(mean)) / np.array(std)
+
+
+def _checked(values: Any, std: tuple[float, ...], kind: str) -> Float[np.ndarray, "*batch D"]:
+    """NumPy array of `values`; its last axis must fit, because one column would broadcast to any number."""
+    array = np.asarray(values)
+    if array.shape[-1:] != (len(std),):
+        raise ValueError(f"the scaler was fitted to {len(std)} {kind}; got an array of shape {array.shape}")
+    return array

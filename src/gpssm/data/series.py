@@ -1,0 +1,296 @@
+"""From what a user passes as y or u (lists, NumPy, JAX, pandas, xarray) to named float64 columns.
+
+One observed time series: outputs y, controls u, and what the user calls them.
+
+Time: `u[t]` drives `states[t] → states[t+1]` and `states[t+1]` emits `y[t]`, so y and u have T rows each.
+NaN in y means missing, any entry; a control is always known.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Shaped
+
+
+def to_columns(
+    values: Any, names: Sequence[str] | str | None, letter: str
+) -> tuple[Float[np.ndarray, "T D"], tuple[str, ...]]:
+    """A read-only float64 copy (T, D) of `values`, and its columns' names: those given, its own, or defaults.
+
+    A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
+    """
+    table = _table(values, letter)
+    names = (names,) if isinstance(names, str) else names
+    names = tuple(names or _own_names(values) or default_names(letter, table))
+    if len(names) != table.shape[1] or len(set(names)) != len(names):
+        raise ValueError(f"{letter} has {table.shape[1]} columns and needs as many different names; got {names}")
+    numbers = np.array(_numbers(table, names), dtype=np.float64)
+    numbers.flags.writeable = False
+    return numbers, names
+
+
+def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
+    """The values as an array of two dimensions and of whatever type they have."""
+    try:
+        table = np.ma.filled(values.astype(np.float64), np.nan) if np.ma.isMA(values) else np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"the rows of {letter} must all have the same length: {error}") from None
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2:
+        raise ValueError(f"{letter} must have shape (T,) or (T, columns), one row a time step; got {table.shape}")
+    return table
+
+
+def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped[np.ndarray, "T D"]:
+    """The table as numbers; whatever is neither a number nor missing is an error."""
+    if table.dtype.kind in "biuf":
+        return table
+    import pandas
+
+    cells = pandas.DataFrame(table, dtype=object)
+    numbers = cells.apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.complex128)
+    wrong = np.isnan(numbers) & ~cells.isna().to_numpy() | (np.imag(numbers) != 0)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"{place(wrong, names)} is {str(table[row, column])!r}, which is not a number. "
+            "Correct it, use NaN where an output is missing, or leave the column out"
+        )
+    return np.real(numbers)
+
+
+def place(where: Bool[np.ndarray, "T D"], names: Sequence[str]) -> str:
+    """Column and row of the first entry that is true, for an error message."""
+    row, column = np.argwhere(where)[0]
+    return f"column {names[column]!r}, row {row} (counted from 0),"
+
+
+def _own_names(values: Any) -> tuple[str, ...] | None:
+    """Column names that a pandas or xarray object carries; None when it has none that are text."""
+    if hasattr(values, "columns"):
+        names = values.columns
+    elif hasattr(values, "coords") and values.ndim == 2:
+        names = values.coords[values.dims[1]].values if values.dims[1] in values.coords else [None]
+    else:
+        names = [getattr(values, "name", None)]
+    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else None
+
+
+def default_names(letter: str, values: Any) -> tuple[str, ...]:
+    """Names for the columns of an array: y0, y1, ...; y for a single one; none for what has no shape."""
+    width = (getattr(values, "shape", None) or (0,))[-1]
+    return (letter,) if width == 1 else tuple(f"{letter}{column}" for column in range(width))
+
+
+RELATIVE_SPREAD = 1e-12  # a column that varies by less, relative to its size, only holds rounding errors
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class Series:
+    """T outputs y (T, Dy) and T controls u (T, Du), with names and sampling time; Du may be 0.
+
+        series = Series(frame[["level"]], frame[["pump", "valve"]], name="tank", dt=0.1)
+        train, test = series.split(0.5)
+
+    `y` and `u` may be NumPy or JAX arrays, lists, pandas or xarray objects (whose column names are kept); a
+    one-dimensional one becomes a single column. They are stored as read-only float64 arrays. `outputs` and
+    `inputs` name the columns; `dt` is the sampling time; `window` is the number of first rows that are given
+    to a model to find its initial state, None when nobody said.
+
+    For JAX a Series is a pytree of the two leaves (y, u). The names are deliberately not part of its
+    structure: equal shapes never compile twice, and what comes out of `jit` or `tree.map` has default names.
+    """
+
+    y: Float[np.ndarray, "T Dy"]
+    u: Float[np.ndarray, "T Du"]
+    name: str | None
+    dt: float | None
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    window: int | None
+
+    def __init__(
+        self,
+        y: Any,
+        u: Any = None,
+        *,
+        name: str | None = None,
+        dt: float | None = None,
+        outputs: Sequence[str] | str | None = None,
+        inputs: Sequence[str] | str | None = None,
+        window: int | None = None,
+    ) -> None:
+        y_values, outputs = to_columns(y, outputs, "y")
+        u_values, inputs = to_columns(np.zeros((len(y_values), 0)) if u is None else u, inputs, "u")
+        _check_values(y_values, outputs, u_values, inputs)
+        if dt is not None and not 0 < dt < math.inf:
+            raise ValueError(f"dt, the sampling time, must be positive and finite; got {dt!r}")
+        if window is not None and (window != int(window) or window < 0):
+            raise ValueError(f"window must be a number of rows, 0 or more; got {window!r}")
+        dt, window = None if dt is None else float(dt), None if window is None else int(window)
+        _set(self, y=y_values, u=u_values, name=name, dt=dt, outputs=outputs, inputs=inputs, window=window)
+
+    @property
+    def output_dim(self) -> int:
+        """Number of outputs Dy."""
+        return self.y.shape[-1]
+
+    @property
+    def input_dim(self) -> int:
+        """Number of controls Du; may be 0."""
+        return self.u.shape[-1]
+
+    def __len__(self) -> int:
+        return self.y.shape[0]
+
+    def __getitem__(self, rows: slice) -> "Series":
+        if not isinstance(rows, slice):
+            raise TypeError(f"a Series takes slices, series[a:b]; got {rows!r}. For one row use series.y[t]")
+        if rows.step not in (None, 1):
+            raise ValueError(f"a Series keeps its sampling time, so a slice has no step; got {rows.step!r}")
+        return replace(self, y=self.y[rows], u=self.u[rows])
+
+    def split(self, at: int | float) -> tuple["Series", "Series"]:
+        """The rows before `at`, and those from it on, as two series.
+
+        `at` is an index, 0 < at < T, or a fraction of the length, of which the floor is taken: 0.5 gives the
+        first T // 2 rows and the rest. Neither part may be empty.
+        """
+        # The margin keeps 0.29 · 100 from falling to 28.
+        cut = int(at) if isinstance(at, Integral) else math.floor(at * len(self) + 1e-9) if at < 1 else 0
+        if not 0 < cut < len(self):
+            raise ValueError(
+                f"split(at) needs an index from 1 to {len(self) - 1}, or a fraction between 0 and 1 "
+                f"that leaves both parts a row; got {at!r} for {len(self)} rows"
+            )
+        return self[:cut], self[cut:]
+
+    @staticmethod
+    def of(thing: Any) -> "Series | list[Series]":
+        """From a Series, a `nonlinear_benchmarks` data set (anything with .u and .y), or a list of those.
+
+        Of a data set, `sampling_time` and `state_initialization_window_length` become `dt` and `window`.
+        A list or tuple gives a list.
+        """
+        return [_one(item) for item in thing] if type(thing) in (list, tuple) else _one(thing)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Series):
+            return NotImplemented
+        same_values = np.array_equal(self.y, other.y, equal_nan=True) and np.array_equal(self.u, other.u)
+        return same_values and _metadata(self) == _metadata(other)
+
+    def __repr__(self) -> str:
+        facts = [] if self.name is None else [repr(self.name)]
+        rows = (getattr(self.y, "shape", None) or "?")[0]
+        facts += [f"T={rows}", f"outputs={self.outputs}", f"inputs={self.inputs}"]
+        facts += [f"{key}={value}" for key in ("dt", "window") if (value := getattr(self, key)) is not None]
+        if isinstance(self.y, np.ndarray) and (missing := int(np.isnan(self.y).sum())):
+            facts.append(f"missing={missing}")
+        return f"Series({', '.join(facts)})"
+
+
+def as_list(series: Any) -> list[Series]:
+    """One or several series as a non-empty list; all must have the same Dy and the same Du."""
+    several = Series.of(series)
+    several = several if isinstance(several, list) else [several]
+    if not several:
+        raise ValueError("at least one series is needed; got an empty list")
+    first = several[0]
+    for index, other in enumerate(several):
+        if (other.output_dim, other.input_dim) != (first.output_dim, first.input_dim):
+            raise ValueError(
+                f"all series must have the same outputs and inputs: series 0 has {first.output_dim} and "
+                f"{first.input_dim}, series {index} has {other.output_dim} and {other.input_dim}"
+            )
+    return several
+
+
+def check_trainable(series: Any, min_length: int = 10) -> None:
+    """Refuse to train on series that are too short, or with an output that never varies or is never observed.
+
+    With several series an output may be constant or missing in some of them, not in all. Forecasting needs
+    none of this, so it is not part of making a Series.
+    """
+    several = as_list(series)
+    for index, item in enumerate(several):
+        if len(item) < min_length:
+            label = repr(item.name) if item.name else f"number {index}"
+            raise ValueError(f"training needs at least {min_length} rows; series {label} has {len(item)}")
+    rows = np.concatenate([item.y for item in several])
+    for name, column, varies in zip(several[0].outputs, rows.T, varying(rows), strict=True):
+        if np.isnan(column).all():
+            raise ValueError(f"output {name!r} is missing in every row: leave it out, or give its values")
+        if not varies:
+            raise ValueError(f"output {name!r} is constant, {np.nanmax(column):g}: leave it out")
+
+
+def varying(rows: Float[np.ndarray, "T D"]) -> Bool[np.ndarray, " D"]:
+    """Which columns vary by more than rounding errors; NaN entries are ignored.
+
+    A column varies when max − min > RELATIVE_SPREAD · max |x|; one that is all NaN does not.
+    """
+    highest = np.max(rows, axis=0, where=~np.isnan(rows), initial=-np.inf)
+    lowest = np.min(rows, axis=0, where=~np.isnan(rows), initial=np.inf)
+    return highest - lowest > RELATIVE_SPREAD * np.maximum(np.abs(highest), np.abs(lowest))
+
+
+def _one(thing: Any) -> Series:
+    """Series of a Series, or of an object with the attributes of a `nonlinear_benchmarks` data set."""
+    if isinstance(thing, Series):
+        return thing
+    if not (hasattr(thing, "y") and hasattr(thing, "u")):
+        raise TypeError(f"expected a Series, or an object with .u and .y; got {type(thing)}. Use Series(y, u)")
+    return Series(
+        thing.y,
+        thing.u,
+        name=getattr(thing, "name", None),
+        dt=getattr(thing, "sampling_time", None),
+        window=getattr(thing, "state_initialization_window_length", None),
+    )
+
+
+def _check_values(y: np.ndarray, outputs: tuple[str, ...], u: np.ndarray, inputs: tuple[str, ...]) -> None:
+    """Refuse what no model can use; a NaN in y is missing, one in u is an error."""
+    if y.size == 0:
+        raise ValueError(f"y must have at least one row and one column; got shape {y.shape}")
+    if len(y) != len(u):
+        raise ValueError(f"y and u must have one row a time step each; got {len(y)} rows of y, {len(u)} of u")
+    if np.isinf(y).any():
+        raise ValueError(f"{place(np.isinf(y), outputs)} is infinite. Use NaN where an output is missing")
+    if not np.isfinite(u).all():
+        raise ValueError(
+            f"{place(~np.isfinite(u), inputs)} is NaN or infinite, and a control is known at every step. "
+            "Fill the gap (hold the last value, interpolate), or leave the column out"
+        )
+
+
+def _metadata(series: Series) -> tuple[Any, ...]:
+    return series.name, series.dt, series.outputs, series.inputs, series.window
+
+
+def _set(series: Series, **fields: Any) -> None:
+    """Set the fields of a frozen series, while it is being made."""
+    for key, value in fields.items():
+        object.__setattr__(series, key, value)
+
+
+def _flatten(series: Series) -> tuple[tuple[tuple[Any, Any], ...], None]:
+    return ((jax.tree_util.GetAttrKey("y"), series.y), (jax.tree_util.GetAttrKey("u"), series.u)), None
+
+
+def _unflatten(_: None, leaves: Iterable[Any]) -> Series:
+    # The leaves may be tracers or placeholders: nothing about them is checked.
+    y, u = leaves
+    series = object.__new__(Series)
+    names = {"outputs": default_names("y", y), "inputs": default_names("u", u)}
+    _set(series, y=y, u=u, name=None, dt=None, window=None, **names)
+    return series
+
+
+jax.tree_util.register_pytree_with_keys(Series, _flatten, _unflatten)

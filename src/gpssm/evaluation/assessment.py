@@ -1,0 +1,248 @@
+"""Figures of a summary: how noisy, predictable and nonlinear what was learned is along the training data.
+
+A few draws, and the longest training series, are enough for that. Everything is in sample: parameters and functions
+have seen the rows that they are judged on.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.align import HORIZON
+from gpssm.data.series import Series
+from gpssm.posterior.conditioning import filter_keys, members_of, takes_gaussian
+from gpssm.posterior.draws import merge_chains
+from gpssm.posterior.filtering import FlatState, Members, advance
+from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.rollout import BOUNDS, Box, Ensemble, assemble, training_box
+
+DRAWS, PARTICLES = 50, 16
+TAIL, LEAD = 40, 10  # rows at the end that are predicted one step ahead, after the lead, in which the filter settles
+STARTS, LONGEST = 8, 120  # free runs, evenly spaced over the series, and the most steps of each
+ROWS = 400  # at most at which f is looked at
+GAUSSIAN_90 = 1.645  # standard deviations to each side that hold 90 % of a Gaussian
+TINY = 1e-12  # of the states' variance, near one: below it there are only rounding errors
+
+
+class Runs(NamedTuple):
+    """Free runs of S draws from O rows on: E[y | x], the variance of y given x, and which paths were still there."""
+
+    mean: Float[Array, "L S O Dy"]
+    variance: Float[Array, "L S O Dy"]
+    alive: Bool[Array, "L S O"]
+
+
+class Measured(NamedTuple):
+    """What one pass over draws and rows gives, in scaled units."""
+
+    f: Float[Array, "S N Dx"]
+    novelty: Float[Array, "S N"]
+    noise: Float[Array, " Dy"]  # mean variance of y given x
+    process: Float[Array, " Dy"]  # mean variance that the process noise of one step adds to y
+    ahead: Float[Array, "T Dy"]  # E[y_t | y_<t]
+    runs: Runs
+
+
+class Assessment(NamedTuple):
+    """Figures in the user's units, an entry an output, and shares.
+
+    `spread` is the standard deviation of the outputs. Errors are root mean squares: `one_step` over the last rows, each
+    given those before it, and `free_run` over the next `horizon` steps from states along the series. `widening` (L, Dy)
+    is the standard deviation of a free run by step, in units of `spread`, and `covered` the share of the outputs in the
+    90 % interval that a Gaussian would have. `nonlinear` and `nonlinear_change` are the shares of the variance of f(z),
+    and of f(z) − x, at the training inputs, that the best linear map of z leaves. `novelty_tail` is the mean of
+    B(z)/k(z, z) in the last tenth of them. `left` is the share of free runs that left the region the model knows.
+    """
+
+    spread: Float[np.ndarray, " Dy"]
+    noise_std: Float[np.ndarray, " Dy"]
+    process_std: Float[np.ndarray, " Dy"]
+    one_step: Float[np.ndarray, " Dy"]
+    free_run: Float[np.ndarray, " Dy"]
+    horizon: int
+    widening: Float[np.ndarray, "L Dy"]
+    covered: float
+    nonlinear: float
+    nonlinear_change: float
+    novelty_tail: float
+    left: float
+
+
+class Window(NamedTuple):
+    """The rows of the longest series, in scaled units, that the figures are taken from."""
+
+    series: Series
+    states: Float[np.ndarray, "S T+1 Dx"]
+    rows: Int[np.ndarray, " N"]  # at which f is looked at
+    runs: Int[np.ndarray, "L O"]  # of the free runs, a column each
+    before: int  # where the filter starts
+
+
+@in_double_precision
+def assess(posterior: Posterior, seed: int = 0) -> Assessment:
+    """The figures of the longest training series."""
+    fewer = posterior.thinned(DRAWS)
+    index = int(np.argmax([len(one) for one in posterior.series]))
+    window = _window(posterior.series[index], merge_chains(fewer.draws.states[index]))
+    spread = np.nanstd(np.concatenate([one.y for one in posterior.series]), axis=0)
+    found = jax.tree.map(np.asarray, _look(fewer, window, seed))
+    return _figures(window, found, np.array(posterior.scaler.output_std), spread)
+
+
+def _window(series: Series, states: Float[np.ndarray, "S T+1 Dx"]) -> Window:
+    length = min(LONGEST, len(series) // 2)
+    starts = np.unique(np.linspace(0, len(series) - length, STARTS).astype(int))
+    rows = np.unique(np.linspace(0, len(series) - 1, ROWS).astype(int))
+    return Window(series, states, rows, starts + np.arange(length)[:, None], max(len(series) - TAIL - LEAD, 0))
+
+
+def _look(posterior: Posterior, window: Window, seed: int) -> Measured:
+    """Run every draw over the window."""
+    series, states, rows, runs, before = window
+    draws, starts = np.arange(len(states)), states[:, runs[0]]
+    gaussian = takes_gaussian(posterior, None, new_experiment=True)
+    number = 2 * states.shape[2] if gaussian else PARTICLES
+    cloud = FlatState(
+        jnp.asarray(np.repeat(states[:, before, None], number, axis=1)),
+        jnp.full((len(states), number), -np.log(number)),
+        jnp.asarray(before),
+        jnp.ones(len(states)),
+    )
+    return _measure(
+        members_of(posterior, draws),
+        filter_keys(seed, draws),
+        (jnp.asarray(states[:, rows]), jnp.asarray(series.u[rows])),
+        (cloud, series[before:]),
+        (jnp.asarray(starts), jnp.asarray(series.u[runs])),
+        jnp.asarray(np.random.default_rng(seed).normal(size=(len(runs), *starts.shape))),
+        training_box(posterior, draws, BOUNDS),
+        gaussian,
+    )
+
+
+def _figures(
+    window: Window, found: Measured, scale: Float[np.ndarray, " Dy"], spread: Float[np.ndarray, " Dy"]
+) -> Assessment:
+    """What follows from a pass; `spread` is that of the scaled outputs, which are `scale` times as large."""
+    series, states, rows, runs, before = window
+    horizon, tail = min(HORIZON, len(runs)), min(TAIL, len(series) - before)
+    mean, variance = _moments(found.runs)
+    errors = series.y[runs] - mean
+    inside = np.abs(errors) <= GAUSSIAN_90 * np.sqrt(variance)
+    return Assessment(
+        spread=scale * spread,
+        noise_std=scale * np.sqrt(found.noise),
+        process_std=scale * np.sqrt(found.process),
+        one_step=scale * _root_mean_square((series.y[before:] - found.ahead)[-tail:]),
+        free_run=scale * _root_mean_square(errors[:horizon]),
+        horizon=horizon,
+        widening=np.sqrt(np.mean(variance, axis=1)) / spread,
+        covered=_share(inside[:horizon], ~np.isnan(errors[:horizon])),
+        **_nonlinearity(np.asarray(found.f), states[:, rows], series.u[rows]),
+        novelty_tail=float(np.mean(found.novelty[:, -max(len(rows) // 10, 1) :])),
+        left=float(np.mean(~found.runs.alive[-1])),
+    )
+
+
+def _run(ensemble: Ensemble, start: Float[Array, "S O Dx"], u: Float[Array, "L O Du"], noises: Array, box: Box) -> Runs:
+    """Free runs from each start, with process noise; one that leaves the box stays where it was."""
+
+    box = box.grown(start, ensemble.process_variance)
+
+    def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[Any, Runs]:
+        (x, alive), (control, noise) = carry, inputs
+        now = ensemble.moments(x, jnp.broadcast_to(control, (x.shape[0], *control.shape)))
+        following = now.mean + jnp.sqrt(now.variance) * noise
+        alive &= box.away(following, ensemble.process_variance) <= box.bounds
+        x = jnp.where(alive[..., None], following, x)
+        return (x, alive), Runs(*_emit(ensemble, x), alive)
+
+    return jax.lax.scan(step, (start, jnp.ones(start.shape[:2], bool)), (u, noises))[1]
+
+
+def _predict(
+    ensemble: Ensemble, keys: PRNGKeyArray, cloud: FlatState, series: Series, gaussian: bool
+) -> Float[Array, "T Dy"]:
+    """E[y_t | y_<t] for each row, averaged over draws: the filter's cloud moved one step and shown."""
+
+    def step(cloud: FlatState, row: tuple[Array, Array]) -> tuple[FlatState, Array]:
+        u, y = row
+        moved = ensemble.moments(cloud.particles, jnp.broadcast_to(u, (*cloud.log_weights.shape, *u.shape))).mean
+        shown = jnp.exp(cloud.log_weights)[..., None] * _emit(ensemble, moved)[0]
+        return advance(ensemble, keys, cloud, u, y, gaussian)[0], jnp.mean(jnp.sum(shown, axis=1), axis=0)
+
+    return jax.lax.scan(step, cloud, (jnp.asarray(series.u), jnp.asarray(series.y)))[1]
+
+
+# Optimising what runs once would take longer than it could save. Equinox passes the option on, but has no type for it.
+@eqx.filter_jit(compiler_options={"xla_backend_optimization_level": 0})  # pyright: ignore[reportCallIssue]
+def _measure(
+    members: Members,
+    keys: PRNGKeyArray,
+    inputs: tuple[Float[Array, "S N Dx"], Float[Array, "N Du"]],
+    tail: tuple[FlatState, Series],
+    starts: tuple[Float[Array, "S O Dx"], Float[Array, "L O Du"]],
+    noises: Float[Array, "L S O Dx"],
+    box: Box,
+    gaussian: bool,
+) -> Measured:
+    x, u = inputs
+    ensemble = assemble(*members, u.shape[1])
+    now = ensemble.moments(x, jnp.broadcast_to(u, (x.shape[0], *u.shape)))
+    reach = jnp.sqrt(ensemble.process_variance)[:, :, None] * jnp.eye(x.shape[2])[None]
+
+    def effect(along: Float[Array, "S Dx"]) -> Float[Array, "S N Dy"]:
+        ends = (_emit(ensemble, x + sign * along[:, None])[0] for sign in (1, -1))
+        return jnp.square(jnp.subtract(*ends) / 2)
+
+    process = sum((effect(reach[:, d]) for d in range(x.shape[2])), jnp.zeros(()))
+    noise = _emit(ensemble, x)[1]
+    return Measured(
+        now.mean,
+        now.novelty,
+        jnp.mean(noise, axis=(0, 1)),
+        jnp.mean(process, axis=(0, 1)),
+        _predict(ensemble, keys, *tail, gaussian),
+        _run(ensemble, *starts, noises, box),
+    )
+
+
+def _emit(ensemble: Ensemble, x: Float[Array, "S N Dx"]) -> tuple[Float[Array, "S N Dy"], Float[Array, "S N Dy"]]:
+    """Mean and variance of y given x, under each draw's likelihood."""
+    return eqx.filter_vmap(lambda likelihood, x: likelihood.moments(x))(ensemble.likelihood, x)
+
+
+def _moments(runs: Runs) -> tuple[Float[np.ndarray, "L O Dy"], Float[np.ndarray, "L O Dy"]]:
+    """Mean and variance of y over the draws whose path is still there; over all where none is."""
+    there = np.where(runs.alive.any(1, keepdims=True), runs.alive, True)[..., None]
+    mean = np.mean(runs.mean, axis=1, where=there)
+    return mean, np.var(runs.mean, axis=1, where=there) + np.mean(runs.variance, axis=1, where=there)
+
+
+def _nonlinearity(
+    f: Float[np.ndarray, "S N Dx"], x: Float[np.ndarray, "S N Dx"], u: Float[np.ndarray, "N Du"]
+) -> dict[str, float]:
+    """What least squares on [x; u; 1] leave of f, as a share of its variance and of that of f − x."""
+    left, total, change = 0.0, TINY, TINY
+    for values, states in zip(f, x, strict=True):
+        features = np.hstack([states, u, np.ones((len(u), 1))])
+        fit = np.linalg.lstsq(features, values, rcond=None)[0]
+        left += np.var(values - features @ fit, axis=0).sum()
+        total += np.var(values, axis=0).sum()
+        change += np.var(values - states, axis=0).sum()
+    return {"nonlinear": float(left / total), "nonlinear_change": float(left / change)}
+
+
+def _root_mean_square(errors: Float[np.ndarray, "*batch Dy"]) -> Float[np.ndarray, " Dy"]:
+    flat = errors.reshape(-1, errors.shape[-1])
+    count = np.maximum(np.sum(~np.isnan(flat), axis=0), 1)
+    return np.sqrt(np.nansum(flat**2, axis=0) / count)
+
+
+def _share(flags: Bool[np.ndarray, "*shape"], where: Bool[np.ndarray, "*shape"]) -> float:
+    return float(np.mean(flags[where])) if where.any() else float("nan")

@@ -1,0 +1,251 @@
+"""What a backtest found: forecasts from many rows of a series, and their scores by origin and by step ahead.
+
+Rolling origin: forecasts from many rows of a series, each made with what was known there.
+
+    origin r: functions and parameters as learned, the state given rows 0..r−1, a forecast of rows r..r+horizon−1
+
+A forecast is given the controls of the rows it covers, and no output of theirs.
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from gpssm.data.series import Series
+from gpssm.evaluation import metrics
+from gpssm.evaluation.compare import LEVELS, print_figures
+from gpssm.fitting.fit import fit
+from gpssm.fitting.progress import Mode
+from gpssm.methods import Config
+from gpssm.posterior.conditioning import like_training
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.posterior import Posterior
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Refit = Literal["never", "update", "fit"]
+SHOWN = (1, 2, 5, 10, 20, 30, 50, 100)  # steps ahead in the printed table
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Backtest:
+    """Forecasts from every origin, and their scores. `print` it for two tables.
+
+    An origin is the number of the first row of `series` that its forecast does not know; `forecasts[i]` belongs to
+    `origins[i]`, and `figures[i]` is its score, empty where nothing was observed.
+    """
+
+    series: Series
+    origins: Int[np.ndarray, " O"]
+    forecasts: tuple[Forecast, ...]
+    figures: tuple[dict[str, float], ...]
+    levels: tuple[float, ...]
+    refit: Refit
+
+    @property
+    def horizon(self) -> int:
+        """H, the steps of each forecast."""
+        return self.forecasts[0].horizon
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row an origin, a column a figure; NaN where nothing was observed."""
+        import pandas
+
+        return pandas.DataFrame(list(self.figures), index=pandas.Index(self.origins, name="origin"))
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The mean of each figure over the origins."""
+        return {str(name): float(mean) for name, mean in self.table.mean().items()}
+
+    def by_step(self) -> "pd.DataFrame":
+        """rmse, mae, crps, and coverage and width at each level, by step ahead, over all origins and outputs."""
+        import pandas
+
+        actual = np.concatenate([self._actual(origin) for origin in self.origins], axis=1)
+        paths = np.concatenate([forecast.paths for forecast in self.forecasts], axis=2)
+        mean = paths.mean(0)
+        columns: dict[str, Any] = {
+            "rmse": metrics.rmse(mean, actual, by_step=True),
+            "mae": metrics.mae(mean, actual, by_step=True),
+            "crps": metrics.crps(paths, actual, by_step=True),
+        }
+        for level in self.levels:
+            columns[f"coverage_{100 * level:g}"] = metrics.coverage(paths, actual, level, by_step=True)
+            columns[f"width_{100 * level:g}"] = metrics.interval_width(paths, level, by_step=True)
+        return pandas.DataFrame(columns, index=pandas.RangeIndex(1, self.horizon + 1, name="step"))
+
+    def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
+        """Forecasts along the series, as many as do not overlap; errors, and coverage, by step ahead.
+
+        :param output: the output to show, the first if not given; errors and coverage are over all outputs.
+        """
+        from gpssm.plots.backtest import plot_backtest
+
+        return plot_backtest(self, output, level)
+
+    def _actual(self, origin: int) -> Float[np.ndarray, "H Dy"]:
+        return self.series.y[origin : origin + self.horizon]
+
+    def __repr__(self) -> str:
+        first, last = self.origins[0], self.origins[-1]
+        return (
+            f"Backtest({len(self.origins)} origins, rows {first} to {last}, {self.horizon} steps, refit={self.refit})"
+        )
+
+    def __str__(self) -> str:
+        origins = self.table.describe().loc[["mean", "std", "min", "50%", "max"]]
+        chosen = sorted({step for step in SHOWN if step < self.horizon} | {self.horizon})
+        steps = self.by_step().loc[chosen]
+        tables = print_figures(origins, "", "over origins"), print_figures(steps, "step", "over origins, by step ahead")
+        return "\n".join([repr(self), *tables])
+
+
+def backtest(
+    series: Any,
+    method: str | Config | Posterior = "ffvd",
+    *,
+    horizon: int = 30,
+    step: int = 10,
+    start: int | float | None = None,
+    refit: Refit = "never",
+    levels: Sequence[float] = LEVELS,
+    num_paths: int = 1000,
+    max_draws: int = 200,
+    new_experiment: bool = False,
+    seed: int = 0,
+    progress: Mode = True,
+    **fit_arguments: Any,
+) -> Backtest:
+    """Forecasts from every `step`-th row of a series while `horizon` rows remain.
+
+        print(gpssm.backtest(series, "ffvd", start=0.5, state_dim=2))
+        print(gpssm.backtest(test, posterior))
+
+    :param series: one series in the user's units.
+    :param method: what to fit to the rows before `start`, with `fit_arguments` for `fit`; or a posterior, in which case
+        the series' rows follow its data, or are a new experiment.
+    :param start: the first origin, as a row number or a fraction of the rows: half of them, or row 0 with a posterior.
+    :param refit: what is learned on the way. "never": functions and parameters stay, the state is filtered in one pass
+        over the rows. "update": `posterior.update` with the rows since the last origin. "fit": a new fit to all rows
+        before the origin. The last two compile at every origin, whose rows are more each time.
+    :param num_paths: of each forecast, spread over the draws.
+    :param max_draws: draws used with refit="never", evenly spaced: a filter costs as much as it has draws.
+    """
+    given = _check(series, refit, horizon=horizon, step=step, max_draws=max_draws)
+    if isinstance(method, Posterior):
+        _check_ready(refit, fit_arguments)
+        posterior, given, known = method, like_training(method, given), 0
+        origins = _origins(given, 0 if start is None else start, horizon, step)
+    else:
+        if new_experiment:
+            raise ValueError("new_experiment is for a posterior; here the model is fitted to the series' first rows")
+        origins = _origins(given, 0.5 if start is None else start, horizon, step)
+        fit_arguments = {"method": method, "seed": seed, **fit_arguments}
+        posterior, known = fit(given[: origins[0]], progress=progress, **fit_arguments), origins[0]
+    plan = _Plan(given, origins, known, new_experiment, seed)
+    if refit == "never":
+        informed = plan.filtered(posterior.thinned(max_draws))
+    else:
+        informed = plan.updated(posterior) if refit == "update" else plan.fitted(posterior, fit_arguments)
+    forecasts, figures = [], []
+    for number, origin in enumerate(_tracked(origins, progress)):
+        rows = given[origin : origin + horizon]
+        try:
+            # With one seed for all, the paths' errors would be the same everywhere, and stay in the means.
+            forecast = next(informed).forecast(horizon, rows.u, num_paths=num_paths, seed=seed + number)
+            figures.append({} if np.isnan(rows.y).all() else forecast.score(rows, levels))
+        except ValueError as error:
+            raise ValueError(f"the forecast from row {origin} failed: {error}") from error
+        forecasts.append(forecast)
+    return Backtest(given, np.array(origins), tuple(forecasts), tuple(figures), tuple(levels), refit)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where the origins lie in a series of which the posterior knows the first `known` rows."""
+
+    series: Series
+    origins: range
+    known: int
+    new_experiment: bool
+    seed: int
+
+    def filtered(self, posterior: Posterior) -> Iterator[Posterior]:
+        """The posterior given the rows up to each origin, in one pass."""
+        rows = [origin - self.known for origin in self.origins]
+        rest = self.series[self.known :]
+        return posterior.condition_at(rest, rows, new_experiment=self.new_experiment, seed=self.seed)
+
+    def updated(self, posterior: Posterior) -> Iterator[Posterior]:
+        """The posterior that has learned from the rows up to each origin, each from the one before."""
+        new, known = self.new_experiment, self.known
+        for origin in self.origins:
+            if origin > known:
+                posterior, new = posterior.update(self.series[known:origin], new_experiment=new), False
+            known = origin
+            yield posterior
+
+    def fitted(self, first: Posterior, arguments: Mapping[str, Any]) -> Iterator[Posterior]:
+        """A posterior of its own for the rows up to each origin."""
+        yield first
+        for origin in self.origins[1:]:
+            yield fit(self.series[:origin], progress=False, **arguments)
+
+
+def _origins(series: Series, start: int | float, horizon: int, step: int) -> range:
+    """Every `step`-th row from `start` on that has `horizon` rows from it on."""
+    # The margin keeps 0.29 · 100 from falling to 28.
+    first = (
+        int(start) if isinstance(start, Integral) else math.floor(start * len(series) + 1e-9) if 0 <= start < 1 else -1
+    )
+    if not 0 <= first <= len(series) - horizon:
+        raise ValueError(
+            f"start must be a row number or a fraction of the {len(series)} rows that leaves {horizon} rows to "
+            f"forecast; got {start!r}. Give more rows, or a shorter horizon"
+        )
+    return range(first, len(series) - horizon + 1, step)
+
+
+def _check(series: Any, refit: Refit, **sizes: int) -> Series:
+    """The one series there must be, once the settings have been looked at."""
+    if refit not in get_args(Refit):
+        raise ValueError(f"refit must be one of {', '.join(get_args(Refit))}; got {refit!r}")
+    for name, value in sizes.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
+    given = Series.of(series)
+    if not isinstance(given, Series):
+        raise TypeError(f"backtest takes one series at a time; got a list of {len(given)}. Call once for each")
+    return given
+
+
+def _check_ready(refit: Refit, fit_arguments: Mapping[str, Any]) -> None:
+    if refit == "fit":
+        raise ValueError("refit='fit' needs a method to fit; a posterior goes on with refit='update' or 'never'")
+    if fit_arguments:
+        raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
+
+
+def _tracked(origins: range, progress: Mode) -> Iterable[int]:
+    """The origins, with a bar or a line for each as they are done."""
+    if progress is True:
+        from rich.progress import track
+
+        return track(origins, description="backtest")
+    return _told(origins) if progress == "plain" else origins
+
+
+def _told(origins: range) -> Iterator[int]:
+    for number, origin in enumerate(origins, 1):
+        yield origin
+        print(f"gpssm: backtest, origin {number}/{len(origins)}, row {origin}", file=sys.stderr, flush=True)

@@ -1,0 +1,170 @@
+"""Posteriors and forecasts side by side, judged on the same rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpssm.data.align import aligned
+from gpssm.data.series import Series
+from gpssm.fitting.fit import fit
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.posterior import Posterior
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+LEVELS = (0.5, 0.8, 0.9)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Forecasts of the same rows under several names, and what `Forecast.score` makes of each.
+
+    `print` it for a table in which a star marks the best figure: the lowest, the highest `fit`, the coverage nearest to
+    its level. Widths have none: a narrow interval is better only if it covers.
+    """
+
+    forecasts: Mapping[str, Forecast]
+    actual: Series
+    levels: tuple[float, ...]
+    scores: Mapping[str, dict[str, float]]
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row a name, a column a figure."""
+        import pandas
+
+        return pandas.DataFrame(list(self.scores.values()), index=list(self.scores))
+
+    def best(self, figure: str = "crps") -> str:
+        """The name with the best figure."""
+        column = self.table[figure].to_numpy(float)
+        if np.isnan(column).all():
+            raise ValueError(f"there is no best {figure!r}: it is NaN for every forecast")
+        return list(self.scores)[int(np.nanargmin(loss(figure, column)))]
+
+    def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
+        """Medians and central intervals over each other, with what happened; all outputs, or the one named."""
+        from gpssm.plots.comparison import plot_comparison
+
+        return plot_comparison(self.forecasts, self.actual, None, output, level)
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)"
+
+    def __str__(self) -> str:
+        marks = {str(name): _mark(str(name), column.to_numpy(float)) for name, column in self.table.items()}
+        return print_figures(self.table, "", f"{len(self.actual)} steps ahead; * the best", marks)
+
+
+def compare(
+    candidates: Mapping[str, Posterior | Forecast],
+    test: Any,
+    *,
+    horizon: int | None = None,
+    levels: Sequence[float] = LEVELS,
+    baselines: Sequence[str] = (),
+    num_paths: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """Judge posteriors, and forecasts made already, on the same test rows.
+
+        print(gpssm.compare({"2 states": small, "4 states": large}, test, horizon=30, baselines=["arx", "last"]))
+
+    :param candidates: by name. A posterior forecasts from the end of its data, under the controls of `test`.
+    :param test: the rows that follow that data, in the user's units.
+    :param horizon: number of steps; without it, that of the forecasts given, or else all rows of `test`.
+    :param baselines: methods to fit to the training data of the first posterior, and to judge with the others.
+    """
+    if not candidates:
+        raise ValueError("nothing to compare: give a dict of at least one posterior or forecast by name")
+    rows = Series.of(test)
+    if not isinstance(rows, Series):
+        raise TypeError(f"test must be one series; got a list of {len(rows)}. Compare on each by itself")
+    candidates = {**candidates, **_fit_baselines(candidates, baselines, seed)}
+    horizon = _common_horizon(candidates, rows, horizon)
+    forecasts = {name: _forecast(name, one, rows, horizon, num_paths, seed) for name, one in candidates.items()}
+    outputs = next(iter(forecasts.values())).outputs
+    actual = Series(aligned(rows, outputs, "y"), rows.u, outputs=outputs, inputs=rows.inputs, dt=rows.dt)[:horizon]
+    scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
+    return Comparison(forecasts, actual, tuple(levels), scores)
+
+
+def _fit_baselines(candidates: Mapping[str, Any], names: Sequence[str], seed: int) -> dict[str, Posterior]:
+    posterior = next((one for one in candidates.values() if isinstance(one, Posterior)), None)
+    if names and posterior is None:
+        raise ValueError("baselines are fitted to the training data of a posterior, and there is none to compare")
+    if posterior is None:
+        return {}
+    if taken := [name for name in names if name in candidates]:
+        raise ValueError(f"{', '.join(taken)} is a candidate already: leave it out of baselines, or rename it")
+    return {name: fit(list(posterior.raw), method=name, seed=seed, progress=False) for name in names}
+
+
+def _common_horizon(candidates: Mapping[str, Any], test: Series, horizon: int | None) -> int:
+    """The number of steps that everything is judged on."""
+    given = {name: one.horizon for name, one in candidates.items() if isinstance(one, Forecast)}
+    wanted = {*given.values(), *([] if horizon is None else [horizon])}
+    if len(wanted) > 1:
+        found = ", ".join(f"{name} has {steps}" for name, steps in given.items())
+        asked = "" if horizon is None else f", and horizon={horizon} was asked for"
+        raise ValueError(f"forecasts must have the same horizon: {found}{asked}. Cut the longer ones, forecast[:n]")
+    common = wanted.pop() if wanted else len(test)
+    if not 1 <= common <= len(test):
+        raise ValueError(f"horizon must lie between 1 and the number of test rows, {len(test)}; got {common}")
+    return common
+
+
+def _forecast(name: str, candidate: Any, test: Series, horizon: int, num_paths: int, seed: int) -> Forecast:
+    """The candidate's forecast of the test rows, whose outputs must be its own."""
+    if not isinstance(candidate, Posterior | Forecast):
+        raise TypeError(f"{name} must be a Posterior or a Forecast; got {type(candidate)}")
+    known = candidate.raw[0] if isinstance(candidate, Posterior) else candidate
+    try:
+        aligned(test, known.outputs, "y")
+        if isinstance(candidate, Forecast):
+            return candidate
+        return candidate.forecast(horizon, test if known.inputs else None, num_paths=num_paths, seed=seed)
+    except ValueError as error:
+        raise ValueError(f"{name} does not fit the test rows: {error}") from error
+
+
+def loss(figure: str, values: np.ndarray) -> np.ndarray:
+    """What to minimise of a figure: itself, −fit, or a coverage's distance from its level."""
+    if figure.startswith("coverage_"):
+        return np.abs(values - float(figure.removeprefix("coverage_")) / 100)
+    return -values if figure == "fit" else values
+
+
+def _mark(figure: str, values: np.ndarray) -> list[str]:
+    """A star behind the best values, if there is anything to choose from."""
+    if figure.startswith("width") or len(values) < 2 or np.isnan(values).all():
+        return [""] * len(values)
+    losses = loss(figure, values)
+    return ["*" if one == np.nanmin(losses) else "" for one in losses]
+
+
+def print_figures(
+    frame: "pd.DataFrame", first: str, caption: str, marks: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """Figures as a text table, a row an index: all but those that say little more than another does.
+
+    These are the paper's log score, the energy score where it is the CRPS, and the widths but that of the last level.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    same = "energy" in frame and np.allclose(frame["energy"], frame["crps"], equal_nan=True)
+    widths = [name for name in frame if str(name).startswith("width")]
+    shown = [name for name in frame if name not in {"nmll_paper", *(["energy"] if same else []), *widths[:-1]}]
+    table = Table(first, *(str(name).replace("_", " ") for name in shown), caption=caption)
+    for row, index in enumerate(frame.index):
+        ends = [marks[str(name)][row] if marks else "" for name in shown]
+        table.add_row(str(index), *(f"{frame[name].iloc[row]:.4g}{end}" for name, end in zip(shown, ends, strict=True)))
+    console = Console(width=120, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -1,0 +1,96 @@
+"""Which model to fit: candidates compared by rolling forecasts inside the training data, and nothing else."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpssm.data.scaler import Scaler
+from gpssm.data.series import Series, as_list
+from gpssm.evaluation.backtest import backtest
+from gpssm.fitting.progress import Mode
+from gpssm.start.linear_fit import select_order
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ORDERS = (2, 5)  # of the candidates at least and at most; more states are slow to sample
+NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
+FEWER = 3  # parts of the training data's rest, after `share`, of which the horizon takes one at most
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The settings with the least score, and the table of all: a row a candidate, best first."""
+
+    best: dict[str, Any]
+    table: "pd.DataFrame"
+
+    def __str__(self) -> str:
+        return self.table.to_string(float_format=lambda value: f"{value:.4g}")
+
+
+def select(
+    series: Any,
+    candidates: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    share: float = 0.7,
+    horizon: int = 30,
+    step: int = 10,
+    score: str = "crps",
+    seed: int = 0,
+    progress: Mode = False,
+    **fit_arguments: Any,
+) -> Selection:
+    """Compare settings of `fit` by their rolling forecasts of the last part of one training series.
+
+        found = gpssm.select(train)
+        posterior = gpssm.fit(train, **found.best)
+
+    Each candidate is fitted to the first `share` of the rows and forecasts the others from many origins. No other data
+    are looked at, so what is chosen may be judged on a test set.
+
+    :param candidates: settings of `fit` each, `method` among them; by default those of `default_candidates`.
+    :param horizon: steps of a forecast, or as many as leave a few origins.
+    :param score: a figure of `gpssm.metrics.score`, the mean over origins of which is to be least.
+    :param fit_arguments: settings of `fit` that all candidates share.
+    """
+    import pandas
+
+    (whole,) = as_list(series)
+    tried = [dict(one) for one in (default_candidates(whole) if candidates is None else candidates)]
+    if not tried:
+        raise ValueError("select needs at least one candidate: settings of fit, such as {'state_dim': 2}")
+    start = int(share * len(whole))
+    steps = max(1, min(horizon, (len(whole) - start) // FEWER))
+    rows = []
+    for one in tried:
+        settings = fit_arguments | one
+        method = settings.pop("method", "ffvd")
+        found = backtest(
+            whole, method, start=start, horizon=steps, step=step, seed=seed, progress=progress, **settings
+        ).scores
+        if score not in found:
+            raise KeyError(f"Unknown score {score!r}. Known: {', '.join(found)}.")
+        rows.append({str(name): str(value) for name, value in one.items()} | found)
+    order = np.argsort([row[score] for row in rows], kind="stable")
+    return Selection(tried[order[0]], pandas.DataFrame([rows[place] for place in order]))
+
+
+def default_candidates(series: Series) -> list[dict[str, Any]]:
+    """Three orders, from that of the best linear model on; its transition as a prior's centre, or as it is.
+
+    A function that bends may need states that a linear model does not, or do without some that it needs.
+
+    Where outputs touch zero and never go below, the absolute value of something that changes sign is tried too.
+    """
+    scaled = Scaler.fit(series).scale(series)
+    order = int(np.clip(select_order(scaled, ORDERS[1]).best, *ORDERS))
+    first = min(order, ORDERS[1] - 2)
+    orders = range(first, first + 3)
+    tried = [{"state_dim": number, "mean": mean} for number in orders for mean in ("linear", "linear-fixed")]
+    lowest, highest = np.nanmin(series.y, 0), np.nanmax(series.y, 0)
+    if np.all((lowest >= 0) & (lowest <= NEAR_ZERO * highest)) and series.input_dim > 0:
+        tried.append({"state_dim": max(order, 3), "likelihood": "abs"})
+    return tried

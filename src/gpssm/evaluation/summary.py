@@ -1,0 +1,289 @@
+"""A posterior on one page, in words and numbers: what was fitted, how well it sampled, what to make of it.
+
+The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs, which do not depend on
+the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or more, "fair" with R-hat < 1.2 and 20, else
+"poor". A run in which more than 5 % of the moves diverged, or with notes of what went wrong, is "fair" at best.
+
+From a posterior to its summary.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpssm.data.align import HORIZON
+from gpssm.evaluation.assessment import Assessment, assess
+from gpssm.evaluation.checks import find_doubts, judge, percent
+from gpssm.model.bases import InducingPoints, LinearFeatures, parts_of
+from gpssm.model.kernels import Kernel, Product, Sum
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw
+from gpssm.posterior.diagnostics import Row, forecast_mean, row
+from gpssm.posterior.draws import map_draws
+from gpssm.posterior.posterior import Posterior
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was fitted: data, model and effort. `rows` has a number a series; `inducing` may be 0, `kernel` empty."""
+
+    method: str
+    series: tuple[str, ...]
+    rows: tuple[int, ...]
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    missing: float  # share of the outputs
+    states: int
+    basis: str
+    inducing: int
+    kernel: str
+    mean: str
+    likelihood: str
+    chains: int
+    draws: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How well it sampled: figures at their worst, and the verdict on them."""
+
+    verdict: str
+    rhat_forecast: float
+    ess_forecast: float
+    rhat_outputs: float
+    ess_outputs: float
+    divergences: int
+    acceptance: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OutputSummary:
+    """One output in the user's units: noises as standard deviations of one step, errors as root mean squares.
+
+    `half` and `most` are the steps after which the spread of a free run reaches 50 and 90 % of the data's; None where
+    it does not within the steps that were run.
+    """
+
+    name: str
+    spread: float
+    noise: float
+    process_noise: float
+    one_step_error: float
+    free_run_error: float
+    half: int | None
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `Posterior.summary` gives: `print` it for a page, `to_dict` for what JSON can hold."""
+
+    facts: Facts
+    sampling: Sampling
+    outputs: tuple[OutputSummary, ...]
+    free_run_steps: int  # of the free runs whose error is given
+    longest_run: int  # in which `half` and `most` were looked for
+    covered: float  # share of the training outputs inside the free runs' 90 % intervals
+    nonlinear: float  # share of the variance of f along the data that no linear map explains
+    nonlinear_change: float  # the same, of f(x, u) − x
+    doubts: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in dicts, lists, numbers and strings; None for what is not a number."""
+        return _plain(dataclasses.asdict(self))
+
+    def __str__(self) -> str:
+        sections = {
+            "What was fitted": self._fitted(),
+            f"How well it sampled: {self.sampling.verdict}": self._sampled(),
+            "How noisy, how predictable (in sample)": self._predictable(),
+            "How nonlinear": [
+                f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any linear map, and "
+                f"{percent(self.nonlinear_change)} of that of the change f(x, u) - x."
+            ],
+            "What to distrust": [f"- {doubt}" for doubt in self.doubts] or ["Nothing that stands out."],
+        }
+        lines = [
+            line for title, body in sections.items() for line in (title, *(f"  {line}".rstrip() for line in body), "")
+        ]
+        return "\n".join(lines[:-1])
+
+    def _fitted(self) -> list[str]:
+        facts = self.facts
+        names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
+        missing = f"{percent(facts.missing)} of the outputs missing" if facts.missing else "no output missing"
+        inducing = f", {facts.inducing} inducing points" if facts.inducing else ""
+        process = f"kernel {facts.kernel}, basis {facts.basis}{inducing}" if facts.kernel else "none"
+        return [
+            f"series   {', '.join(names)}; {missing}",
+            f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.inputs) or 'none'}",
+            f"model    {_count(facts.states, 'state')}, mean {facts.mean}, likelihood {facts.likelihood}",
+            f"process  {process}",
+            f"method   {facts.method}, {_count(facts.chains, 'chain')} of {_count(facts.draws, 'draw')}, "
+            f"{facts.seconds:.0f} s",
+        ]
+
+    def _sampled(self) -> list[str]:
+        found = self.sampling
+        rows = {
+            f"{HORIZON}-step forecast ": (found.rhat_forecast, found.ess_forecast),
+            "smoothed outputs ": (found.rhat_outputs, found.ess_outputs),
+        }
+        return [
+            *(
+                f"{name} no R-hat: few draws, or all equal"
+                if math.isnan(rhat)
+                else f"{name} R-hat {rhat:.3f}, {ess:.0f} effective draws"
+                for name, (rhat, ess) in rows.items()
+            ),
+            f"divergent moves {found.divergences}, acceptance {found.acceptance:.2f}",
+        ]
+
+    def _predictable(self) -> list[str]:
+        noises = ("output", "spread", "noise", "process noise")
+        errors = ("output", "error: 1 step", f"{self.free_run_steps} steps", "half spread", "90 % spread")
+        return [
+            *_columns([noises, *map(_noises, self.outputs)]),
+            "In brackets the share of the output's variance.",
+            "",
+            *_columns([errors, *(self._errors(one) for one in self.outputs)]),
+            "In brackets the share of the spread. The last two columns: the steps after",
+            "which a free run is as uncertain as half and 90 % of the spread.",
+            f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free runs.",
+        ]
+
+    def _errors(self, one: OutputSummary) -> tuple[str, ...]:
+        errors = [f"{value:.3g} ({percent(value / one.spread)})" for value in (one.one_step_error, one.free_run_error)]
+        steps = [_count(value, "step") if value else f"> {self.longest_run} steps" for value in (one.half, one.most)]
+        return one.name, *errors, *steps
+
+
+def _noises(one: OutputSummary) -> tuple[str, ...]:
+    noises = [f"{value:.3g} ({percent((value / one.spread) ** 2)})" for value in (one.noise, one.process_noise)]
+    return one.name, f"{one.spread:.3g}", *noises
+
+
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """The rows of a table, each column as wide as its longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _plain(thing: Any) -> Any:
+    if isinstance(thing, dict):
+        return {name: _plain(value) for name, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [_plain(value) for value in thing]
+    return None if isinstance(thing, float) and not math.isfinite(thing) else thing
+
+
+ENTRIES = 200  # smoothed outputs at most that are compared between chains
+FEWEST = 4  # draws a chain below which nothing can be said
+
+
+def summarise(posterior: Posterior) -> Summary:
+    """The page of a posterior: see `Posterior.summary`."""
+    figures, facts = assess(posterior), _facts(posterior)
+    forecast, outputs = _mixing(posterior)
+    share = float(np.mean(posterior.info.divergent))
+    sampling = Sampling(
+        verdict=judge((forecast, outputs), share, bool(posterior.notes)),
+        rhat_forecast=forecast.rhat,
+        ess_forecast=forecast.ess_bulk,
+        rhat_outputs=outputs.rhat,
+        ess_outputs=outputs.ess_bulk,
+        divergences=int(np.sum(posterior.info.divergent)),
+        acceptance=float(np.mean(posterior.info.acceptance)),
+        notes=posterior.notes,
+    )
+    rows_a_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
+    return Summary(
+        facts=facts,
+        sampling=sampling,
+        outputs=tuple(_output(name, j, figures) for j, name in enumerate(facts.outputs)),
+        free_run_steps=figures.horizon,
+        longest_run=len(figures.widening),
+        covered=figures.covered,
+        nonlinear=figures.nonlinear,
+        nonlinear_change=figures.nonlinear_change,
+        doubts=tuple(find_doubts((forecast, outputs), figures, facts.outputs, posterior.notes, rows_a_point)),
+    )
+
+
+def _facts(posterior: Posterior) -> Facts:
+    model, raw = posterior.model, posterior.raw
+    inducing = [part.size for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
+    linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
+    return Facts(
+        method=str(posterior.config["method"]),
+        series=tuple(one.name or f"series {index}" for index, one in enumerate(raw)),
+        rows=tuple(len(one) for one in raw),
+        outputs=raw[0].outputs,
+        inputs=raw[0].inputs,
+        missing=float(np.mean(np.isnan(np.concatenate([one.y for one in raw])))),
+        states=model.state_dim,
+        basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
+        inducing=sum(inducing),
+        kernel="" if linear else _kernel(model.kernel),
+        mean=type(model.mean).__name__,
+        likelihood=type(model.likelihood).__name__,
+        chains=posterior.num_chains,
+        draws=posterior.num_draws,
+        seconds=float(sum(posterior.seconds)),
+    )
+
+
+def _kernel(kernel: Kernel) -> str:
+    if isinstance(kernel, Sum):
+        return f"{_kernel(kernel.left)} + {_kernel(kernel.right)}"
+    if isinstance(kernel, Product):
+        sides = (kernel.left, kernel.right)
+        return " * ".join(f"({_kernel(side)})" if isinstance(side, Sum) else _kernel(side) for side in sides)
+    return type(kernel).__name__
+
+
+def _mixing(posterior: Posterior) -> tuple[Row, Row]:
+    """How well chains agree about the forecast under the last controls, held, and about outputs along the data.
+
+    Of very few draws that cannot be told.
+    """
+
+    if posterior.num_draws < FEWEST:
+        return Row("forecast", 1, math.nan, 0, 0, 0), Row("outputs", 1, math.nan, 0, 0, 0)
+    index = int(np.argmax([len(one) for one in posterior.raw]))
+    chosen = np.unique(np.linspace(1, len(posterior.raw[index]), ENTRIES).astype(int))
+    held = np.repeat(posterior.raw[0].u[-1:], HORIZON, axis=0)
+    draws = posterior.draws._replace(states=(posterior.draws.states[index][:, :, chosen],))
+    outputs = map_draws(_outputs_at, posterior.model, draws, None)
+    return row("forecast", forecast_mean(posterior, held)), row("outputs", outputs)
+
+
+def _outputs_at(model: GPSSM, draw: Draw, _: None) -> Float[Array, "n Dy"]:
+    return model.likelihood.moments(draw.states[0])[0]
+
+
+def _output(name: str, j: int, figures: Assessment) -> OutputSummary:
+    def steps_to(share: float) -> int | None:
+        reached = np.flatnonzero(figures.widening[:, j] >= share)
+        return int(reached[0]) + 1 if len(reached) else None
+
+    return OutputSummary(
+        name=name,
+        spread=float(figures.spread[j]),
+        noise=float(figures.noise_std[j]),
+        process_noise=float(figures.process_std[j]),
+        one_step_error=float(figures.one_step[j]),
+        free_run_error=float(figures.free_run[j]),
+        half=steps_to(0.5),
+        most=steps_to(0.9),
+    )

@@ -1,0 +1,1 @@
+"""From data to draws: chains, checkpoints, progress, the loop, `fit` and `update`."""

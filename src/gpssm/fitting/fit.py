@@ -1,0 +1,197 @@
+"""From data to a posterior: scale, start from a linear fit, build, run the loop."""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.scaler import Scaler
+from gpssm.data.series import Series, as_list, check_trainable
+from gpssm.fitting.chains import Style
+from gpssm.fitting.loop import Sample, sample
+from gpssm.fitting.progress import Mode
+from gpssm.methods import METHODS
+from gpssm.methods.settings import Config
+from gpssm.model.bases import Basis
+from gpssm.model.kernels import Kernel
+from gpssm.model.likelihoods import Gaussian, Likelihood, make_likelihood
+from gpssm.model.means import Mean
+from gpssm.model.model import GPSSM
+from gpssm.model.priors import InverseGamma
+from gpssm.posterior.diagnostics import find_disagreement
+from gpssm.posterior.draws import Seconds, absorb_optimised
+from gpssm.posterior.posterior import Posterior
+from gpssm.start.build import Parts, pseudo_series
+from gpssm.start.linear_fit import select_order
+
+Hyper = Literal["optimise", "sample", "fix"]
+Auto = Literal["auto"]
+MAX_ORDER = 6  # that state_dim="auto" tries
+ROWS_A_POINT, INDUCING = 5, (10, 50)  # of num_inducing="auto": rows for each, and from how many to how many
+OUTPUT_MAP = ("likelihood.C", "likelihood.d")
+NOISES = ("log_process_std", "likelihood.log_std")
+NO_CHAIN = 2**32 - 1  # in place of a chain's number, for the random parts of the model
+
+
+@in_double_precision
+def fit(
+    series: Any,
+    *,
+    method: str | Config = "ffvd",
+    state_dim: int | Auto = 4,
+    num_inducing: int | Auto = 50,
+    kernel: str | Kernel = "se",
+    mean: str | Mean | Callable[[Array, Array], Array] = "linear",
+    likelihood: str | Likelihood = "gaussian",
+    basis: str | Basis = "inducing",
+    num_chains: int = 4,
+    num_warmup: int | None = None,
+    num_draws: int | None = None,
+    thin: int | None = None,
+    hyper: Hyper = "optimise",
+    fixed: Sequence[str] = (),
+    learn: Sequence[str] = (),
+    seed: int = 0,
+    progress: Mode = True,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    chains: Style = "auto",
+    chunk: int | None = None,
+) -> Posterior:
+    """Draw from the posterior of a Gaussian process state-space model of one series or several.
+
+        posterior = gpssm.fit(train, state_dim=2)
+        print(posterior.diagnostics())
+
+    The result depends on the data, the settings and the seed alone, bit for bit: not on `progress` or `chunk`, on the
+    chains run beside, or on having been resumed. Only `chains` and the device change the rounding.
+
+    :param series: a `Series`, anything `Series.of` takes, or a list of those, in the user's units.
+    :param method: a name from `gpssm.methods.METHODS`, or a configuration with settings of its own.
+    :param state_dim: number of states; "auto" takes the order of the linear model with the least BIC.
+    :param num_inducing: number of inducing points, or functions of another basis; "auto" takes one for five rows, from
+        10 to 50.
+    :param kernel, mean, likelihood, basis: parts by name or given: see `build_model`.
+    :param num_warmup, num_draws, thin: in place of the method's own numbers.
+    :param hyper: "optimise" draws the noises that have an exact conditional and optimises the other parameters during
+        warm-up; "sample" draws all of them; "fix" keeps them where the linear fit put them.
+    :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
+    :param learn: parameters to learn that are fixed otherwise. The output map (`likelihood.C`, `likelihood.d`) is: the
+        states' coordinates are free, so that it can stay where the linear fit put it.
+    :param progress: True for a bar, "plain" for a line a chunk, False for silence.
+    :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
+    :param chains: "map", "vmap" or "shard" (over all devices); "auto" takes the best for the devices there are.
+    :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
+    """
+    began = time.perf_counter()
+    raw = tuple(as_list(series))
+    check_trainable(list(raw))
+    config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
+    scaler = Scaler.fit(list(raw), outputs=_trial(likelihood, raw[0].output_dim).scaling)
+    scaled = [scaler.scale(one) for one in raw]
+    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
+    parts = Parts(*_choose_sizes(scaled, likelihood, state_dim, num_inducing), kernel, mean, likelihood, basis)
+    model, states = config.prepare(scaled, parts, key)
+    model = config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
+    setup = time.perf_counter() - began
+    found = sample(
+        config,
+        model,
+        states,
+        scaled,
+        num_chains=num_chains,
+        seed=seed,
+        progress=progress,
+        checkpoint=checkpoint,
+        resume=resume,
+        chains=chains,
+        chunk=chunk,
+    )
+    arguments = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
+    arguments["num_shared"] = config.num_shared(model)
+    settings = {"method": _name(config)} | dataclasses.asdict(config) | {"fit": _plain(parts._asdict() | arguments)}
+    posterior = _gather(model, found, tuple(scaled), raw, scaler, settings, setup, seed)
+    for note in posterior.notes:
+        warnings.warn(note, stacklevel=3)
+    return posterior
+
+
+def _gather(
+    model: GPSSM,
+    found: Sample,
+    scaled: tuple[Series, ...],
+    raw: tuple[Series, ...],
+    scaler: Scaler,
+    settings: dict[str, Any],
+    setup: float,
+    seed: int,
+) -> Posterior:
+    """The posterior of what was drawn, with a note if its chains disagree."""
+    model, draws = absorb_optimised(model, found.draws)
+    seconds = Seconds(setup, found.compile_seconds, found.run_seconds)
+    posterior = Posterior(model, draws, found.info, found.warmup, scaled, raw, scaler, settings, seconds, seed)
+    return dataclasses.replace(posterior, notes=(*found.notes, *find_disagreement(posterior)))
+
+
+def _choose_sizes(
+    series: list[Series], likelihood: str | Likelihood, state_dim: int | Auto, num_inducing: int | Auto
+) -> tuple[int, int]:
+    """The two sizes, with numbers in the place of "auto"."""
+    if state_dim == "auto":
+        pseudo = pseudo_series(series, _trial(likelihood, series[0].output_dim))
+        state_dim = select_order(pseudo, MAX_ORDER).best
+    if num_inducing == "auto":
+        num_inducing = int(np.clip(sum(len(one) for one in series) // ROWS_A_POINT, *INDUCING))
+    return state_dim, num_inducing
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they can be written down: parts that were given as objects by their type's name."""
+    plain = (str, int, float, list, type(None))
+    return {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
+
+
+def _trial(likelihood: str | Likelihood, width: int) -> Likelihood:
+    """A likelihood to ask what its class says, for which any values will do."""
+    return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width))
+
+
+def assign_roles(model: GPSSM, hyper: Hyper, fixed: Sequence[str] = (), learn: Sequence[str] = ()) -> GPSSM:
+    """The model with each leaf to be fixed, optimised or sampled, as `fit` says."""
+    if hyper not in get_args(Hyper):
+        raise ValueError(f"hyper must be one of {', '.join(get_args(Hyper))}, got {hyper!r}.")
+    if hyper == "fix":
+        if learn:
+            raise ValueError(f"hyper='fix' learns no parameter, but learn={tuple(learn)!r} names some: drop one.")
+        return model.with_roles("fix", "*")
+    free = {name for name, role in model.roles if role != "fix"}.difference(OUTPUT_MAP)
+    model = model.with_roles("fix", "*").with_roles(hyper, *free, *learn)
+    if hyper == "optimise":
+        model = model.with_roles("sample", *(name for name in NOISES if _is_conjugate(model, name)))
+    return model.with_roles("fix", *fixed)
+
+
+def _is_conjugate(model: GPSSM, name: str) -> bool:
+    exact = name == "log_process_std" or isinstance(model.likelihood, Gaussian)
+    return exact and isinstance(model.priors[name], InverseGamma)
+
+
+def _configure(method: str | Config, **given: int | None) -> Config:
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
+        return _configure(METHODS[method], **given)
+    return dataclasses.replace(method, **{name: value for name, value in given.items() if value is not None})
+
+
+def _name(config: Config) -> str:
+    registered = (name for name, known in METHODS.items() if type(known) is type(config))
+    return next(registered, type(config).__name__)

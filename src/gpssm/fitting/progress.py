@@ -1,0 +1,125 @@
+"""What the user sees of a run while it lasts, and how the user can end it."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
+
+import numpy as np
+from jaxtyping import Float
+
+from gpssm.posterior.diagnostics import rhat
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Mode = bool | Literal["plain"]
+FEWEST = 8  # draws a chain below which R-hat says nothing
+
+
+class Status(NamedTuple):
+    """Where a run stands after a chunk."""
+
+    phase: Literal["warm-up", "sampling"]
+    done: int  # iterations, from the start of the warm-up
+    total: int
+    acceptance: float
+    log_target: float
+    rhat: float
+
+    def __str__(self) -> str:
+        parts = [f"{self.phase} {self.done}/{self.total}", f"acceptance {self.acceptance:.2f}"]
+        parts.append(f"log target {self.log_target:.1f}")
+        return "  ".join(parts if np.isnan(self.rhat) else [*parts, f"R-hat {self.rhat:.3f}"])
+
+
+Report = Callable[[Status], None]
+
+
+def running_rhat(log_target: Float[np.ndarray, "chain draw"]) -> float:
+    """R-hat of the log target so far; NaN while there is too little to tell."""
+    enough = log_target.shape[1] >= FEWEST and np.isfinite(log_target).all()
+    return float(rhat(log_target)) if enough else float("nan")
+
+
+def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
+    """A context that yields a function to call after each chunk: a bar (True), a line a chunk ("plain"), or silence."""
+    if mode not in (True, False, "plain"):
+        raise ValueError(f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {mode!r}.")
+    if mode is False:
+        return _silent()
+    return _plain(sys.stderr) if mode == "plain" else _bar(total)
+
+
+@contextmanager
+def _silent() -> Iterator[Report]:
+    yield lambda status: None
+
+
+@contextmanager
+def _plain(stream: TextIO) -> Iterator[Report]:
+    # The first chunk waits for the compiler, so the time left is reckoned from its end.
+    first: list[tuple[float, int]] = []
+
+    def report(status: Status) -> None:
+        first.append((time.monotonic(), status.done))
+        (start, begun), (now, done) = first[0], first[-1]
+        left = f"  {(now - start) / (done - begun) * (status.total - done):.0f} s left" if done > begun else ""
+        print(f"gpssm: {status}{left}", file=stream, flush=True)
+
+    yield report
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Report]:
+    with make_bar("{task.fields[facts]}") as bar:
+        task = bar.add_task("compiling", total=total, facts="")
+
+        def report(status: Status) -> None:
+            figures = str(status).split("  ", 1)[1]
+            bar.update(task, completed=status.done, description=status.phase, facts=figures)
+
+        yield report
+
+
+def make_bar(*texts: str, stderr: bool = False) -> "Progress":
+    """Rich's bar with the columns of this library, and a text behind them for each that is given."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=Console(stderr=stderr))
+
+
+@contextmanager
+def interruption() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C be asked about, `pressed()`, instead of breaking off; the second one breaks off.
+
+    Python lets only the main thread handle signals: in another one nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    presses: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        presses.append(number)
+        if len(presses) > 1:
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: bool(presses)
+    finally:
+        # None stands for a handler that was not set from Python, which cannot be put back.
+        signal.signal(signal.SIGINT, signal.default_int_handler if previous is None else previous)

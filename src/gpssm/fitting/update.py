@@ -1,0 +1,113 @@
+"""Learning from new data without starting again: more rows of a training series, or one more series."""
+
+import dataclasses
+import warnings
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.series import Series, check_trainable
+from gpssm.fitting.loop import sample
+from gpssm.fitting.progress import Mode
+from gpssm.methods import METHODS
+from gpssm.methods.settings import Config
+from gpssm.posterior.conditioning import begin, filter_rows, like_training
+from gpssm.posterior.draws import Seconds, absorb_optimised
+from gpssm.posterior.posterior import Posterior
+
+NUM_PARTICLES = 256  # for the one path from which all chains start
+
+
+@in_double_precision
+def update(
+    posterior: Posterior,
+    series: Any,
+    *,
+    new_experiment: bool = False,
+    num_warmup: int | None = None,
+    num_draws: int | None = None,
+    seed: int | None = None,
+    progress: Mode = False,
+    index: int = -1,
+) -> Posterior:
+    """Learn from new rows too: sample again, given the old data and the new, from where the old draws were.
+
+        posterior = posterior.update(new_rows)
+
+    Method, settings, roles and scaling are the fit's.
+
+    :param series: new rows, as in `condition`.
+    :param new_experiment: whether they are a training series of their own; otherwise they are appended to series
+        `index`.
+    :param num_warmup: half of the fit's by default; `num_draws`: as many as the fit's; `seed`: the last one plus 1.
+    """
+    if posterior.current is not None and not new_experiment:
+        raise ValueError(
+            "this posterior has been conditioned on rows that it has not learned from: update the one from before "
+            "`condition`, with all rows since its training data"
+        )
+    seed = posterior.seed + 1 if seed is None else seed
+    config, new = _configure(posterior, num_warmup, num_draws), like_training(posterior, series)
+    raw = list(posterior.raw)
+    if new_experiment:
+        raw.append(new)
+    else:
+        raw[index] = _join(posterior.training_series(index), new)
+    check_trainable(raw)
+    scaled = [posterior.scaler.scale(one) for one in raw]
+    # All chains start from the last draw of the chain that found the likeliest states.
+    chain = int(np.argmax(np.mean(posterior.info.log_target, 1)))
+    model = posterior.model_at(chain, -1)
+    states = _start(posterior, chain, posterior.scaler.scale(new), new_experiment, seed, index)
+    found = sample(config, model, states, scaled, num_chains=posterior.num_chains, seed=seed, progress=progress)
+    for note in found.notes:
+        warnings.warn(note, stacklevel=4)
+    model, draws = absorb_optimised(model, found.draws)
+    return dataclasses.replace(
+        posterior,
+        model=model,
+        draws=draws,
+        info=found.info,
+        warmup=found.warmup,
+        series=tuple(scaled),
+        raw=tuple(raw),
+        seconds=Seconds(0.0, found.compile_seconds, found.run_seconds),
+        seed=seed,
+        notes=found.notes,
+        current=None,
+    )
+
+
+def _configure(posterior: Posterior, num_warmup: int | None, num_draws: int | None) -> Config:
+    """The settings of the fit with half its warm-up. They stay those of the fit: updates do not halve it over again."""
+    settings = dict(posterior.config)
+    name = settings.pop("method")
+    settings.pop("fit", None)
+    if name not in METHODS:
+        raise ValueError(f"update runs the fit's own method, one of {', '.join(METHODS)}; this fit's was {name!r}")
+    if not METHODS[name].learns:
+        raise ValueError(f"{name!r} finds its parameters before it samples: fit it again, to the old and new data")
+    settings["num_warmup"] = settings["num_warmup"] // 2 if num_warmup is None else num_warmup
+    settings["num_draws"] = settings["num_draws"] if num_draws is None else num_draws
+    return dataclasses.replace(METHODS[name], **settings)
+
+
+def _join(old: Series, new: Series) -> Series:
+    return dataclasses.replace(old, y=np.concatenate([old.y, new.y]), u=np.concatenate([old.u, new.u]))
+
+
+def _start(
+    posterior: Posterior, chain: int, new: Series, new_experiment: bool, seed: int, index: int
+) -> list[Float[np.ndarray, "_ Dx"]]:
+    """The states of that chain's last draw, and the filter's means under it for the new rows."""
+    paths = [np.asarray(path[chain, -1]) for path in posterior.draws.states]
+    draw = np.array([(chain + 1) * posterior.num_draws - 1])
+    alone = dataclasses.replace(posterior, current=None)
+    cloud = begin(alone, draw, new_experiment, NUM_PARTICLES, seed, index, lookback=0)
+    means = np.asarray(filter_rows(alone, draw, cloud, new, seed, gaussian=False).means[0])
+    if new_experiment:
+        return [*paths, np.concatenate([np.zeros_like(means[:1]), means])]
+    paths[index] = np.concatenate([paths[index], means])
+    return paths

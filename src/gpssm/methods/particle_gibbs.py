@@ -1,0 +1,143 @@
+"""What the methods that move states by particles share: how particles are guided, how a sweep went, and Gibbs.
+
+x | θ      a sweep of particles, a whole path at once
+θ | x      the parameters' moves, with weights of their own that are thrown away
+
+The sparse model's own law as a target, that of its `simulate`, with the weights integrated out:
+
+    x_{t+1,d} | v_d ~ N(m_d + A_d·v_d, B_d + Q_d),   v_d ~ N(0, I)
+
+Noise of variance B is drawn afresh at each step: it is the FIC approximation of the Gaussian process. Where B = 0 it is
+the same as q*; elsewhere it is another distribution.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gpssm.core.linalg import gram, solve_positive
+from gpssm.data.series import Series
+from gpssm.methods.settings import Config, Density, ParameterMoves, Parameters, States
+from gpssm.model.conditionals import draw_gaussian
+from gpssm.model.likelihoods import Gaussian, observed
+from gpssm.model.model import GPSSM, Step
+from gpssm.model.target import log_boundary, log_evidence, sum_over_time
+from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
+from gpssm.moves import csmc
+
+MoveStates = Callable[[PRNGKeyArray, Parameters, States, list[Series]], States]
+
+
+@dataclass(frozen=True)
+class ParticleConfig(Config):
+    """Settings of a method that moves states by particles.
+
+    :param num_particles: particles in each sweep, the present path among them.
+    """
+
+    num_particles: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.num_particles, int) or self.num_particles < 2:
+            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
+
+
+class Carry(NamedTuple):
+    """Where particle Gibbs stands."""
+
+    states: States
+    parameters: Parameters
+    iteration: Int[Array, ""]
+
+
+def build_gibbs(moves: ParameterMoves, start: States, move_states: MoveStates) -> Method:
+    """States by `move_states(key, parameters, states, series)` and parameters by their moves in turn."""
+    begin = Carry(tuple(map(jnp.asarray, start)), moves.init(), jnp.zeros((), int))
+
+    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+        return begin
+
+    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+        states_key, parameters_key = jax.random.split(key)
+        states = move_states(states_key, carry.parameters, carry.states, series)
+        parameters = moves.update(parameters_key, carry.parameters, states, carry.iteration, series)
+        value = moves.density(states, series)(moves.apply(parameters))
+        return Carry(states, parameters, carry.iteration + 1), info(value, carry.states, states)
+
+    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+        weights = moves.draw_weights(key, carry.parameters, carry.states, series)
+        return Draw(carry.states, weights, carry.parameters.leaves)
+
+    return Method(init, step, draw)
+
+
+def guide(model: GPSSM, form: FeynmanKac, series: Series) -> csmc.Guide:
+    """The locally optimal proposal where the emission is linear and Gaussian, the bootstrap elsewhere."""
+    likelihood = model.likelihood
+    if not isinstance(likelihood, Gaussian):
+        return csmc.bootstrap(form)
+    y, present = observed(jnp.asarray(series.y, likelihood.d.dtype))
+    return csmc.locally_optimal(
+        form, csmc.Emission(likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present)
+    )
+
+
+def info(log_target: Float[Array, ""], before: States, after: States) -> Info:
+    """Every sweep is accepted: `acceptance` is the share of states that it changed."""
+    changed = [jnp.any(new != old, -1) for new, old in zip(after, before, strict=True)]
+    share = jnp.mean(jnp.concatenate(changed).astype(log_target.dtype))
+    return Info(log_target, share, jnp.zeros((), bool), -log_target, jnp.zeros_like(log_target))
+
+
+class PredictiveMoves(ParameterMoves):
+    """The moves of the parameters when the target is predictive; Q has no exact conditional there and goes by HMC."""
+
+    def density(self, states: States, series: list[Series]) -> Density:
+        """The log density of the states as a function of the model, the weights integrated out."""
+        return lambda model: log_collapsed_predictive(model, states, series)
+
+    def draw_weights(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> Float[Array, "Dx M"]:
+        """v | x, exact."""
+        return draw_gaussian(key, weights_given_states_predictive(self.apply(parameters), states, series))
+
+    def conjugate(self) -> set[str]:
+        """The sampled leaves that have an exact conditional: those of the emission."""
+        return super().conjugate() - {"log_process_std"}
+
+
+def log_collapsed_predictive(model: GPSSM, states: States, series: list[Series]) -> Float[Array, ""]:
+    """log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, A_d A_dᵀ + diag(B_d + Q_d)): v integrated out."""
+    count = sum(len(one) for one in series)
+    statistics = scaled_statistics(model, states, series)
+    return log_boundary(model, states, series) + log_evidence(statistics, jnp.ones_like(statistics.square), count)
+
+
+def weights_given_states_predictive(model: GPSSM, states: States, series: list[Series]) -> GaussianWeights:
+    """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹),  P_d = I + Σ_t AᵀA / (B + Q),  b_d = Σ_t Aᵀr / (B + Q)."""
+    statistics = scaled_statistics(model, states, series)
+    precision = statistics.gram + jnp.eye(model.basis.size, dtype=statistics.gram.dtype)[None]
+    return GaussianWeights(solve_positive(precision, statistics.cross), precision)
+
+
+def scaled_statistics(model: GPSSM, states: States, series: list[Series]) -> Statistics:
+    """The sums over time with A and r divided by √(B + Q), so that their noise has unit variance.
+
+    Σ log(B + Q), which that scaling adds to the log density, stands in the place of ΣB.
+    """
+    variance = model.process_variance
+
+    def terms(step: Step, following: Float[Array, "N Dx"]) -> Statistics:
+        spread = jnp.maximum(step.residual, 0.0) + variance[:, None]
+        gain = step.gain / jnp.sqrt(spread)[:, :, None]
+        error = (following - step.mean).T / jnp.sqrt(spread)
+        cross = jnp.matmul(gain.mT, error[:, :, None])[:, :, 0]
+        return Statistics(gram(gain), cross, jnp.sum(error**2, -1), jnp.sum(jnp.log(spread), -1))
+
+    return sum_over_time(model, states, series, terms)

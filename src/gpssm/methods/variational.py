@@ -1,0 +1,391 @@
+"""The rollout that the variational methods share, and its evidence lower bound:
+
+    ELBO = Σ { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)] } − KL[q(v) ‖ N(0, I)]
+
+Paths are drawn by reparameterisation, x_{t+1} = mean + variance^½ ε, and the methods differ in two choices only. First,
+the law of f(z_t) in q: given weights that are drawn once a path (`given`), or with the weights integrated out at each
+step (`marginal`). Second, the *conditioner*: what it makes of x_t, f, and anything that is free or comes from a net is
+the law of x_{t+1} and its KL_t. Series, or pieces cut from them, run side by side in one scan, which factors nothing.
+
+What the variational methods share beside their bound: settings, the optimiser, and draws from q.
+
+    q(v), q(x), θ ← Adam( ELBO + log p(θ) )
+
+Everything is learned together in the warm-up, once for all chains; the draws after it are independent. A leaf of the
+model is learned unless its role is "fix": the roles "optimise" and "sample" both give the value at the maximum, as a
+variational method has no conditional to draw noises from.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.data.series import Series
+from gpssm.methods.settings import Config, States
+from gpssm.model.likelihoods import observed
+from gpssm.model.model import GPSSM, Step
+from gpssm.model.target import weights_given_states
+from gpssm.model.types import Draw, Info, Method
+
+
+class Moments(NamedTuple):
+    """f_d(z_n) ~ N(mean_nd, variance_nd) in q."""
+
+    mean: Float[Array, "N Dx"]
+    variance: Float[Array, "N Dx"]
+
+
+class Conditional(NamedTuple):
+    """q(x_{t+1} | x_t) = N(mean, variance), and the divergence KL_t of each dimension."""
+
+    mean: Float[Array, "N Dx"]
+    variance: Float[Array, "N Dx"]
+    divergence: Float[Array, "N Dx"]
+
+
+Function = Callable[[Step], Moments]
+# (inputs of this step, x_t, f(z_t), Q as a row) → the law of x_{t+1}
+Conditioner = Callable[[Any, Float[Array, "N Dx"], Moments, Float[Array, "1 Dx"]], Conditional]
+
+
+class WeightLaw(NamedTuple):
+    """q(v_d) = N(mean_d, L_d L_dᵀ); `raw` has the strict lower triangle of L_d, and the logarithms of its diagonal."""
+
+    mean: Float[Array, "Dx M"]
+    raw: Float[Array, "Dx M M"]
+
+    @property
+    def factor(self) -> Float[Array, "Dx M M"]:
+        """L_d."""
+        identity = jnp.eye(self.raw.shape[-1], dtype=self.raw.dtype)[None]
+        return jnp.tril(self.raw, -1) + identity * jnp.exp(jnp.diagonal(self.raw, axis1=1, axis2=2))[:, None, :]
+
+    def divergence(self) -> Float[Array, ""]:
+        """KL[q(v) ‖ N(0, I)] = ½ Σ_d { tr L_d L_dᵀ + |mean_d|² − M } − Σ log diag L_d."""
+        half_log_det = jnp.sum(jnp.diagonal(self.raw, axis1=1, axis2=2))
+        return 0.5 * (jnp.sum(self.factor**2) + jnp.sum(self.mean**2) - self.mean.size) - half_log_det
+
+    def draw(self, key: PRNGKeyArray, count: int) -> Float[Array, "Dx count M"]:
+        """`count` draws of mean + L ε."""
+        noise = jax.random.normal(key, (self.mean.shape[0], count, self.mean.shape[1]), self.mean.dtype)
+        return self.mean[:, None, :] + jnp.matmul(noise, self.factor.mT)
+
+
+class StartLaw(NamedTuple):
+    """q(x₀) = N(mean, exp(2 log_std)) of each of P pieces."""
+
+    mean: Float[Array, "P Dx"]
+    log_std: Float[Array, "P Dx"]
+
+    def divergence(self) -> Float[Array, " P"]:
+        """KL[q(x₀) ‖ N(0, I)] = ½ Σ { σ² + mean² − 1 } − Σ log σ."""
+        return jnp.sum(0.5 * (jnp.exp(2 * self.log_std) + self.mean**2 - 1) - self.log_std, -1)
+
+    def draw(self, key: PRNGKeyArray, count: int) -> Float[Array, "N Dx"]:
+        """`count` draws of each piece, N = P · count, those of a piece next to each other."""
+        mean, std = (jnp.repeat(part, count, 0) for part in (self.mean, jnp.exp(self.log_std)))
+        return mean + std * jax.random.normal(key, mean.shape, mean.dtype)
+
+
+def marginal(law: WeightLaw) -> Function:
+    """f ~ N(m + A·mean, B + A L Lᵀ Aᵀ): the weights integrated out, afresh at each step."""
+    factor = law.factor
+
+    def moments(step: Step) -> Moments:
+        spread = jnp.sum(jnp.matmul(step.gain, factor) ** 2, -1)
+        return Moments(step.given(law.mean), (jnp.maximum(step.residual, 0.0) + spread).T)
+
+    return moments
+
+
+def given(weights: Float[Array, "Dx N M"]) -> Function:
+    """f ~ N(m + A·v_n, B), with weights of its own for each of N paths."""
+
+    def moments(step: Step) -> Moments:
+        mean = step.mean + jnp.sum(step.gain * weights, -1).T
+        return Moments(mean, jnp.maximum(step.residual, 0.0).T)
+
+    return moments
+
+
+def divergence_given_function(
+    gap: Float[Array, "N Dx"],
+    slope: Float[Array, "N Dx"] | float,
+    noise: Float[Array, "N Dx"],
+    spread: Float[Array, "N Dx"],
+    variance: Float[Array, "1 Dx"],
+) -> Float[Array, "N Dx"]:
+    """E_f KL[ N(F f + g, S) ‖ N(f, Q) ] = ½ { (S + gap² + (F − 1)² spread) / Q − 1 + log Q/S },
+
+    for f ~ N(f̄, spread), with gap = (F − 1) f̄ + g the mean of x_{t+1} less that of f. Where x_{t+1} does not depend
+    on f, F = 0 and `noise` S is the whole variance of x_{t+1}.
+    """
+    return 0.5 * ((noise + gap**2 + (slope - 1) ** 2 * spread) / variance - 1 + jnp.log(variance / noise))
+
+
+class Pieces(NamedTuple):
+    """Where pieces of at most `length` rows begin and end (exclusive) in the rows of all series joined.
+
+    Each row is in as many of them as `cover` says.
+    """
+
+    first: Int[np.ndarray, " K"]
+    end: Int[np.ndarray, " K"]
+    length: int
+    cover: int
+
+
+def cut(lengths: list[int], window: int | None) -> Pieces:
+    """All series cut into pieces of `window` rows, counted from their ends; None leaves them whole."""
+    size = max(lengths) if window is None else min(window, max(lengths))
+    ends = np.cumsum(lengths)
+    parts = [
+        (max(end - (count + 1) * size, end - rows), end - count * size)
+        for end, rows in zip(ends, lengths, strict=True)
+        for count in reversed(range(-(-rows // size)))
+    ]
+    first, end = np.array(parts).T
+    return Pieces(first, end, size, 1)
+
+
+def windows(lengths: list[int], window: int | None) -> Pieces:
+    """Every window of so many rows, those that hang over an end of their series among them, or the series whole.
+
+    So every row is in equally many, and a uniformly chosen one gives unbiased sums over all rows.
+    """
+    if window is None or window >= max(lengths):
+        return cut(lengths, None)
+    ends = np.cumsum(lengths)
+    firsts = [np.arange(end - rows + 1 - window, end) for end, rows in zip(ends, lengths, strict=True)]
+    first = np.concatenate([np.maximum(one, end - rows) for one, end, rows in zip(firsts, ends, lengths, strict=True)])
+    end = np.concatenate([np.minimum(one + window, end) for one, end in zip(firsts, ends, strict=True)])
+    return Pieces(first, end, window, window)
+
+
+class Batch(NamedTuple):
+    """P pieces of at most W rows side by side; y is NaN in rows beyond the end of a piece, `inside` is False there."""
+
+    y: Float[Array, "W P Dy"]
+    u: Float[Array, "W P Du"]
+    inside: Bool[Array, "W P"]
+    weight: float  # of a sum over the batch, to stand for all rows
+
+
+def take(series: list[Series], pieces: Pieces, chosen: Int[Array, " P"] | None = None) -> Batch:
+    """The chosen pieces, or all of them."""
+    index = jnp.arange(len(pieces.first)) if chosen is None else chosen
+    first, end = jnp.asarray(pieces.first)[index], jnp.asarray(pieces.end)[index]
+    rows = first[None] + jnp.arange(pieces.length)[:, None]
+    inside = rows < end[None]
+    rows = jnp.where(inside, rows, first[None])
+    y, u = (jnp.concatenate([jnp.asarray(part) for part in parts])[rows] for parts in _columns(series))
+    weight = len(pieces.first) / (pieces.cover * len(index))
+    return Batch(jnp.where(inside[:, :, None], y, jnp.nan), u, inside, weight)
+
+
+def _columns(series: list[Series]) -> tuple[list[Any], list[Any]]:
+    return [one.y for one in series], [one.u for one in series]
+
+
+def join(states: Float[Array, "W+1 K Dx"], pieces: Pieces, lengths: list[int]) -> tuple[Float[Array, "_ Dx"], ...]:
+    """One path a series from those of its pieces: each gives the states its outputs see, the first x₀ as well."""
+    paths, ends = [], np.cumsum(lengths)
+    for end, rows in zip(ends, lengths, strict=True):
+        own = np.flatnonzero((pieces.first >= end - rows) & (pieces.end <= end))
+        parts = [states[1 : pieces.end[k] - pieces.first[k] + 1, k] for k in own]
+        paths.append(jnp.concatenate([states[:1, own[0]], *parts]))
+    return tuple(paths)
+
+
+class Rolled(NamedTuple):
+    """Paths of N = P · count states, those of a piece next to each other, and KL_t summed over dimensions."""
+
+    states: Float[Array, "W+1 N Dx"]
+    divergence: Float[Array, "W N"]
+
+
+def roll(
+    key: PRNGKeyArray,
+    model: GPSSM,
+    function: Function,
+    conditioner: Conditioner,
+    start: Float[Array, "N Dx"],
+    u: Float[Array, "W P Du"],
+    inputs: Any = None,
+) -> Rolled:
+    """x_{t+1} = mean + variance^½ ε from q(x_{t+1} | x_t), step by step.
+
+    `inputs` of the conditioner have leading axes (W, P), None if it needs none; it sees them a row for each of N paths.
+    """
+    transition, variance = model.transition(), model.process_variance[None]
+    noises = jax.random.normal(key, (u.shape[0], *start.shape), start.dtype)
+    count = start.shape[0] // u.shape[1]
+    controls, inputs = jax.tree.map(lambda part: jnp.repeat(part, count, 1), (u.astype(start.dtype), inputs))
+
+    def move(x: Float[Array, "N Dx"], now: tuple[Array, Array, Any]) -> tuple[Array, tuple[Array, Array]]:
+        control, noise, own = now
+        law = conditioner(own, x, function(transition(x, control)), variance)
+        following = law.mean + jnp.sqrt(law.variance) * noise
+        return following, (following, jnp.sum(law.divergence, -1))
+
+    _, (states, divergence) = jax.lax.scan(move, start, (controls, noises, inputs))
+    return Rolled(jnp.concatenate([start[None], states]), divergence)
+
+
+def path_bound(model: GPSSM, rolled: Rolled, start: StartLaw, batch: Batch) -> Float[Array, ""]:
+    """weight · Σ over the batch of { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)] }."""
+    count = rolled.divergence.shape[1] // batch.inside.shape[1]
+    y, inside = (jnp.repeat(part, count, 1) for part in (batch.y, batch.inside))
+    states = rolled.states[1:].reshape(-1, model.state_dim)
+    log_density = model.likelihood.log_prob(states, y.reshape(-1, y.shape[-1]).astype(states.dtype))
+    steps = jnp.sum(log_density) - jnp.sum(jnp.where(inside, rolled.divergence, 0.0))
+    return batch.weight * (steps / count - jnp.sum(start.divergence()))
+
+
+LARGEST_GRADIENT = 10.0  # norm of the gradient for one row of data; a path that ran away gives more
+MOST_FAILURES = 1_000_000  # steps in a row with a gradient that is not finite, each of them left out
+
+
+@dataclass(frozen=True)
+class Variational(Config):
+    """Settings of a variational method; `Config` has the others.
+
+    :param num_warmup: steps of the optimiser.
+    :param learning_rate: Adam's first step size; it falls to zero along the warm-up, as half a cosine.
+    :param num_samples: paths drawn for each estimate of the bound.
+    """
+
+    num_warmup: int = 1000
+    num_draws: int = 250
+    learning_rate: float = 0.01
+    num_samples: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.num_samples, int) or self.num_samples < 1:
+            raise ValueError(f"num_samples must be a whole number of at least 1, got {self.num_samples!r}.")
+
+    def num_shared(self, model: GPSSM) -> int:
+        """All of the warm-up: q is found once."""
+        return self.num_warmup
+
+
+class Guess(NamedTuple):
+    """All that is learned: the leaves that are not fixed, q(v) relative to its start, and what q(x) needs."""
+
+    leaves: dict[str, Array]
+    weights: WeightLaw
+    paths: Any
+
+
+class Carry(NamedTuple):
+    """Where the optimiser stands; `anchor` is q(v) at the start, `bound` the latest estimate that was finite."""
+
+    guess: Guess
+    anchor: WeightLaw
+    adam: Any
+    bound: Float[Array, ""]
+    iteration: Int[Array, ""]
+
+
+class Family(NamedTuple):
+    """What a method defines, `paths` being a pytree of its own with all that it needs for q(x).
+
+    `start(key, model, series)` gives the first of them; `bound(key, model, weights, paths, series, iteration)` an
+    estimate of the ELBO; `states(key, model, weights, v, paths, series)` draws x from q(x | v), v of shape (Dx, M).
+    """
+
+    start: Callable[[PRNGKeyArray, GPSSM, list[Series]], Any]
+    bound: Callable[[PRNGKeyArray, GPSSM, WeightLaw, Any, list[Series], Array], Float[Array, ""]]
+    states: Callable[[PRNGKeyArray, GPSSM, WeightLaw, Float[Array, "Dx M"], Any, list[Series]], States]
+
+
+def build_variational(config: Variational, model: GPSSM, states: States, family: Family) -> Method:
+    """The three functions of a variational method, started from q(v) = p(v | x) at these states."""
+    optimiser = optax.apply_if_finite(
+        optax.chain(
+            optax.clip_by_global_norm(LARGEST_GRADIENT),
+            optax.adam(optax.cosine_decay_schedule(config.learning_rate, max(config.num_warmup, 1))),
+        ),
+        MOST_FAILURES,
+    )
+    free = model.free_leaves()
+
+    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+        anchor = weights_at(model, states, series)
+        guess = Guess(free, jax.tree.map(jnp.zeros_like, anchor), family.start(key, model, series))
+        return Carry(guess, anchor, optimiser.init(guess), jnp.asarray(-jnp.inf), jnp.zeros((), int))
+
+    def climb(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
+        rows = sum(len(one) for one in series)
+
+        def loss(guess: Guess) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            now = model.with_leaves(guess.leaves)
+            law = placed(carry.anchor, guess.weights)
+            bound = family.bound(key, now, law, guess.paths, series, carry.iteration)
+            return -(bound + now.log_prior()) / rows, bound
+
+        gradient, bound = jax.grad(loss, has_aux=True)(carry.guess)
+        updates, adam = optimiser.update(gradient, carry.adam)
+        guess = jax.tree.map(jnp.add, carry.guess, updates)
+        return carry._replace(guess=guess, adam=adam, bound=jnp.where(jnp.isfinite(bound), bound, carry.bound))
+
+    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+        learning = carry.iteration < config.num_warmup
+        carry = jax.lax.cond(learning, lambda now: climb(key, now, series), lambda now: now, carry)
+        one, cost = jnp.ones_like(carry.bound), learning.astype(carry.bound.dtype)
+        info = Info(carry.bound, one, jnp.zeros((), bool), -carry.bound, cost)
+        return carry._replace(iteration=carry.iteration + 1), info
+
+    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+        weights_key, states_key = jax.random.split(key)
+        leaves, relative, paths = carry.guess
+        law = placed(carry.anchor, relative)
+        weights = law.draw(weights_key, 1)[:, 0]
+        drawn = family.states(states_key, model.with_leaves(leaves), law, weights, paths, series)
+        return Draw(drawn, weights, leaves)
+
+    return Method(init, step, draw)
+
+
+def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
+    """What a net sees of each row: outputs on the predictor's scale, which of them are there, and controls."""
+    rows = batch.y.reshape(batch.y.shape[0] * batch.y.shape[1], batch.y.shape[2])
+    y, present = observed(model.likelihood.pseudo_outputs(rows))
+    parts = [part.reshape(batch.y.shape) for part in (y, present.astype(y.dtype))]
+    return jnp.concatenate([*parts, jnp.where(batch.inside[:, :, None], batch.u, 0.0).astype(y.dtype)], -1)
+
+
+def weights_at(model: GPSSM, states: States, series: list[Series]) -> WeightLaw:
+    """p(v | x) = N(P⁻¹b, P⁻¹) at these states, as the start of q(v)."""
+    found = weights_given_states(model, states, series)
+    inverse = inverse_lower(cholesky(found.precision, jitter=0.0))
+    factor = cholesky(jnp.matmul(inverse.mT, inverse))
+    return WeightLaw(found.mean, _with_diagonal(factor, jnp.log(_diagonal(factor))))
+
+
+def placed(anchor: WeightLaw, relative: WeightLaw) -> WeightLaw:
+    """The law of v = mean₀ + L₀ w, where w has the relative law and mean₀, L₀ are those of the anchor.
+
+    Steps of one size in w suit weights that the data tell precisely and weights that they do not.
+    """
+    root = anchor.factor
+    mean = anchor.mean + jnp.matmul(root, relative.mean[:, :, None])[:, :, 0]
+    logarithms = _diagonal(anchor.raw) + _diagonal(relative.raw)
+    return WeightLaw(mean, _with_diagonal(jnp.matmul(root, relative.factor), logarithms))
+
+
+def _diagonal(matrices: Float[Array, "Dx M M"]) -> Float[Array, "Dx M"]:
+    return jnp.diagonal(matrices, axis1=1, axis2=2)
+
+
+def _with_diagonal(lower: Float[Array, "Dx M M"], diagonal: Float[Array, "Dx M"]) -> Float[Array, "Dx M M"]:
+    """The strict lower triangle, with another diagonal."""
+    return jnp.tril(lower, -1) + jnp.eye(lower.shape[-1], dtype=lower.dtype)[None] * diagonal[:, None, :]

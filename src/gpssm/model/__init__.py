@@ -1,0 +1,1 @@
+"""Section by section of the model: kernels, bases, means, likelihoods, priors, the target and its conditionals."""

@@ -1,0 +1,242 @@
+"""A basis turns a kernel into a transition that is linear in whitened Gaussian weights:
+
+    f_d(z) | v_d ~ N( m_d(z) + A_d(z)·v_d , B_d(z) ),   v_d ~ N(0, I)
+
+`gain` is A and `residual` is B. Everything that does not depend on z is worked out once by `projector`, so
+that scans over time and chains of gradients only multiply matrices.
+
+Inducing points: the sparse Gaussian process of the free-form posterior.
+
+The Hilbert-space (reduced-rank) basis: Laplacian eigenfunctions on a box.
+
+Random Fourier features.
+
+Linear features: a learned linear map, marginalised like any other weight.
+
+The registry of bases: names for configuration files, classes for code.
+"""
+
+import abc
+import functools
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.model.kernels import Kernel, Stationary
+
+
+class Projection(NamedTuple):
+    """f_d(z_n) | v_d ~ N(m_d + gain_dn · v_d, residual_dn) at N inputs."""
+
+    gain: Float[Array, "Dx N M"]
+    residual: Float[Array, "Dx N"]
+
+
+Projector = Callable[[Float[Array, "N Dz"]], Projection]
+
+
+class Basis(eqx.Module):
+    """What turns (kernel, z) into (A, B)."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """M, the number of weights a state dimension."""
+
+    @abc.abstractmethod
+    def projector(self, kernel: Kernel) -> Projector:
+        """The function z → (A(z), B(z)) with all factorisations done."""
+
+
+class Stacked(Basis):
+    """Independent parts side by side: gains are concatenated, residuals add up."""
+
+    parts: tuple[Basis, ...]
+
+    @property
+    def size(self) -> int:
+        """The sum of the parts' sizes."""
+        return sum(part.size for part in self.parts)
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """A = [A₁, A₂, ...],  B = ΣB_i."""
+        projectors = [part.projector(kernel) for part in self.parts]
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            gains, residuals = zip(*(one(z) for one in projectors), strict=True)
+            return Projection(jnp.concatenate(gains, -1), functools.reduce(jnp.add, residuals))
+
+        return project
+
+
+def parts_of(basis: Basis) -> list[Basis]:
+    """What a basis is made of, side by side, however it was stacked; itself if it is one piece."""
+    return [one for part in basis.parts for one in parts_of(part)] if isinstance(basis, Stacked) else [basis]
+
+
+JITTER = 1e-6
+
+
+class InducingPoints(Basis):
+    """A_d(z) = k_d(z, Z) L_d⁻ᵀ,  B_d(z) = k_d(z, z) − |A_d(z)|²,  L_d L_dᵀ = k_d(Z, Z).
+
+    The inducing outputs are U_d = m_d(Z) + L_d v_d. The factor and its inverse are in float64 where JAX
+    has it switched on, whatever the dtype of the rest: that keeps float32 stable.
+    """
+
+    locations: Float[Array, "M Dz"]
+
+    @property
+    def size(self) -> int:
+        """M, the number of locations."""
+        return self.locations.shape[0]
+
+    def factor(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
+        """L_d with L_d L_dᵀ = k_d(Z, Z), jittered, in the widest float at hand."""
+        wide, locations = jax.tree.map(_widen, (kernel, self.locations))
+        return cholesky(wide(locations, locations), jitter=JITTER)
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """Factor once; then a kernel matrix and one product."""
+        whiten = inverse_lower(self.factor(kernel)).mT.astype(self.locations.dtype)
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            gain = jnp.matmul(kernel(z, self.locations), whiten)
+            # B = k(z, z) − |A|²
+            return Projection(gain, kernel.diagonal(z) - jnp.sum(gain**2, -1))
+
+        return project
+
+
+def _widen(leaf: Array) -> Array:
+    return leaf.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
+
+
+class Hilbert(Basis):
+    """A_j(z) = √S(√λ_j) φ_j(z),  B = 0, on the box |z_i − c_i| ≤ L_i:
+
+        φ_j(z) = Π_i L_i^{−½} sin(√λ_{j,i} (z_i − c_i + L_i)),   √λ_{j,i} = π j_i / (2 L_i)
+
+    The index set is of total degree, so that it does not explode with the number of inputs. Beyond the box
+    inputs are moved to its wall, where every φ_j is zero: the function returns to its mean there, and stays
+    continuous.
+    """
+
+    center: Float[Array, " Dz"]
+    half_width: Float[Array, " Dz"]
+    indices: Int[Array, "M Dz"]
+
+    @classmethod
+    def build(cls, center: Float[Array, " Dz"], half_width: Float[Array, " Dz"], num: int) -> Self:
+        """The `num` functions of lowest total degree on the box."""
+        return cls(center, half_width, jnp.asarray(total_degree_indices(center.shape[0], num)))
+
+    @property
+    def size(self) -> int:
+        """M, the number of basis functions."""
+        return self.indices.shape[0]
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """√S at every frequency once; then products of sines."""
+        width = self.half_width[None]
+        frequencies = 0.5 * jnp.pi * self.indices / width
+        scale = jnp.sqrt(kernel.spectral_density(frequencies) / jnp.prod(self.half_width))
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            offset = jnp.clip(z - self.center[None] + width, 0.0, 2 * width)
+            sines = jnp.prod(jnp.sin(frequencies[None] * offset[:, None, :]), -1)
+            gain = scale[:, None, :] * sines[None]
+            return Projection(gain, jnp.zeros(gain.shape[:2], gain.dtype))
+
+        return project
+
+
+def total_degree_indices(dim: int, num: int) -> np.ndarray:
+    """The first `num` multi-indices j ≥ 1 in `dim` coordinates, by Σ_i (j_i − 1), then by largest entry.
+
+    :returns: integers (num, dim); the constant-like function (1, ..., 1) comes first.
+    """
+    rows: list[tuple[int, ...]] = []
+    degree = 0
+    while len(rows) < num:
+        choices = itertools.combinations_with_replacement(range(dim), degree)
+        layer = [tuple(1 + chosen.count(i) for i in range(dim)) for chosen in choices]
+        rows += sorted(layer, key=lambda row: (max(row), row))
+        degree += 1
+    return np.array(rows[:num])
+
+
+class RandomFourier(Basis):
+    """A_d(z) = σ_d J^{−½} [cos(ω_j·z/ℓ_d), sin(ω_j·z/ℓ_d)]_{j=1..J},  B = 0,  M = 2J.
+
+    ω_j is drawn once from the spectral law of the kernel with unit lengthscales, so A·Aᵀ is an unbiased
+    estimate of k, and exact on the diagonal.
+    """
+
+    frequencies: Float[Array, "J Dz"]
+
+    @classmethod
+    def build(cls, kernel: Kernel, num: int, dim: int, key: PRNGKeyArray) -> Self:
+        """`num` weights, rounded up to an even number."""
+        return cls(kernel.unit_frequencies(key, (num + 1) // 2, dim))
+
+    @property
+    def size(self) -> int:
+        """M = 2J."""
+        return 2 * self.frequencies.shape[0]
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """The features at the kernel's current lengthscales and variance."""
+        if not isinstance(kernel, Stationary):
+            raise TypeError(f"Random Fourier features need a stationary kernel, got {type(kernel).__name__}.")
+        amplitude = jnp.sqrt(kernel.variance / self.frequencies.shape[0])
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            angle = jnp.matmul(kernel.scaled(z), self.frequencies.T)
+            gain = amplitude[:, None, None] * jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], -1)
+            return Projection(gain, jnp.zeros(gain.shape[:2], gain.dtype))
+
+        return project
+
+
+class LinearFeatures(Basis):
+    """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map's weights, Gaussian around the model's mean function."""
+
+    log_scale: Float[Array, "Dx Dz+1"]
+
+    @classmethod
+    def build(cls, state_dim: int, dim: int, scale: float) -> Self:
+        """The same prior standard deviation for every coefficient and the offset."""
+        return cls(jnp.full((state_dim, dim + 1), jnp.log(scale)))
+
+    @property
+    def size(self) -> int:
+        """M = Dz + 1."""
+        return self.log_scale.shape[1]
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """The features alone; the kernel has no part in them."""
+        scale = jnp.exp(self.log_scale)
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            features = jnp.concatenate([z, jnp.ones((z.shape[0], 1), z.dtype)], -1)
+            gain = scale[:, None, :] * features[None]
+            return Projection(gain, jnp.zeros(gain.shape[:2], gain.dtype))
+
+        return project
+
+
+BASES: dict[str, type[Basis]] = {
+    "inducing": InducingPoints,
+    "hilbert": Hilbert,
+    "fourier": RandomFourier,
+    "linear": LinearFeatures,
+    "stacked": Stacked,
+}

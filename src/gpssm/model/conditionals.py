@@ -1,0 +1,110 @@
+"""Exact conditionals of the noises and of the linear-Gaussian emission given the states: the Gibbs steps.
+
+They are conjugate when the leaf's prior is `InverseGamma` (noise variances) or `Normal` (C and d), which are the
+defaults. C and d have priors of their own, independent of R, so the emission is drawn in two steps: (C, d) given R,
+then R given (C, d). A prior tied to R would shrink C towards zero whenever the noise is small.
+"""
+
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.core.linalg import cholesky, inverse_lower, solve_positive
+from gpssm.data.series import as_list
+from gpssm.model.likelihoods import Gaussian, observed
+from gpssm.model.model import GPSSM, Step
+from gpssm.model.priors import InverseGamma, Normal, Prior
+from gpssm.model.target import pairs, sum_over_time
+from gpssm.model.types import Data, EmissionConditional, GaussianWeights, NoiseConditional, States
+
+P = TypeVar("P", bound=Prior)
+
+
+def process_noise_given(model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data) -> NoiseConditional:
+    """Q_d | x, v ~ InverseGamma(a + T/2, b + ½ Σ_t (x_{t+1,d} − m_d − A_d·v_d)² + ½ Σ_t B_d(z_t))."""
+    prior = _conjugate(model, "log_process_std", InverseGamma)
+
+    def terms(step: Step, following: Float[Array, "N Dx"]) -> Float[Array, " Dx"]:
+        return jnp.sum((following - step.given(weights)) ** 2, 0) + jnp.sum(step.residual, -1)
+
+    count = sum(len(one) for one in as_list(series))
+    scale = prior.scale + 0.5 * sum_over_time(model, states, series, terms)
+    return NoiseConditional(jnp.broadcast_to(prior.shape + 0.5 * count, scale.shape), scale)
+
+
+def emission_given_noise(model: GPSSM, states: States, series: Data) -> EmissionConditional:
+    """[C_j, d_j] | R, x, y ~ N(Λ_j⁻¹ h_j, Λ_j⁻¹) over the rows where output j was observed:
+
+    Λ_j = V_j⁻¹ + Σ_t [x; 1][x; 1]ᵀ / R_j,   h_j = V_j⁻¹ m_j + Σ_t [x; 1] y_tj / R_j.
+    """
+    likelihood = _gaussian(model)
+    prior_mean, prior_std = _emission_prior(model, likelihood)
+    features, y, present = _regression(states, series)
+    weight = present / jnp.exp(2 * likelihood.log_std)[None]
+    gram = jnp.einsum("tj,ta,tb->jab", weight, features, features)
+    precision = gram + jax.vmap(jnp.diag)(prior_std**-2)
+    right = jnp.matmul((weight * y).T, features) + prior_mean * prior_std**-2
+    return EmissionConditional(solve_positive(precision, right), precision)
+
+
+def noise_given_emission(model: GPSSM, states: States, series: Data) -> NoiseConditional:
+    """R_j | C, d, x, y ~ InverseGamma(a + n_j/2, b + ½ Σ_t (y_tj − C_j x_{t+1} − d_j)²) over the n_j observed."""
+    likelihood, prior = _gaussian(model), _conjugate(model, "likelihood.log_std", InverseGamma)
+    features, y, present = _regression(states, series)
+    emission = jnp.concatenate([likelihood.C, likelihood.d[:, None]], -1)
+    error = jnp.where(present, y - jnp.matmul(features, emission.T), 0.0)
+    return NoiseConditional(prior.shape + 0.5 * jnp.sum(present, 0), prior.scale + 0.5 * jnp.sum(error**2, 0))
+
+
+def draw_noise(key: PRNGKeyArray, conditional: NoiseConditional) -> Float[Array, " D"]:
+    """A draw of log σ with σ² ~ InverseGamma(shape, scale)."""
+    gamma = jax.random.gamma(key, conditional.shape, dtype=conditional.scale.dtype)
+    return 0.5 * (jnp.log(conditional.scale) - jnp.log(gamma))
+
+
+def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights | EmissionConditional) -> Float[Array, "D M"]:
+    """A draw of mean + L⁻ᵀε a row, precision = LLᵀ."""
+    inverse = inverse_lower(cholesky(conditional.precision, jitter=0.0))
+    noise = jax.random.normal(key, conditional.mean.shape, conditional.mean.dtype)
+    return conditional.mean + jnp.matmul(inverse.mT, noise[:, :, None])[:, :, 0]
+
+
+def _regression(
+    states: States, series: Data
+) -> tuple[Float[Array, "N Dx+1"], Float[Array, "N Dy"], Float[Array, "N Dy"]]:
+    """[x; 1], y with zeros for missing entries, and where they were observed, over all series."""
+    paths = [(path[1:], observed(jnp.asarray(one.y, path.dtype))) for path, one in pairs(states, series)]
+    x = jnp.concatenate([path for path, _ in paths])
+    features = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], -1)
+    y = jnp.concatenate([seen.y for _, seen in paths])
+    return features, y, jnp.concatenate([seen.present for _, seen in paths]).astype(x.dtype)
+
+
+def _emission_prior(model: GPSSM, likelihood: Gaussian) -> tuple[Float[Array, "Dy Dx+1"], Float[Array, "Dy Dx+1"]]:
+    """Mean and standard deviation of [C, d] under the model's priors."""
+    C, d = (_conjugate(model, name, Normal) for name in ("likelihood.C", "likelihood.d"))
+    wide, tall = likelihood.C.shape, (*likelihood.d.shape, 1)
+
+    def join(left: Array, right: Array) -> Array:
+        column = jnp.broadcast_to(jnp.broadcast_to(right, likelihood.d.shape)[:, None], tall)
+        return jnp.concatenate([jnp.broadcast_to(left, wide), column], -1)
+
+    return join(C.mean, d.mean), join(C.std, d.std)
+
+
+def _gaussian(model: GPSSM) -> Gaussian:
+    if not isinstance(model.likelihood, Gaussian):
+        raise TypeError(f"Only the linear-Gaussian emission is conjugate, not {type(model.likelihood).__name__}.")
+    return model.likelihood
+
+
+def _conjugate(model: GPSSM, name: str, kind: type[P]) -> P:
+    prior = model.priors[name]
+    if not isinstance(prior, kind):
+        raise TypeError(
+            f"The exact draw of {name} needs a prior of type {kind.__name__}, got {type(prior).__name__}: "
+            f"replace it with model.with_priors, or give the leaf the role 'optimise' or 'fix'."
+        )
+    return prior

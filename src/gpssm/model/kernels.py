@@ -1,0 +1,389 @@
+"""Covariance functions k_d(z, z'), one for each state dimension d, batched in one object.
+
+A kernel defines `__call__` (the matrix) and `diagonal`; `+`, `*` and `on` compose. Two families do almost
+everything: `Stationary` kernels are a function of the scaled squared distance, `DotProduct` kernels of scaled
+dot products, and a member of either is one short function. Arrays are unconstrained: `log_variance (Dx,)`,
+`log_lengthscale (Dx, Dz)`.
+
+The squared-exponential (RBF, Gaussian) kernel.
+
+Matérn kernels of half-integer smoothness ν = 1/2, 3/2, 5/2.
+
+The rational-quadratic kernel.
+
+The periodic kernel.
+
+The linear kernel.
+
+The polynomial kernel.
+
+The neural-network (arc-sine) kernel: non-stationary.
+
+The registry of kernels: names for configuration files, classes for code.
+"""
+
+import abc
+import math
+from collections.abc import Callable
+from typing import Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+
+class Kernel(eqx.Module):
+    """A positive-definite function k_d(z, z') for d = 1..Dx."""
+
+    @abc.abstractmethod
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """The matrix of k_d(left_n, right_m)."""
+
+    @abc.abstractmethod
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """k_d(z_n, z_n)."""
+
+    def spectral_density(self, frequencies: Float[Array, "J Dz"]) -> Float[Array, "Dx J"]:
+        """S_d(ω) = ∫ k_d(τ) exp(−i ω·τ) dτ, for stationary kernels that have it in closed form."""
+        raise TypeError(
+            f"{type(self).__name__} has no spectral density in closed form. The Hilbert basis takes "
+            "SquaredExponential, Matern12, Matern32, Matern52 and their sums; use inducing points otherwise."
+        )
+
+    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "J Dz"]:
+        """Draws from the spectral law of the kernel with unit lengthscales, for random Fourier features."""
+        raise TypeError(
+            f"{type(self).__name__} has no spectral sampler. Random Fourier features take "
+            "SquaredExponential, Matern12, Matern32, Matern52 and RationalQuadratic."
+        )
+
+    def on(self, *dims: int) -> "Active":
+        """The same kernel on the chosen coordinates of z only."""
+        return Active(self, dims)
+
+    def __add__(self, other: "Kernel") -> "Sum":
+        return Sum(self, other)
+
+    def __mul__(self, other: "Kernel") -> "Product":
+        return Product(self, other)
+
+
+class Sum(Kernel):
+    """k(z, z') = left(z, z') + right(z, z')."""
+
+    left: Kernel
+    right: Kernel
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """The sum of the two matrices."""
+        return self.left(left, right) + self.right(left, right)
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """The sum of the two diagonals."""
+        return self.left.diagonal(z) + self.right.diagonal(z)
+
+    def spectral_density(self, frequencies: Float[Array, "J Dz"]) -> Float[Array, "Dx J"]:
+        """The transform is linear: S = S_left + S_right."""
+        return self.left.spectral_density(frequencies) + self.right.spectral_density(frequencies)
+
+
+class Product(Kernel):
+    """k(z, z') = left(z, z') · right(z, z')."""
+
+    left: Kernel
+    right: Kernel
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """The elementwise product of the two matrices."""
+        return self.left(left, right) * self.right(left, right)
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """The product of the two diagonals."""
+        return self.left.diagonal(z) * self.right.diagonal(z)
+
+
+class Active(Kernel):
+    """k(z, z') = inner(z[dims], z'[dims])."""
+
+    inner: Kernel
+    dims: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """The inner kernel's matrix on the chosen columns."""
+        return self.inner(left[:, self.dims], right[:, self.dims])
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """The inner kernel's diagonal on the chosen columns."""
+        return self.inner.diagonal(z[:, self.dims])
+
+
+class _Scaled(Kernel):
+    """What both families share: a variance a dimension and a lengthscale a coordinate."""
+
+    log_variance: Float[Array, " Dx"]
+    log_lengthscale: Float[Array, "Dx Dz"]
+
+    @classmethod
+    def build(cls, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0) -> Self:
+        """One variance for all state dimensions or one for each, one lengthscale; extra fields keep their defaults."""
+        return cls(
+            log_variance=jnp.broadcast_to(jnp.log(jnp.asarray(variance, float)), (state_dim,)),
+            log_lengthscale=jnp.full((state_dim, dim), jnp.log(lengthscale)),
+        )
+
+    @property
+    def variance(self) -> Float[Array, " Dx"]:
+        """σ²_d."""
+        return jnp.exp(self.log_variance)
+
+    def scaled(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N Dz"]:
+        """z / ℓ_d for each state dimension."""
+        return z[None] * jnp.exp(-self.log_lengthscale)[:, None, :]
+
+
+class Stationary(_Scaled):
+    """k_d(z, z') = σ²_d · ρ(r²),  r² = Σ_i (w_i − w'_i)²  with w = `scaled(z)`."""
+
+    @abc.abstractmethod
+    def correlation(self, squared_distance: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+        """ρ(r²), with ρ(0) = 1; its gradient must be finite at zero distance."""
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """σ²_d ρ(r²), with r² from dot products: three times faster than broadcast differences."""
+        a, b = self.scaled(left), self.scaled(right)
+        # r² = |a|² + |b|² − 2 a·b
+        squared = jnp.sum(a**2, -1)[:, :, None] + jnp.sum(b**2, -1)[:, None, :] - 2 * jnp.matmul(a, b.mT)
+        return self.variance[:, None, None] * self.correlation(jnp.maximum(squared, 0.0))
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """σ²_d, whatever z."""
+        return jnp.broadcast_to(self.variance[:, None], (self.variance.shape[0], z.shape[0]))
+
+
+class DotProduct(_Scaled):
+    """k_d(z, z') = σ²_d · h(s(z, z'), s(z, z), s(z', z')),  s(z, z') = 1 + w·w'  with w = `scaled(z)`."""
+
+    @abc.abstractmethod
+    def shape(
+        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
+    ) -> Float[Array, "Dx N M"]:
+        """h of the three dot products."""
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """σ²_d h(s(z, z'), s(z, z), s(z', z'))."""
+        a, b = self.scaled(left), self.scaled(right)
+        left_square, right_square = 1 + jnp.sum(a**2, -1), 1 + jnp.sum(b**2, -1)
+        value = self.shape(1 + jnp.matmul(a, b.mT), left_square[:, :, None], right_square[:, None, :])
+        return self.variance[:, None, None] * value
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """σ²_d h(s, s, s) with s = s(z, z)."""
+        square = (1 + jnp.sum(self.scaled(z) ** 2, -1))[:, :, None]
+        return self.variance[:, None] * self.shape(square, square, square)[:, :, 0]
+
+
+class SquaredExponential(Stationary):
+    """k(z, z') = σ² exp(−½ r²): infinitely smooth functions."""
+
+    def correlation(self, squared_distance: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+        """ρ(r²) = exp(−½ r²)."""
+        return jnp.exp(-0.5 * squared_distance)
+
+    def spectral_density(self, frequencies: Float[Array, "J Dz"]) -> Float[Array, "Dx J"]:
+        """S(ω) = σ² Π_i √(2π) ℓ_i exp(−½ ℓ_i² ω_i²)."""
+        exponent = -0.5 * jnp.matmul(jnp.exp(2 * self.log_lengthscale), frequencies.T**2)
+        log_scale = jnp.sum(self.log_lengthscale + 0.5 * jnp.log(2 * jnp.pi), -1)
+        return jnp.exp((self.log_variance + log_scale)[:, None] + exponent)
+
+    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "J Dz"]:
+        """ω ~ N(0, I)."""
+        return jax.random.normal(key, (num, dim), self.log_lengthscale.dtype)
+
+
+def _distance(squared: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+    """√r² with a zero gradient at r = 0, where the root's own is infinite."""
+    positive = squared > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)
+
+
+class Matern(Stationary):
+    """What the three orders share: their spectral law is a multivariate Student t, 2ν degrees of freedom."""
+
+    @property
+    @abc.abstractmethod
+    def smoothness(self) -> float:
+        """ν."""
+
+    def spectral_density(self, frequencies: Float[Array, "J Dz"]) -> Float[Array, "Dx J"]:
+        """S(ω) = σ² Πℓ_i · 2ᴰ π^{D/2} Γ(ν + D/2) (2ν)^ν / Γ(ν) · (2ν + Σ ℓ_i² ω_i²)^{−(ν + D/2)}."""
+        nu, dim = self.smoothness, frequencies.shape[1]
+        constant = (
+            dim * math.log(2)
+            + 0.5 * dim * math.log(math.pi)
+            + math.lgamma(nu + 0.5 * dim)
+            - math.lgamma(nu)
+            + nu * math.log(2 * nu)
+        )
+        tail = jnp.log(2 * nu + jnp.matmul(jnp.exp(2 * self.log_lengthscale), frequencies.T**2))
+        scale = self.log_variance + jnp.sum(self.log_lengthscale, -1) + constant
+        return jnp.exp(scale[:, None] - (nu + 0.5 * dim) * tail)
+
+    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "J Dz"]:
+        """ω = ε √(2ν / χ²_{2ν}),  ε ~ N(0, I)."""
+        normal_key, gamma_key = jax.random.split(key)
+        dtype = self.log_lengthscale.dtype
+        chi_square = 2 * jax.random.gamma(gamma_key, self.smoothness, (num, 1), dtype)
+        return jax.random.normal(normal_key, (num, dim), dtype) * jnp.sqrt(2 * self.smoothness / chi_square)
+
+
+class Matern12(Matern):
+    """k(z, z') = σ² exp(−r): continuous, rough functions."""
+
+    @property
+    def smoothness(self) -> float:
+        """ν = 1/2."""
+        return 0.5
+
+    def correlation(self, squared_distance: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+        """ρ = exp(−r)."""
+        return jnp.exp(-_distance(squared_distance))
+
+
+class Matern32(Matern):
+    """k(z, z') = σ² (1 + √3 r) exp(−√3 r): once differentiable functions."""
+
+    @property
+    def smoothness(self) -> float:
+        """ν = 3/2."""
+        return 1.5
+
+    def correlation(self, squared_distance: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+        """ρ = (1 + s) exp(−s),  s = √3 r."""
+        s = math.sqrt(3) * _distance(squared_distance)
+        return (1 + s) * jnp.exp(-s)
+
+
+class Matern52(Matern):
+    """k(z, z') = σ² (1 + √5 r + 5r²/3) exp(−√5 r): twice differentiable functions."""
+
+    @property
+    def smoothness(self) -> float:
+        """ν = 5/2."""
+        return 2.5
+
+    def correlation(self, squared_distance: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+        """ρ = (1 + s + s²/3) exp(−s),  s = √5 r."""
+        s = math.sqrt(5) * _distance(squared_distance)
+        return (1 + s + s**2 / 3) * jnp.exp(-s)
+
+
+class RationalQuadratic(Stationary):
+    """k(z, z') = σ² (1 + r² / 2α)^{−α}: a scale mixture of squared exponentials."""
+
+    log_mixture: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
+
+    def correlation(self, squared_distance: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+        """ρ = (1 + r² / 2α)^{−α}."""
+        alpha = jnp.exp(self.log_mixture)
+        return jnp.exp(-alpha * jnp.log1p(squared_distance / (2 * alpha)))
+
+    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "J Dz"]:
+        """ω = ε √τ with τ ~ Gamma(α, rate α), ε ~ N(0, I), at the current α."""
+        normal_key, gamma_key = jax.random.split(key)
+        alpha, dtype = jnp.exp(self.log_mixture), self.log_lengthscale.dtype
+        precision = jax.random.gamma(gamma_key, alpha, (num, 1), dtype) / alpha
+        return jax.random.normal(normal_key, (num, dim), dtype) * jnp.sqrt(precision)
+
+
+class Periodic(Stationary):
+    """k(z, z') = σ² exp(−2 Σ_i sin²(π (z_i − z'_i) / p) / ℓ_i²): functions that repeat with period p.
+
+    Every coordinate on a circle, w = [cos(2πz/p), sin(2πz/p)] / ℓ, makes it a squared exponential in w.
+    """
+
+    log_period: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
+
+    def correlation(self, squared_distance: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+        """ρ(r²) = exp(−½ r²) on the circles."""
+        return jnp.exp(-0.5 * squared_distance)
+
+    def scaled(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N 2*Dz"]:
+        """Every coordinate on its circle of radius 1/ℓ."""
+        angle = 2 * jnp.pi * z * jnp.exp(-self.log_period)
+        inverse = jnp.exp(-self.log_lengthscale)[:, None, :]
+        return jnp.concatenate([jnp.cos(angle)[None] * inverse, jnp.sin(angle)[None] * inverse], -1)
+
+
+class Linear(DotProduct):
+    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²): affine functions."""
+
+    def shape(
+        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
+    ) -> Float[Array, "Dx N M"]:
+        """h = s(z, z')."""
+        return cross
+
+
+class Polynomial(DotProduct):
+    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²)^p: polynomials of degree p, two unless told."""
+
+    degree: int = eqx.field(static=True, default=2)
+
+    def shape(
+        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
+    ) -> Float[Array, "Dx N M"]:
+        """h = s(z, z')^p."""
+        return cross**self.degree
+
+
+class NeuralNetwork(DotProduct):
+    """k(z, z') = σ² (2/π) asin( 2 s(z,z') / √((1 + 2 s(z,z)) (1 + 2 s(z',z'))) ).
+
+    Here s(z,z') = 1 + Σ_i z_i z'_i / ℓ_i². A network with infinitely many error-function units
+    (Williams 1998): varies near the origin, saturates far away, so forecasts that leave the data flatten out
+    instead of returning to the mean.
+    """
+
+    def shape(
+        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
+    ) -> Float[Array, "Dx N M"]:
+        """h = (2/π) asin(2 s / √((1 + 2 s_left)(1 + 2 s_right)))."""
+        sine = 2 * cross / jnp.sqrt((1 + 2 * left) * (1 + 2 * right))
+        # Far from the origin the sine rounds to one, where the slope of asin is infinite.
+        limit = 1 - jnp.finfo(sine.dtype).eps
+        return (2 / jnp.pi) * jnp.arcsin(jnp.clip(sine, -limit, limit))
+
+
+KERNELS: dict[str, Callable[..., Kernel]] = {
+    "se": SquaredExponential.build,
+    "matern12": Matern12.build,
+    "matern32": Matern32.build,
+    "matern52": Matern52.build,
+    "rq": RationalQuadratic.build,
+    "periodic": Periodic.build,
+    "linear": Linear.build,
+    "polynomial": Polynomial.build,
+    "neural-network": NeuralNetwork.build,
+}
+
+
+def make_kernel(
+    spec: str | Kernel, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0
+) -> Kernel:
+    """A kernel from its registry name, or from names joined by `+` and `*`: "se+linear*periodic".
+
+    `*` binds before `+`; every part starts from the same variance and lengthscale; kernels pass through.
+    """
+    if isinstance(spec, Kernel):
+        return spec
+    for operator, combine in (("+", Sum), ("*", Product)):
+        left, found, right = spec.partition(operator)
+        if found:
+            parts = [make_kernel(side, state_dim, dim, variance, lengthscale) for side in (left, right)]
+            return combine(*parts)
+    if spec.strip() not in KERNELS:
+        raise KeyError(
+            f"Unknown kernel {spec.strip()!r}. Known: {', '.join(KERNELS)}; combine with + and *, or pass a Kernel."
+        )
+    return KERNELS[spec.strip()](state_dim, dim, variance=variance, lengthscale=lengthscale)

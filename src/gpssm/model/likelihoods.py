@@ -1,0 +1,353 @@
+"""Likelihoods p(y | x): how a state shows itself in the outputs.
+
+Outputs are independent given the state, so a likelihood gives one log density for each entry. Missing entries
+(NaN) are masked in `Likelihood.log_prob` and `observed`, and nowhere else in the library.
+
+Linear-Gaussian emission.
+
+Gaussian noise around an elementwise nonlinear emission of C x + d.
+
+Gaussian noise around a user's own emission function of the state.
+
+Heavy-tailed noise: outputs with outliers.
+
+Counts.
+
+Binary outputs.
+
+A user's own log density.
+
+The registry of likelihoods: names for configuration files, classes for code.
+"""
+
+import abc
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from gpssm.core.linalg import log_normal
+
+
+class Observed(NamedTuple):
+    """Outputs with the missing entries set to zero, and where they were there."""
+
+    y: Float[Array, "N Dy"]
+    present: Bool[Array, "N Dy"]
+
+
+def observed(y: Float[Array, "N Dy"]) -> Observed:
+    """Safe values and a mask: NaN must be replaced *before* any arithmetic, or gradients are NaN."""
+    present = jnp.isfinite(y)
+    return Observed(jnp.where(present, y, 0.0), present)
+
+
+class Likelihood(eqx.Module):
+    """p(y | x) = Π_j p_j(y_j | x)."""
+
+    # How outputs may be scaled before this likelihood sees them: shifted and scaled, only scaled, or left.
+    scaling: ClassVar[Literal["standard", "scale", "none"]] = "standard"
+
+    @abc.abstractmethod
+    def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """log p_j(y_nj | x_n) for outputs that are all there."""
+
+    @abc.abstractmethod
+    def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
+        """Mean and variance of y given x."""
+
+    @abc.abstractmethod
+    def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """Draw y given x."""
+
+    def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """Outputs on a scale where a linear-Gaussian model makes sense, to start from; NaN stays NaN."""
+        return y
+
+    def log_prob(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, " N"]:
+        """Σ_j log p_j(y_nj | x_n) over the entries that were observed."""
+        value, present = observed(y)
+        return jnp.sum(jnp.where(present, self.log_density(x, value), 0.0), -1)
+
+
+class LinearPredictor(eqx.Module):
+    """What likelihoods share that see the state through η = C x + d."""
+
+    C: Float[Array, "Dy Dx"]
+    d: Float[Array, " Dy"]
+
+    def predictor(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """η = C x + d."""
+        return jnp.matmul(x, self.C.T) + self.d[None]
+
+
+class GaussianNoise(Likelihood):
+    """y ~ N(g(x), R) with R = diag(exp(2 log_std)); the emission g is what members define."""
+
+    log_std: Float[Array, " Dy"]
+
+    @abc.abstractmethod
+    def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """g(x)."""
+
+    def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """log N(y; g(x), R)."""
+        return log_normal(y, self.emission(x), jnp.exp(2 * self.log_std)[None])
+
+    def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
+        """g(x) and R."""
+        mean = self.emission(x)
+        return mean, jnp.broadcast_to(jnp.exp(2 * self.log_std)[None], mean.shape)
+
+    def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """g(x) + R^½ ε."""
+        mean = self.emission(x)
+        return mean + jnp.exp(self.log_std)[None] * jax.random.normal(key, mean.shape, mean.dtype)
+
+
+class Gaussian(LinearPredictor, GaussianNoise):
+    """y ~ N(C x + d, R) with R = diag(exp(2 log_std))."""
+
+    @classmethod
+    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+        """From an output map and noise standard deviations."""
+        return cls(C=C, d=d, log_std=jnp.log(std))
+
+    def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """C x + d."""
+        return self.predictor(x)
+
+
+class Link(eqx.Module):
+    """An elementwise emission y = g(η), a value of η that y could have come from, and whether it is the only one."""
+
+    forward: Callable[[Array], Array] = eqx.field(static=True)
+    inverse: Callable[[Array], Array] = eqx.field(static=True)
+    one_to_one: bool = eqx.field(static=True, default=True)
+
+
+def _inverse_square(y: Array) -> Array:
+    return jnp.sqrt(jnp.maximum(y, 0.0))
+
+
+def _inverse_softplus(y: Array) -> Array:
+    positive = jnp.maximum(y, 1e-3)
+    return positive + jnp.log(-jnp.expm1(-positive))
+
+
+def _inverse_exp(y: Array) -> Array:
+    return jnp.log(jnp.maximum(y, 1e-3))
+
+
+def _inverse_tanh(y: Array) -> Array:
+    return jnp.arctanh(jnp.clip(y, -0.99, 0.99))
+
+
+# abs and square lose the sign of η: their inverse is the non-negative branch.
+LINKS: dict[str, Link] = {
+    "abs": Link(jnp.abs, jnp.abs, one_to_one=False),
+    "square": Link(jnp.square, _inverse_square, one_to_one=False),
+    "softplus": Link(jax.nn.softplus, _inverse_softplus),
+    "exp": Link(jnp.exp, _inverse_exp),
+    "tanh": Link(jnp.tanh, _inverse_tanh),
+}
+
+
+class LinkedGaussian(LinearPredictor, GaussianNoise):
+    """y ~ N(g(C x + d), R) with g from `LINKS` or the user's own `Link`. Outputs are scaled, not shifted."""
+
+    scaling: ClassVar[Literal["standard", "scale", "none"]] = "scale"
+    link: Link
+
+    @classmethod
+    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"], link: Link) -> Self:
+        """From an output map, noise standard deviations and a link."""
+        return cls(C=C, d=d, log_std=jnp.log(std), link=link)
+
+    def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """g(C x + d)."""
+        return self.link.forward(self.predictor(x))
+
+    def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """g⁻¹(y), on the branch that the link names."""
+        return self.link.inverse(y)
+
+
+class FunctionGaussian(GaussianNoise):
+    """y ~ N(function(x), R), the function from one state (Dx,) to one output row (Dy,) in the data's units.
+
+    The function may be an `equinox.Module`: its arrays are then leaves of the model: fix, optimise or sample.
+    """
+
+    scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
+    function: Callable[[Float[Array, " Dx"]], Float[Array, " Dy"]]
+
+    def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """The function at every row."""
+        return jax.vmap(self.function)(x)
+
+
+class StudentT(LinearPredictor, Likelihood):
+    """y = C x + d + s·t_ν with scale s = exp(log_std) and ν = 2 + exp(log_excess) degrees of freedom.
+
+    ν > 2, so that the variance s² ν / (ν − 2) exists.
+    """
+
+    log_std: Float[Array, " Dy"]
+    log_excess: Float[Array, " Dy"]
+
+    @classmethod
+    def build(
+        cls,
+        C: Float[Array, "Dy Dx"],
+        d: Float[Array, " Dy"],
+        std: Float[Array, " Dy"],
+        degrees_of_freedom: float = 4.0,
+    ) -> Self:
+        """From an output map, noise scales and degrees of freedom (above two)."""
+        if degrees_of_freedom <= 2:
+            raise ValueError(f"The variance needs degrees of freedom above 2, got {degrees_of_freedom}.")
+        excess = jnp.full_like(d, degrees_of_freedom - 2)
+        return cls(C=C, d=d, log_std=jnp.log(std), log_excess=jnp.log(excess))
+
+    @property
+    def degrees_of_freedom(self) -> Float[Array, " Dy"]:
+        """ν."""
+        return 2 + jnp.exp(self.log_excess)
+
+    def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """log t_ν((y − C x − d) / s) − log s."""
+        standard = (y - self.predictor(x)) * jnp.exp(-self.log_std)[None]
+        return jax.scipy.stats.t.logpdf(standard, self.degrees_of_freedom[None]) - self.log_std[None]
+
+    def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
+        """C x + d and s² ν / (ν − 2)."""
+        mean, nu = self.predictor(x), self.degrees_of_freedom
+        return mean, jnp.broadcast_to((jnp.exp(2 * self.log_std) * nu / (nu - 2))[None], mean.shape)
+
+    def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """C x + d + s·t."""
+        mean = self.predictor(x)
+        noise = jax.random.t(key, self.degrees_of_freedom[None], mean.shape, mean.dtype)
+        return mean + jnp.exp(self.log_std)[None] * noise
+
+
+_LARGE = 1e9
+
+
+class Poisson(LinearPredictor, Likelihood):
+    """y ~ Poisson(exp(C x + d)). Outputs are counts and are never scaled."""
+
+    scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
+
+    @classmethod
+    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+        """From an output map on the log scale; there is no noise to set."""
+        return cls(C=C, d=d)
+
+    def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """y η − exp(η) − log y!."""
+        predictor = self.predictor(x)
+        return y * predictor - jnp.exp(predictor) - jax.scipy.special.gammaln(y + 1)
+
+    def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
+        """The rate, twice."""
+        rate = jnp.exp(self.predictor(x))
+        return rate, rate
+
+    def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """Counts at the rate, as floats."""
+        rate = jnp.exp(self.predictor(x))
+        count = jax.random.poisson(key, jnp.minimum(rate, _LARGE)).astype(rate.dtype)
+        # A count that large is its rate to four digits, and integers end; a diverged state stays visible.
+        return jnp.where(rate < _LARGE, count, rate)
+
+    def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """log(y + ½)."""
+        return jnp.log(y + 0.5)
+
+
+class Bernoulli(LinearPredictor, Likelihood):
+    """y ~ Bernoulli(sigmoid(C x + d)). Outputs are 0 or 1 and are never scaled."""
+
+    scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
+
+    @classmethod
+    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+        """From an output map on the logit scale; there is no noise to set."""
+        return cls(C=C, d=d)
+
+    def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """y log π + (1 − y) log(1 − π),  π = sigmoid(η)."""
+        predictor = self.predictor(x)
+        return y * predictor - jax.nn.softplus(predictor)
+
+    def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
+        """π and π (1 − π)."""
+        chance = jax.nn.sigmoid(self.predictor(x))
+        return chance, chance * (1 - chance)
+
+    def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """Zeros and ones, as floats."""
+        chance = jax.nn.sigmoid(self.predictor(x))
+        return jax.random.bernoulli(key, chance).astype(chance.dtype)
+
+    def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """The logit of y shrunk to [0.1, 0.9]."""
+        return jax.scipy.special.logit(0.1 + 0.8 * y)
+
+
+class Custom(Likelihood):
+    """log p(y | x) = function(x, y), for one state (Dx,) and one output row (Dy,): one value an output (Dy,).
+
+    Inference needs `function` alone. Forecasts need `emission(x) → (mean (Dy,), variance (Dy,))` and
+    `sampler(key, x) → y (Dy,)` as well. Any of the three may be an `equinox.Module` with arrays to learn.
+    Outputs are left in the units of the data. A missing entry reaches `function` as zero: what it gives there
+    is not used, but it and its gradient must be finite.
+    """
+
+    scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
+    function: Callable[[Float[Array, " Dx"], Float[Array, " Dy"]], Float[Array, " Dy"]]
+    emission: Callable[[Float[Array, " Dx"]], tuple[Float[Array, " Dy"], Float[Array, " Dy"]]] | None = None
+    sampler: Callable[[PRNGKeyArray, Float[Array, " Dx"]], Float[Array, " Dy"]] | None = None
+
+    def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """The function at every row."""
+        return jax.vmap(self.function)(x, y)
+
+    def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
+        """The user's mean and variance at every row."""
+        if self.emission is None:
+            raise TypeError("Predicted moments need Custom(function, emission=...): x → (mean, variance).")
+        return jax.vmap(self.emission)(x)
+
+    def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """The user's draw at every row."""
+        if self.sampler is None:
+            raise TypeError("Simulating outputs needs Custom(function, sampler=...): (key, x) → y.")
+        return jax.vmap(self.sampler)(jax.random.split(key, x.shape[0]), x)
+
+
+# Each is built from an output map C, an offset d and noise standard deviations, as a linear fit gives them.
+LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
+    "gaussian": Gaussian.build,
+    "student-t": StudentT.build,
+    "poisson": Poisson.build,
+    "bernoulli": Bernoulli.build,
+    **{name: partial(LinkedGaussian.build, link=link) for name, link in LINKS.items()},
+}
+
+
+def make_likelihood(
+    spec: str | Likelihood, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
+) -> Likelihood:
+    """A likelihood from its registry name; likelihoods pass through."""
+    if isinstance(spec, Likelihood):
+        return spec
+    if spec not in LIKELIHOODS:
+        raise KeyError(f"Unknown likelihood {spec!r}. Known: {', '.join(LIKELIHOODS)}; or pass a Likelihood.")
+    return LIKELIHOODS[spec](C, d, std)

@@ -1,0 +1,111 @@
+"""Mean functions m(x, u) of the transition: what the dynamics do before anything is learned.
+
+The identity mean.
+
+The zero mean.
+
+The linear mean.
+
+A user's own mean function: known physics, with the Gaussian process on what it misses.
+
+A long short-term memory cell as a mean function, for a recurrent network in state-space form.
+
+The registry of mean functions: names for configuration files, classes for code.
+"""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Mean(eqx.Module):
+    """m(x, u), the prior mean of the next state."""
+
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """m at N states and controls."""
+
+
+class Identity(Mean):
+    """m(x, u) = x: without evidence the state stays where it is."""
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """x."""
+        return x
+
+
+class Zero(Mean):
+    """m(x, u) = 0: without evidence the state returns to the origin."""
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """0."""
+        return jnp.zeros_like(x)
+
+
+class LinearMap(Mean):
+    """m(x, u) = A x + B u + b.
+
+    With `LinearFeatures` in the basis it is the centre of the prior on a linear map that is marginalised
+    exactly; alone it is a fixed map, or one to optimise.
+    """
+
+    transition: Float[Array, "Dx Dx"]
+    control: Float[Array, "Dx Du"]
+    offset: Float[Array, " Dx"]
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """A x + B u + b."""
+        return jnp.matmul(x, self.transition.T) + jnp.matmul(u, self.control.T) + self.offset[None]
+
+
+class Function(Mean):
+    """m(x, u) = function(x, u), for a function of one state (Dx,) and one control (Du,).
+
+    The function may be an `equinox.Module`: its arrays are then leaves of the model: fix, optimise or sample.
+    """
+
+    function: Callable[[Float[Array, " Dx"], Float[Array, " Du"]], Float[Array, " Dx"]] = eqx.field()
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """The function at every row."""
+        return jax.vmap(self.function)(x, u)
+
+
+class LSTM(Mean):
+    """The state is x = [y; h; c]: the latest output, the cell's H units and its memory (Hochreiter & Schmidhuber 1997).
+
+        [i; f; g; o] = W [y; u] + V h + b
+        c' = σ(f) ∘ c + σ(i) ∘ tanh(g),   h' = σ(o) ∘ tanh(c'),   y' = C h' + d
+
+    and m(x, u) = [y'; h'; c'].
+    """
+
+    input_weights: Float[Array, "4H Dy+Du"]
+    recurrent_weights: Float[Array, "4H H"]
+    bias: Float[Array, " 4H"]
+    readout: Float[Array, "Dy H"]
+    offset: Float[Array, " Dy"]
+
+    @property
+    def state_dim(self) -> int:
+        """Dx = Dy + 2H."""
+        width, units = self.readout.shape
+        return width + 2 * units
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """[y'; h'; c']."""
+        width, units = self.readout.shape
+        y, hidden, memory = jnp.split(x, [width, width + units], -1)
+        seen = jnp.concatenate([y, u], -1)
+        gates = jnp.matmul(seen, self.input_weights.T) + jnp.matmul(hidden, self.recurrent_weights.T) + self.bias[None]
+        enter, keep, new, show = jnp.split(gates, 4, -1)
+        memory = jax.nn.sigmoid(keep) * memory + jax.nn.sigmoid(enter) * jnp.tanh(new)
+        hidden = jax.nn.sigmoid(show) * jnp.tanh(memory)
+        return jnp.concatenate([jnp.matmul(hidden, self.readout.T) + self.offset[None], hidden, memory], -1)
+
+
+MEANS: dict[str, type[Mean]] = {"identity": Identity, "zero": Zero, "linear": LinearMap, "function": Function}

@@ -1,0 +1,205 @@
+"""The Gaussian process state-space model: kernel + basis + mean + likelihood + noises.
+
+    x₀ ~ N(0, I)                         f_d(z) | v_d ~ N(m_d(z) + A_d(z)·v_d, B_d(z)),  v_d ~ N(0, I)
+    x_{t+1,d} = f_d(z_t) + N(0, Q_d)     y_t ~ p(y | x_{t+1}),  z_t = [x_t; u_t]
+
+`states[0]` is x₀; `u[t]` drives `states[t] → states[t+1]`; `states[t+1]` emits `y[t]`.
+"""
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.model.bases import Basis
+from gpssm.model.kernels import Kernel
+from gpssm.model.likelihoods import Likelihood
+from gpssm.model.means import Mean
+from gpssm.model.priors import Prior, default_prior
+
+Role = Literal["fix", "optimise", "sample"]
+
+# Leaves that define a prior or a feature map rather than something to learn.
+_FIXED_BY_DEFAULT = (
+    *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
+    *("mean.transition", "mean.control", "mean.offset"),
+)
+
+
+class Step(NamedTuple):
+    """f_d(z_n) | v_d ~ N(mean_nd + gain_dn · v_d, residual_dn)."""
+
+    mean: Float[Array, "N Dx"]
+    gain: Float[Array, "Dx N M"]
+    residual: Float[Array, "Dx N"]
+
+    def given(self, weights: Float[Array, "Dx M"]) -> Float[Array, "N Dx"]:
+        """E[f(z_n) | v] = m + A v."""
+        return self.mean + jnp.matmul(self.gain, weights[:, :, None])[:, :, 0].T
+
+
+Transition = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Step]
+
+
+class Simulation(NamedTuple):
+    """A series drawn from the model, with the latents that made it."""
+
+    weights: Float[Array, "Dx M"]
+    states: Float[Array, "T+1 Dx"]
+    y: Float[Array, "T Dy"]
+
+
+class GPSSM(eqx.Module):
+    """A model: immutable parts, a prior for each leaf and what is to be done with it.
+
+    Leaves go by dotted names such as `kernel.log_lengthscale`, `basis.locations`, `likelihood.C`,
+    `log_process_std`; priors and roles are set by name or by pattern (`kernel.*`). Build one with
+    `GPSSM.create`, or from data with `gpssm.build_model`.
+    """
+
+    kernel: Kernel
+    basis: Basis
+    mean: Mean
+    likelihood: Likelihood
+    log_process_std: Float[Array, " Dx"]
+    priors: dict[str, Prior]
+    roles: tuple[tuple[str, Role], ...] = eqx.field(static=True)
+
+    @classmethod
+    def create(
+        cls,
+        kernel: Kernel,
+        basis: Basis,
+        mean: Mean,
+        likelihood: Likelihood,
+        process_std: Float[Array, " Dx"],
+    ) -> Self:
+        """A model with the default prior and role for every leaf."""
+        model = jax.tree.map(_strong, cls(kernel, basis, mean, likelihood, jnp.log(process_std), {}, ()))
+        priors = {name: default_prior(name) for name in model.leaves()}
+        roles = tuple((name, _default_role(name)) for name in priors)
+        return dataclasses.replace(model, priors=priors, roles=roles)
+
+    @property
+    def state_dim(self) -> int:
+        """Dx."""
+        return self.log_process_std.shape[0]
+
+    @property
+    def process_variance(self) -> Float[Array, " Dx"]:
+        """Q_d."""
+        return jnp.exp(2 * self.log_process_std)
+
+    def transition(self) -> Transition:
+        """The function (x, u) → (m, A, B), with all that does not depend on x and u worked out once."""
+        project = self.basis.projector(self.kernel)
+
+        def step(x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Step:
+            return Step(self.mean(x, u), *project(jnp.concatenate([x, u], -1)))
+
+        return step
+
+    def simulate(
+        self,
+        key: PRNGKeyArray,
+        u: Float[Array, "T Du"],
+        weights: Float[Array, "Dx M"] | None = None,
+        start: Float[Array, " Dx"] | None = None,
+    ) -> Simulation:
+        """Draw weights and x₀ (unless given), then x_{t+1} ~ N(m + A v, B + Q) and y_t ~ p(y | x_{t+1}).
+
+        The residual B is drawn afresh at each step: the sparse model's own law, not a draw of one function.
+        """
+        weight_key, start_key, path_key, output_key = jax.random.split(key, 4)
+        dtype, variance, step = self.log_process_std.dtype, self.process_variance, self.transition()
+        if weights is None:
+            weights = jax.random.normal(weight_key, (self.state_dim, self.basis.size), dtype)
+        if start is None:
+            start = jax.random.normal(start_key, (self.state_dim,), dtype)
+        drawn = weights
+
+        def move(
+            x: Float[Array, " Dx"], inputs: tuple[Float[Array, " Du"], Float[Array, " Dx"]]
+        ) -> tuple[Float[Array, " Dx"], Float[Array, " Dx"]]:
+            control, noise = inputs
+            now = step(x[None], control[None])
+            spread = jnp.sqrt(jnp.maximum(now.residual[:, 0], 0.0) + variance)
+            following = now.given(drawn)[0] + spread * noise
+            return following, following
+
+        noises = jax.random.normal(path_key, (u.shape[0], self.state_dim), dtype)
+        _, path = jax.lax.scan(move, start, (u, noises))
+        return Simulation(weights, jnp.vstack([start[None], path]), self.likelihood.sample(output_key, path))
+
+    def log_prior(self) -> Float[Array, ""]:
+        """Σ log p(leaf) over the leaves that are not fixed."""
+        zero = jnp.zeros((), self.log_process_std.dtype)
+        return sum((self.priors[name].log_prob(leaf) for name, leaf in self.free_leaves().items()), zero)
+
+    def free_leaves(self) -> dict[str, Array]:
+        """The arrays that are not fixed, by name."""
+        roles = dict(self.roles)
+        return {name: leaf for name, leaf in self.leaves().items() if roles[name] != "fix"}
+
+    def leaves(self, role: Role | None = None) -> dict[str, Array]:
+        """Every array of the model by name, or those with one role."""
+        roles = dict(self.roles)
+        return {name: leaf for name, leaf in _named_leaves(self) if role is None or roles[name] == role}
+
+    def with_leaves(self, values: Mapping[str, Float[Array, "..."]]) -> Self:
+        """The same model with some leaves replaced by name; a leaf keeps its shape and dtype."""
+        current = self.leaves()
+        for name, value in values.items():
+            if name not in current:
+                raise self._unknown(name)
+            if jnp.shape(value) != current[name].shape:
+                raise ValueError(f"Leaf {name} has shape {current[name].shape}, got {jnp.shape(value)}.")
+        arrays = {name: jnp.asarray(value, current[name].dtype) for name, value in values.items()}
+        flat, tree = jax.tree_util.tree_flatten_with_path(self)
+        return jax.tree_util.tree_unflatten(tree, [arrays.get(_name(path), leaf) for path, leaf in flat])
+
+    def with_priors(self, priors: Mapping[str, Prior]) -> Self:
+        """The same model with priors replaced, by name or pattern."""
+        chosen = {name: prior for pattern, prior in priors.items() for name in self._match(pattern)}
+        return dataclasses.replace(self, priors=self.priors | chosen)
+
+    def with_roles(self, role: Role, *patterns: str) -> Self:
+        """The same model with these leaves to be fixed, optimised or sampled, by name or pattern."""
+        if role not in get_args(Role):
+            raise ValueError(f"A role is one of {', '.join(get_args(Role))}, got {role!r}.")
+        chosen = {name: role for pattern in patterns for name in self._match(pattern)}
+        return dataclasses.replace(self, roles=tuple((dict(self.roles) | chosen).items()))
+
+    def _match(self, pattern: str) -> list[str]:
+        found = fnmatch.filter(self.leaves(), pattern)
+        if not found:
+            raise self._unknown(pattern)
+        return found
+
+    def _unknown(self, name: str) -> KeyError:
+        return KeyError(f"No leaf is called {name!r}. This model has: {', '.join(self.leaves())}.")
+
+
+def _default_role(name: str) -> Role:
+    return "fix" if any(fnmatch.fnmatch(name, pattern) for pattern in _FIXED_BY_DEFAULT) else "optimise"
+
+
+def _strong(leaf: Any) -> Any:
+    """The leaf without JAX's weak type, which would go at the first update and compile everything again."""
+    return jnp.asarray(leaf, leaf.dtype) if eqx.is_inexact_array(leaf) else leaf
+
+
+def _name(path: tuple[object, ...]) -> str:
+    """The dotted name of a leaf from its path in the tree."""
+    return ".".join(str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path)
+
+
+def _named_leaves(model: GPSSM) -> list[tuple[str, Array]]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(model)
+    named = [(_name(path), leaf) for path, leaf in flat if eqx.is_inexact_array(leaf)]
+    return [(name, leaf) for name, leaf in named if not name.startswith("priors.")]

@@ -1,0 +1,170 @@
+"""The free-form posterior q*, joint and collapsed, and what follows from it: one function an equation.
+
+Every function takes one series or several; several share weights and parameters and add up. All constants are
+included, so that values can be compared across models.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gpssm.core.linalg import gram, log_gaussian_integral, log_normal, solve_positive
+from gpssm.data.series import Series, as_list
+from gpssm.model.model import GPSSM, Step
+from gpssm.model.types import Data, FeynmanKac, GaussianWeights, States, Statistics
+
+# Beyond this many steps time is cut into chunks that are recomputed in the backward pass: faster, and it bounds memory.
+CHUNK = 2048
+
+Rows = tuple[Float[Array, "N Dx"], Float[Array, "N Du"], Float[Array, "N Dx"]]
+
+
+def log_target(model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data) -> Float[Array, ""]:
+    """log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀) + Σ_t [ log p(y_t | x_{t+1})
+    + Σ_d { log N(x_{t+1,d}; m_d(z_t) + A_d(z_t)·v_d, Q_d) − B_d(z_t) / 2Q_d } ].
+    """
+    variance = model.process_variance
+
+    def terms(step: Step, following: Float[Array, "N Dx"]) -> Float[Array, ""]:
+        penalty = jnp.sum(step.residual, -1) / (2 * variance)
+        return jnp.sum(log_normal(following, step.given(weights), variance[None])) - jnp.sum(penalty)
+
+    prior = jnp.sum(log_normal(weights, 0.0, 1.0))
+    return prior + log_boundary(model, states, series) + sum_over_time(model, states, series, terms)
+
+
+def log_collapsed(model: GPSSM, states: States, series: Data) -> Float[Array, ""]:
+    """log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d
+    + ½ b_dᵀ P_d⁻¹ b_d − ½ Σ_t B_d(z_t) / Q_d },  P_d = I + A_dᵀA_d / Q_d,  b_d = A_dᵀ r_d / Q_d.
+    """
+    statistics = transition_statistics(model, states, series)
+    count = sum(len(one) for one in as_list(series))
+    return log_boundary(model, states, series) + log_evidence(statistics, model.process_variance, count)
+
+
+def log_evidence(statistics: Statistics, variance: Float[Array, " Dx"], count: int) -> Float[Array, ""]:
+    """Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ ΣB_d / Q_d } from the sums over time."""
+    gaussian = log_gaussian_integral(weight_precision(statistics, variance), statistics.cross / variance[:, None])
+    noise = -0.5 * (count * jnp.log(2 * jnp.pi * variance) + (statistics.square + statistics.residual) / variance)
+    return jnp.sum(noise + gaussian)
+
+
+def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]:
+    """log p(x₀) + Σ_t log p(y_t | x_{t+1}): all of the target that does not touch the transition."""
+    parts = [
+        jnp.sum(log_normal(path[0], 0.0, 1.0))
+        + jnp.sum(model.likelihood.log_prob(path[1:], jnp.asarray(one.y, path.dtype)))
+        for path, one in pairs(states, series)
+    ]
+    return sum(parts[1:], parts[0])
+
+
+def weights_given_states(model: GPSSM, states: States, series: Data) -> GaussianWeights:
+    """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), exact."""
+    statistics, variance = transition_statistics(model, states, series), model.process_variance
+    precision = weight_precision(statistics, variance)
+    return GaussianWeights(solve_positive(precision, statistics.cross / variance[:, None]), precision)
+
+
+def transition_statistics(model: GPSSM, states: States, series: Data) -> Statistics:
+    """AᵀA, Aᵀr, rᵀr and ΣB over all transitions, r = x_{t+1} − m(z_t)."""
+
+    def terms(step: Step, following: Float[Array, "N Dx"]) -> Statistics:
+        error = (following - step.mean).T
+        return Statistics(
+            gram=gram(step.gain),
+            cross=jnp.matmul(step.gain.mT, error[:, :, None])[:, :, 0],
+            square=jnp.sum(error**2, -1),
+            residual=jnp.sum(step.residual, -1),
+        )
+
+    return sum_over_time(model, states, series, terms)
+
+
+def feynman_kac(model: GPSSM, weights: Float[Array, "Dx M"], series: Series) -> FeynmanKac:
+    """q*(x | v) for particles: M_{t+1} = N(m + A v, Q),  G_{t+1} = p(y_t | x_{t+1}) exp(−Σ_d B_d(z_t) / 2Q_d)."""
+    transition, variance = model.transition(), model.process_variance
+    u, y = jnp.asarray(series.u, variance.dtype), jnp.asarray(series.y, variance.dtype)
+
+    def moments(t: Array, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
+        mean = transition(x, _repeat(u[t], x)).given(weights)
+        return mean, jnp.broadcast_to(variance[None], mean.shape)
+
+    def log_potential(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+        residual = transition(x, _repeat(u[t], x)).residual
+        penalty = jnp.sum(residual / (2 * variance[:, None]), 0)
+        return model.likelihood.log_prob(following, _repeat(y[t], x)) - penalty
+
+    return FeynmanKac(moments, log_potential)
+
+
+def feynman_kac_predictive(model: GPSSM, weights: Float[Array, "Dx M"], series: Series) -> FeynmanKac:
+    """The sparse model's own law given v, as in the paper's particle algorithm, a different target from q*:
+
+    M_{t+1} = N(m + A v, B + Q),  G_{t+1} = p(y_t | x_{t+1}).
+    """
+    transition, variance = model.transition(), model.process_variance
+    u, y = jnp.asarray(series.u, variance.dtype), jnp.asarray(series.y, variance.dtype)
+
+    def moments(t: Array, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
+        step = transition(x, _repeat(u[t], x))
+        return step.given(weights), jnp.maximum(step.residual.T, 0.0) + variance[None]
+
+    def log_potential(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+        return model.likelihood.log_prob(following, _repeat(y[t], x))
+
+    return FeynmanKac(moments, log_potential)
+
+
+def weight_precision(statistics: Statistics, variance: Float[Array, " Dx"]) -> Float[Array, "Dx M M"]:
+    """P_d = I + A_dᵀA_d / Q_d."""
+    identity = jnp.eye(statistics.gram.shape[-1], dtype=statistics.gram.dtype)
+    return identity[None] + statistics.gram / variance[:, None, None]
+
+
+def _repeat(row: Float[Array, " D"], x: Float[Array, "N Dx"]) -> Float[Array, "N D"]:
+    return jnp.broadcast_to(row[None], (x.shape[0], row.shape[0]))
+
+
+def pairs(states: States, series: Data) -> list[tuple[Float[Array, "T+1 Dx"], Series]]:
+    """States beside their series, one or several, with lengths checked."""
+    experiments = as_list(series)
+    paths = [jnp.asarray(states)] if isinstance(series, Series) else [jnp.asarray(path) for path in states]
+    if [len(path) - 1 for path in paths] != [len(one) for one in experiments]:
+        raise ValueError(
+            "A series of T rows has T + 1 states: x₀ and one for each output. Got series of "
+            f"{[len(one) for one in experiments]} rows and states of {[len(path) for path in paths]}."
+        )
+    return list(zip(paths, experiments, strict=True))
+
+
+def sum_over_time(
+    model: GPSSM, states: States, series: Data, terms: Callable[[Step, Float[Array, "N Dx"]], Any]
+) -> Any:
+    """Σ over series and time of `terms(step, following)`, chunk by chunk when a series is long."""
+    transition = model.transition()
+
+    def evaluate(rows: Rows) -> Any:
+        x, u, following = rows
+        return terms(transition(x, u), following)
+
+    totals = []
+    for path, one in pairs(states, series):
+        rows = (path[:-1], jnp.asarray(one.u, path.dtype), path[1:])
+        totals.append(_chunked(evaluate, rows) if len(one) > 2 * CHUNK else evaluate(rows))
+    return jax.tree.map(lambda *values: sum(values[1:], values[0]), *totals)
+
+
+def _chunked(evaluate: Callable[[Rows], Any], rows: Rows) -> Any:
+    """Sum `evaluate` over chunks of time; each chunk's intermediates are recomputed rather than stored."""
+    whole = len(rows[0]) // CHUNK * CHUNK
+    stacked = jax.tree.map(lambda a: a[:whole].reshape(-1, CHUNK, a.shape[1]), rows)
+    rest = evaluate(jax.tree.map(lambda a: a[whole:], rows))
+
+    def add(total: Any, chunk: Rows) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, jax.checkpoint(evaluate)(chunk)), None
+
+    return jax.lax.scan(add, rest, stacked)[0]

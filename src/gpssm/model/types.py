@@ -1,0 +1,89 @@
+"""The nouns of the pipeline.
+
+    log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀)
+                 + Σ_t [ log p(y_t | x_{t+1}) + Σ_d { log N(x_{t+1,d}; m_d + A_d·v_d, Q_d) − B_d / 2Q_d } ]
+
+is the free-form posterior over the weights v and the states x of a model; `target.py` has it and all that follows from
+it. One series has states (T+1, Dx); several series have a list of them, and share weights and parameters.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from gpssm.data.series import Series
+
+Data = Series | Sequence[Series]
+States = Float[Array, "T+1 Dx"] | Sequence[Float[Array, "_ Dx"]]
+
+
+class Statistics(NamedTuple):
+    """What the collapsed target needs of the states: sums over time of A, B and r = x_{t+1} − m(z_t)."""
+
+    gram: Float[Array, "Dx M M"]  # AᵀA
+    cross: Float[Array, "Dx M"]  # Aᵀr
+    square: Float[Array, " Dx"]  # rᵀr
+    residual: Float[Array, " Dx"]  # ΣB
+
+
+class GaussianWeights(NamedTuple):
+    """v_d | x ~ N(mean_d, precision_d⁻¹)."""
+
+    mean: Float[Array, "Dx M"]
+    precision: Float[Array, "Dx M M"]
+
+
+class FeynmanKac(NamedTuple):
+    """A path measure as Gaussian moves and potentials, for particle methods; x₀ ~ N(0, I).
+
+    `moments(t, x)` gives the mean (N, Dx) and variance (N, Dx) of M_{t+1}(· | x), and
+    `log_potential(t, x, following)` gives log G_{t+1}(x, x') (N,), for N particles.
+    """
+
+    moments: Callable[[Array, Float[Array, "N Dx"]], tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]]
+    log_potential: Callable[[Array, Float[Array, "N Dx"], Float[Array, "N Dx"]], Float[Array, " N"]]
+
+
+class NoiseConditional(NamedTuple):
+    """variance_j ~ InverseGamma(shape_j, scale_j)."""
+
+    shape: Float[Array, " D"]
+    scale: Float[Array, " D"]
+
+
+class EmissionConditional(NamedTuple):
+    """[C_j, d_j] ~ N(mean_j, precision_j⁻¹), one row an output."""
+
+    mean: Float[Array, "Dy Dx+1"]
+    precision: Float[Array, "Dy Dx+1 Dx+1"]
+
+
+class Draw(NamedTuple):
+    """One draw from a posterior: a path of states for each series, the weights, and the leaves that are not fixed."""
+
+    states: tuple[Float[Array, "_ Dx"], ...]
+    weights: Float[Array, "Dx M"]
+    leaves: dict[str, Array]
+
+
+class Info(NamedTuple):
+    """How one iteration of a sampler went."""
+
+    log_target: Float[Array, ""]
+    acceptance: Float[Array, ""]
+    divergent: Bool[Array, ""]
+    energy: Float[Array, ""]
+    gradients: Float[Array, ""]
+
+
+class Method(NamedTuple):
+    """An inference algorithm as three pure functions of (key, carry, series); `series` is always a list.
+
+    `carry` is whatever the next iteration needs, parameters included; nothing else is remembered. `loop.py` calls
+    `step` for warm-up and sampling alike: a method that adapts counts its iterations in the carry.
+    """
+
+    init: Callable[[PRNGKeyArray, list[Series]], Any]
+    step: Callable[[PRNGKeyArray, Any, list[Series]], tuple[Any, Info]]
+    draw: Callable[[PRNGKeyArray, Any, list[Series]], Draw]

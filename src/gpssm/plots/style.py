@@ -1,0 +1,164 @@
+"""The house style of every figure: colours, sizes, and the few shapes that all of them are drawn with.
+
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart. Lines that must be told apart differ in
+line style or marker too, so that a figure can be printed in grey. Figures are plain `matplotlib.figure.Figure` objects:
+there is no global state of pyplot, no window, nothing to close. matplotlib is imported when the first one is drawn.
+"""
+
+import functools
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9"
+BLACK, GREY, LIGHT = "#000000", "#777777", "#e4e4e4"
+LINES = tuple(
+    {"color": color, "linestyle": line}
+    for color, line in zip(
+        (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY),
+        ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1))),
+        strict=True,
+    )
+)
+MARKERS = ("o", "s", "D", "^", "v", "X")
+DOTTED = {"linewidth": 0.8, "marker": ".", "markersize": 3}  # data over a forecast of them
+HALF, FULL = 3.5, 7.0  # widths in inches: one column of a page, and two
+MOST = 2000  # points of a line at most
+RC: dict[Any, Any] = {
+    "font.size": 8.5,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8.5,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.handlelength": 2.2,
+    "figure.dpi": 100,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "axes.edgecolor": "#555555",
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
+    "image.cmap": "cividis",
+}
+
+
+@contextmanager
+def house() -> Iterator[None]:
+    """The house style while the context lasts; also a decorator, `@house()`."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise ImportError("figures need matplotlib, which is not installed: pip install 'gpssm[plots]'") from error
+
+    with mpl.rc_context(RC):
+        yield
+
+
+def panels(
+    rows: int, columns: int = 1, *, width: float = FULL, height: float = 1.5, **layout: Any
+) -> tuple["Figure", np.ndarray]:
+    """A figure with a grid (rows, columns) of axes, each row `height` inches high; `layout` goes to `subplots`."""
+    from matplotlib.figure import Figure
+
+    with house():
+        figure = Figure(figsize=(width, height * rows + 0.5), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, **layout)
+    for panel in axes.flat:
+        # Ticks are made when a figure is drawn, by when the style is no longer set.
+        panel.tick_params(labelsize=RC["xtick.labelsize"], width=RC["axes.linewidth"], length=3)
+        panel.grid(True, color=RC["grid.color"], linewidth=RC["grid.linewidth"])
+    # A notebook shows what has this method; those of pyplot are shown by pyplot.
+    setattr(figure, "_repr_png_", functools.partial(to_png, figure))  # noqa: B010
+    return figure, axes
+
+
+def to_png(figure: "Figure", dpi: int = 150) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
+
+
+def extremes(*columns: Float[np.ndarray, " T"], most: int = MOST) -> Int[np.ndarray, " n"]:
+    """At most about `most` row numbers that keep the look of long lines: each stretch's smallest and largest values.
+
+    Unlike every n-th row this keeps spikes. A stretch without any value keeps its first row, and so its gap.
+    """
+    length = len(columns[0])
+    if length <= most:
+        return np.arange(length)
+    size = -(-length // max(most // (2 * len(columns)), 1))
+    starts = np.arange(0, length, size)
+    kept = [[0, length - 1]]
+    for column in columns:
+        stretches = np.pad(column, (0, len(starts) * size - length), constant_values=np.nan).reshape(-1, size)
+        missing = np.isnan(stretches)
+        kept.append(starts + np.argmin(np.where(missing, np.inf, stretches), axis=1))
+        kept.append(starts + np.argmax(np.where(missing, -np.inf, stretches), axis=1))
+    return np.unique(np.concatenate(kept))
+
+
+def draw(panel: "Axes", x: np.ndarray, values: Float[np.ndarray, " T"], **style: Any) -> None:
+    """A line, thinned where it is long."""
+    kept = extremes(values)
+    panel.plot(x[kept], values[kept], **style)
+
+
+def shade(
+    panel: "Axes", x: np.ndarray, low: Float[np.ndarray, " T"], high: Float[np.ndarray, " T"], **style: Any
+) -> None:
+    """A band between two lines, thinned where they are long."""
+    kept = extremes(low, high)
+    panel.fill_between(x[kept], low[kept], high[kept], **{"color": BLUE, "alpha": 0.25, "linewidth": 0} | style)
+
+
+def legend(figure: "Figure") -> None:
+    """One legend above all panels, each label once; none where nothing has a label."""
+    for old in list(figure.legends):
+        old.remove()
+    found: dict[str, Any] = {}
+    for panel in figure.axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        columns = _fitting_columns(list(found), figure.get_figwidth())
+        figure.legend(found.values(), found.keys(), loc="outside upper left", ncols=columns, fontsize=8, frameon=False)
+
+
+def _fitting_columns(labels: list[str], width: float) -> int:
+    """As many columns as fit: a letter takes some 0.062 inches, and each handle with its space 0.6."""
+    for columns in range(min(len(labels), 6), 1, -1):
+        parts = np.array_split([0.6 + 0.062 * len(label) for label in labels], columns)
+        if sum(part.max() for part in parts) <= width:
+            return columns
+    return 1
+
+
+def time_axis(length: int, dt: float | None, first: int = 0) -> tuple[np.ndarray, str]:
+    """The times of rows from `first` on and what their axis is called: row numbers where dt is not known."""
+    rows = np.arange(first, first + length)
+    return (rows, "row") if dt is None else (rows * dt, "time")
+
+
+def say(panel: "Axes", text: str) -> None:
+    """Words in place of a picture, where there is nothing to draw."""
+    panel.set_axis_off()
+    panel.text(0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes, color=GREY, wrap=True)

@@ -1,0 +1,1 @@
+"""What a fit gives back: draws, and forecasts, filters, diagnostics and files made of them."""

@@ -1,0 +1,300 @@
+"""Posteriors conditioned on new data: where the state is after some rows.
+
+Weights and parameters of every draw stay as they were learned; the filters of `filtering.py` do the rest.
+
+Along a series some steps ahead, and through a new experiment without looking: prediction and simulation.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.align import aligned
+from gpssm.data.series import Series
+from gpssm.model.likelihoods import Gaussian
+from gpssm.posterior.draws import CurrentState, merge_chains
+from gpssm.posterior.filtering import Filtered, FlatState, Members, points, run_filter, run_predictions
+from gpssm.posterior.forecast import Forecast, ForecastDiagnostics, forecast
+from gpssm.posterior.rollout import BOUNDS, in_user_units, path_keys, plan, training_box
+
+if TYPE_CHECKING:
+    from gpssm.posterior.posterior import Posterior
+
+NUM_PARTICLES = 64
+# Rows at the end of the training series that are filtered again before new ones. A draw has one last state, which new
+# data could only move by the process noise; from a state further back, its cloud at the end is as wide as it should be.
+LOOKBACK = 20
+FILTER = 2**32 - 3  # in place of a draw's number, for the keys of a filter
+
+
+@in_double_precision
+def condition(
+    posterior: "Posterior",
+    series: Any,
+    *,
+    new_experiment: bool = False,
+    num_particles: int | None = None,
+    seed: int = 0,
+    index: int = -1,
+) -> "Posterior":
+    """The posterior of the state after new rows, with functions and parameters as they were learned.
+
+        later = posterior.condition(new_rows)
+        later.forecast(u=future_inputs)
+
+    Rows go through a filter, in constant time and memory each, however many came before, and give the same result in
+    one call or in many. Missing outputs are left out. With a linear-Gaussian emission the state is taken to be Gaussian
+    given the draw, which is exact where the transition is linear (`cubature.py`); `num_particles` asks for particles.
+
+    :param series: outputs and controls in the user's units; columns go by name, or by position where they have none.
+    :param new_experiment: whether the state starts afresh, x₀ ~ N(0, I); otherwise the rows follow the end of training
+        series `index`, or the rows of earlier calls.
+    :param num_particles: particles a draw; by default none with a linear-Gaussian emission, and 64 with others. Later
+        rows keep to the first's.
+    """
+    rows = posterior.scaler.scale(like_training(posterior, series))
+    draws = np.arange(posterior.num_chains * posterior.num_draws)
+    gaussian = takes_gaussian(posterior, num_particles, new_experiment)
+    cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
+    return _with_cloud(posterior, filter_rows(posterior, draws, cloud, rows, seed, gaussian).cloud, gaussian)
+
+
+def condition_at(
+    posterior: "Posterior",
+    series: Any,
+    rows: Sequence[int],
+    *,
+    new_experiment: bool = False,
+    num_particles: int | None = None,
+    seed: int = 0,
+    index: int = -1,
+) -> Iterator["Posterior"]:
+    """`condition` on the first r rows of a series for each r in `rows`, one after the other, in one pass over it.
+
+        origins = range(0, 500, 10)
+        for row, origin in zip(origins, posterior.condition_at(test, origins)):
+            origin.forecast(30, test.u[row:])
+
+    :param rows: numbers that increase, from 0 to the length of the series; equal distances compile once.
+    """
+    given, stops = like_training(posterior, series), [int(row) for row in rows]
+    if stops != sorted(set(stops)) or not stops or stops[0] < 0 or stops[-1] > len(given):
+        raise ValueError(f"rows must increase and lie between 0 and {len(given)}, the series' length; got {stops}")
+    first = at_start(posterior, new_experiment, num_particles, seed, index)
+
+    def passing(current: "Posterior") -> Iterator["Posterior"]:
+        for before, row in zip([0, *stops], stops, strict=False):
+            current = condition(current, given[before:row], seed=seed) if row > before else current
+            yield current
+
+    return passing(first)
+
+
+@in_double_precision
+def at_start(
+    posterior: "Posterior", new_experiment: bool, num_particles: int | None, seed: int, index: int = -1
+) -> "Posterior":
+    """The same draws, with the cloud before any new row."""
+    draws = np.arange(posterior.num_chains * posterior.num_draws)
+    gaussian = takes_gaussian(posterior, num_particles, new_experiment)
+    return _with_cloud(posterior, begin(posterior, draws, new_experiment, num_particles, seed, index), gaussian)
+
+
+def takes_gaussian(posterior: "Posterior", num_particles: int | None, new_experiment: bool) -> bool:
+    """Whether the state is held as a Gaussian: as the cloud there is, or if no particles are asked for or needed."""
+    if posterior.current is not None and not new_experiment:
+        return posterior.current.gaussian
+    return num_particles is None and isinstance(posterior.model.likelihood, Gaussian)
+
+
+def begin(
+    posterior: "Posterior",
+    draws: Int[np.ndarray, " S"],
+    new_experiment: bool,
+    num_particles: int | None,
+    seed: int,
+    index: int,
+    lookback: int = LOOKBACK,
+) -> FlatState:
+    """The cloud of these draws before any of the rows to come.
+
+    A new experiment starts at x₀ ~ N(0, I). Otherwise the cloud is what earlier rows left; or, after the training
+    series, what its last `lookback` rows leave of each draw's state before them:
+
+        x_{T−lookback} ~ p(x_{T−lookback} | y_{1:T}, v),  x_T ~ p(x_T | x_{T−lookback}, y_{1:T}, v)
+
+    has the law of the last states, whatever the lookback, and more of it within each draw the further it goes back.
+    """
+    _check_number(posterior, num_particles, new_experiment)
+    length = len(posterior.training_series(index))
+    if posterior.current is not None and not new_experiment:
+        held = posterior.current
+        particles, log_weights, surprise = (
+            merge_chains(part)[draws] for part in (held.particles, held.log_weights, held.surprise)
+        )
+        return _flat_cloud(particles, log_weights, held.rows, surprise)
+    gaussian, dim = takes_gaussian(posterior, num_particles, new_experiment), posterior.model.state_dim
+    number = 2 * dim if gaussian else num_particles or NUM_PARTICLES
+    equal, one = np.full((len(draws), number), -np.log(number)), np.ones(len(draws))
+    if new_experiment:
+        return _flat_cloud(_prior_states(gaussian, number, dim, filter_keys(seed, draws)), equal, 0, one)
+    before = max(length - lookback, 0)
+    states = merge_chains(posterior.draws.states[index])[draws, before]
+    cloud = _flat_cloud(np.repeat(states[:, None], number, axis=1), equal, before, one)
+    if before == length:
+        return cloud
+    return filter_rows(posterior, draws, cloud, posterior.series[index][before:], seed, gaussian).cloud
+
+
+def _prior_states(gaussian: bool, number: int, dim: int, keys: PRNGKeyArray) -> Float[Array, "S N Dx"]:
+    """x₀ ~ N(0, I) for each key (S,): draws, or points that stand for it."""
+    if gaussian:
+        return jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (keys.shape[0], number, dim))
+    return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), (number, dim)))(keys)
+
+
+def filter_rows(
+    posterior: "Posterior", draws: Int[np.ndarray, " S"], cloud: FlatState, rows: Series, seed: int, gaussian: bool
+) -> Filtered:
+    """The filter of these draws along scaled rows, from the cloud before them."""
+    return run_filter(members_of(posterior, draws), filter_keys(seed, draws), cloud, rows, gaussian)
+
+
+def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
+    """A key for the filter of each draw, by its number; no forecast of the same seed has them."""
+    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), FILTER)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(draws))
+
+
+def members_of(posterior: "Posterior", draws: Int[np.ndarray, " S"]) -> Members:
+    """These draws, for compiled code."""
+    _, weights, leaves = jax.tree.map(
+        lambda leaf: jnp.asarray(merge_chains(leaf)[draws]), posterior.draws._replace(states=())
+    )
+    return Members(posterior.model, weights, leaves)
+
+
+def like_training(posterior: "Posterior", series: Any) -> Series:
+    """One series of new rows, in the user's units, with the training series' columns in their order."""
+    given, expected = Series.of(series), posterior.raw[0]
+    if isinstance(given, list):
+        raise TypeError(f"new data come as one series at a time; got a list of {len(given)}. Call once for each")
+    y, u = aligned(given, expected.outputs, "y"), aligned(given, expected.inputs, "u")
+    return dataclasses.replace(given, y=y, u=u, outputs=expected.outputs, inputs=expected.inputs)
+
+
+def _check_number(posterior: "Posterior", num_particles: int | None, new_experiment: bool) -> None:
+    if num_particles is None:
+        return
+    if not isinstance(num_particles, int) or num_particles < 2:
+        raise ValueError(f"num_particles must be a whole number of at least 2; got {num_particles!r}")
+    cloud = None if new_experiment else posterior.current
+    held = cloud and cloud.log_weights.shape[-1]
+    if cloud and (cloud.gaussian or held != num_particles):
+        what = "a Gaussian stands" if cloud.gaussian else f"{held} particles stand"
+        raise ValueError(f"{what} for the state already, and will for later rows; got {num_particles}: drop it")
+
+
+def _flat_cloud(particles: Any, log_weights: Any, rows: int, surprise: Any) -> FlatState:
+    """A cloud for compiled code, to which the number of rows is data too: the next row must not compile again."""
+    return FlatState(*map(jnp.asarray, (particles, log_weights, rows, surprise)))
+
+
+def _with_cloud(posterior: "Posterior", cloud: FlatState, gaussian: bool) -> "Posterior":
+    axes = (posterior.num_chains, posterior.num_draws)
+    particles, log_weights, surprise = (
+        np.asarray(part).reshape(*axes, *part.shape[1:])
+        for part in (cloud.particles, cloud.log_weights, cloud.surprise)
+    )
+    return dataclasses.replace(
+        posterior, current=CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise)
+    )
+
+
+@in_double_precision
+def predict(
+    posterior: "Posterior",
+    series: Any,
+    steps: int = 1,
+    *,
+    new_experiment: bool = False,
+    num_paths: int = 1000,
+    num_particles: int | None = None,
+    seed: int = 0,
+    noise: bool = True,
+    index: int = -1,
+    bounds: float | None = BOUNDS,
+) -> Forecast:
+    """Each row y_t of a series given its controls and the outputs up to y_{t−steps}: `steps` ahead, all along it.
+
+        posterior.predict(test, steps=5).score(test)
+
+    The first `steps` rows are predicted from what was known before the series. The paths at a row are a sample of that
+    row's law; along the rows they are not one future, for which there are `forecast` and `simulate`. What paths left
+    in the `steps` before a row is in `diagnostics`, row by row.
+
+    :param series, new_experiment, num_particles, index: as in `condition`.
+    :param num_paths, noise, bounds: as in `forecast`. Draws without a path are not filtered: few paths are quick.
+    """
+    for name, value in (("steps", steps), ("num_paths", num_paths)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
+    given, scaler = like_training(posterior, series), posterior.scaler
+    draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
+    cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
+    found = run_predictions(
+        members_of(posterior, draws),
+        filter_keys(seed, draws),
+        cloud,
+        scaler.scale(given),
+        min(steps, len(given)),
+        path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each),
+        jnp.asarray(slots),
+        None if bounds is None else training_box(posterior, draws, bounds),
+        noise,
+        takes_gaussian(posterior, num_particles, new_experiment),
+    )
+    paths, moments, ahead = in_user_units(scaler, jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), found.emission))
+    return Forecast(
+        paths=paths,
+        outputs=given.outputs,
+        start=int(cloud.rows),
+        u=given.u,
+        inputs=given.inputs,
+        dt=given.dt or posterior.raw[index].dt,
+        moments=moments,
+        moments_ahead=ahead,
+        diagnostics=ForecastDiagnostics(np.asarray(found.left), np.asarray(found.novelty), bounds is not None),
+    )
+
+
+def simulate(
+    posterior: "Posterior",
+    u: Any = None,
+    warmup: Any = None,
+    *,
+    horizon: int | None = None,
+    num_particles: int | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> Forecast:
+    """A free run of a new experiment under the controls u: no output is seen but those of `warmup`.
+
+        posterior.simulate(test.u[50:], warmup=test[:50])
+
+    :param u, horizon: controls after the warm-up, and number of steps, as in `forecast`.
+    :param warmup: the experiment's first rows, outputs and controls, to find its state by; without any the state starts
+        at x₀ ~ N(0, I).
+    :param settings: further ones of `forecast`: num_paths, noise, bounds.
+    """
+    if warmup is None:
+        start = at_start(posterior, True, num_particles, seed)
+    else:
+        start = condition(posterior, warmup, new_experiment=True, num_particles=num_particles, seed=seed)
+    return forecast(start, horizon, u, seed=seed, **settings)

@@ -1,0 +1,70 @@
+"""Draws as a fit keeps them, with leading axes (chain, draw), and programs that map over them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw
+
+BATCH = 256  # draws at once on a GPU
+
+
+class Seconds(NamedTuple):
+    """Wall-clock seconds of a fit: linear fit and model, compilation, iterations."""
+
+    setup: float
+    compile: float
+    run: float
+
+
+class CurrentState(NamedTuple):
+    """Where the state is now, under each draw: weighted particles, after `rows` rows of an experiment.
+
+    Where the experiment is a training series that went on, the training rows are among them. Where it is `gaussian`
+    only mean and covariance count. `surprise` is how far the last outputs were from what was expected (`filtering.py`).
+    """
+
+    particles: Float[np.ndarray, "chain draw N Dx"]
+    log_weights: Float[np.ndarray, "chain draw N"]  # their exponentials add up to 1
+    rows: int
+    gaussian: bool
+    surprise: Float[np.ndarray, "chain draw"]
+
+
+def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:
+    """The draws of all chains one after the other."""
+    return np.asarray(leaf).reshape(-1, *leaf.shape[2:])
+
+
+@in_double_precision
+def map_draws(values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: Draw, inputs: Any) -> np.ndarray:
+    """`values(model, draw, inputs)` at every draw, with the model of that draw; axes (chain, draw, ...).
+
+    One program serves all calls with the same function and shapes: give functions of a module, not closures.
+    """
+    shape = draws.weights.shape[:2]
+    flat = jax.tree.map(lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), draws)
+    result = np.asarray(_map_flat(values, model, flat, inputs, None if jax.default_backend() == "cpu" else BATCH))
+    return result.reshape(*shape, *result.shape[1:])
+
+
+@eqx.filter_jit
+def _map_flat(
+    values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: Draw, inputs: Any, batch: int | None
+) -> Array:
+    return jax.lax.map(lambda draw: values(model.with_leaves(draw.leaves), draw, inputs), draws, batch_size=batch)
+
+
+def absorb_optimised(model: GPSSM, draws: Draw) -> tuple[GPSSM, Draw]:
+    """The model with its optimised leaves as they were learned, and the draws without: there they are all the same."""
+    optimised = model.leaves("optimise")
+    learned = {name: leaf[0, -1] for name, leaf in draws.leaves.items() if name in optimised}
+    rest = {name: leaf for name, leaf in draws.leaves.items() if name not in optimised}
+    return model.with_leaves(learned), draws._replace(leaves=rest)

@@ -1,0 +1,171 @@
+"""What happened in the training data: states, and outputs without their noise, at every draw.
+
+What was learned: the transition f at any state and control, its derivatives, and where it has seen data.
+
+Averages over draws are averages over chains too, which may settle in different coordinates of the states. Where
+`Posterior.diagnostics` shows that they did, look at one chain at a time.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.align import aligned
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw
+from gpssm.posterior.draws import map_draws, merge_chains
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.rollout import Emission, emissions, in_user_units, path_keys
+
+if TYPE_CHECKING:
+    from gpssm.posterior.posterior import Posterior
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """One training series as the posterior sees it, S draws.
+
+    `outputs` has the paths (S, T, Dy) of the outputs in the user's units, with everything a `Forecast` offers; `states`
+    (S, T+1, Dx) are x₀..x_T in scaled units, and `imputed` (T, Dy) is y with the mean output where it is missing.
+    Chains may settle in different coordinates of the states: compare outputs across chains, not states.
+    """
+
+    outputs: Forecast
+    states: Float[np.ndarray, "S T+1 Dx"]
+    imputed: Float[np.ndarray, "T Dy"]
+
+    @property
+    def state_mean(self) -> Float[np.ndarray, "T+1 Dx"]:
+        """The mean of the states over draws."""
+        return np.mean(self.states, axis=0)
+
+    @property
+    def state_std(self) -> Float[np.ndarray, "T+1 Dx"]:
+        """The standard deviation of the states over draws."""
+        return np.std(self.states, axis=0)
+
+
+@in_double_precision
+def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
+    """States and outputs E[y_t | x_{t+1}] of each draw along training series `index`; y ~ p(y | x_{t+1}) with noise."""
+    series, states = posterior.training_series(index), merge_chains(posterior.draws.states[index])
+    keys = path_keys(jax.random.key(seed, impl="threefry2x32"), np.arange(len(states)), len(series))
+    leaves = {name: jnp.asarray(merge_chains(leaf)) for name, leaf in posterior.draws.leaves.items()}
+    found = _emitted(posterior.model, leaves, keys, jnp.asarray(states[:, 1:]), noise)
+    paths, moments, _ = in_user_units(posterior.scaler, found)
+    outputs = Forecast(paths, series.outputs, 0, series.u, series.inputs, series.dt, moments)
+    return Smoothed(outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y))
+
+
+def outputs_of(posterior: "Posterior", index: int = 0) -> Float[np.ndarray, "chain draw T Dy"]:
+    """E[y_t | x_{t+1}] of each draw along training series `index`, in the user's units."""
+    paths = smooth(posterior, index).outputs.paths
+    return paths.reshape(posterior.num_chains, posterior.num_draws, *paths.shape[1:])
+
+
+@eqx.filter_jit
+def _emitted(
+    model: GPSSM, leaves: dict[str, Array], keys: PRNGKeyArray, x: Float[Array, "S T Dx"], noise: bool
+) -> Emission:
+    likelihoods = eqx.filter_vmap(lambda values: model.with_leaves(values).likelihood, axis_size=x.shape[0])(leaves)
+    return emissions(likelihoods, keys, x, noise)
+
+
+Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]
+
+
+class TransitionEstimate(NamedTuple):
+    """f at N inputs: mean and standard deviation of what is known about it, and novelty, the mean of B / k(z, z)."""
+
+    mean: Float[np.ndarray, "N Dx"]
+    std: Float[np.ndarray, "N Dx"]
+    novelty: Float[np.ndarray, " N"]
+
+
+class Linearisation(NamedTuple):
+    """Derivatives at N inputs, each the mean over draws and the standard deviation over draws.
+
+    `state` is ∂f/∂x and `control` ∂f/∂u for a unit of the user's u; `output` is ∂E[y]/∂x, y in the user's units.
+    """
+
+    state: Float[np.ndarray, "N Dx Dx"]
+    state_std: Float[np.ndarray, "N Dx Dx"]
+    control: Float[np.ndarray, "N Dx Du"]
+    control_std: Float[np.ndarray, "N Dx Du"]
+    output: Float[np.ndarray, "N Dy Dx"]
+    output_std: Float[np.ndarray, "N Dy Dx"]
+
+
+@in_double_precision
+def function_values(
+    posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Float[ArrayLike, "N Du"]
+) -> Float[np.ndarray, "chain draw N Dx"]:
+    """E[f(z) | v] = m(z) + A(z) v of each draw at the inputs z = [x; u], both in scaled units."""
+
+    return map_draws(_function, posterior.model, posterior.draws, (jnp.asarray(x), jnp.asarray(u)))
+
+
+def _function(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx"]:
+    return model.transition()(*inputs).given(draw.weights)
+
+
+@in_double_precision
+def transition(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> TransitionEstimate:
+    """E f, and Var f = Var(E[f | v]) + E[B] over draws, at states x in scaled units and controls u in the user's."""
+
+    found = map_draws(_function_and_doubt, posterior.model, posterior.draws, _inputs(posterior, x, u))
+    mean, residual, share = np.moveaxis(found, 2, 0)
+    std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(residual, axis=(0, 1)))
+    return TransitionEstimate(np.mean(mean, axis=(0, 1)), std, np.mean(share, axis=(0, 1, 3)))
+
+
+def _function_and_doubt(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "3 N Dx"]:
+    """m + A v, B and B / k(z, z)."""
+    step = model.transition()(*inputs)
+    residual = jnp.maximum(step.residual, 0.0)
+    share = residual / model.kernel.diagonal(jnp.concatenate(inputs, -1))
+    return jnp.stack([step.given(draw.weights), residual.T, share.T])
+
+
+@in_double_precision
+def linearise(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> Linearisation:
+    """Derivatives of E[f | v] and of E[y | x] of each draw at states x in scaled units, controls u in the user's."""
+    inputs, scaler, width = _inputs(posterior, x, u), posterior.scaler, posterior.model.state_dim
+    step = map_draws(_transition_slopes, posterior.model, posterior.draws, inputs)
+    control = step[..., width:] / np.array(scaler.input_std)
+    slopes = map_draws(_output_slopes, posterior.model, posterior.draws, inputs)
+    output = slopes * np.array(scaler.output_std)[:, None]
+    parts = (step[..., :width], control, output)
+    return Linearisation(*(statistic(part, axis=(0, 1)) for part in parts for statistic in (np.mean, np.std)))
+
+
+def _transition_slopes(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx Dz"]:
+    move = model.transition()
+
+    def following(x: Float[Array, " Dx"], u: Float[Array, " Du"]) -> Float[Array, " Dx"]:
+        return move(x[None], u[None]).given(draw.weights)[0]
+
+    return jnp.concatenate(jax.vmap(jax.jacfwd(following, (0, 1)))(*inputs), -1)
+
+
+def _output_slopes(model: GPSSM, _: Draw, inputs: Inputs) -> Float[Array, "N Dy Dx"]:
+    return jax.vmap(jax.jacfwd(lambda x: model.likelihood.moments(x[None])[0][0]))(inputs[0])
+
+
+def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
+    """States and scaled controls as arrays of N rows each; a single state and its control may be one-dimensional."""
+    states, names = np.atleast_2d(np.asarray(x, float)), posterior.raw[0].inputs
+    if states.ndim != 2 or states.shape[1] != posterior.model.state_dim:
+        raise ValueError(f"x must have shape (N, {posterior.model.state_dim}), one state a row; got {np.shape(x)}")
+    if u is None:
+        u = np.zeros((len(states), 0))
+    controls = aligned(np.atleast_2d(u) if np.ndim(x) == 1 else u, names, "u")
+    if len(controls) != len(states):
+        raise ValueError(f"u must have a row for each of the {len(states)} states; got {len(controls)}")
+    return jnp.asarray(states), jnp.asarray(posterior.scaler.scale_inputs(controls))

@@ -1,0 +1,285 @@
+"""A forecast: paths of future outputs in the user's units, and what can be read off them.
+
+The paths are draws from p(y_{T+1:T+H} | data), one function draw a path, so that every figure of a forecast is a
+statistic over paths: nothing is assumed Gaussian.
+
+From a posterior to a forecast: which draws to run, from where, with which controls, and back to the user's units.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.align import aligned, future_inputs
+from gpssm.posterior.draws import merge_chains
+from gpssm.posterior.filtering import noise_scale
+from gpssm.posterior.rollout import (
+    BOUNDS,
+    choose_particles,
+    in_user_units,
+    path_keys,
+    plan,
+    simulate_paths,
+    training_box,
+)
+
+if TYPE_CHECKING:
+    from gpssm.posterior.posterior import Posterior
+
+LEVELS = (0.5, 0.9)
+SOME, MANY = 0.05, 0.5  # shares of paths that left, above which a note says so, and says it louder
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastDiagnostics:
+    """How far a forecast can be trusted, step by step.
+
+    `left_by_step` is the share of the paths that had left the region the model knows by each step (or were not finite,
+    where paths are not replaced), and `novelty` the mean over living paths of B(z)/k(z, z): the share of the prior
+    variance of f that the data leave open, 0 where f is known and 1 far from all data. NaN where no path lives.
+    """
+
+    left_by_step: Float[np.ndarray, " H"]
+    novelty: Float[np.ndarray, " H"]
+    replaced: bool = True  # whether paths that left were continued by others
+
+    @property
+    def share_left(self) -> float:
+        """The share of the paths that left before the end."""
+        return float(self.left_by_step[-1])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """In plain words, what to distrust; empty when there is nothing."""
+        share, steps = self.share_left, len(self.left_by_step)
+        if share > 0 and not self.replaced:
+            return (f"{share:.1%} of the paths overflowed within {steps} steps. Leave bounds at a number.",)
+        if share <= SOME:
+            return ()
+        notes = [
+            f"{share:.0%} of the paths left the region the model knows within {steps} steps. The forecast is that of "
+            "the paths that stayed."
+        ]
+        if share > MANY:
+            notes.append(
+                "Most paths left: do not trust this forecast at long horizons. Shorten the horizon, check that u stays "
+                "in the range it had in training, or fit with mean='linear' or a smaller state_dim."
+            )
+        if share == 1:
+            notes.append(
+                f"No path was left from step {np.argmax(self.left_by_step == 1) + 1} on: there is no forecast from "
+                "there, and the last values are held."
+            )
+        return tuple(notes)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Forecast:
+    """S paths of H steps of the outputs, (S, H, Dy), in the user's units.
+
+        forecast = posterior.forecast(u=future)
+        forecast.mean, forecast.interval(0.9)
+        forecast.plot(actual=test)
+
+    `start` is the row number of the first step, counted from the first row of the series it follows, and `u` (H, Du)
+    are the controls it was made with. `moments` has mean and variance (S, H, Dy) of p(y_t | the path's state), and
+    `moments_ahead` those of p(y_t | its state before), whose mixture over paths is the smoother.
+    """
+
+    paths: Float[np.ndarray, "S H Dy"]
+    outputs: tuple[str, ...]
+    start: int
+    u: Float[np.ndarray, "H Du"]
+    inputs: tuple[str, ...] = ()
+    dt: float | None = None
+    moments: tuple[Float[np.ndarray, "S H Dy"], Float[np.ndarray, "S H Dy"]] | None = None
+    moments_ahead: tuple[Float[np.ndarray, "S H Dy"], Float[np.ndarray, "S H Dy"]] | None = None
+    diagnostics: ForecastDiagnostics | None = None
+
+    @property
+    def horizon(self) -> int:
+        """H, the number of steps."""
+        return self.paths.shape[1]
+
+    @property
+    def steps(self) -> np.ndarray:
+        """The row numbers (H,) of the steps in the series that the forecast follows."""
+        return self.start + np.arange(self.horizon)
+
+    @property
+    def mean(self) -> Float[np.ndarray, "H Dy"]:
+        """The mean over paths."""
+        return np.mean(self.paths, axis=0)
+
+    @property
+    def std(self) -> Float[np.ndarray, "H Dy"]:
+        """The standard deviation over paths."""
+        return np.std(self.paths, axis=0)
+
+    @property
+    def median(self) -> Float[np.ndarray, "H Dy"]:
+        """The median over paths."""
+        return self.quantile(0.5)
+
+    def quantile(self, q: float | Sequence[float]) -> Float[np.ndarray, "*q H Dy"]:
+        """Quantiles over paths: (H, Dy) of one probability, (len(q), H, Dy) of several.
+
+        Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
+        """
+        return np.quantile(self.paths, q, axis=0, method="weibull")
+
+    def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
+        """The central interval that holds the share `level` of the paths at each step: (low, high)."""
+        from gpssm.evaluation.metrics import central_interval
+
+        return central_interval(self.paths, level)
+
+    def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
+        """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`."""
+        import pandas
+
+        limits = sorted({0.5, *(limit for level in levels for limit in ((1 - level) / 2, (1 + level) / 2))})
+        names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
+        values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
+        time = {} if self.dt is None else {"time": self.steps * self.dt}
+        columns = {
+            f"{output} {name}": values[row, :, j]
+            for j, output in enumerate(self.outputs)
+            for row, name in enumerate(names)
+        }
+        return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step"))
+
+    def score(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, Any]:
+        """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened."""
+        from gpssm.evaluation.metrics import score
+
+        actual, mixture = self.rows_of(actual), self.moments_ahead or self.moments
+        return score(self.paths, actual, levels=tuple(levels), moments=self.moments, mixture=mixture)
+
+    def plot(self, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
+        """A fan of intervals around the median, one panel an output; needs matplotlib. Gives back the figure.
+
+        :param actual: what happened, in black: a Series or an array of at least H rows.
+        :param history: what came before, in grey: a Series or an array that ends where the forecast starts; as many
+            of its last rows as are twice the horizon are shown.
+        :param ax: axes to draw into, one an output, of pyplot for instance: without it nothing of pyplot is used.
+        """
+        from gpssm.plots.forecast import plot_fan
+
+        return plot_fan(self, actual, history, levels, ax)
+
+    def rows_of(self, actual: Any) -> Float[np.ndarray, "H Dy"]:
+        """The first H rows of what happened."""
+        values = aligned(actual, self.outputs, "y")
+        if len(values) < self.horizon:
+            raise ValueError(
+                f"the forecast has {self.horizon} steps and needs as many rows of what happened; got {len(values)}. "
+                f"Cut the forecast, forecast[:{len(values)}], or give more rows"
+            )
+        return values[: self.horizon]
+
+    def __getitem__(self, rows: slice) -> "Forecast":
+        if not isinstance(rows, slice):
+            raise TypeError(f"a Forecast takes slices, forecast[a:b]; got {rows!r}. For one step use .paths[:, t]")
+        first, stop, step = rows.indices(self.horizon)
+        if step != 1 or first >= stop:
+            raise ValueError(f"a slice of the {self.horizon} steps must hold some and skip none; got {rows}")
+        kept = slice(first, stop)
+        shown = self.diagnostics
+        return replace(
+            self,
+            paths=self.paths[:, kept],
+            start=self.start + first,
+            u=self.u[kept],
+            moments=self.moments and (self.moments[0][:, kept], self.moments[1][:, kept]),
+            moments_ahead=self.moments_ahead and (self.moments_ahead[0][:, kept], self.moments_ahead[1][:, kept]),
+            diagnostics=shown and replace(shown, left_by_step=shown.left_by_step[kept], novelty=shown.novelty[kept]),
+        )
+
+    def __repr__(self) -> str:
+        return f"Forecast({self.horizon} steps from row {self.start}, {len(self.paths)} paths, outputs={self.outputs})"
+
+    def __str__(self) -> str:
+        notes = self.diagnostics.notes if self.diagnostics else ()
+        table = self.to_dataframe((0.9,)).to_string(max_rows=12, float_format="{:.4g}".format)
+        return "\n".join([repr(self), table, *(f"note: {note}" for note in notes)])
+
+
+BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
+
+
+@in_double_precision
+def forecast(
+    posterior: "Posterior",
+    horizon: int | None = None,
+    u: Any = None,
+    *,
+    num_paths: int = 1000,
+    seed: int = 0,
+    noise: bool = True,
+    index: int = -1,
+    bounds: float | None = BOUNDS,
+) -> Forecast:
+    """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
+    series = posterior.training_series(index)
+    if num_paths < 1 or (bounds is not None and not bounds > 0):
+        raise ValueError(f"num_paths must be 1 or more, and bounds positive or None; got {num_paths} and {bounds}")
+    controls = future_inputs(u, series.inputs, horizon)
+    draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
+    keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
+    _, weights, leaves = jax.tree.map(lambda leaf: jnp.asarray(merge_chains(leaf)[draws]), posterior.draws)
+    surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
+    scale = noise_scale(jnp.asarray(surprise))
+    found = simulate_paths(
+        posterior.model,
+        weights,
+        leaves,
+        scale,
+        start_states(posterior, index, draws, keys, scale),
+        jnp.asarray(
+            np.pad(posterior.scaler.scale_inputs(controls), ((0, -len(controls) % BLOCK), (0, 0)), mode="edge")
+        ),
+        keys,
+        jnp.asarray(slots),
+        None if bounds is None else training_box(posterior, draws, bounds),
+        noise,
+    )
+    found = jax.tree.map(lambda part: part[: len(controls)], found)
+    paths, moments, ahead = in_user_units(
+        posterior.scaler, jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), found.emission)
+    )
+    diagnostics = ForecastDiagnostics(np.asarray(found.left), np.asarray(found.novelty), bounds is not None)
+    if diagnostics.share_left > MANY:
+        warnings.warn(" ".join(diagnostics.notes), stacklevel=4)
+    return Forecast(
+        paths=paths,
+        outputs=series.outputs,
+        start=len(series) if posterior.current is None else posterior.current.rows,
+        u=controls,
+        inputs=series.inputs,
+        dt=series.dt,
+        moments=moments,
+        moments_ahead=ahead,
+        diagnostics=diagnostics,
+    )
+
+
+def start_states(
+    posterior: "Posterior", index: int, draws: Int[np.ndarray, " S"], keys: PRNGKeyArray, scale: Float[Array, " S"]
+) -> Float[Array, "S P Dx"]:
+    """Where the paths with these keys (S, P) start: a particle of their draw's cloud, chosen by weight.
+
+    A Gaussian cloud's variances are scaled. Without a cloud it is the draw's last state of training series `index`.
+    """
+    if posterior.current is None:
+        last = merge_chains(posterior.draws.states[index])[draws, -1]
+        return jnp.repeat(jnp.asarray(last)[:, None], keys.shape[1], axis=1)
+    particles, log_weights = (jnp.asarray(merge_chains(part)[draws]) for part in posterior.current[:2])
+    return choose_particles(keys, particles, log_weights, scale, posterior.current.gaussian)

@@ -1,0 +1,232 @@
+"""What a fit gives back: draws from the posterior, and the verbs of what can be done with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.scaler import Scaler
+from gpssm.data.series import Series
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw, Info
+from gpssm.posterior import arviz, conditioning, explore, storage
+from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.draws import CurrentState, Seconds
+from gpssm.posterior.explore import Linearisation, Smoothed, TransitionEstimate
+from gpssm.posterior.forecast import forecast
+from gpssm.posterior.rollout import BOUNDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    from gpssm.evaluation.summary import Summary
+    from gpssm.posterior.forecast import Forecast
+
+ALIKE = 20  # draws that are enough where they differ in their states alone
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Posterior:
+    """Draws from the posterior of a model. Every leaf of `draws` and `info` has leading axes (chain, draw).
+
+    `draws.states` has one array (chain, draw, T+1, Dx) a series, in scaled units; `draws.weights` is
+    (chain, draw, Dx, M); `draws.leaves` holds the parameters that are not fixed, by name. `model` has the values the
+    fit started from, and `model_at` those of a draw. `series` are the training data scaled, `raw` as they were given.
+    `warmup` is the `Info` of the warm-up's iterations. `notes` says what went wrong, if anything did. `current` is
+    where the state is now, None for the end of the training series, where each draw has a last state of its own.
+    """
+
+    model: GPSSM
+    draws: Draw
+    info: Info
+    warmup: Info
+    series: tuple[Series, ...]
+    raw: tuple[Series, ...]
+    scaler: Scaler
+    config: dict[str, Any]
+    seconds: Seconds
+    seed: int
+    notes: tuple[str, ...] = ()
+    current: CurrentState | None = None
+
+    condition = conditioning.condition
+    condition_at = conditioning.condition_at
+    predict = conditioning.predict
+    simulate = conditioning.simulate
+
+    def __repr__(self) -> str:
+        notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
+        return f"Posterior({self.config['method']}, {self.num_chains} chains of {self.num_draws} draws{notes})"
+
+    @property
+    def num_chains(self) -> int:
+        """Number of chains."""
+        return self.draws.weights.shape[0]
+
+    @property
+    def num_draws(self) -> int:
+        """Number of draws kept in each chain."""
+        return self.draws.weights.shape[1]
+
+    @property
+    def num_gradients(self) -> float:
+        """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
+        shared = self.config.get("fit", {}).get("num_shared", 0)
+        apart = np.sum(self.info.gradients) + np.sum(self.warmup.gradients[:, shared:])
+        return float(apart + np.sum(self.warmup.gradients[0, :shared]))
+
+    @in_double_precision
+    def model_at(self, chain: int, draw: int) -> GPSSM:
+        """The model with the parameters of one draw."""
+        return self.model.with_leaves({name: leaf[chain, draw] for name, leaf in self.draws.leaves.items()})
+
+    def training_series(self, index: int) -> Series:
+        """Training series `index`, in the user's units."""
+        if not -len(self.raw) <= index < len(self.raw):
+            raise IndexError(f"the posterior has {len(self.raw)} training series, counted from 0; got index {index}")
+        return self.raw[index]
+
+    def chain(self, number: int) -> Self:
+        """The draws of one chain alone, from the end of the training series.
+
+        Chains may settle in different coordinates of the states, so that averages over them can be of nothing.
+        """
+        if not 0 <= number < self.num_chains:
+            raise IndexError(f"the posterior has {self.num_chains} chains, counted from 0; got chain {number}")
+        draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
+        return replace(self, draws=draws, info=info, current=None)
+
+    def thinned(self, most: int) -> Self:
+        """The posterior with at most `most` draws, or one a chain, evenly spaced along each.
+
+        Where all draws have one function and one set of parameters, as those of the linear baselines, few are kept: a
+        filter finds their states again.
+        """
+        leaves = [self.draws.weights, *self.draws.leaves.values()]
+        alike = all(not np.ptp(np.asarray(leaf), axis=(0, 1)).any() for leaf in leaves)
+        every = -(-self.num_chains * self.num_draws // max(min(most, ALIKE) if alike else most, 1))
+        draws, info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, ::every], (self.draws, self.info))
+        current = self.current
+        if current is not None:
+            arrays = {name: getattr(current, name)[:, ::every] for name in ("particles", "log_weights", "surprise")}
+            current = current._replace(**arrays)
+        return replace(self, draws=draws, info=info, current=current)
+
+    def forecast(
+        self,
+        horizon: int | None = None,
+        u: Any = None,
+        *,
+        num_paths: int = 1000,
+        seed: int = 0,
+        noise: bool = True,
+        index: int = -1,
+        bounds: float | None = BOUNDS,
+    ) -> "Forecast":
+        """Paths of the outputs after the end of the data, each under the function and parameters of one draw.
+
+            forecast = posterior.forecast(u=future_inputs)
+
+        :param horizon: number of steps; without it, as many as `u` has rows, or 30 where there are no controls.
+        :param u: controls in the user's units, a row a step: an array, a DataFrame (columns by name) or a Series.
+        :param num_paths: spread evenly over the draws of all chains.
+        :param noise: whether paths have observation noise; without it they are E[y_t | x_{t+1}].
+        :param index: the training series that the forecast follows; of no effect after `condition`.
+        :param bounds: a path that leaves the box around its draw's training states, this many times as wide as their
+            range, is continued by one that stayed; None for no box. See `forecast.diagnostics`.
+        """
+        return forecast(self, horizon, u, num_paths=num_paths, seed=seed, noise=noise, index=index, bounds=bounds)
+
+    def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
+        """States and outputs along training series `index`, with missing outputs filled in.
+
+        Outputs are E[y_t | x_{t+1}] of each draw; with `noise`, drawn from p(y_t | x_{t+1}).
+        """
+        return explore.smooth(self, index, noise, seed)
+
+    def outputs(self, index: int = 0) -> Float[np.ndarray, "chain draw T Dy"]:
+        """E[y_t | x_{t+1}] of each draw along series `index`, in the user's units."""
+        return explore.outputs_of(self, index)
+
+    def function(
+        self, x: Float[ArrayLike, "N Dx"], u: Float[ArrayLike, "N Du"]
+    ) -> Float[np.ndarray, "chain draw N Dx"]:
+        """E[f(z) | v] = m(z) + A(z) v of each draw at the inputs z = [x; u], in scaled units."""
+        return explore.function_values(self, x, u)
+
+    def transition(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> TransitionEstimate:
+        """f(x, u) with its standard deviation, without process noise, and how new the inputs are to the model.
+
+        :param x: states (N, Dx) in the coordinates of `draws.states`.
+        :param u: controls (N, Du) in the user's units.
+        """
+        return explore.transition(self, x, u)
+
+    def linearise(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> Linearisation:
+        """∂f/∂x, ∂f/∂u and ∂E[y]/∂x with standard deviations over draws; x and u as in `transition`."""
+        return explore.linearise(self, x, u)
+
+    def diagnostics(self) -> Diagnostics:
+        """R-hat and effective sample sizes of parameters, f, states and outputs, and the sampler's own figures.
+
+        f is taken at inputs the training series passed through, the forecast holds the last controls for 30 steps.
+        States are identified only up to a change of coordinates, so they are judged within each chain.
+        """
+        return diagnose(self)
+
+    def update(self, series: Any, **options: Any) -> "Posterior":
+        """Learn from new rows too: sample again from where the draws were; see `gpssm.fitting.update.update`."""
+        from gpssm.fitting.update import update
+
+        return update(self, series, **options)
+
+    def summary(self) -> "Summary":
+        """One page: what was fitted, how well it sampled, how noisy, predictable and nonlinear it is, what to distrust.
+
+        `print` it, or take `to_dict`. Errors are in sample, along the longest training series, from a few draws.
+        """
+        from gpssm.evaluation.summary import summarise
+
+        return summarise(self)
+
+    def plot(self, index: int = 0) -> "Figure":
+        """The outputs of training series `index` as the model sees them, with the data; more are in `gpssm.plots`."""
+        from gpssm.plots.smoothed import plot_smoothed
+
+        return plot_smoothed(self, index)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Save everything in a netCDF file, to the last bit, for `gpssm.load`.
+
+        A user's own functions (a mean, a likelihood, a link) are saved by name only: `load` is given them again.
+        """
+        storage.write(self, path, overwrite)
+
+    def to_arviz(self, *, seed: int = 0) -> "xr.DataTree":
+        """The posterior for ArviZ: parameters, sampler's figures, predictive draws, data, log likelihood.
+
+        `arviz_stats.loo(tree)` compares models by it. See `gpssm.posterior.arviz.to_arviz` for names and units.
+        """
+        return arviz.to_arviz(self, seed)
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A table of the parameters that vary: one row a draw, one column an entry, indexed by (chain, draw)."""
+        return arviz.to_dataframe(self)
+
+
+@in_double_precision
+def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
+    """The posterior that `Posterior.save` wrote.
+
+        posterior = gpssm.load("run.nc", parts={"mean.function": drag})
+
+    :param parts: the user's own functions in the model by dotted name; where one is missing the error names it.
+    """
+    return Posterior(**storage.read(path, parts))

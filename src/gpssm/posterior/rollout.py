@@ -1,0 +1,327 @@
+"""The models of many draws at once, with all factorisations done: what forecasts and filters move states with.
+
+    x' | x, v_s ~ N(m_s(z) + A_s(z) v_s, B_s(z) + Q_s),   z = [x; u],   s = 1..S
+
+is the law of the next state under draw s. Factorising (L⁻¹ of the inducing points' covariance, say) happens once a draw
+and one draw after the other, and once in all where the draws share kernel, basis and mean. Moving the states then is
+matrix products only, for all draws in parallel.
+
+Paths into the future: free runs of every draw's own function, all in parallel.
+
+    x_{t+1} ~ N(m(z_t) + A(z_t) v, B(z_t) + Q),   y_t ~ p(y | x_{t+1})
+
+Weights v and parameters are those of one draw all along a path; B and Q are drawn afresh at each step. Each path has
+random numbers of its own, from the seed, the draw, the path's number within the draw and the step: a longer forecast
+starts with the shorter one.
+
+**Paths that leave.** A Gaussian process says nothing about f far from all data, and some draws of it are unstable
+there: a few paths that run away would make the mean and variance of a forecast meaningless. The region that a draw
+knows is a box around its own training states, `bounds` times as wide as they range in each coordinate. A path that
+leaves it is stopped, and the forecast at step t is the law of y_t given that the path has stayed until t: a stopped
+path goes on as a copy of another that still lives, chosen at random, and of the next when that one stops too. This is
+a posterior whose prior gives no weight to functions that run away, judged step by step: what is said of step t does not
+change with the horizon. The share that left is reported with the forecast.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+
+from gpssm.data.scaler import Scaler
+from gpssm.model.likelihoods import Gaussian, GaussianNoise, Likelihood
+from gpssm.model.model import GPSSM, Step
+from gpssm.posterior.draws import merge_chains
+
+if TYPE_CHECKING:
+    from gpssm.posterior.posterior import Posterior
+
+_PARTS_OF_TRANSITION = ("kernel.", "basis.", "mean.")
+
+
+class Moments(NamedTuple):
+    """The next states' mean and variance, and the share of the prior variance of f that the weights leave open."""
+
+    mean: Float[Array, "S P Dx"]
+    variance: Float[Array, "S P Dx"]
+    novelty: Float[Array, "S P"]
+
+
+class Ensemble(eqx.Module):
+    """S draws ready to move P states each. Make one with `assemble`."""
+
+    transition: Callable[[Float[Array, "1 Dx"], Float[Array, "1 Du"]], tuple[Step, Float[Array, "Dx 1"]]]
+    weights: Float[Array, "S Dx M"]
+    process_variance: Float[Array, "S Dx"]
+    likelihood: Likelihood  # with a leading axis S on every array
+    shared: bool = eqx.field(static=True)  # whether all draws have one transition, without that axis
+
+    def scaled(self, scale: Float[Array, " S"]) -> Self:
+        """The draws with all noise variances, Q and a Gaussian R, times a number each."""
+        likelihood = self.likelihood
+        if isinstance(likelihood, GaussianNoise):
+            louder = likelihood.log_std + 0.5 * jnp.log(scale)[:, None]
+            likelihood = dataclasses.replace(likelihood, log_std=louder)
+        return dataclasses.replace(self, process_variance=self.process_variance * scale[:, None], likelihood=likelihood)
+
+    def moments(self, x: Float[Array, "S P Dx"], u: Float[Array, "S P Du"]) -> Moments:
+        """m + A v, B + Q, and the mean over d of B_d / k_d(z, z)."""
+
+        def one(transition: Callable[..., Any], weights: Array, noise: Array, x: Array, u: Array) -> Moments:
+            step, prior = transition(x[None], u[None])
+            residual = jnp.maximum(step.residual[:, 0], 0.0)
+            novelty = jnp.mean(residual / jnp.maximum(prior[:, 0], jnp.finfo(prior.dtype).tiny))
+            return Moments(step.given(weights)[0], residual + noise, novelty)
+
+        each = eqx.filter_vmap(one, in_axes=(None, None, None, 0, 0))
+        every = eqx.filter_vmap(each, in_axes=(None if self.shared else eqx.if_array(0), 0, 0, 0, 0))
+        return every(self.transition, self.weights, self.process_variance, x, u)
+
+
+def assemble(model: GPSSM, weights: Float[Array, "S Dx M"], leaves: dict[str, Array], input_dim: int) -> Ensemble:
+    """The ensemble of S draws, given by their weights and their leaves, each with a leading axis S."""
+    shared = not any(name.startswith(_PARTS_OF_TRANSITION) for name in leaves)
+    x, u = (jnp.zeros((1, width), model.log_process_std.dtype) for width in (model.state_dim, input_dim))
+    fixed: list[Any] = []
+
+    def transition(current: GPSSM) -> Any:
+        move = current.transition()
+
+        def step(x: Float[Array, "1 Dx"], u: Float[Array, "1 Du"]) -> tuple[Step, Float[Array, "Dx 1"]]:
+            return move(x, u), current.kernel.diagonal(jnp.concatenate([x, u], -1))
+
+        # What has been factorised becomes data of the function, so that it can be stacked over the draws.
+        return eqx.filter_closure_convert(step, x, u)
+
+    def arrays(values: dict[str, Array]) -> Any:
+        changing, rest = eqx.partition(transition(model.with_leaves(values)), eqx.is_array)
+        fixed.append(rest)
+        return changing
+
+    def noises(values: dict[str, Array]) -> tuple[Array, Likelihood]:
+        current = model.with_leaves(values)
+        return current.process_variance, current.likelihood
+
+    stacked = transition(model) if shared else eqx.combine(jax.lax.map(arrays, leaves), fixed[-1])
+    number = weights.shape[0]
+    variance, likelihood = eqx.filter_vmap(noises, axis_size=number)(leaves)
+    return Ensemble(stacked, weights, variance, likelihood, shared)
+
+
+BOUNDS = 3.0
+START = 2**32 - 1  # in place of a step's number, for where a path starts
+NOISES = 3.0  # process noises that a coordinate's training states are taken to range over, to each side, at least
+
+
+Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]
+
+
+class Plan(NamedTuple):
+    """S draws to run, P = `each` paths of each of them, and which of these S·P paths are those asked for."""
+
+    draws: Int[np.ndarray, " S"]
+    each: int
+    slots: Int[np.ndarray, " N"]
+
+
+class Emission(NamedTuple):
+    """Outputs, the mean and variance of the law they were drawn from, and of their law given the state before.
+
+    The last two make a smoother mixture over paths. They are known where the emission is linear and Gaussian, and
+    elsewhere the first two over again.
+    """
+
+    y: Float[Array, "*shape Dy"]
+    mean: Float[Array, "*shape Dy"]
+    variance: Float[Array, "*shape Dy"]
+    mean_ahead: Float[Array, "*shape Dy"]
+    variance_ahead: Float[Array, "*shape Dy"]
+
+
+class Paths(NamedTuple):
+    """N paths of H steps, the share that had left by each step, and the novelty of where the living were."""
+
+    emission: Emission  # arrays (H, N, Dy)
+    left: Float[Array, " H"]
+    novelty: Float[Array, " H"]
+
+
+class Box(NamedTuple):
+    """The middle of each draw's training states and half their range, and how many times as wide a path may roam."""
+
+    middle: Float[Array, "S Dx"]
+    half_range: Float[Array, "S Dx"]
+    bounds: Float[Array, ""]
+
+    def away(self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Float[Array, "S P"]:
+        """How far out states are, in half-ranges of the coordinate in which they are furthest."""
+        known = jnp.maximum(self.half_range, NOISES * jnp.sqrt(process_variance))[:, None]
+        return jnp.max(jnp.abs(x - self.middle[:, None]) / known, -1)
+
+    def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
+        """A box as many times as wide as where paths start is out of the training data, if most start out of them.
+
+        Where most draws agree on it, new data have led the system there; where a few do, these have lost it.
+        """
+        return self._replace(bounds=self.bounds * jnp.maximum(jnp.nanmedian(self.away(start, process_variance)), 1.0))
+
+
+def plan(num_draws: int, num_paths: int) -> Plan:
+    """Spread paths evenly over the draws: path i goes to draw ⌊i · draws / paths⌋, so their numbers differ by one."""
+    chosen = np.arange(num_paths) * num_draws // num_paths
+    draws, first, place, counts = np.unique(chosen, return_index=True, return_inverse=True, return_counts=True)
+    each = int(counts.max())
+    return Plan(draws, each, place * each + np.arange(num_paths) - first[place])
+
+
+def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRNGKeyArray:
+    """One key a path, (S, P), from the draw's number and the path's within the draw."""
+    fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+    return fold(jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(draws)), jnp.arange(each))
+
+
+def draw_states(keys: PRNGKeyArray, cloud: Float[Array, "S N Dx"], scale: Float[Array, " S"]) -> Float[Array, "S P Dx"]:
+    """x ~ N(m, s P) for each key (S, P): m + √s Σ_i ε_i (p_i − m) / √N has the points' covariance, scaled."""
+    mean = jnp.mean(cloud, 1, keepdims=True)
+    gaps = jnp.sqrt(scale / cloud.shape[1])[:, None, None] * (cloud - mean)
+    normal = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, cloud.shape[1:2], cloud.dtype)))(keys)
+    return mean + jnp.matmul(normal, gaps)
+
+
+def choose_particles(
+    keys: PRNGKeyArray,
+    particles: Float[Array, "S N Dx"],
+    log_weights: Float[Array, "S N"],
+    scale: Float[Array, " S"],
+    gaussian: bool,
+) -> Float[Array, "S P Dx"]:
+    """A particle for each path with a key (S, P), by weight; a state from the cloud's Gaussian if it is one."""
+    if gaussian:
+        return draw_states(jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles, scale)
+
+    def choose(key: PRNGKeyArray, particles: Float[Array, "N Dx"], weights: Float[Array, " N"]) -> Float[Array, " Dx"]:
+        return particles[jax.random.categorical(jax.random.fold_in(key, START), weights)]
+
+    return jax.vmap(jax.vmap(choose, (0, None, None)))(keys, particles, log_weights)
+
+
+def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: float) -> Box:
+    """The box around each draw's training states, over all its series."""
+    states = [merge_chains(path)[draws] for path in posterior.draws.states]
+    low = np.min([path.min(1) for path in states], axis=0)
+    high = np.max([path.max(1) for path in states], axis=0)
+    return Box(jnp.asarray((low + high) / 2), jnp.asarray((high - low) / 2), jnp.asarray(bounds, low.dtype))
+
+
+def emissions(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "S N Dx"], noise: bool) -> Emission:
+    """y ~ p(y | x), or the mean, under each draw's likelihood (arrays with a leading axis S), one key a state."""
+
+    def one(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Emission:
+        mean, variance = likelihood.moments(x)
+        y = jax.vmap(lambda key, x: likelihood.sample(key, x[None])[0])(keys, x) if noise else mean
+        return Emission(y, mean, variance, mean, variance)
+
+    return eqx.filter_vmap(one)(likelihood, keys, x)
+
+
+def look_ahead(likelihood: Likelihood, emission: Emission, now: Moments) -> Emission:
+    """With the moments of y given the state before, C E[x'] + d and C Var[x'] Cᵀ + R, for a Gaussian emission."""
+    if not isinstance(likelihood, Gaussian):
+        return emission
+
+    def one(likelihood: Gaussian, now: Moments) -> tuple[Float[Array, "P Dy"], Float[Array, "P Dy"]]:
+        mean, noise = likelihood.moments(now.mean)
+        return mean, jnp.matmul(now.variance, jnp.square(likelihood.C).T) + noise
+
+    mean, variance = eqx.filter_vmap(one)(likelihood, now)
+    return emission._replace(mean_ahead=mean, variance_ahead=variance)
+
+
+def stand_in(source: Int[Array, " N"], alive: Bool[Array, " N"], lots: Float[Array, " N"]) -> Int[Array, " N"]:
+    """Whom each path copies: itself while it lives, else the path it copied before, else a living one by its lot.
+
+    Lots are uniform on [0, 1). Where no path lives the result has no meaning.
+    """
+    living = jnp.cumsum(alive)
+    chosen = jnp.searchsorted(living, jnp.floor(lots * living[-1]).astype(living.dtype) + 1)
+    return jnp.where(alive, jnp.arange(alive.shape[0]), jnp.where(alive[source], source, chosen))
+
+
+@eqx.filter_jit
+def simulate_paths(
+    model: GPSSM,
+    weights: Float[Array, "S Dx M"],
+    leaves: dict[str, Array],
+    scale: Float[Array, " S"],
+    start: Float[Array, "S P Dx"],
+    u: Float[Array, "H Du"],
+    keys: PRNGKeyArray,
+    slots: Int[Array, " N"],
+    box: Box | None,
+    noise: bool,
+) -> Paths:
+    """`run_paths` of the ensemble of these draws with their noises scaled, compiled."""
+    ensemble = assemble(model, weights, leaves, u.shape[1]).scaled(scale)
+    return run_paths(ensemble, start, u, keys, slots, box, noise)
+
+
+def run_paths(
+    ensemble: Ensemble,
+    start: Float[Array, "S P Dx"],
+    u: Float[Array, "H Du"],
+    keys: PRNGKeyArray,
+    slots: Int[Array, " N"],
+    box: Box | None,
+    noise: bool,
+) -> Paths:
+    """Run P paths of each of S draws for H steps and show those in `slots`, with stand-ins for those that left.
+
+    Without a box no path is stopped, and `left` is the share that is not finite.
+    """
+
+    def shown(values: Shaped[Array, "S P ..."]) -> Shaped[Array, "N ..."]:
+        return values.reshape(-1, *values.shape[2:])[slots]
+
+    box = None if box is None else box.grown(start, ensemble.process_variance)
+
+    def stayed(x: Float[Array, "S P Dx"]) -> Bool[Array, "S P"]:
+        finite = jnp.isfinite(x).all(-1)
+        return finite if box is None else finite & (box.away(x, ensemble.process_variance) <= box.bounds)
+
+    def advance(carry: Any, inputs: tuple[Array, Array]) -> tuple[Any, tuple[Emission, Array, Array]]:
+        x, alive, source, held = carry
+        step, control = inputs
+        draw_keys = jax.vmap(jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, step), 3)))(keys)
+        now = ensemble.moments(x, jnp.broadcast_to(control, (*x.shape[:2], *control.shape)))
+        drawn = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, x.shape[2:], x.dtype)))(draw_keys[..., 0])
+        following = now.mean + jnp.sqrt(now.variance) * drawn
+        stays = alive & stayed(following)
+        novelty = jnp.sum(jnp.where(shown(alive), shown(now.novelty), 0.0)) / jnp.sum(shown(alive))
+        if box is not None:
+            following = jnp.where(stays[..., None], following, x)
+        emitted = emissions(ensemble.likelihood, draw_keys[..., 1], following, noise)
+        emitted = jax.tree.map(shown, look_ahead(ensemble.likelihood, emitted, now))
+        if box is not None:
+            lots = jax.vmap(jax.vmap(jax.random.uniform))(draw_keys[..., 2])
+            source = stand_in(source, shown(stays), shown(lots))
+            emitted = jax.tree.map(lambda new, old: jnp.where(shown(stays).any(), new[source], old), emitted, held)
+        return (following, stays, source, emitted), (emitted, jnp.mean(~shown(stays), dtype=x.dtype), novelty)
+
+    held = jax.tree.map(shown, emissions(ensemble.likelihood, keys, start, False))
+    carry = (start, stayed(start), jnp.arange(slots.shape[0]), held)
+    return Paths(*jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1])
+
+
+def in_user_units(scaler: Scaler, emission: Emission) -> tuple[np.ndarray, Pair, Pair]:
+    """The outputs (S, T, Dy), their mean and variance, and those given the state before, in the user's units."""
+
+    def pair(mean: Array, variance: Array) -> Pair:
+        return scaler.unscale_mean(mean), scaler.unscale_variance(variance)
+
+    y, mean, variance, mean_ahead, variance_ahead = emission
+    return scaler.unscale_paths(y), pair(mean, variance), pair(mean_ahead, variance_ahead)

@@ -1,0 +1,1 @@
+"""Where a sampler begins: linear fits, and the model built from one."""

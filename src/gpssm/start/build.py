@@ -1,0 +1,202 @@
+"""A model from data: parts chosen by name or given, started from a linear fit."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.series import Series, as_list, check_trainable
+from gpssm.model.bases import Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
+from gpssm.model.kernels import Kernel, make_kernel
+from gpssm.model.likelihoods import Likelihood, LinkedGaussian, make_likelihood
+from gpssm.model.means import Function, Identity, LinearMap, Mean, Zero
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Data
+from gpssm.start.linear_fit import fit_linear, inducing_locations
+from gpssm.start.linear_ssm import LinearSSM, smooth
+from gpssm.start.output_error import fit_output_error
+
+# The kernel at the start, for states and controls of unit scale. Its variance follows the process noise of the linear
+# fit: the density pays for B/2Q at every step, so a large variance beside a small Q starts far from anywhere likely.
+NOISE_RATIO, MOST_VARIANCE, LENGTHSCALE = 10.0, 0.1, 2.0
+LINEAR_SCALE = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
+BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
+
+
+Part = TypeVar("Part")
+
+
+class Parts(NamedTuple):
+    """What a model is to be made of: the arguments of `build_model`."""
+
+    state_dim: int = 4
+    num_inducing: int = 50
+    kernel: str | Kernel = "se"
+    mean: str | Mean | Callable[[Array, Array], Array] = "linear"
+    likelihood: str | Likelihood = "gaussian"
+    basis: str | Basis = "inducing"
+
+
+class LinearStart(NamedTuple):
+    """What a linear fit offers to start from: its parameters, and the smoothed states of each series."""
+
+    linear: LinearSSM
+    states: list[Float[np.ndarray, "_ Dx"]]
+    z: Float[np.ndarray, "N Dz"]  # [x_t; u_t] over all transitions
+
+    @property
+    def state_dim(self) -> int:
+        """Dx."""
+        return self.linear.offset.shape[0]
+
+
+@in_double_precision
+def linear_start(series: Data, state_dim: int, likelihood: str | Likelihood = "gaussian") -> LinearStart:
+    """Fit a linear model to the outputs, on the scale of the likelihood's linear predictor, and smooth.
+
+    Where a link has lost what the predictor was, as y = |η| has, linear dynamics are fitted to its free run instead,
+    if there are controls to drive it.
+    """
+    experiments = as_list(series)
+    check_trainable(series)
+    width = experiments[0].output_dim
+    chosen = make_likelihood(likelihood, jnp.zeros((width, state_dim)), jnp.zeros(width), jnp.ones(width))
+    if isinstance(chosen, LinkedGaussian) and not chosen.link.one_to_one and experiments[0].input_dim > 0:
+        found = fit_output_error(experiments, state_dim, chosen.link.forward, jax.random.key(0))
+        return _start(found.linear, found.states, experiments)
+    pseudo = pseudo_series(experiments, chosen)
+    linear = fit_linear(pseudo, state_dim)
+    return _start(linear, [np.asarray(smooth(linear, one).mean) for one in pseudo], pseudo)
+
+
+def pseudo_series(series: list[Series], likelihood: Likelihood) -> list[Series]:
+    """The series with outputs on the scale of the likelihood's linear predictor."""
+    return [Series(np.asarray(likelihood.pseudo_outputs(jnp.asarray(one.y))), one.u) for one in series]
+
+
+def _start(linear: LinearSSM, states: list[Float[np.ndarray, "_ Dx"]], series: list[Series]) -> LinearStart:
+    z = np.concatenate([np.hstack([path[:-1], one.u]) for path, one in zip(states, series, strict=True)])
+    return LinearStart(linear, states, z)
+
+
+@in_double_precision
+def build_model(
+    series: Data,
+    state_dim: int = 4,
+    num_inducing: int = 50,
+    kernel: str | Kernel = "se",
+    mean: str | Mean | Callable[[Array, Array], Array] = "linear",
+    likelihood: str | Likelihood = "gaussian",
+    basis: str | Basis = "inducing",
+    key: PRNGKeyArray | None = None,
+    start: LinearStart | None = None,
+) -> GPSSM:
+    """A model of one series or several, in their own units: scale them first (`Scaler`).
+
+    A linear-Gaussian model is fitted to the series; it gives the emission, the process noise, the inducing locations
+    and the centre of the linear mean.
+
+    :param kernel: a name from `gpssm.kernels.KERNELS`, names joined by + and *, or a kernel.
+    :param mean: "linear" (a linear map, Gaussian around the fit and marginalised), "linear-fixed" (the fit itself),
+        "identity", "zero", a function (x, u) → x, or a `Mean`.
+    :param likelihood: a name from `gpssm.likelihoods.LIKELIHOODS`, or a likelihood.
+    :param basis: "inducing", "hilbert", "fourier", "linear" (no Gaussian process), or a basis.
+    :param key: for what is drawn at random (cluster starts, Fourier frequencies).
+    :param start: the linear fit to start from, if there is one already.
+    """
+    _check_sizes(state_dim, num_inducing)
+    key = jax.random.key(0) if key is None else key
+    start = linear_start(series, state_dim, likelihood) if start is None else start
+    if start.state_dim != state_dim:
+        raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} asked.")
+    variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
+    kernel = make_kernel(kernel, state_dim, start.z.shape[1], variance, LENGTHSCALE)
+    chosen = _make_basis(basis, kernel, start, num_inducing, key)
+    if mean == "linear" and basis != "linear":
+        chosen = Stacked((chosen, LinearFeatures.build(state_dim, start.z.shape[1], LINEAR_SCALE)))
+    linear = start.linear
+    model = GPSSM.create(
+        kernel,
+        chosen,
+        _make_mean(mean, linear),
+        make_likelihood(likelihood, linear.C, linear.d, linear.noise_std),
+        jnp.sqrt(jnp.diagonal(linear.process_cov)),
+    )
+    _check_shapes(model, as_list(series)[0])
+    return model
+
+
+def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM) -> Mean:
+    if isinstance(spec, Mean):
+        return spec
+    if callable(spec):
+        return Function(spec)
+    fitted = LinearMap(linear.transition, linear.control, linear.offset)
+    known: dict[str, Mean] = {
+        "linear": fitted,
+        "linear-fixed": fitted,
+        "identity": Identity(),
+        "zero": Zero(),
+    }
+    return _look_up("mean", spec, known)
+
+
+def _make_basis(spec: str | Basis, kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
+    return spec if isinstance(spec, Basis) else _look_up("basis", spec, _BASES)(kernel, start, num, key)
+
+
+def _inducing(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
+    states, controls = np.split(start.z, [start.state_dim], axis=1)
+    seed = int(jax.random.bits(key, dtype="uint32"))
+    return InducingPoints(jnp.asarray(inducing_locations(states, controls, num, seed)))
+
+
+def _hilbert(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
+    low, high = start.z.min(0), start.z.max(0)
+    half_width = BOX_MARGIN * np.maximum(0.5 * (high - low), 1.0)
+    return Hilbert.build(jnp.asarray(0.5 * (low + high)), jnp.asarray(half_width), num)
+
+
+def _fourier(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
+    return RandomFourier.build(kernel, num, start.z.shape[1], key)
+
+
+def _linear(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
+    return LinearFeatures.build(start.state_dim, start.z.shape[1], LINEAR_SCALE)
+
+
+_BASES = {"inducing": _inducing, "hilbert": _hilbert, "fourier": _fourier, "linear": _linear}
+
+
+def _look_up(what: str, name: str, known: Mapping[str, Part]) -> Part:
+    if name not in known:
+        raise KeyError(f"Unknown {what} {name!r}. Known: {', '.join(known)}; or pass one of your own.")
+    return known[name]
+
+
+def _check_sizes(state_dim: int, num_inducing: int) -> None:
+    for name, value in (("state_dim", state_dim), ("num_inducing", num_inducing)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+
+
+def _check_shapes(model: GPSSM, series: Series) -> None:
+    """Run the model's shapes through one step, so that parts that do not fit are caught here and named."""
+    x, u = jnp.zeros((1, model.state_dim)), jnp.zeros((1, series.input_dim))
+    try:
+        step = jax.eval_shape(lambda: model.transition()(x, u))
+        entries = jax.eval_shape(lambda: model.likelihood.log_density(x, jnp.zeros((1, series.output_dim))))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The parts of the model do not fit together: {error}. With state_dim={model.state_dim} and "
+            f"{series.input_dim} controls, kernel and basis take inputs of dimension {x.shape[1] + u.shape[1]}."
+        ) from error
+    expected = {"mean": (1, model.state_dim), "gain": (model.state_dim, 1, model.basis.size)}
+    found = {"mean": step.mean.shape, "gain": step.gain.shape, "log density": entries.shape}
+    for name, shape in (expected | {"log density": (1, series.output_dim)}).items():
+        if found[name] != shape:
+            raise ValueError(f"The model's {name} has shape {found[name]} at one state; expected {shape}.")

@@ -1,0 +1,162 @@
+"""Linear dynamics behind an emission that cannot be undone: free-run least squares from many random starts.
+
+    x_{t+1} = A x_t + B u_t,   ŷ_t = g(C x_{t+1} + d)
+
+An emission such as y = |η| has lost the sign that a linear fit of the outputs would need, so no filter can be started
+from it. A free run has no use for the outputs but to be compared with them: Σ|y − ŷ|² is minimised over stable A, from
+many random starts since it has many minima. The controls must tell where the states are.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import scipy.optimize
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.series import Series
+from gpssm.model.likelihoods import observed
+from gpssm.start.linear_ssm import NOISE_FLOOR, LinearSSM
+
+RADIUS = 0.999  # largest modulus of the eigenvalues of A
+NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
+LEARNING_RATE = 0.03
+PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
+
+Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
+
+
+class Modes(NamedTuple):
+    """A linear model in the coordinates of its modes: every stable A with distinct eigenvalues has this form."""
+
+    logit: Float[Array, " K"]  # modulus of a pair of eigenvalues, RADIUS · sigmoid(logit)
+    angle: Float[Array, " K"]
+    real: Float[Array, " 0|1"]  # the odd eigenvalue, RADIUS · tanh(real), if Dx is odd
+    control: Float[Array, "Dx Du"]
+    C: Float[Array, "Dy Dx"]
+    d: Float[Array, " Dy"]
+    start: Float[Array, "num_series Dx"]
+
+    def transition(self) -> Float[Array, "Dx Dx"]:
+        """A, with a rotation and contraction for each pair of eigenvalues."""
+        modulus = RADIUS * jax.nn.sigmoid(self.logit)
+        cosine, sine = modulus * jnp.cos(self.angle), modulus * jnp.sin(self.angle)
+        blocks = [jnp.array([[c, -s], [s, c]]) for c, s in zip(cosine, sine, strict=True)]
+        return jax.scipy.linalg.block_diag(*blocks, *(RADIUS * jnp.tanh(self.real))[:, None, None])
+
+
+class OutputErrorFit(NamedTuple):
+    """The model in coordinates where the states have mean 0 and covariance I, and the states of its free runs."""
+
+    linear: LinearSSM
+    states: list[Float[np.ndarray, "_ Dx"]]
+
+
+@in_double_precision
+def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> OutputErrorFit:
+    """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
+    arrays = [jax.tree.map(jnp.asarray, one) for one in series]
+    scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
+
+    def loss(modes: Modes) -> Float[Array, ""]:
+        errors = []
+        for index, one in enumerate(arrays):
+            y, present = observed(one.y)
+            states = free_run(modes, modes.start[index], one.u)
+            predicted = emission(states[1:] @ modes.C.T + modes.d[None])
+            errors.append(jnp.where(present, (y - predicted) ** 2 / scale[None], 0.0))
+        return jnp.mean(jnp.concatenate(errors))
+
+    starts = jax.vmap(lambda one: _random(one, arrays, state_dim))(jax.random.split(key, NUM_STARTS))
+    found, losses = _descend(loss, starts)
+    best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
+    polished = [_polish(loss, jax.tree.map(lambda leaf, at=at: leaf[at], found)) for at in best]
+    modes = min(polished, key=lambda one: float(loss(one)))
+    states = [np.asarray(free_run(modes, modes.start[index], one.u)) for index, one in enumerate(arrays)]
+    noise = np.sqrt(np.maximum(float(loss(modes)), NOISE_FLOOR**2) * np.asarray(scale))
+    return _normalise(modes, states, noise)
+
+
+def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dx"]:
+    """x_{t+1} = A x_t + B u_t from x₀ = start."""
+    transition, pushes = modes.transition(), u @ modes.control.T
+
+    def move(x: Array, push: Array) -> tuple[Array, Array]:
+        following = transition @ x + push
+        return following, following
+
+    return jnp.concatenate([start[None], jax.lax.scan(move, start, pushes)[1]])
+
+
+def _random(key: PRNGKeyArray, series: list[Series], state_dim: int) -> Modes:
+    """Slow to fast modes, controls and outputs in any direction."""
+    keys, pairs = jax.random.split(key, 6), state_dim // 2
+    controls, width = series[0].u.shape[1], series[0].y.shape[1]
+    return Modes(
+        logit=jax.random.uniform(keys[0], (pairs,), minval=0.5, maxval=4.0),
+        angle=jax.random.uniform(keys[1], (pairs,), minval=0.0, maxval=0.5 * jnp.pi),
+        real=jax.random.uniform(keys[2], (state_dim % 2,), minval=0.5, maxval=2.0),
+        control=0.3 * jax.random.normal(keys[3], (state_dim, controls)),
+        C=0.3 * jax.random.normal(keys[4], (width, state_dim)),
+        d=jax.random.normal(keys[5], (width,)),
+        start=jnp.zeros((len(series), state_dim)),
+    )
+
+
+def _descend(loss: Callable[[Modes], Array], starts: Modes) -> tuple[Modes, np.ndarray]:
+    """Adam from all starts side by side, and the loss at the end of each."""
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, NUM_STEPS))
+    )
+
+    def run(modes: Modes) -> tuple[Modes, Array]:
+        def step(carry: tuple[Modes, optax.OptState], _: None) -> tuple[tuple[Modes, optax.OptState], None]:
+            modes, state = carry
+            updates, state = optimiser.update(jax.grad(loss)(modes), state)
+            return (jax.tree.map(jnp.add, modes, updates), state), None
+
+        (modes, _), _ = jax.lax.scan(step, (modes, optimiser.init(modes)), None, length=NUM_STEPS)
+        return modes, loss(modes)
+
+    found, losses = jax.jit(jax.vmap(run))(starts)
+    return found, np.asarray(losses)
+
+
+def _polish(loss: Callable[[Modes], Array], modes: Modes) -> Modes:
+    """L-BFGS to the bottom of the valley."""
+    flat, unravel = ravel_pytree(modes)
+    both = jax.jit(jax.value_and_grad(lambda vector: loss(unravel(vector))))
+
+    def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = both(vector)
+        return float(value), np.asarray(slope, float)
+
+    options = {"maxiter": NUM_LBFGS}
+    result = scipy.optimize.minimize(evaluate, np.asarray(flat), jac=True, method="L-BFGS-B", options=options)
+    return unravel(jnp.asarray(result.x))
+
+
+def _normalise(modes: Modes, states: list[np.ndarray], noise: np.ndarray) -> OutputErrorFit:
+    """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and covariance I."""
+    everything = np.concatenate(states)
+    mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))
+    variances, vectors = np.linalg.eigh(covariance)
+    spread = np.sqrt(np.maximum(variances, 1e-8 * variances.max()))
+    matrix, inverse = (vectors / spread).T, vectors * spread
+    transition, size = np.asarray(modes.transition()), len(mean)
+    parts = (
+        matrix @ transition @ inverse,
+        matrix @ modes.control,
+        matrix @ (transition @ mean - mean),
+        modes.C @ inverse,
+        modes.d + modes.C @ mean,
+        PROCESS_STD**2 * np.eye(size),
+        noise,
+    )
+    linear = LinearSSM(*(jnp.asarray(part) for part in parts))
+    return OutputErrorFit(linear, [(path - mean) @ matrix.T for path in states])

@@ -1,0 +1,575 @@
+"""The benchmark: what a cell may see, results that survive anything, cells on processes and clusters, reports."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpssm.bench import (
+    PUBLISHED,
+    Cell,
+    cells,
+    load_results,
+    load_selections,
+    run_cell,
+    run_sweep,
+    write_report,
+)
+from gpssm.bench import sweep as sweep_module
+from gpssm.bench import (
+    sweep as workers,
+)
+from gpssm.bench.cells import FILE, append, key
+from gpssm.bench.protocols import FreeRun, Rolling
+from gpssm.bench.published import load_all, load_one
+from gpssm.bench.tables import current, methods_of, number, summarise
+from gpssm.core.runtime import THREADS, num_threads
+from gpssm.data import datasets
+from gpssm.data.series import Series
+from gpssm.evaluation.select import select
+from gpssm.fitting.fit import fit
+from gpssm.methods import ARX
+
+SMALL = {"num_chains": 2, "num_draws": 20}
+TINY = {"state_dim": 1, "num_inducing": 4, "num_chains": 1, "num_warmup": 3, "num_draws": 3}
+
+
+def toy_series(length=120, seed=0):
+    rng = np.random.default_rng(seed)
+    u, y = rng.normal(size=length), np.zeros(length)
+    for t in range(1, length):
+        y[t] = 0.8 * y[t - 1] + u[t] + 0.1 * rng.normal()
+    return Series(y, u)
+
+
+def spoilt(series, first):
+    """The series with other outputs and controls from a row on."""
+    y, u = series.y.copy(), series.u.copy()
+    y[first:], u[first:] = 7 - 3 * y[first:], u[first:] ** 2 + 5
+    return replace(series, y=y, u=u)
+
+
+def sweep(out, methods=("mean", "last"), seeds=2, protocols=("p30", "full", "rolling"), **options):
+    settings = {name: SMALL for name in methods} | options.pop("settings", {})
+    data = options.pop("datasets", {"toy": toy_series(), "other": toy_series(seed=1)})
+    return run_sweep(data, methods, seeds, protocols, out, **({"progress": False} | options), settings=settings)
+
+
+def make_toy(folder, seconds=0.0, deadly=None):
+    """Work that leaves a file for each time it begins, sleeps, and may take its process with it."""
+
+    def work(cell):
+        import os
+        import time
+
+        from gpssm.core.runtime import num_threads
+
+        (folder / f"{cell.method}-{cell.seed}-{os.getpid()}-{time.time_ns()}").touch()
+        time.sleep(seconds)
+        if cell.seed == deadly:
+            os._exit(1)
+        rest = {"status": "ok", "metrics": {"rmse": float(cell.seed)}, "threads": num_threads()}
+        return [cell.identity(name) | rest for name in cell.protocols]
+
+    return work
+
+
+def raw_lines(folder):
+    return (folder / FILE).read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    sweep(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return fit(toy_series()[:60], method="last", progress=False, **SMALL)
+
+
+def test_a_sweep_has_a_complete_result_for_each_cell_and_protocol(swept):
+    results = load_results(swept)
+    cells = {(one["dataset"], one["method"], one["seed"], one["protocol"]) for one in results}
+    assert len(cells) == len(results) == len(raw_lines(swept)) == 2 * 2 * 2 * 3
+    for one in results:
+        assert one["status"] == "ok"
+        assert one["error"] is None
+        assert {"rmse", "mae", "fit", "nlpd", "nmll_paper", "crps", "energy", "coverage_90"} <= set(one["metrics"])
+        assert one["config"]["fit"]["num_draws"] == 20
+        assert one["config"]["fit"]["kernel"] == "se"
+        assert set(one["versions"]) == {"gpssm", "jax", "numpy", "python"}
+        assert one["seconds"]["fit"]["wall"] > one["seconds"]["compile"] > 0
+        assert one["seconds"]["fit"]["cpu"] > 0
+        assert 50 < one["peak_megabytes"] < 1e5
+        assert 0 <= one["share_left"] < 0.5
+    assert len({one["data_hash"] for one in results}) == 2
+
+
+def test_figures_are_those_of_a_forecast_made_by_hand(swept):
+    series = toy_series()
+    posterior = fit(series[:60], method="last", seed=1, progress=False, **SMALL)
+    by_hand = posterior.forecast(30, series.u[60:90], seed=1).score(series.y[60:])
+    found = {one["protocol"]: one for one in load_results(swept) if _is(one, "toy", "last", 1)}
+    assert {name: found["p30"]["metrics"][name] for name in by_hand} == pytest.approx(by_hand)
+    whole = posterior.forecast(60, series.u[60:], seed=1).score(series.y[60:])
+    assert found["full"]["metrics"]["rmse"] == pytest.approx(whole["rmse"])
+    fewer = posterior.thinned(20)
+    windows = [
+        fewer.condition(series[60 : 60 + row], seed=1) if row else fewer.condition_at(series[60:], [0], seed=1)
+        for row in (0, 10, 20, 30)
+    ]
+    windows[0] = next(windows[0])
+    rmse = [
+        one.forecast(30, series.u[60 + row : 90 + row], seed=1).score(series.y[60 + row :])["rmse"]
+        for row, one in zip((0, 10, 20, 30), windows, strict=True)
+    ]
+    assert found["rolling"]["metrics"]["origins"] == 4
+    assert found["rolling"]["metrics"]["rmse"] == pytest.approx(np.mean(rmse))
+    assert found["rolling"]["metrics"]["rmse_sd_over_origins"] == pytest.approx(np.std(rmse))
+
+
+def _is(line, dataset, method, seed):
+    return (line["dataset"], line["method"], line["seed"]) == (dataset, method, seed)
+
+
+@pytest.mark.parametrize("method", ["arx", "lgssm", "last", "mean", pytest.param("ffvd", marks=pytest.mark.slow)])
+def test_no_method_sees_the_test_half(method):
+    settings = TINY if method == "ffvd" else SMALL
+    clean, corrupted, other = (
+        run_cell(Cell("toy", method, 0, series, settings, ("p30",)))[0]
+        for series in (toy_series(), spoilt(toy_series(), 60), spoilt(toy_series(), 59))
+    )
+    assert clean["error"] is None
+    assert clean["draws"] == corrupted["draws"]
+    assert clean["metrics"]["rmse"] != corrupted["metrics"]["rmse"]
+    assert clean["draws"] != other["draws"]
+
+
+def test_a_rolling_forecast_knows_the_rows_before_its_origin_and_no_others(posterior):
+    test, protocol = toy_series()[60:], Rolling(horizon=10, step=10, num_paths=20)
+
+    def paths(series):
+        return {origin: one.paths for origin, one in protocol.forecasts(posterior, series, 0)}
+
+    y = test.y.copy()
+    y[20:] += 3.0
+    clean, later = paths(test), paths(replace(test, y=y))
+    assert list(clean) == [0, 10, 20, 30, 40, 50]
+    for origin in (0, 10, 20):
+        np.testing.assert_array_equal(clean[origin], later[origin])
+    assert np.mean(later[30] - clean[30]) == pytest.approx(3, abs=0.3)
+
+
+def test_protocols_need_rows(posterior):
+    for protocol in (FreeRun(30), Rolling()):
+        with pytest.raises(ValueError, match=r"30 steps needs as many test rows; the test half has 20"):
+            protocol.judge(posterior, toy_series(20), 0)
+
+
+def test_a_sweep_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    monkeypatch.setattr(sweep_module, "run_cell", make_toy(begun))
+    sweep(tmp_path, seeds=1, protocols=("p30",))
+    assert len(list(begun.iterdir())) == 4
+    before = raw_lines(tmp_path)
+    sweep(tmp_path, seeds=1, protocols=("p30",))
+    assert raw_lines(tmp_path) == before
+    sweep(tmp_path, seeds=[0, 1], protocols=("full", "p30"))
+    assert len(list(begun.iterdir())) == 4 + 8
+    assert len(raw_lines(tmp_path)) == len(load_results(tmp_path)) == 2 * 2 * 2 * 2
+    changed = sweep(tmp_path, methods=["mean"], seeds=1, protocols=("p30",), settings={"mean": {"num_draws": 21}})
+    assert len(changed) == 16 + 2
+    shown = [one for one in current(changed) if (one["method"], one["protocol"]) == ("mean", "p30")]
+    assert [one["config"]["fit"]["num_draws"] for one in shown] == [21, 21]
+    assert len(current(changed)) == 16 - 4 + 2
+
+
+def test_a_line_that_broke_off_is_lost_and_nothing_else(tmp_path, monkeypatch):
+    (tmp_path / "begun").mkdir()
+    monkeypatch.setattr(sweep_module, "run_cell", make_toy(tmp_path / "begun"))
+    sweep(tmp_path, seeds=3, protocols=("p30",))
+    whole = (tmp_path / FILE).read_text()
+    for cut in (len(whole) - 1, len(whole) - 40, whole.rstrip().rfind("\n") + 2):
+        (tmp_path / FILE).write_text(whole[:cut])
+        assert len(load_results(tmp_path)) == 11
+        results = sweep(tmp_path, seeds=3, protocols=("p30",))
+        assert len(results) == len(raw_lines(tmp_path)) == 12
+        assert all(json.loads(line) for line in raw_lines(tmp_path))
+    (tmp_path / FILE).write_text(whole.replace("{", "", 1))
+    with pytest.raises(ValueError, match=r"line 1 of .* is not JSON"):
+        load_results(tmp_path)
+
+
+def test_a_failing_cell_is_recorded_and_stops_no_other(tmp_path):
+    settings = {"greedy": {"method": ARX(orders=(40, 40)), **SMALL}}
+    arguments = {"methods": ["greedy", "mean"], "seeds": 1, "protocols": ("p30",), "settings": settings}
+    results = sweep(tmp_path, **arguments)
+    assert [one["status"] for one in results] == ["failed", "ok"] * 2
+    assert "ValueError: A regression on 40 past outputs" in results[0]["error"]
+    assert "regress" in results[0]["traceback"]
+    assert len(sweep(tmp_path, **arguments)) == len(raw_lines(tmp_path)) == 4
+    assert len(sweep(tmp_path, **arguments, retry=True)) == 4
+    assert len(raw_lines(tmp_path)) == 4 + 2
+
+
+def test_a_protocol_that_fails_leaves_the_others(tmp_path):
+    results = sweep(tmp_path, datasets={"short": toy_series(40)}, methods=["mean"], seeds=1)
+    assert {one["protocol"]: one["status"] for one in results} == {"p30": "failed", "full": "ok", "rolling": "failed"}
+
+
+def test_an_ok_result_outlives_a_failure(tmp_path):
+    identity = Cell("toy", "mean", 0, toy_series()).identity("p30")
+    failed, good = identity | {"status": "failed", "error": "?"}, identity | {"status": "ok", "metrics": {"rmse": 1.0}}
+    for lines in ([failed, good], [good, failed]):
+        append(tmp_path / str(lines[0]["status"]), lines)
+        assert [one["status"] for one in load_results(tmp_path / str(lines[0]["status"]))] == ["ok"]
+
+
+@pytest.mark.slow
+def test_processes_find_the_same(swept, tmp_path):
+    found = {key(one): one for one in sweep(tmp_path, datasets={"toy": toy_series()}, seeds=1, jobs=2)}
+    assert len(found) == 6
+    for one in load_results(swept):
+        if one["dataset"] == "toy" and one["seed"] == 0:
+            assert found[key(one)]["metrics"] == pytest.approx(one["metrics"], rel=1e-6)
+
+
+def test_a_process_that_dies_costs_one_cell(tmp_path, monkeypatch):
+    (tmp_path / "begun").mkdir()
+    monkeypatch.setattr(sweep_module, "run_cell", make_toy(tmp_path / "begun", 0.05, deadly=1))
+    results = sweep(tmp_path, methods=["mean"], seeds=4, protocols=("p30",), jobs=2)
+    assert len(results) == len(raw_lines(tmp_path)) == 8
+    assert {one["seed"]: one["status"] for one in results} == {0: "ok", 1: "failed", 2: "ok", 3: "ok"}
+    assert all("died" in one["error"] for one in results if one["seed"] == 1)
+    assert {one["threads"] for one in results if one["status"] == "ok"} == {1}
+    assert THREADS not in os.environ
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A scheduler and two workers, each a process of its own, as a user would start them."""
+    pytest.importorskip("distributed", reason="needs the extra `cluster`: pip install 'gpssm[cluster]'")
+    file = tmp_path / "scheduler.json"
+    options = ["--no-dashboard"], ["--no-dashboard", "--no-nanny", "--nthreads", "1"]
+    commands = [["scheduler", "--port", "0", *options[0]], *[["worker", *options[1]]] * 2]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "dask", *command, "--scheduler-file", str(file)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=tmp_path,
+        )
+        for command in commands
+    ]
+    try:
+        # The file is there before it has been written to.
+        _until(lambda: file.is_file() and file.read_text().rstrip().endswith("}"))
+        yield json.loads(file.read_text())["address"], processes[1:]
+    finally:
+        for process in reversed(processes):
+            process.kill()
+            process.wait()
+
+
+def _until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_cluster_loses_and_doubles_nothing_when_a_worker_is_killed(cluster, tmp_path, monkeypatch):
+    address, processes = cluster
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    monkeypatch.setattr(sweep_module, "run_cell", make_toy(begun, 0.3))
+
+    def killer():
+        pids = {str(process.pid): process for process in processes}
+        _until(lambda: len({path.name.split("-")[2] for path in begun.iterdir()}) == 2)
+        time.sleep(0.1)
+        latest = max(begun.iterdir(), key=lambda path: path.name.rsplit("-", 1)[1])
+        pids[latest.name.split("-")[2]].kill()
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    results = sweep(tmp_path / "out", seeds=5, protocols=("p30", "full"), cluster=address)
+    thread.join()
+    assert sum(process.poll() is None for process in processes) == 1
+    assert len(raw_lines(tmp_path / "out")) == len(results) == 2 * 2 * 5 * 2
+    assert len(list(begun.iterdir())) > 2 * 2 * 5  # the killed one's cell was begun again
+
+
+def test_no_more_jobs_than_memory_holds(monkeypatch):
+    monkeypatch.setattr(workers, "_free_megabytes", lambda: 10_000.0)
+    assert workers.affordable(2, []) == 2
+    assert workers.affordable(32, []) == int(10_000 / workers.JOB_MEGABYTES)
+    assert workers.affordable(32, [200.0, 4900.0]) == 2
+    assert workers.affordable(32, [1e6]) == 1
+    monkeypatch.setattr(workers, "_free_megabytes", lambda: None)
+    assert workers.affordable(32, []) == 32
+
+
+def test_fewer_jobs_than_wanted_are_told_of(tmp_path, monkeypatch, capsys):
+    (tmp_path / "begun").mkdir()
+    monkeypatch.setattr(sweep_module, "run_cell", make_toy(tmp_path / "begun"))
+    monkeypatch.setattr(workers, "_free_megabytes", lambda: 1000.0)
+    sweep(tmp_path, methods=["mean"], seeds=1, protocols=("p30",), jobs=8, progress="plain")
+    assert capsys.readouterr().err.startswith("gpssm: 1 processes in place of 8: memory holds no more")
+
+
+def test_threads_are_the_cores_unless_a_variable_says_how_many(monkeypatch):
+    monkeypatch.delenv(THREADS, raising=False)
+    assert num_threads() == len(os.sched_getaffinity(0))
+    monkeypatch.setenv(THREADS, "3")
+    assert num_threads() == 3
+    monkeypatch.setenv(THREADS, "none")
+    with pytest.raises(ValueError, match="GPSSM_THREADS must be a whole number"):
+        num_threads()
+
+
+AUTOMATIC = {
+    "candidates": [{"method": "mean"}, {"method": "last", "num_chains": 2}],
+    "num_draws": 20,
+    "num_chains": 2,
+    "horizon": 10,
+}
+
+
+def automatic(out, series, **options):
+    arguments = {"datasets": {"toy": series}, "seeds": 1, "protocols": ("p30",), "settings": {"ffvd-auto": AUTOMATIC}}
+    return sweep(out, ["ffvd-auto"], **(arguments | options))
+
+
+@pytest.fixture(scope="module")
+def selected(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("auto")
+    automatic(folder, toy_series())
+    return folder
+
+
+def test_settings_are_selected_inside_the_training_half(selected):
+    found = load_selections(selected)["toy"]
+    by_hand = select(toy_series()[:60], **AUTOMATIC)
+    assert found["best"] == by_hand.best
+    assert [one["scores"]["crps"] for one in found["table"]] == pytest.approx(list(by_hand.table["crps"]))
+    (result,) = load_results(selected)
+    assert (result["method"], result["num_draws"]) == ("ffvd-auto", 20)
+    by_hand = fit(toy_series()[:60], progress=False, **({"num_draws": 20, "num_chains": 2} | by_hand.best))
+    assert result["draws"] == cells.digest(by_hand.draws)
+
+
+def test_selection_sees_no_test_row(selected, tmp_path):
+    clean = load_selections(selected)["toy"]
+    (result,), (other,) = load_results(selected), automatic(tmp_path, spoilt(toy_series(), 60))
+    corrupted = load_selections(tmp_path)["toy"]
+    assert clean | {"seconds": None} == corrupted | {"seconds": None}
+    assert result["draws"] == other["draws"]
+    assert result["metrics"]["rmse"] != other["metrics"]["rmse"]
+    automatic(tmp_path, spoilt(toy_series(), 59))
+    assert load_selections(tmp_path)["toy"]["data_hash"] != clean["data_hash"]
+
+
+def test_a_selection_is_made_once_and_reported(selected, monkeypatch):
+    monkeypatch.setattr(sweep_module, "run_search", None)
+    assert len(automatic(selected, toy_series(), seeds=2)) == 2
+    text = write_report(selected).read_text()
+    rows = text.split("### toy")[1].split("\n")
+    assert rows[4].startswith("| method last, num_chains 2 | **")
+    assert rows[5].startswith("| method mean | ")
+    assert "Settings of ffvd-auto" in (selected / "report.html").read_text()
+
+
+def test_a_selection_that_fails_stops_no_other(tmp_path, monkeypatch, capsys):
+    short, arguments = Series(np.arange(8.0)), {"datasets": {"short": Series(np.arange(8.0)), "toy": toy_series()}}
+    results = automatic(tmp_path, short, **arguments, progress="plain")
+    assert {one["dataset"]: one["status"] for one in results} == {"short": "failed", "toy": "ok"}
+    assert results[0]["error"].startswith("selection failed, ValueError: ")
+    told = capsys.readouterr().err
+    assert "short: selection FAILED, ValueError" in told
+    assert "toy: method last, num_chains 2, the best of 2" in told
+    tried = []
+    monkeypatch.setattr(
+        sweep_module, "run_search", lambda search: tried.append(search.dataset) or [search.record(GIVEN_UP)]
+    )
+    for retry, again in ((False, []), (True, ["short"])):
+        assert len(automatic(tmp_path, short, **arguments, retry=retry)) == 2
+        assert tried == again
+
+
+GIVEN_UP = cells.lost(RuntimeError("killed"))
+
+
+def test_candidates_are_plain_and_settings_known(tmp_path):
+    for match, settings in (
+        ("made of plain values", {"candidates": [{"method": ARX(orders=(1, 1))}]}),
+        ("a sweep sets .*seed", {"seed": 3}),
+        ("are arguments of gpssm.fit; .*depth", {"depth": 3}),
+    ):
+        with pytest.raises(ValueError, match=match):
+            automatic(tmp_path, toy_series(), settings={"ffvd-auto": settings})
+    assert not (tmp_path / "selections.json").exists()
+
+
+def test_progress_tells_cells_failures_and_the_time_left(tmp_path, monkeypatch, capsys):
+    (tmp_path / "begun").mkdir()
+    monkeypatch.setattr(sweep_module, "run_cell", make_toy(tmp_path / "begun"))
+    sweep(tmp_path, methods=["mean"], seeds=2, protocols=("p30",), progress="plain")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1].startswith("gpssm: 2/4 mean on other, seed 0: rmse p30 0  ")
+    assert lines[-1].endswith("0 s left")
+    sweep(tmp_path, methods=["mean"], seeds=3, protocols=("p30",), progress="plain")
+    assert capsys.readouterr().err.startswith("gpssm: 4 cells were there already, 2 to run")
+    sweep(tmp_path, methods=["mean"], seeds=4, protocols=("p30",), progress=True)
+    shown = capsys.readouterr().err
+    assert "mean on toy, seed 3: rmse p30 3" in shown
+    assert "2/2" in shown
+
+
+def test_a_report_has_tables_of_one_protocol_each_and_published_rows_apart(swept):
+    text = write_report(swept).read_text()
+    sections = {part.splitlines()[0].split(":")[0]: part for part in text.split("\n## ")}
+    assert list(sections)[1:] == ["P30", "PFULL", "Rolling-30", "Cost and convergence"]
+    rows = [
+        line.split(" | ") for line in sections["P30"].split("### CRPS")[0].splitlines() if line.startswith("| mean")
+    ]
+    entries = {(one.dataset, one.metric): one for one in summarise(load_results(swept)) if _is_mean_p30(one)}
+    first = entries["toy", "rmse"]
+    column = 1 + sorted({dataset for dataset, _ in entries}).index("toy")
+    assert f"{first.mean:.3g} ± {first.sd:.3g}" in rows[0][column]
+    assert "published" not in text.split("published are copied")[1]
+    with (swept / "summary.csv").open() as file:
+        table = list(csv.DictReader(file))
+    found = [one for one in table if (one["dataset"], one["method"]) == ("toy", "mean")]
+    found = [one for one in found if (one["protocol"], one["metric"]) == ("p30", "rmse")]
+    assert [float(one["mean"]) for one in found] == [first.mean]
+    page = (swept / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 6
+    assert 'src="http' not in page
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (swept / "figures").iterdir())
+    assert len(list((swept / "figures").iterdir())) == 6
+
+
+def test_the_order_of_a_report_is_not_that_in_which_cells_ended():
+    lines = [fake_line(name, 0, 1.0, dataset) for name in ("arx", "own", "ffvd") for dataset in ("furnace", "dryer")]
+    lines.insert(0, fake_line("mean", 0, 1.0, "furnace", "rolling"))
+    for several in (lines, lines[::-1]):
+        order = [one[:3] for one in summarise(several) if one.metric == "rmse"]
+        assert order == [
+            *(("p30", dataset, name) for dataset in ("dryer", "furnace") for name in ("own", "ffvd", "arx")),
+            ("rolling", "furnace", "mean"),
+        ]
+        assert methods_of(summarise(several)) == ["own", "ffvd", "arx", "mean"]
+
+
+def _is_mean_p30(entry):
+    return (entry.method, entry.protocol) == ("mean", "p30")
+
+
+def fake_line(method, seed, rmse, dataset="furnace", protocol="p30", coverage=0.9):
+    identity = Cell(dataset, "mean", seed, toy_series()).identity(protocol) | {"method": method}
+    if rmse is None:
+        return identity | {"status": "failed", "error": "ValueError: <no>", "versions": {"gpssm": "0"}}
+    return identity | {
+        "status": "ok",
+        "metrics": {"rmse": rmse, "nlpd": None, "crps": rmse, "coverage_90": coverage},
+        "share_left": 0.0,
+        "forecast_rhat": None,
+        "seconds": {"fit": {"wall": 2.0, "cpu": 1.0}, "compile": 0.5, "protocol": {"wall": 1.0, "cpu": 1.0}},
+        "peak_megabytes": 100.0,
+        "versions": {"gpssm": "0"},
+    }
+
+
+def test_marks_spreads_failures_and_published_figures(tmp_path):
+    figures = {"a": [0.5, 0.7], "b": [0.4, 0.4], "c": [0.9, None], "d": [None, None]}
+    lines = [fake_line(name, seed, value) for name, values in figures.items() for seed, value in enumerate(values)]
+    lines += [fake_line(name, 0, 1.0, protocol="full", coverage=share) for name, share in {"a": 1.0, "b": 0.85}.items()]
+    append(tmp_path, lines)
+    text = write_report(tmp_path).read_text()
+    p30, full = text.split("## PFULL")
+    table = p30.split("### RMSE")[1].split("###")[0]
+    assert "| a | <u>0.6 ± 0.141</u> |" in table
+    assert "| b | **0.4 ± 0** |" in table
+    assert "| c | 0.9 (1 of 2 failed) |" in table
+    assert "| d | failed |" in table
+    assert "| FFVD-C-M, published (P30 only) | 0.548 ± 0.051 |" in table
+    assert "EnVI" not in p30
+    assert "| EnVI, published (PFULL only) | 1.39 |" in full
+    assert "FFVD-C-M" not in full
+    coverage = full.split("### Coverage")[1].split("###")[0]
+    assert "| a | <u>1</u> |" in coverage
+    assert "| b | **0.85** |" in coverage
+    assert "- d on furnace, seed 1, p30: ValueError: <no>" in full
+    page = (tmp_path / "report.html").read_text()
+    assert "ValueError: &lt;no&gt;" in page
+    assert "<tr class=published><th>FFVD-C-M, published (P30 only)</th><td>0.548 ± 0.051</td></tr>" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.00301, "0.00301"), (-1234.5, "-1234"), (5.09e44, "5.09e+44"), (math.nan, "–")]
+)
+def test_numbers_are_short(value, text):
+    assert number(value) == text
+
+
+def test_memory_is_given_back(monkeypatch):
+    cleared = []
+    monkeypatch.setattr(cells.jax, "clear_caches", lambda: cleared.append(True))
+    for kept, times in ((1e9, 0), (1.0, 1)):
+        monkeypatch.setattr(cells, "KEPT_MEGABYTES", kept)
+        run_cell(Cell("toy", "mean", 0, toy_series(), SMALL, ("p30",)))
+        assert len(cleared) == times
+
+
+def test_published_figures():
+    known = {(one.source, one.protocol, one.metric, one.method, one.dataset): (one.mean, one.sd) for one in PUBLISHED}
+    assert len(known) == len(PUBLISHED) == 8 * 6 + 4 * 6 + 3 * 5
+    best = {
+        name: min(one.mean for one in PUBLISHED if one.dataset == name and one.method.startswith("FFVD") and one.sd)
+        for name in ("actuator", "ballbeam", "drive", "dryer", "flutter", "furnace")
+    }
+    assert list(best.values()) == [0.259, 0.009, 0.342, 0.065, 0.280, 0.548]
+    assert known["FFVD", "p30", "nmll_paper", "VCDT", "furnace"] == (7.49, None)
+    assert known["EnVI", "full", "rmse", "EnVI", "furnace"] == (1.388, None)
+
+
+def test_data_come_by_name():
+    assert load_one("sim:kink:num_steps=50:seed=3") == datasets.simulate("kink", num_steps=50, seed=3).series
+    assert load_one("sim:duffing:noise_std=0.5") != load_one("sim:duffing")
+    assert list(load_all(["sim:kink", "sim:duffing"])) == ["sim:kink", "sim:duffing"]
+    for wrong in ("sim:kink:num_steps", "sim:kink:num_steps=many", "sim:nothing", "nothing"):
+        with pytest.raises(ValueError, match=r"sim:NAME|are numbers|no simulator|no benchmark"):
+            load_one(wrong)
+    with pytest.raises(TypeError, match="list of names"):
+        load_all("furnace")
+
+
+def test_mistakes_are_explained_before_anything_runs(tmp_path):
+    for error, match, arguments in (
+        (KeyError, "Unknown method 'arma'. Known: ffvd", {"methods": ["arma"]}),
+        (KeyError, "Unknown protocols .*p31.*Known: p30", {"protocols": ["p31"]}),
+        (ValueError, "are arguments of gpssm.fit; .*depth", {"settings": {"mean": {"depth": 2}}}),
+        (ValueError, "are arguments of gpssm.fit; .*seed", {"settings": {"mean": {"seed": 2}}}),
+        (ValueError, "not among the methods", {"settings": {"median": {}}}),
+        (ValueError, "at least one", {"seeds": 0}),
+        (ValueError, "jobs must be 1 or more", {"jobs": 0}),
+    ):
+        with pytest.raises(error, match=match):
+            sweep(tmp_path, **arguments)
+    assert not (tmp_path / FILE).exists()
+    with pytest.raises(FileNotFoundError, match="run a sweep"):
+        load_results(tmp_path)
+    assert math.isnan(summarise([fake_line("a", 0, 1.0)])[1].mean)

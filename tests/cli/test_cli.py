@@ -1,0 +1,479 @@
+"""The command as a user drives it: on files in a folder, from the first fit to the last Ctrl-C."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gpssm
+from conftest import CACHE
+from gpssm.cli import pipeline
+from gpssm.cli.app import app
+from gpssm.cli.run_folder import Run
+from gpssm.data.datasets import simulate
+
+COMMAND = Path(sys.executable).with_name("gpssm")
+ENVIRONMENT = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(CACHE), "COLUMNS": "80", "TERM": "dumb"}
+SMALL = ["--state-dim", "1", "--inducing", "6", "--chains", "1", "--warmup", "15"]
+FIGURES = {
+    "series", "forecast", "smoothed", "states", "transition", "calibration", "traces", "ess", "residuals",
+    "parameters", "comparison", "scores",
+}  # fmt: skip
+
+
+def run(*arguments, cwd=None):
+    """The installed command in a process of its own: for what only a process shows."""
+    words = [str(COMMAND), *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=cwd)
+
+
+def call(*arguments):
+    """The command in this process, which has JAX loaded already."""
+    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "80"})
+
+
+def answer(*arguments):
+    found = call(*arguments, "--json")
+    assert found.exit_code == 0, found.stderr
+    return json.loads(found.stdout)
+
+
+def complaint(*arguments, code):
+    """The error of a command that must fail: one paragraph, nothing on standard output, no traceback."""
+    found = call(*arguments)
+    assert found.exit_code == code, found.output
+    assert found.stdout == ""
+    assert "Traceback" not in found.stderr
+    assert found.stderr.startswith("gpssm: ")
+    assert len(found.stderr) < 2000
+    return found.stderr
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A driven series of 80 rows, and the rows that follow it."""
+    folder = tmp_path_factory.mktemp("data")
+    series = simulate("linear_gaussian", num_steps=120, seed=1).series
+    Run(folder).write_series("tank.csv", series[:80])
+    (folder / "future.csv").write_text("time,u\n" + "\n".join(f"{t},{u}" for t, u in enumerate(series.u[80:, 0])))
+    return folder / "tank.csv"
+
+
+@contextmanager
+def bare():
+    """Runs without figures and reports, which one run in this file has and which take most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "draw_figures", lambda *_: [])
+        patch.setattr(pipeline, "report", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def linear_run(data):
+    out = data.parent / "linear"
+    found = answer("fit", data, "-y", "y", "-u", "u", "--train", "0.5", "--method", "arx", "--draws", 20, "--out", out)
+    assert found["run"] == str(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def fitted_run(data):
+    out = data.parent / "small"
+    columns = ["-y", "y", "-u", "u", "--train", 40, "--seed", 2]
+    with bare():
+        found = call("fit", data, *columns, *SMALL, "--draws", 300, "--out", out)
+    assert found.exit_code == 0, found.output
+    assert "forecast" in found.stdout
+    assert max(map(len, found.stdout.splitlines())) <= 80 + len(str(out))
+    return out
+
+
+# The command itself ---------------------------------------------------------------------------------------------------
+
+
+def test_help_names_the_commands_within_a_second():
+    began = time.perf_counter()
+    found = run("--help")
+    if time.perf_counter() - began > 1:  # another process may have been in the way
+        began = time.perf_counter()
+        found = run("--help")
+    assert time.perf_counter() - began < 1
+    assert found.returncode == 0
+    assert re.findall(r"^│ ([a-z]+) ", found.stdout, re.M) == COMMANDS.split()
+    assert "--install-completion" in found.stdout
+    assert max(map(len, found.stdout.splitlines())) <= 80
+
+
+def test_help_does_not_wait_for_heavy_imports():
+    code = (
+        "import gpssm.cli, sys; print(sorted({'jax', 'equinox', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+COMMANDS = "fit demo forecast compare report info methods kernels likelihoods data bench"
+COMMON = ("--json", "--quiet", "--debug")
+
+
+@pytest.mark.parametrize("words", [*COMMANDS.split()[:-2], "data list", "data fetch", "bench", "bench report"])
+def test_every_command_has_the_common_options(words):
+    shown = call(*words.split(), "--help").stdout
+    assert all(option in shown for option in COMMON)
+
+
+def test_options_of_fit():
+    shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
+    data = "--output --input --train --dt --out --config --resume --overwrite"
+    model = "--method --state-dim --inducing --kernel --mean --likelihood --basis"
+    sampling = "--hyper --chains --warmup --draws --thin --seed"
+    assert shown == [*data.split(), *COMMON, "--help", *model.split(), *sampling.split()]
+
+
+def test_version():
+    assert call("--version").stdout == f"gpssm {gpssm.__version__}\n"
+
+
+def test_unknown_commands_and_options_are_bad_usage():
+    assert call("forcast").exit_code == 2
+    assert call("fit", "--drawz", "3").exit_code == 2
+    assert call("forecast").exit_code == 2
+
+
+def test_public_names_resolve():
+    for name in gpssm.__all__:
+        assert getattr(gpssm, name) is not None
+    assert len(gpssm.__all__) <= 25
+
+
+# What there is to choose from -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["methods", "kernels", "likelihoods"])
+def test_catalogues_are_those_of_the_registries(what):
+    registry = getattr(getattr(gpssm, what), what.upper())
+    words = answer(what)
+    assert list(words) == list(registry)
+    assert all(len(text) > 10 for text in words.values())
+    assert max(map(len, call(what).stdout.splitlines())) <= 80
+
+
+def test_series_are_listed_and_written(tmp_path):
+    assert "sim:kink" in answer("data", "list")
+    found = answer("data", "fetch", "sim:kink:num_steps=30", "-o", tmp_path)
+    path = Path(found["sim:kink:num_steps=30"])
+    truth = simulate("kink", num_steps=30).series
+    np.testing.assert_allclose(gpssm.read(path, "y").y, truth.y, rtol=1e-15)
+    assert "--overwrite" in complaint("data", "fetch", "sim:kink:num_steps=30", "-o", tmp_path, code=2)
+    assert "duffing" in complaint("data", "fetch", "sim:dufing", "-o", tmp_path, code=2)
+
+
+# Sweeps ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_run_and_reported(tmp_path):
+    series = "sim:linear_gaussian:num_steps=60"
+    words = [
+        "--datasets",
+        series,
+        "--methods",
+        "last, mean",
+        "--protocols",
+        "p30,full",
+        "--seeds",
+        1,
+        "--out",
+        tmp_path,
+    ]
+    words += ["--set", "num_chains=1", "--set", "num_draws=10", "--set", "last.thin=2"]
+    lines = answer("bench", *words)
+    found = {(line["method"], line["protocol"]): line for line in lines}
+    assert len(found) == len(lines) == 2 * 2
+    assert {(line["status"], line["num_chains"], line["num_draws"]) for line in lines} == {("ok", 1, 10)}
+    assert [found[name, "p30"]["config"]["method"]["thin"] for name in ("last", "mean")] == [2, 1]
+    shown = call("bench", *words).stdout
+    assert "RMSE over seeds" in shown
+    assert max(map(len, shown.splitlines())) <= 80 + len(str(tmp_path))
+    assert answer("bench", "report", tmp_path) == {"report": str(tmp_path / "report.md")}
+    assert series in (tmp_path / "report.md").read_text()
+
+
+def test_bench_alone_shows_its_help():
+    shown = call("bench").stdout
+    assert shown.strip() == call("bench", "--help").stdout.strip()
+    options = (
+        "--datasets --methods --seeds --protocols --out --set --retry --json --quiet --debug --help --jobs --cluster"
+    )
+    assert re.findall(r"^│ (--[a-z-]+)", shown, re.M) == options.split()
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--methods", "ffvd,arma"], "Known: ffvd-auto, ffvd"),
+        (["--protocols", "p31"], "Did you mean 'p30'"),
+        (["--datasets", ","], "at least one series"),
+        (["--set", "ffvd"], "METHOD.NAME=VALUE"),
+        (["--set", "lgsm.order=2"], "Did you mean 'lgssm'"),
+        (["--set", "arx.order=2"], "Did you mean 'orders'"),
+        (["--set", "arx.num_draws=0"], "at least 1"),
+        (["--seeds", "2", "report", "."], "--seeds is no option of 'report'"),
+    ],
+)
+def test_wrong_sweeps_are_bad_usage(arguments, told):
+    assert told in complaint("bench", *arguments, code=2)
+
+
+# Fits -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_is_complete(linear_run):
+    names = {path.name for path in linear_run.iterdir()}
+    files = {"posterior.nc", "config.toml", "metrics.json", "forecast.csv", "test.csv", "report.html"}
+    assert names == files | {"baselines", "figures"}
+    assert {path.stem for path in (linear_run / "figures").iterdir()} == FIGURES
+    assert {path.stem for path in (linear_run / "baselines").iterdir()} == {"lgssm", "last", "mean"}
+    metrics = json.loads((linear_run / "metrics.json").read_text())
+    assert metrics["horizons"] == {"30": 30, "full": 40}
+    assert set(metrics["scores"]["30"]) == {"arx", "lgssm", "last", "mean"}
+    assert metrics["notes"] == []
+
+
+def test_scores_are_those_of_the_forecast_written(fitted_run, data):
+    metrics, forecasts = Run(fitted_run).metrics(), Run(fitted_run).forecasts()
+    actual = gpssm.read(data, "y").y[40:, 0]
+    assert list(forecasts) == ["ffvd", "arx", "last", "lgssm", "mean"]
+    for name, frame in forecasts.items():
+        errors = frame["y mean"].to_numpy() - actual
+        np.testing.assert_allclose(metrics["scores"]["full"][name]["rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-8)
+        np.testing.assert_allclose(metrics["scores"]["30"][name]["rmse"], np.sqrt(np.mean(errors[:30] ** 2)), rtol=1e-8)
+        inside = (frame["y 5%"] <= actual) & (actual <= frame["y 95%"])
+        np.testing.assert_allclose(metrics["scores"]["full"][name]["coverage_90"], inside.mean(), rtol=1e-12)
+
+
+def test_a_model_without_controls_or_test_rows_forecasts_30_steps(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "COMPARED", ("mean",))
+    with bare():
+        found = answer("fit", data, data, "-y", "y", "--method", "last", "--draws", 5, "--out", tmp_path / "run")
+    assert found["metrics"]["scores"] == {}
+    assert found["metrics"]["test"] is None
+    assert len(answer("forecast", tmp_path / "run")["step"]) == 30
+    assert len(Run(tmp_path / "run").posterior().raw) == 2
+    assert "no controls" in complaint("forecast", tmp_path / "run", "--inputs", data, code=1)
+    assert "--train" in complaint("compare", tmp_path / "run", code=1)
+
+
+def test_a_run_is_never_replaced_unasked(linear_run, data):
+    before = {path: path.stat().st_mtime_ns for path in linear_run.rglob("*")}
+    told = complaint("fit", data, "-y", "y", "-m", "mean", "--out", linear_run, code=1)
+    assert "--overwrite" in told
+    assert "--resume" in told
+    assert {path: path.stat().st_mtime_ns for path in linear_run.rglob("*")} == before
+
+
+def start(folder, data, *arguments):
+    """A fit in a process of its own, as soon as it has saved something."""
+    words = [COMMAND, "fit", *arguments, "--out", folder]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    saved, limit = folder / "checkpoint" / "carry.npz", time.monotonic() + 100
+    before = saved.stat().st_mtime_ns if saved.exists() else 0
+    while time.monotonic() < limit and process.poll() is None:
+        if saved.exists() and saved.stat().st_mtime_ns > before:
+            return process
+        time.sleep(0.002)
+    raise AssertionError(f"nothing was saved: {process.communicate()}")
+
+
+def test_a_run_survives_ctrl_c_and_kill_bit_for_bit(data, fitted_run, tmp_path):
+    """Stopped in the warm-up, resumed and killed, resumed again: the draws of a run that was left alone."""
+    out = tmp_path / "run"
+    settings = ["--config", fitted_run / "config.toml"]
+    process = start(out, data, *settings)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert f"go on with: gpssm fit --resume --out {out}" in stderr.replace("\n", " ")
+    assert "Traceback" not in stderr
+    process = start(out, data, "--resume")
+    process.kill()
+    process.communicate()
+    assert not (out / "posterior.nc").exists()
+    assert "not finished" in complaint("info", out, code=1)
+    with bare():
+        assert call("fit", "--resume", "--out", out).exit_code == 0
+    assert not (out / "checkpoint").exists()
+    same_run(fitted_run, out)
+
+
+def same_run(first, second):
+    a, b = Run(first).posterior(), Run(second).posterior()
+    np.testing.assert_array_equal(a.draws.weights, b.draws.weights)
+    np.testing.assert_array_equal(a.draws.states[0], b.draws.states[0])
+    assert (first / "forecast.csv").read_bytes() == (second / "forecast.csv").read_bytes()
+    assert (first / "config.toml").read_bytes() == (second / "config.toml").read_bytes()
+
+
+def test_a_configuration_does_the_run_again(linear_run, tmp_path):
+    with bare():
+        answer("fit", "--config", linear_run / "config.toml", "--out", tmp_path / "again")
+    same_run(linear_run, tmp_path / "again")
+
+
+# What to do with a run ------------------------------------------------------------------------------------------------
+
+
+def test_a_forecast_takes_controls_by_name(linear_run, data, tmp_path):
+    out = tmp_path / "new" / "forecast.csv"
+    future = data.parent / "future.csv"
+    found = answer("forecast", linear_run, "--inputs", future, "--levels", "80", "--out", out)
+    assert found["step"] == list(range(40, 80))
+    assert set(found) == {"step", "y mean", "y std", "y 10%", "y 50%", "y 90%", "notes"}
+    header, *rows = out.read_text().splitlines()
+    assert header == "step,y mean,y std,y 10%,y 50%,y 90%"
+    assert len(rows) == 40
+    assert "--overwrite" in complaint("forecast", linear_run, "--out", out, code=2)
+    held_out = answer("forecast", linear_run)
+    assert len(held_out["step"]) == 40
+    assert held_out["y mean"] != found["y mean"]
+
+
+def test_a_forecast_is_readable(linear_run):
+    shown = call("forecast", linear_run).stdout
+    assert "actual" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_forecasts_that_cannot_be_made_say_why(linear_run, data, tmp_path):
+    assert "between 0 and 100" in complaint("forecast", linear_run, "--levels", "0,50", code=2)
+    assert "40 rows" in complaint("forecast", linear_run, "--horizon", "41", code=1)
+    (tmp_path / "wrong.csv").write_text("v\n1\n2\n")
+    assert "no column 'u'" in complaint("forecast", linear_run, "--inputs", tmp_path / "wrong.csv", code=1)
+    (tmp_path / "gap.csv").write_text("t,u\n1,2\n2,\n")
+    assert "row 1" in complaint("forecast", linear_run, "--inputs", tmp_path / "gap.csv", code=1)
+    assert "not a run" in complaint("forecast", tmp_path, code=1)
+
+
+def test_runs_are_compared(linear_run, fitted_run):
+    scores = answer("compare", fitted_run, linear_run)["scores"]["full"]
+    assert list(scores) == [str(fitted_run), str(linear_run), "arx", "lgssm", "last", "mean"]
+    assert scores["arx"]["rmse"] > 0
+    assert "*" in call("compare", fitted_run, linear_run).stdout
+
+
+def test_info_and_report(linear_run):
+    found = answer("info", linear_run)
+    assert found["settings"]["fit"]["method"] == "arx"
+    assert found["files"]["posterior.nc"] > 0
+    assert max(map(len, call("info", linear_run).stdout.splitlines())) <= 80 + len(str(linear_run))
+    (linear_run / "report.html").unlink()
+    assert answer("report", linear_run) == {"report": str(linear_run / "report.html")}
+    assert "</html>" in (linear_run / "report.html").read_text()
+
+
+def test_quiet_is_quiet(linear_run):
+    found = call("compare", linear_run, "--quiet")
+    assert (found.exit_code, found.output) == (0, "")
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "no lines"),
+        (b"level,pump\n", "no rows"),
+        (b"level,pump\n1,2\n3\n4,5\n", "line 3"),
+        (b"level|pump\n1|2\n3|4\n", "Only one column"),
+        (b"level,pump\n1,2\n" + b"x" * 1_000_000 + b",3\n", "not a number"),
+        (b"level,pump\n1,2\n\xff\xfe\x80,3\n", "utf-8"),
+        (b"level,pump\n1,2\n\x00\x00,3\n", ""),
+        (b"level,pump\n1,2\n=cmd|' /C calc'!A0,3\n", "not a number"),
+        (b"level,pump\n1,inf\n2,3\n", "infinite"),
+        (b"level,pump\n" + b"1,2\n" * 5, "at least 10 rows"),
+        (b"level,pump\n" + b"1,2\n" * 50, "constant"),
+    ],
+)
+def test_damaged_and_hostile_files_are_refused_in_one_paragraph(tmp_path, content, told):
+    path = tmp_path / "data.csv"
+    path.write_bytes(content)
+    assert told in complaint("fit", path, "-y", "level", "-u", "pump", "-m", "mean", "--out", tmp_path / "run", code=1)
+
+
+def test_names_that_would_control_a_terminal_do_not(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("\x1b[31mlevel,pump\n" + "1,2\n" * 3)
+    told = complaint("fit", path, "-y", "\x1b[31mlevl", code=1)
+    assert "\x1b" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-y", "levl"], "Did you mean 'level'"),
+        (["-y", "level", "-u", "level"], "chosen twice"),
+        (["-y", "level", "--train", "60"], "none to test on"),
+    ],
+)
+def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):
+    path = tmp_path / "tank.csv"
+    path.write_text("level,pump\n" + "".join(f"{t % 7},{t}\n" for t in range(60)))
+    assert told in complaint("fit", path, *arguments, code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-y", "level", "-m", "fvd"], "Did you mean 'ffvd'"),
+        (["-y", "level", "--kernel", "se+rbf"], "Known: se"),
+        (["-y", "level", "--train", "half"], "--train"),
+        (["-y", "level", "--state-dim", "two"], "auto"),
+        (["-y", "level", "--draws", "0"], "num_draws"),
+        (["--method", "arx"], "'level', 'pump'"),
+    ],
+)
+def test_wrong_options_are_bad_usage(tmp_path, arguments, told):
+    (tmp_path / "tank.csv").write_text("level,pump\n1,2\n")
+    assert told in complaint("fit", tmp_path / "tank.csv", *arguments, code=2)
+
+
+def test_no_file_and_no_run_are_told_of(tmp_path):
+    assert "there is no file" in complaint("fit", tmp_path / "none.csv", "-y", "level", code=1)
+    assert "DATA" in complaint("fit", "--resume", "--out", tmp_path / "none", code=2)
+    assert "config" in complaint("fit", "--config", tmp_path / "none.toml", code=1)
+
+
+def test_an_unwritable_folder_is_told_of_before_anything_is_done(data, tmp_path):
+    (tmp_path / "file").write_text("")
+    told = complaint("fit", data, "-y", "y", "--out", tmp_path / "file" / "run", code=1)
+    assert "cannot be written" in told
+
+
+def test_a_full_disk_ends_with_how_to_go_on(data, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root can make a small disk")
+    try:
+        with bare():
+            told = complaint("fit", data, "-y", "y", "-m", "mean", "--quiet", "--out", disk / "run", code=1)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    assert "No space left" in told
+    assert "--resume" in told
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    found = call("info", tmp_path, "--debug")
+    assert isinstance(found.exception, FileNotFoundError)

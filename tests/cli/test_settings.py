@@ -1,0 +1,105 @@
+"""Settings: what is refused, and that TOML gives back what was written."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from gpssm.cli.settings import Settings, from_toml
+from gpssm.methods import METHODS
+
+
+@pytest.fixture
+def tank(tmp_path):
+    path = tmp_path / "tank.csv"
+    rows = np.arange(40.0).reshape(20, 2) ** 2
+    path.write_text("level,pump\n" + "\n".join(f"{a},{b}" for a, b in rows))
+    return path
+
+
+def make(path, **fields):
+    return Settings((str(path),), **({"outputs": ("level",), "inputs": ("pump",)} | fields))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_toml_gives_back_everything_for_every_method(tank, tmp_path, method):
+    settings = make(tank, method=method, train=0.5, seed=3, fit={"state_dim": "auto", "fixed": ["kernel.*"]}).complete()
+    (tmp_path / "config.toml").write_text(settings.to_toml())
+    again = Settings(**from_toml(tmp_path / "config.toml"))
+    assert again.to_toml() == settings.to_toml()
+    assert again.config == settings.config
+    assert again.fit_arguments == settings.fit_arguments
+    assert again.fit_arguments["fixed"] == ("kernel.*",)
+    assert not again.changes()
+
+
+def test_a_changed_file_or_version_is_noticed(tank):
+    settings = make(tank).complete()
+    tank.write_text(tank.read_text() + "1,2\n")
+    other = dataclasses.replace(settings, versions={**settings.versions, "jax": "0.0.1"})
+    assert [word.split()[0] for word in other.changes()] == ["jax", "contents"]
+
+
+def test_files_in_a_configuration_are_relative_to_it(tank, tmp_path):
+    (tmp_path / "run.toml").write_text('[data]\nfiles = ["tank.csv"]\noutputs = ["level"]\n')
+    assert len(Settings(**from_toml(tmp_path / "run.toml")).load().train[0]) == 20
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"method": "ffdv"}, "'ffvd'"),
+        ({"fit": {"kernel": "se+matren32"}}, "'matern32'"),
+        ({"fit": {"likelihood": "gausian"}}, "'gaussian'"),
+        ({"fit": {"mean": "function"}}, "Known: identity, zero, linear$"),
+        ({"fit": {"statedim": 2}}, "'state_dim'"),
+        ({"own": {"num_draw": 2}}, "'num_draws'"),
+        ({"own": {"num_draws": 0}}, "at least 1"),
+        ({"train": 0.0}, "share of them"),
+        ({"train": 1.5}, "share of them"),
+        ({"train": -3}, "share of them"),
+        ({"train": True}, "share of them"),
+        ({"levels": (50.0,)}, "between 0 and 1"),
+        ({"outputs": ()}, "no outputs"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_hint(tank, fields, hint):
+    with pytest.raises(ValueError, match=hint):
+        make(tank, **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("[data]\nfile = 1", "Did you mean 'files'"), ("[fitt]", "'fit'"), ("a = ", "not a TOML file")],
+)
+def test_a_wrong_configuration_is_refused_with_a_hint(tmp_path, text, hint):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ValueError, match=hint):
+        from_toml(tmp_path / "run.toml")
+
+
+def test_the_last_of_several_files_is_split(tank):
+    rows = Settings((str(tank), str(tank)), ("level",), train=15).load()
+    assert [len(one) for one in rows.train] == [20, 15]
+    assert len(rows.test) == 5
+    np.testing.assert_array_equal(rows.test.y, rows.train[0].y[15:])
+
+
+def test_a_split_that_leaves_nothing_is_refused(tank):
+    with pytest.raises(ValueError, match="of the 20 of"):
+        make(tank, train=20).load()
+
+
+@pytest.mark.parametrize(
+    ("content", "outputs"),
+    [
+        ("\ufefflevel,pump\r\n1.5,2\r\n2.5,3\r\n".encode(), ("level",)),
+        (b"level;pump\n1,5;2\n2,5;3\n", ("level",)),
+        (b"level\tpump\n1.5\t2\n2.5\t3\n", ("0",)),
+        (b'"level","pump, 2"\n1.5,2\n2.5,3\n', ("level",)),
+    ],
+)
+def test_files_as_spreadsheets_write_them(tmp_path, content, outputs):
+    path = tmp_path / "data.csv"
+    path.write_bytes(content)
+    np.testing.assert_array_equal(Settings((str(path),), outputs).load().train[0].y, [[1.5], [2.5]])

@@ -1,0 +1,128 @@
+"""Linear algebra against dense NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from jax.test_util import check_grads
+
+from gpssm.core import linalg
+from gpssm.core.linalg import BlockTridiagonal
+
+SIZES = [(1, 3), (2, 1), (6, 3)]
+
+
+def random_chain(n, dim, seed=0):
+    """A random block-tridiagonal SPD matrix, as blocks and dense: LLᵀ of a random block-bidiagonal L."""
+    rng = np.random.default_rng(seed)
+    dense = np.zeros((n, dim, n, dim))
+    for i in range(n):
+        dense[i, :, i] = np.tril(rng.normal(size=(dim, dim)), -1) / 2 + np.diag(1.0 + rng.random(dim))
+        if i:
+            dense[i, :, i - 1] = rng.normal(size=(dim, dim)) / 2
+    factor = dense.reshape(n * dim, n * dim)
+    blocks = (factor @ factor.T).reshape(n, dim, n, dim)
+    diagonal = np.stack([blocks[i, :, i] for i in range(n)])
+    lower = np.stack([blocks[i + 1, :, i] for i in range(n - 1)]) if n > 1 else np.zeros((0, dim, dim))
+    return BlockTridiagonal(jnp.asarray(diagonal), jnp.asarray(lower)), factor
+
+
+def dense_blocks(matrix, n, dim):
+    blocks = matrix.reshape(n, dim, n, dim)
+    return [blocks[i, :, i] for i in range(n)], [blocks[i + 1, :, i] for i in range(n - 1)]
+
+
+@pytest.mark.parametrize(("n", "dim"), SIZES)
+def test_block_cholesky_is_the_dense_factor(n, dim):
+    matrix, dense = random_chain(n, dim)
+    factor = linalg.block_cholesky(matrix)
+    diagonal, lower = dense_blocks(dense, n, dim)
+    np.testing.assert_allclose(factor.diagonal, diagonal, atol=1e-10)
+    np.testing.assert_allclose(factor.lower, np.reshape(lower, (n - 1, dim, dim)), atol=1e-10)
+    np.testing.assert_allclose(linalg.log_det(factor), np.linalg.slogdet(dense @ dense.T)[1], rtol=1e-10)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize(("n", "dim"), SIZES)
+def test_solves_and_product(n, dim, parallel):
+    matrix, dense = random_chain(n, dim)
+    factor = linalg.block_cholesky(matrix)
+    vector = np.random.default_rng(1).normal(size=(n, dim))
+    lower = linalg.solve_lower(factor, jnp.asarray(vector), parallel=parallel)
+    upper = linalg.solve_upper(factor, jnp.asarray(vector), parallel=parallel)
+    np.testing.assert_allclose(dense @ lower.ravel(), vector.ravel(), atol=1e-8)
+    np.testing.assert_allclose(dense.T @ upper.ravel(), vector.ravel(), atol=1e-8)
+    product = linalg.matvec(matrix, jnp.asarray(vector))
+    np.testing.assert_allclose(product.ravel(), dense @ dense.T @ vector.ravel(), atol=1e-10)
+
+
+@pytest.mark.parametrize(("n", "dim"), SIZES)
+def test_selected_inverse(n, dim):
+    matrix, dense = random_chain(n, dim)
+    found = linalg.selected_inverse(linalg.block_cholesky(matrix))
+    diagonal, lower = dense_blocks(np.linalg.inv(dense @ dense.T), n, dim)
+    scale = np.abs(diagonal).max()
+    np.testing.assert_allclose(found.diagonal, diagonal, atol=1e-9 * scale)
+    np.testing.assert_allclose(found.lower, np.reshape(lower, (n - 1, dim, dim)), atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_gradients_match_finite_differences(parallel):
+    matrix, _ = random_chain(3, 2)
+    vector = jnp.asarray(np.random.default_rng(2).normal(size=(3, 2)))
+
+    def energy(diagonal, lower, vector):
+        symmetric = 0.5 * (diagonal + jnp.swapaxes(diagonal, 1, 2))
+        factor = linalg.block_cholesky(BlockTridiagonal(symmetric, lower))
+        solved = linalg.solve_upper(factor, linalg.solve_lower(factor, vector, parallel=parallel), parallel=parallel)
+        inverse = linalg.selected_inverse(factor)
+        return linalg.log_det(factor) + jnp.sum(jnp.sin(solved)) + jnp.sum(inverse.diagonal) + jnp.sum(inverse.lower)
+
+    check_grads(jax.jit(energy), (*matrix, vector), order=1, modes=("fwd", "rev"), rtol=1e-5)
+
+
+def test_one_factor_serves_a_batch_of_vectors():
+    matrix, _ = random_chain(6, 3)
+    factor = linalg.block_cholesky(matrix)
+    vectors = jnp.asarray(np.random.default_rng(3).normal(size=(4, 6, 3)))
+    batched = jax.jit(jax.vmap(lambda v: linalg.solve_upper(factor, v, parallel=True)))(vectors)
+    np.testing.assert_allclose(batched[2], linalg.solve_upper(factor, vectors[2]), atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 4, 4)])
+def test_cholesky_jitter_is_relative(shape):
+    low_rank = np.random.default_rng(4).normal(size=(*shape[:-1], 2))
+    matrix = 1e6 * low_rank @ np.swapaxes(low_rank, -1, -2)
+    factor = np.asarray(linalg.cholesky(jnp.asarray(matrix), jitter=1e-6))
+    gap = factor @ np.swapaxes(factor, -1, -2) - matrix
+    jitter = 1e-6 * np.trace(matrix, axis1=-2, axis2=-1)[..., None, None] / 4 * np.eye(4)
+    np.testing.assert_allclose(gap, jitter, atol=1e-6)
+    assert np.all(np.triu(factor, 1) == 0.0)
+
+
+def test_inverse_lower_and_log_normal():
+    rng = np.random.default_rng(5)
+    factor = np.tril(rng.normal(size=(2, 4, 4))) + 3.0 * np.eye(4)
+    np.testing.assert_allclose(
+        linalg.inverse_lower(jnp.asarray(factor)) @ factor, np.stack([np.eye(4)] * 2), atol=1e-12
+    )
+    x, mean, variance = rng.normal(size=5), rng.normal(size=5), rng.random(5) + 0.1
+    expected = scipy.stats.norm.logpdf(x, mean, np.sqrt(variance))
+    np.testing.assert_allclose(linalg.log_normal(*map(jnp.asarray, (x, mean, variance))), expected, rtol=1e-12)
+
+
+def test_gram_and_gaussian_integral_match_their_plain_formulas():
+    rng = np.random.default_rng(6)
+    matrix, linear = jnp.asarray(rng.normal(size=(2, 5, 3))), jnp.asarray(rng.normal(size=(2, 3)))
+
+    def value(matrix, linear):
+        precision = jnp.broadcast_to(jnp.eye(3), (2, 3, 3)) + linalg.gram(matrix)
+        return jnp.sum(linalg.log_gaussian_integral(precision, linear))
+
+    expected = 0.0
+    for A, b in zip(np.asarray(matrix), np.asarray(linear), strict=True):
+        precision = np.eye(3) + A.T @ A
+        expected += 0.5 * b @ np.linalg.solve(precision, b) - 0.5 * np.linalg.slogdet(precision)[1]
+    np.testing.assert_allclose(value(matrix, linear), expected, rtol=1e-12)
+    check_grads(jax.jit(value), (matrix, linear), order=2, modes=("fwd", "rev"), rtol=1e-4)

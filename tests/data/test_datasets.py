@@ -1,0 +1,218 @@
+import hashlib
+import http.server
+import os
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpssm.data import datasets
+from gpssm.data import datasets as benchmarks
+from gpssm.data.datasets import SIMULATORS, load, names, simulate
+
+ROWS = {"actuator": 1024, "ballbeam": 1000, "drive": 500, "dryer": 1000, "flutter": 1024, "furnace": 296}
+FOLDER = os.environ.get("GPSSM_DATA")
+needs_files = pytest.mark.skipif(not FOLDER, reason="set GPSSM_DATA to the folder of the benchmark files")
+
+
+@needs_files
+@pytest.mark.parametrize("name", names())
+def test_benchmarks(name):
+    series = load(name)
+    assert len(series) == ROWS[name.split("-")[0]]
+    assert (series.output_dim, series.input_dim, series.name) == (1, 1, name)
+    assert np.isfinite(series.y).all()
+    assert series.dt == benchmarks.REGISTRY[name].dt
+
+
+@needs_files
+def test_inputs_and_outputs_are_not_exchanged():
+    # First rows of the files, read by eye.
+    first = {
+        "ballbeam": (-1.963499e-03, -4.885198e-03),
+        "dryer": (6.41, 4.7660989),
+        "furnace": (-0.109, 53.8),
+    }
+    for name, (u, y) in first.items():
+        assert (load(name).u[0, 0], load(name).y[0, 0]) == (u, y)
+    assert load("drive").y.min() >= 0.0  # a speed without sign
+    assert load("drive") != load("drive-2") != load("drive-3")
+
+
+@needs_files
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: data.replace(b"1", b"2", 1)])
+def test_a_damaged_benchmark_is_refused(tmp_path, monkeypatch, damage):
+    original = (Path(str(FOLDER)) / "dryer.dat").read_bytes()
+    (tmp_path / "dryer.dat").write_bytes(damage(original))
+    monkeypatch.setenv("GPSSM_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match=r"dryer\.dat is not the benchmark 'dryer': its SHA-256"):
+        load("dryer")
+
+
+def test_an_absent_benchmark_says_where_to_put_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPSSM_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"no drive\.mat in it\. Put the file of https://"):
+        load("drive-2")
+
+
+def test_unknown_names_list_the_known():
+    with pytest.raises(ValueError, match="no benchmark is called 'cars'; there are actuator, ballbeam"):
+        load("cars")
+    with pytest.raises(ValueError, match="no simulator is called 'cars'; there are kink"):
+        simulate("cars")
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """A local web server with one small benchmark, in place of the public mirrors; yields its folder."""
+    (folder := tmp_path / "served").mkdir()
+    data = b"rate,level\n1.0,2.0\n3.0,4.0\n"
+    (folder / "small.csv").write_bytes(data)
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    entry = replace(
+        benchmarks.REGISTRY["furnace"],
+        name="small",
+        file="small.csv",
+        inputs={"rate": 0},
+        outputs={"level": 1},
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+    monkeypatch.setitem(benchmarks.REGISTRY, "small", entry)
+    address = f"http://127.0.0.1:{server.server_port}/"
+    monkeypatch.setattr(benchmarks, "MIRRORS", (address + "absent/", address))
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "cache" / name))
+    monkeypatch.delenv("GPSSM_DATA", raising=False)
+    yield folder
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_download_falls_back_to_the_next_mirror_and_is_kept(mirror):
+    series = load("small")
+    assert (series.y.ravel().tolist(), series.u.ravel().tolist()) == ([2.0, 4.0], [1.0, 3.0])
+    (mirror / "small.csv").unlink()
+    assert load("small") == series
+
+
+def test_a_download_with_other_content_is_refused(mirror):
+    (mirror / "small.csv").write_text("rate,level\n1.0,2.5\n3.0,4.0\n")
+    with pytest.raises(ConnectionError, match=r"GPSSM_DATA to a folder that holds small\.csv"):
+        load("small")
+
+
+def test_no_network(mirror, monkeypatch):
+    monkeypatch.setattr(benchmarks, "MIRRORS", ("http://127.0.0.1:9/",))
+    with pytest.raises(ConnectionError, match="could not be downloaded"):
+        load("small")
+
+
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_simulators_follow_the_model_that_they_state(name):
+    truth = simulate(name, num_steps=3000, seed=1)
+    series, states = truth.series, truth.states
+    assert (len(series), len(states), series.name) == (3000, 3001, name)
+    assert truth.C.shape == (series.output_dim, states.shape[1])
+    process = states[1:] - truth.transition(states[:-1], series.u)
+    noise = series.y - states[1:] @ truth.C.T - truth.d
+    # A standard deviation from 3000 draws is within 5 % at four standard errors; so are mean and lag-one sum.
+    for errors, std in ((process, truth.process_std), (noise, truth.noise_std)):
+        np.testing.assert_allclose(errors.std(axis=0), std, rtol=0.055)
+        np.testing.assert_array_less(np.abs(errors.mean(axis=0)), 4 * std / np.sqrt(3000))
+        np.testing.assert_array_less(np.abs((errors[1:] * errors[:-1]).mean(axis=0)), 4 * std**2 / np.sqrt(3000))
+    assert np.abs(states).max() < 100.0
+
+
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_seeds_reproduce_and_differ(name):
+    first, again, other = (simulate(name, num_steps=15, seed=seed) for seed in (3, 3, 4))
+    assert first.series == again.series
+    np.testing.assert_array_equal(first.states, again.states)
+    assert not np.allclose(first.series.y, other.series.y)
+    assert len(repr(first)) < 500
+
+
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_transitions_take_one_state_or_many(name):
+    truth = simulate(name, num_steps=6)
+    many = truth.transition(truth.states[:-1], truth.series.u)
+    one = truth.transition(truth.states[2], truth.series.u[2])
+    np.testing.assert_allclose(many[2], one, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_noise_can_be_switched_off_but_not_be_negative(name):
+    truth = simulate(name, num_steps=10, process_std=0.0, noise_std=0.0)
+    np.testing.assert_allclose(truth.states[1:], truth.transition(truth.states[:-1], truth.series.u), atol=1e-12)
+    np.testing.assert_allclose(truth.series.y, truth.states[1:] @ truth.C.T + truth.d)
+    with pytest.raises(ValueError, match="must not be negative"):
+        simulate(name, noise_std=-1.0)
+
+
+def test_kink_is_the_published_function():
+    x = np.linspace(-3.0, 3.0, 7)
+    published = 0.8 + (x + 0.2) * (1.0 - 5.0 / (1.0 + np.exp(-2.0 * x)))
+    truth = simulate("kink")
+    np.testing.assert_allclose(truth.transition(x, np.zeros(0)), published, rtol=1e-12)
+    assert len(truth.series) == 20
+
+
+def test_first_states_are_standard_normal():
+    first = np.array([simulate("kink", num_steps=1, seed=seed).states[0, 0] for seed in range(400)])
+    assert abs(first.mean()) < 4 / np.sqrt(400)
+    assert abs(first.std() - 1.0) < 4 / np.sqrt(800)
+
+
+@pytest.mark.parametrize("identity_mean", [False, True])
+def test_sparse_gp_functions_have_the_prior_moments_and_stay_bounded(identity_mean):
+    x = np.linspace(-1.9, 1.9, 5)
+    truths = [simulate("sparse_gp", seed=seed, identity_mean=identity_mean) for seed in range(300)]
+    values = np.array([truth.transition(x, np.zeros(0)) for truth in truths]) - identity_mean * x
+    expected = 2.0 * np.exp(-0.5 * ((x[:, None] - x) / 0.5) ** 2)
+    np.testing.assert_allclose(np.cov(values.T), expected, atol=4 * 2.0 * np.sqrt(2 / 300))
+    assert max(np.abs(truth.states).max() for truth in truths) < 12.0
+
+
+def test_linear_gaussian_has_the_asked_dimensions_and_radius():
+    truth = simulate("linear_gaussian", state_dim=3, output_dim=2, input_dim=0, spectral_radius=0.5)
+    A = truth.transition(np.eye(3), np.zeros((3, 0))).T
+    np.testing.assert_allclose(np.abs(np.linalg.eigvals(A)).max(), 0.5)
+    assert (truth.series.output_dim, truth.series.input_dim, truth.states.shape) == (2, 0, (201, 3))
+    with pytest.raises(ValueError, match="spectral radius"):
+        simulate("linear_gaussian", spectral_radius=1.0)
+
+
+def test_duffing_without_cubic_term_is_the_matrix_exponential():
+    import scipy.linalg
+
+    truth = simulate("duffing", cubic=0.0, damping=0.3, stiffness=2.0, dt=0.05)
+    # Augmented with the held control: d/dt (p, v, u) = (v, u − 0.3 v − 2 p, 0).
+    step = scipy.linalg.expm(0.05 * np.array([[0.0, 1.0, 0.0], [-2.0, -0.3, 1.0], [0.0, 0.0, 0.0]]))
+    state, control = np.array([0.7, -0.4]), np.array([1.3])
+    expected = (step @ np.concatenate([state, control]))[:2]
+    np.testing.assert_allclose(truth.transition(state, control), expected, atol=1e-8)
+
+
+def test_duffing_steps_converge_at_fourth_order():
+    state, control = np.array([1.5, -1.0]), np.array([0.8])
+
+    def after_one_second(dt):
+        transition, x = simulate("duffing", num_steps=2, dt=dt).transition, state
+        for _ in range(round(1.0 / dt)):
+            x = transition(x, control)
+        return x
+
+    exact = after_one_second(0.005)
+    errors = [np.abs(after_one_second(dt) - exact).max() for dt in (0.1, 0.05)]
+    assert 3.6 < np.log2(errors[0] / errors[1]) < 4.6
+
+
+def test_public_names():
+    assert set(datasets.__all__) == {"SIMULATORS", "Simulated", "load", "names", "simulate"}
+    assert names()[:6] == tuple(ROWS)

@@ -1,0 +1,226 @@
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.io
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from gpssm.data.readers import read
+from gpssm.data.series import Series
+
+NUMBERS = st.floats(-1e12, 1e12) | st.floats(-1e-6, 1e-6)
+TABLES = hnp.arrays(np.float64, st.tuples(st.integers(2, 6), st.just(3)), elements=NUMBERS)
+NAMES = ["level", "pump rate", "flow"]
+
+
+def rows(table, delimiter):
+    return "".join(delimiter.join("" if np.isnan(x) else repr(float(x)) for x in row) + "\n" for row in table)
+
+
+def text_writer(delimiter, header=True, ending="\n", encoding="utf-8", end_mark=""):
+    def write(path, table):
+        text = (delimiter.join(NAMES) + "\n" if header else "") + rows(table, delimiter)
+        path.write_bytes(text.replace("\n", end_mark + ending).encode(encoding))
+
+    return write
+
+
+def named(table):
+    return dict(zip(NAMES, table.T, strict=True))
+
+
+WRITERS = {
+    "comma.csv": text_writer(","),
+    "semicolon.csv": text_writer(";"),
+    "tab.csv": text_writer("\t"),
+    "crlf.csv": text_writer(",", ending="\r\n"),
+    "bom.csv": text_writer(",", encoding="utf-8-sig"),
+    "trailing.csv": text_writer(",", end_mark=","),
+    "bare.csv": text_writer(",", header=False),
+    "tab.tsv": text_writer("\t"),
+    "bare.tsv": text_writer("\t", header=False),
+    "trailing.dat": text_writer("\t", header=False, end_mark="\t"),
+    "named.dat": text_writer("\t", end_mark="\t"),
+    "spaces.dat": text_writer("   ", header=False),
+    "comma.txt": text_writer(","),
+    "UPPER.TXT": text_writer(" ", header=False),
+    "columns.mat": lambda path, table: scipy.io.savemat(
+        path, {name.replace(" ", "_"): column for name, column in named(table).items()}
+    ),
+    "columns.npz": lambda path, table: np.savez(path, **named(table)),
+    "columns.parquet": lambda path, table: pd.DataFrame(named(table)).to_parquet(path),
+}
+
+
+@pytest.mark.parametrize("file", WRITERS)
+@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(table=TABLES)
+def test_what_was_written_is_read_back(tmp_path, file, table):
+    path = tmp_path / file
+    WRITERS[file](path, table)
+    series = read(path, [0, 2], [1], dt=0.5)
+    np.testing.assert_allclose(series.y, table[:, [0, 2]], rtol=1e-15)
+    np.testing.assert_allclose(series.u, table[:, [1]], rtol=1e-15)
+    bare = file.startswith(("bare", "trailing.dat", "spaces", "UPPER"))
+    assert series.outputs == (("column 0", "column 2") if bare else ("level", "flow"))
+    assert (series.name, series.dt) == (path.stem, 0.5)
+    if not bare:
+        assert read(str(path), ["level", "flow"], "pump_rate" if path.suffix == ".mat" else "pump rate") == (
+            read(path, [0, 2], 1)
+        )
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("blank", ["", "NaN", "NA", " "])
+def test_missing_cells_are_nan(tmp_path, blank):
+    series = read(write(tmp_path / "gaps.csv", f"a,b,c\n1,2,3\n{blank},5,{blank}\n7,8,9\n"), ["a", "c"], "b")
+    np.testing.assert_array_equal(series.y, [[1, 3], [np.nan, np.nan], [7, 9]])
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("blank-lines.csv", "\n\na,b\n\n1,2\n3,4\n\n", [2, 4]),
+        ("decimal-comma.csv", "a;b\n1;2\n1,5;-2,25\n", [2, -2.25]),
+        ("quoted.csv", '"a;1","b, in m"\n"1","2"\n3,4\n', [2, 4]),
+        ("index.csv", ",b\n0,2\n1,4\n", [2, 4]),
+        ("numeric-name.csv", "time,2020\n0.0,2\n0.1,4\n", [2, 4]),
+        ("dates.csv", "2020-01-01,2\n2020-01-02,4\n", [2, 4]),
+        ("dates-header.csv", "time,b\n2020-01-01,2\n2020-01-02,4\n", [2, 4]),
+        ("starts-missing.csv", "NA,NA\n1,4\n", [np.nan, 4]),
+        ("starts-blank.csv", ",\n1,4\n", [np.nan, 4]),
+        ("one-row.csv", "1,2\n", [2]),
+        ("padded.dat", "  1.0e+00\t  2.0e+00\t\n -1.0e+00\t  4.0e+00\t\n", [2, 4]),
+        ("header.txt", "a b\n 1 2 \n 3   4\n", [2, 4]),
+        ("empty-last-column.csv", "a,b,c\n1,2,\n3,4,\n", [2, 4]),
+    ],
+)
+def test_layouts_found_in_the_wild(tmp_path, file, text, expected):
+    np.testing.assert_array_equal(read(write(tmp_path / file, text), 1).y[:, 0], expected)
+
+
+def test_a_single_column_is_enough(tmp_path):
+    assert read(write(tmp_path / "one.csv", "level\n1\n2\n"), "level") == Series([1, 2], name="one", outputs="level")
+
+
+def test_matrices_scalars_and_text_in_mat_and_npz(tmp_path):
+    arrays = {
+        "y": np.arange(6.0).reshape(3, 2),
+        "u": np.arange(3)[None],
+        "note": "text",
+        "cube": np.zeros((2, 2, 2)),
+    }
+    scipy.io.savemat(tmp_path / "a.mat", arrays)
+    np.savez(tmp_path / "a.npz", **arrays)
+    expected = Series(arrays["y"], np.arange(3), name="a", outputs=["y0", "y1"], inputs="u")
+    assert read(tmp_path / "a.mat", ["y0", "y1"], "u") == expected
+    assert read(tmp_path / "a.npz", ["y0", "y1"], "u") == expected
+    with pytest.raises(ValueError, match=r"no column 'cube'; it has 0: 'y0', 1: 'y1', 2: 'u'\."):
+        read(tmp_path / "a.npz", "cube")
+
+
+def test_columns_of_one_name_are_told_apart(tmp_path):
+    path = write(tmp_path / "twice.csv", "a,a\n1,2\n")
+    with pytest.raises(ValueError, match="0: 'a column 0', 1: 'a column 1'"):
+        read(path, "a")
+    assert read(path, [0], [1]).inputs == ("a column 1",)
+
+
+def test_unknown_columns_list_the_known_and_the_nearest(tmp_path):
+    path = write(tmp_path / "known.csv", "temperature,pump\n1,2\n")
+    with pytest.raises(ValueError, match=r"no column 'temprature'.*1: 'pump'.*mean 'temperature'\?"):
+        read(path, "temprature")
+    for number in (2, -1):
+        with pytest.raises(ValueError, match=f"no column {number}; it has 0: 'temperature'"):
+            read(path, number)
+
+
+def test_a_wrong_delimiter_is_suspected(tmp_path):
+    with pytest.raises(ValueError, match="Only one column was found: is the delimiter a comma"):
+        read(write(tmp_path / "bars.csv", "a|b\n1|2\n"), "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n3,warm\n", r"bad\.csv: column 'b', row 1 .*'warm'.*not a number"),
+        ("a,b\n1,2\n,4\n", r"bad\.csv: column 'a', row 1 .*control"),
+        ("a,b\n1,inf\n", r"column 'b', row 0 .*infinite"),
+        ("a,b\n1,2\n3\n", "line 3 has 1 of 2 cells.*cut short"),
+        ("a,b\n1,2\n3\n4,5\n", "line 3 has 1 of 2 cells"),
+        ("a,b\n1,2\n3,4,5\n", "line 3.*damaged"),
+        ("a,b\n1,2,3\n4,5,6\n", "header names 2 columns, the rows have 3 cells"),
+        ("a,b,c\n1,2\n4,5\n", "header names 3 columns, the rows have 2 cells"),
+        ("a,b\n", "a header and no rows"),
+        ("", "no lines"),
+    ],
+)
+def test_bad_text_files(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read(write(tmp_path / "bad.csv", text), "b", "a")
+
+
+def test_a_short_line_between_spaces_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="line 2 has 1 of 2 cells"):
+        read(write(tmp_path / "short.dat", "1 2\n3\n4 5\n"), 1)
+
+
+def test_text_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "latin.csv").write_bytes("température,b\n1,2\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="utf-8"):
+        read(tmp_path / "latin.csv", "b")
+
+
+@pytest.mark.parametrize("file", ["columns.mat", "columns.npz", "columns.parquet"])
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.6])
+def test_binary_files_cut_short_are_refused(tmp_path, file, kept):
+    path = tmp_path / file
+    WRITERS[file](path, np.random.default_rng(0).normal(size=(100, 3)))
+    path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
+    with pytest.raises(ValueError, match="damaged, cut short, or of another format"):
+        read(path, 0)
+
+
+def test_bad_choices(tmp_path):
+    path = write(tmp_path / "a.csv", "a,b\n1,2\n")
+    with pytest.raises(ValueError, match="column 'a' was chosen twice"):
+        read(path, "a", 0)
+    with pytest.raises(ValueError, match="at least one column"):
+        read(path, [], "a")
+    with pytest.raises(FileNotFoundError, match=r"no file .*absent\.csv"):
+        read(tmp_path / "absent.csv", 0)
+    with pytest.raises(ValueError, match=r"one of \.csv.*got '\.xlsx'"):
+        read(tmp_path / "a.xlsx", 0)
+    np.savez(tmp_path / "lengths.npz", y=np.zeros(3), u=np.zeros(4))
+    with pytest.raises(ValueError, match=r"as many rows each; got \{'y': 3, 'u': 4\}"):
+        read(tmp_path / "lengths.npz", "y", "u")
+
+
+def test_without_pyarrow_the_error_is_about_pyarrow(tmp_path, monkeypatch):
+    WRITERS["columns.parquet"](tmp_path / "a.parquet", np.zeros((2, 3)))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match="pyarrow"):
+        read(tmp_path / "a.parquet", 0)
+
+
+def test_a_million_rows_take_seconds(tmp_path):
+    table = np.random.default_rng(0).integers(0, 1000, size=(10**6, 2))
+    pd.DataFrame(table, columns=["a", "b"]).to_csv(tmp_path / "long.csv", index=False)
+    start = time.perf_counter()
+    assert len(read(tmp_path / "long.csv", "a", "b")) == 10**6
+    assert time.perf_counter() - start < 10.0
+
+
+def test_importing_the_readers_leaves_the_parsers_alone():
+    code = "import sys, gpssm.readers; print([m for m in ('pandas', 'scipy.io', 'pyarrow') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

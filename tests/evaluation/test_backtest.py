@@ -1,0 +1,228 @@
+"""Rolling origins: each forecast knows what was known there and no more, and scores are means over origins."""
+
+import jax
+import numpy as np
+import pytest
+
+import gpssm
+from gpssm.data.series import Series
+from gpssm.evaluation import metrics
+from gpssm.methods import ARX
+from gpssm.posterior.forecast import Forecast
+
+START, STEP, HORIZON, PATHS = 50, 7, 5, 40
+SETTINGS = {"horizon": HORIZON, "step": STEP, "num_paths": PATHS, "progress": False}
+METHOD = ARX(orders=(2, 1), num_draws=30)
+
+
+def make_series(length=80, seed=0):
+    """y_t = 1.2 y_{t−1} − 0.5 y_{t−2} + 0.8 u_t + noise."""
+    rng = np.random.default_rng(seed)
+    u, y = rng.normal(size=length), np.zeros(length)
+    for t in range(2, length):
+        y[t] = 1.2 * y[t - 1] - 0.5 * y[t - 2] + 0.8 * u[t] + 0.3 * rng.normal()
+    return Series(y, u, outputs="level", inputs="pump")
+
+
+SERIES = make_series()
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return gpssm.fit(SERIES[:START], method=METHOD, num_chains=1, progress=False)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return gpssm.backtest(SERIES, METHOD, start=START, num_chains=1, **SETTINGS)
+
+
+def test_origins_leave_a_horizon_of_rows(found):
+    np.testing.assert_array_equal(found.origins, [50, 57, 64, 71])
+    assert [forecast.start for forecast in found.forecasts] == [50, 57, 64, 71]
+    assert all(forecast.paths.shape == (PATHS, HORIZON, 1) for forecast in found.forecasts)
+    last = gpssm.backtest(SERIES, METHOD, start=75, num_chains=1, **SETTINGS)
+    np.testing.assert_array_equal(last.origins, [75])
+    np.testing.assert_array_equal(last.series.y[75:], SERIES.y[-HORIZON:])
+
+
+def test_each_forecast_is_that_of_the_posterior_conditioned_there(found, posterior):
+    fewer = posterior.thinned(200)
+    for number, (origin, forecast) in enumerate(zip(found.origins, found.forecasts, strict=True)):
+        there = fewer.condition(SERIES[START:origin]) if origin > START else next(fewer.condition_at(SERIES, [0]))
+        expected = there.forecast(HORIZON, SERIES.u[origin:], num_paths=PATHS, seed=number)
+        np.testing.assert_allclose(forecast.paths, expected.paths, rtol=1e-9, atol=1e-9)
+
+
+def test_scores_are_those_of_each_origin_and_their_mean(found):
+    for origin, forecast, row in zip(found.origins, found.forecasts, found.table.to_dict("records"), strict=True):
+        expected = metrics.score(
+            forecast.paths, SERIES.y[origin : origin + HORIZON], levels=(0.5, 0.8, 0.9), moments=forecast.moments_ahead
+        )
+        assert {name: row[name] for name in ("rmse", "nlpd", "crps", "coverage_80", "width_90")} == pytest.approx(
+            {name: expected[name] for name in ("rmse", "nlpd", "crps", "coverage_80", "width_90")}
+        )
+    assert found.scores["crps"] == pytest.approx(np.mean([row["crps"] for row in found.figures]))
+    assert list(found.table.index) == list(found.origins)
+
+
+def test_figures_by_step_are_over_all_origins(found):
+    steps = found.by_step()
+    assert list(steps.index) == [1, 2, 3, 4, 5]
+    for step in (1, 5):
+        actual = np.array([SERIES.y[origin + step - 1, 0] for origin in found.origins])
+        paths = np.stack([forecast.paths[:, step - 1, 0] for forecast in found.forecasts], axis=1)
+        assert steps["rmse"][step] == pytest.approx(np.sqrt(np.mean((paths.mean(0) - actual) ** 2)))
+        low, high = metrics.central_interval(paths, 0.8)
+        assert steps["coverage_80"][step] == pytest.approx(np.mean((low[:, 0] <= actual) & (actual <= high[:, 0])))
+        assert steps["width_80"][step] == pytest.approx(np.mean(high - low))
+        each = [metrics.crps(paths[:, [i]], actual[[i]]) for i in range(len(actual))]
+        assert steps["crps"][step] == pytest.approx(np.mean(each))
+
+
+def test_what_comes_after_an_origin_does_not_change_its_forecast(found):
+    y, u = SERIES.y.copy(), SERIES.u.copy()
+    y[57:] += 2.0
+    u[57 + HORIZON :] -= 2.0
+    spoilt = gpssm.backtest(Series(y, u, outputs="level", inputs="pump"), METHOD, start=START, num_chains=1, **SETTINGS)
+    for index in (0, 1):
+        np.testing.assert_array_equal(spoilt.forecasts[index].paths, found.forecasts[index].paths)
+    assert not np.allclose(spoilt.forecasts[2].paths, found.forecasts[2].paths)
+
+
+def test_a_posterior_goes_on_with_the_rows_after_its_own(found, posterior):
+    again = gpssm.backtest(SERIES[START:], posterior, **SETTINGS)
+    np.testing.assert_array_equal(again.origins, found.origins - START)
+    for one, other in zip(again.forecasts, found.forecasts, strict=True):
+        np.testing.assert_allclose(one.paths, other.paths, rtol=1e-9, atol=1e-9)
+        assert one.start == other.start
+    swapped = Series(SERIES.y, np.hstack([SERIES.u, SERIES.u]), outputs="level", inputs=["pump", "valve"])
+    with pytest.raises(ValueError, match="unknown: valve"):
+        gpssm.backtest(swapped[START:], posterior, **SETTINGS)
+
+
+def test_a_new_experiment_starts_afresh(posterior):
+    other = make_series(40, seed=1)
+    found = gpssm.backtest(other, posterior, start=0.5, new_experiment=True, **SETTINGS)
+    expected = (
+        posterior.thinned(200)
+        .condition(other[:27], new_experiment=True)
+        .forecast(HORIZON, other.u[27:], num_paths=PATHS, seed=1)
+    )
+    np.testing.assert_array_equal(found.origins, [20, 27, 34])
+    np.testing.assert_allclose(found.forecasts[1].paths, expected.paths, rtol=1e-9, atol=1e-9)
+
+
+def test_refitting_learns_from_all_rows_before_each_origin():
+    settings = SETTINGS | {"start": 60, "step": 10}
+    found = gpssm.backtest(SERIES, METHOD, refit="fit", num_chains=1, seed=3, **settings)
+    for seed, origin, forecast in zip((3, 4), (60, 70), found.forecasts, strict=True):
+        there = gpssm.fit(SERIES[:origin], method=METHOD, num_chains=1, seed=3, progress=False)
+        expected = there.forecast(HORIZON, SERIES.u[origin:], num_paths=PATHS, seed=seed)
+        np.testing.assert_array_equal(forecast.paths, expected.paths)
+
+
+@pytest.mark.parametrize("new_experiment", [False, True])
+def test_updating_is_given_the_rows_since_the_last_origin(posterior, monkeypatch, new_experiment):
+    given = []
+
+    def learn(posterior, rows, *, new_experiment):
+        given.append((rows, new_experiment))
+        return posterior.condition(rows, new_experiment=new_experiment)
+
+    monkeypatch.setattr(type(posterior), "update", learn)
+    rows = SERIES[START:75]
+    found = gpssm.backtest(rows, posterior, refit="update", new_experiment=new_experiment, **SETTINGS)
+    assert [len(one) for one, _ in given] == [7, 7]
+    np.testing.assert_array_equal(np.concatenate([one.y for one, _ in given]), rows.y[:14])
+    assert [new for _, new in given] == [new_experiment, False]
+    expected = posterior.condition(rows[:14], new_experiment=new_experiment)
+    expected = expected.forecast(HORIZON, rows.u[14:], num_paths=PATHS, seed=2)
+    np.testing.assert_allclose(found.forecasts[2].paths, expected.paths, rtol=1e-9, atol=1e-9)
+
+
+def test_what_cannot_be_updated_says_so_and_where(posterior):
+    with pytest.raises(ValueError, match="row 7 failed: 'arx' finds its parameters before it samples: fit it again"):
+        gpssm.backtest(SERIES[START:], posterior, refit="update", **SETTINGS)
+
+
+def test_origins_compile_once(posterior):
+    compiled = []
+    longer = make_series(140)[START:]
+    gpssm.backtest(longer[:20], posterior, **SETTINGS)
+
+    def listen(event, *_, **__):
+        compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        assert len(gpssm.backtest(longer, posterior, **SETTINGS).origins) == 13
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert not [event for event in compiled if "compile" in event]
+
+
+def test_windows_without_outputs_have_no_score(posterior):
+    y = SERIES.y[START:].copy()
+    y[7:12] = np.nan
+    y[14] = np.nan
+    found = gpssm.backtest(Series(y, SERIES.u[START:], outputs="level", inputs="pump"), posterior, **SETTINGS)
+    rmse = found.table["rmse"].to_numpy()
+    assert np.isnan(rmse[1])
+    assert np.isfinite(rmse[[0, 2, 3]]).all()
+    assert found.scores["rmse"] == pytest.approx(rmse[[0, 2, 3]].mean())
+    assert np.isfinite(found.by_step()["rmse"]).all()
+    assert "nan" not in str(found)
+
+
+def test_pages_and_figures(found, capsys, posterior):
+    assert repr(found) == "Backtest(4 origins, rows 50 to 71, 5 steps, refit=never)"
+    assert "over origins, by step ahead" in str(found)
+    figure = found.plot()
+    forecasts, errors, coverages = figure.axes
+    np.testing.assert_allclose(errors.lines[0].get_ydata(), found.by_step()["rmse"])
+    # Each of the four forecasts has a median and a mark of its origin; they do not overlap. The data are the last line.
+    assert len(forecasts.lines) == 9
+    assert len(coverages.lines) == 6
+    with pytest.raises(ValueError, match="no output 'depth'; there are level"):
+        found.plot("depth")
+    gpssm.backtest(SERIES[START:64], posterior, **SETTINGS | {"progress": "plain"})
+    assert "origin 2/2, row 7" in capsys.readouterr().err
+    gpssm.backtest(SERIES[START:64], posterior, **SETTINGS | {"progress": True})
+    assert "100%" in capsys.readouterr().out
+
+
+def test_a_failing_origin_is_named(posterior, monkeypatch):
+    calls = []
+
+    def fail(forecast, actual, levels):
+        calls.append(forecast.start)
+        if len(calls) == 3:
+            raise ValueError("paths must be finite")
+        return {"rmse": 1.0}
+
+    monkeypatch.setattr(Forecast, "score", fail)
+    with pytest.raises(ValueError, match="forecast from row 14 failed: paths must be finite"):
+        gpssm.backtest(SERIES[START:], posterior, **SETTINGS)
+
+
+def test_bad_calls_are_explained(posterior):
+    rows = SERIES[START:]
+    for settings, message in (
+        ({"refit": "often"}, "refit must be one of never, update, fit; got 'often'"),
+        ({"horizon": 0}, "horizon must be a whole number of at least 1"),
+        ({"step": 2.5}, "step must be a whole number"),
+        ({"start": 28}, "leaves 5 rows to forecast; got 28"),
+        ({"start": -1}, "got -1"),
+        ({"start": 1.5}, r"got 1\.5"),
+        ({"horizon": 31}, "leaves 31 rows"),
+        ({"refit": "fit"}, "needs a method to fit"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gpssm.backtest(rows, posterior, **SETTINGS | settings)
+    with pytest.raises(TypeError, match="takes no state_dim"):
+        gpssm.backtest(rows, posterior, state_dim=2, **SETTINGS)
+    with pytest.raises(TypeError, match="one series at a time"):
+        gpssm.backtest([rows, rows], posterior, **SETTINGS)
+    with pytest.raises(ValueError, match="new_experiment is for a posterior"):
+        gpssm.backtest(SERIES, METHOD, new_experiment=True, **SETTINGS)

@@ -1,0 +1,121 @@
+"""Comparisons: the figures of `gpssm.metrics`, what is best, and calls that do not fit."""
+
+import numpy as np
+import pytest
+
+import gpssm
+from builders import make_series
+from gpssm.data.series import Series
+from gpssm.evaluation.compare import LEVELS, loss
+from gpssm.evaluation.metrics import coverage, crps, rmse, score
+from gpssm.posterior.forecast import Forecast
+from posteriors import make_posterior
+
+HORIZON = 4
+
+
+def make_forecast(shift=0.0, outputs=("a", "b"), horizon=HORIZON, seed=0):
+    paths = np.random.default_rng(seed).normal(size=(60, horizon, len(outputs))) + shift
+    return Forecast(paths, outputs, 0, np.zeros((horizon, 0)))
+
+
+@pytest.fixture(scope="module")
+def test_rows():
+    return Series(np.random.default_rng(5).normal(size=(6, 2)), outputs=["a", "b"])
+
+
+@pytest.fixture(scope="module")
+def compared(test_rows):
+    return gpssm.compare({"near": make_forecast(0.1), "far": make_forecast(3.0)}, test_rows)
+
+
+def test_the_figures_are_those_of_the_metrics(compared, test_rows):
+    y = test_rows.y[:HORIZON]
+    for name, shift in (("near", 0.1), ("far", 3.0)):
+        paths = make_forecast(shift).paths
+        found = compared.table.loc[name]
+        assert found["rmse"] == pytest.approx(np.sqrt(np.mean((paths.mean(0) - y) ** 2)))
+        assert found["crps"] == pytest.approx(crps(paths, y))
+        assert found["coverage_80"] == pytest.approx(coverage(paths, y, 0.8))
+        assert dict(found) == pytest.approx(score(paths, y, levels=LEVELS), nan_ok=True)
+    assert list(compared.table.index) == ["near", "far"]
+    assert compared.forecasts["far"].horizon == len(compared.actual) == HORIZON
+
+
+def test_the_best_is_named_and_starred(compared):
+    assert compared.best() == compared.best("fit") == compared.best("rmse") == "near"
+    near, far = (next(line for line in str(compared).splitlines() if name in line) for name in ("near", "far"))
+    assert near.count("*") >= 6
+    assert "*" not in far
+    assert "width 50" not in str(compared)
+    assert "Comparison(near, far; 4 steps)" in repr(compared)
+    with pytest.raises(ValueError, match="NaN for every forecast"):
+        compared.best("nmll_paper")
+
+
+def test_what_is_lost_in_a_figure():
+    values = np.array([0.2, 0.8, 1.0])
+    np.testing.assert_allclose(loss("coverage_90", values), [0.7, 0.1, 0.1])
+    np.testing.assert_allclose(loss("fit", values), -values)
+    np.testing.assert_allclose(loss("crps", values), values)
+
+
+def test_columns_go_by_name(compared, test_rows):
+    swapped = Series(test_rows.y[:, ::-1], outputs=["b", "a"])
+    found = gpssm.compare({"near": make_forecast(0.1)}, swapped)
+    assert found.scores["near"] == pytest.approx(compared.scores["near"], nan_ok=True)
+    other = make_forecast(0.1)
+    turned = Forecast(other.paths[:, :, ::-1], ("b", "a"), 0, other.u)
+    both = gpssm.compare({"one": other, "other": turned}, test_rows)
+    assert both.scores["one"]["rmse"] == pytest.approx(both.scores["other"]["rmse"])
+    lines = [both.plot("b").axes[0].lines[index].get_ydata() for index in (0, 1, 2)]
+    np.testing.assert_allclose(lines[0], lines[1])
+    np.testing.assert_allclose(lines[2], test_rows.y[:HORIZON, 1])
+
+
+def test_posteriors_forecast_the_test_rows():
+    posterior, test = make_posterior(), make_series(6, seed=4)
+    found = gpssm.compare({"all": posterior}, test, num_paths=30, seed=3)
+    expected = posterior.forecast(6, test.u, num_paths=30, seed=3)
+    np.testing.assert_array_equal(found.forecasts["all"].paths, expected.paths)
+    assert found.scores["all"] == expected.score(test)
+    mixed = gpssm.compare({"made": expected, "asked": posterior}, test, num_paths=30, seed=3)
+    assert mixed.scores["asked"] == pytest.approx(mixed.scores["made"])
+    with pytest.raises(ValueError, match=r"asked does not fit the test rows: .*u must have 1 columns"):
+        gpssm.compare({"asked": posterior}, Series(test.y, np.zeros((6, 2))))
+    assert len(found.plot().axes) == 2
+    with pytest.raises(ValueError, match="no output 'level'"):
+        found.plot("level")
+
+
+def test_baselines_are_fitted_to_the_same_data():
+    rng = np.random.default_rng(1)
+    series = Series(np.cumsum(rng.normal(size=60)))
+    train, test = series[:50], series[50:]
+    posterior = gpssm.fit(train, method="last", num_chains=1, num_draws=40, progress=False)
+    found = gpssm.compare({"walk": posterior}, test, baselines=["mean"], num_paths=400)
+    assert list(found.scores) == ["walk", "mean"]
+    np.testing.assert_allclose(found.forecasts["mean"].mean, train.y.mean(), atol=5 * train.y.std() / 20)
+    assert found.scores["mean"]["rmse"] == pytest.approx(rmse(found.forecasts["mean"].mean, test.y))
+    with pytest.raises(ValueError, match="walk is a candidate already"):
+        gpssm.compare({"walk": posterior}, test, baselines=["walk"])
+
+
+def test_bad_calls_are_explained(test_rows):
+    near = make_forecast()
+    with pytest.raises(ValueError, match="nothing to compare"):
+        gpssm.compare({}, test_rows)
+    with pytest.raises(ValueError, match=r"same horizon: near has 4, long has 5\. Cut"):
+        gpssm.compare({"near": near, "long": make_forecast(horizon=5)}, test_rows)
+    with pytest.raises(ValueError, match="near has 4, and horizon=3 was asked"):
+        gpssm.compare({"near": near}, test_rows, horizon=3)
+    with pytest.raises(ValueError, match="number of test rows, 3; got 4"):
+        gpssm.compare({"near": near}, test_rows[:3])
+    with pytest.raises(ValueError, match=r"near does not fit the test rows: y must have 2 columns: a, b"):
+        gpssm.compare({"near": near}, Series(test_rows.y, outputs=["a", "c"]))
+    with pytest.raises(TypeError, match="near must be a Posterior or a Forecast"):
+        gpssm.compare({"near": near.paths}, test_rows)
+    with pytest.raises(TypeError, match="one series"):
+        gpssm.compare({"near": near}, [test_rows, test_rows])
+    with pytest.raises(ValueError, match="there is none to compare"):
+        gpssm.compare({"near": near}, test_rows, baselines=["mean"])

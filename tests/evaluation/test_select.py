@@ -1,0 +1,40 @@
+"""Selection sees training data only, and finds what forecasts best there."""
+
+import numpy as np
+import pytest
+
+from gpssm.data.series import Series
+from gpssm.evaluation.select import default_candidates, select
+from gpssm.methods import ARX
+from linear_systems import arx_series
+
+
+@pytest.fixture(scope="module")
+def selection():
+    candidates = [{"method": "mean"}, {"method": ARX(orders=(2, 2))}, {"method": "last"}]
+    return select(arx_series(200), candidates, horizon=5, num_chains=1, num_draws=20)
+
+
+def test_the_best_forecast_wins(selection):
+    assert selection.best["method"] == ARX(orders=(2, 2))
+    assert next(iter(selection.table["method"])).startswith("ARX")
+    assert selection.table["crps"].is_monotonic_increasing
+    assert "coverage_90" in selection.table
+    assert "ARX" in str(selection)
+
+
+def test_candidates_for_signed_and_unsigned_outputs():
+    signed = default_candidates(arx_series(120))
+    assert {one["mean"] for one in signed} == {"linear", "linear-fixed"}
+    assert sorted({one["state_dim"] for one in signed}) == [2, 3, 4]
+    series = arx_series(120)
+    unsigned = default_candidates(Series(np.abs(series.y), series.u))
+    assert unsigned[-1]["likelihood"] == "abs"
+    assert all("likelihood" not in one for one in default_candidates(Series(np.abs(series.y) + 10, series.u)))
+
+
+def test_mistakes_are_explained():
+    with pytest.raises(ValueError, match="at least one candidate"):
+        select(arx_series(60), [])
+    with pytest.raises(KeyError, match="Unknown score 'rms'"):
+        select(arx_series(60), [{"method": "mean"}], score="rms", num_draws=5, num_chains=1)

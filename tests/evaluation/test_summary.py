@@ -1,0 +1,230 @@
+"""The summary: its figures against hand computation, its verdicts and doubts, the page and the dict."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+from sklearn.linear_model import LinearRegression
+
+import gpssm
+from builders import make_model, make_series
+from gpssm.data.series import Series
+from gpssm.evaluation.assessment import LONGEST, TAIL, Assessment, _nonlinearity, assess
+from gpssm.evaluation.checks import find_doubts, judge, percent
+from gpssm.evaluation.summary import _kernel, _output
+from gpssm.methods import ARX
+from gpssm.methods.linear import regress
+from gpssm.model.kernels import Linear, SquaredExponential
+from gpssm.model.likelihoods import StudentT
+from gpssm.posterior.diagnostics import Row
+from posteriors import make_posterior
+
+HEALTHY = Assessment(
+    spread=np.array([2.0]),
+    noise_std=np.array([0.2]),
+    process_std=np.array([0.3]),
+    one_step=np.array([0.4]),
+    free_run=np.array([0.9]),
+    horizon=30,
+    widening=np.array([[0.1], [0.5], [0.95]]),
+    covered=0.9,
+    nonlinear=0.1,
+    nonlinear_change=0.3,
+    novelty_tail=0.0,
+    left=0.0,
+)
+GOOD = (Row("forecast", 30, 1.01, 400, 500, 300), Row("outputs", 90, 1.02, 300, 500, 300))
+
+
+def make_data(length=300, seed=0):
+    """y_t = 1.2 y_{t−1} − 0.5 y_{t−2} + u_t + noise, in units far from 1."""
+    rng = np.random.default_rng(seed)
+    u, y = rng.normal(size=length), np.zeros(length)
+    for t in range(2, length):
+        y[t] = 1.2 * y[t - 1] - 0.5 * y[t - 2] + u[t] + rng.normal()
+    return Series(50.0 + 10.0 * y, u, name="tank", outputs="level", inputs="pump")
+
+
+@pytest.fixture(scope="module")
+def series():
+    return make_data()
+
+
+@pytest.fixture(scope="module")
+def posterior(series):
+    return gpssm.fit(series, method=ARX(orders=(2, 1)), num_draws=120, num_chains=2, progress=False)
+
+
+@pytest.fixture(scope="module")
+def summary(posterior):
+    return posterior.summary()
+
+
+def test_noises_and_one_step_errors_are_those_of_the_regression(series, summary):
+    found = regress([series], 2, 1, 2)
+    a, b = found.outputs.ravel(), found.inputs.ravel()
+    predicted = a[0] * series.y[1:-1, 0] + a[1] * series.y[:-2, 0] + b[0] * series.u[2:, 0] + found.offset[0]
+    errors = series.y[2:, 0] - predicted
+    output = summary.outputs[0]
+    assert output.spread == pytest.approx(series.y.std())
+    assert output.process_noise == pytest.approx(errors.std(), rel=0.01)
+    assert output.noise < 0.001 * output.spread
+    assert output.one_step_error == pytest.approx(np.sqrt(np.mean(errors[-TAIL:] ** 2)), rel=0.01)
+
+
+def test_free_runs_widen_as_the_regression_says(series, posterior):
+    figures = assess(posterior)
+    found = regress([series], 2, 1, 2)
+    impulse = lfilter([1.0], [1.0, *(-found.outputs.ravel())], np.eye(1, LONGEST)[0])
+    exact = np.sqrt(found.variance[0] * np.cumsum(impulse**2)) / series.y.std()
+    # A standard deviation from 160 paths.
+    np.testing.assert_allclose(figures.widening[:, 0], exact, rtol=4 / np.sqrt(2 * 160))
+    # Far ahead a free run knows the controls only, and errs by as much as it says.
+    assert figures.free_run[0] == pytest.approx(exact[10] * series.y.std(), rel=0.25)
+    assert figures.covered == pytest.approx(0.9, abs=0.07)
+    assert figures.left == 0
+    assert figures.nonlinear < 1e-9
+    assert figures.nonlinear_change < 1e-9
+
+
+def test_the_facts(series, summary):
+    facts = summary.facts
+    assert (facts.method, facts.series, facts.rows) == ("arx", ("tank",), (300,))
+    assert (facts.outputs, facts.inputs, facts.missing) == (("level",), ("pump",), 0)
+    assert (facts.states, facts.inducing, facts.kernel) == (2, 0, "")
+    assert (facts.chains, facts.draws) == (2, 120)
+    assert summary.sampling.verdict == "good"
+    assert summary.sampling.rhat_forecast < 1.05
+    assert summary.doubts == ()
+
+
+def test_the_page_and_the_dict(summary):
+    page = str(summary)
+    for words in ("tank (300 rows)", "How well it sampled: good", "pump", "level", "Nothing that stands out."):
+        assert words in page
+    assert max(len(line) for line in page.splitlines()) <= 130
+    plain = json.loads(json.dumps(summary.to_dict(), allow_nan=False))
+    assert plain["facts"]["rows"] == [300]
+    assert plain["outputs"][0]["spread"] == summary.outputs[0].spread
+
+
+def test_several_series_a_gaussian_process_and_missing_outputs():
+    posterior = make_posterior()
+    summary = posterior.summary()
+    facts = summary.facts
+    assert facts.rows == (9, 5)
+    assert facts.missing == pytest.approx(3 / 28)
+    assert (facts.inducing, facts.kernel, facts.basis) == (6, "SquaredExponential", "InducingPoints")
+    assert len(summary.outputs) == 2
+    assert summary.longest_run == summary.free_run_steps == 4
+    assert 0 < summary.nonlinear < 1
+    assert all(np.isfinite([one.one_step_error, one.free_run_error, one.noise]).all() for one in summary.outputs)
+    variances = np.exp(2 * np.asarray(posterior.model.likelihood.log_std))
+    scale = np.array(posterior.scaler.output_std)
+    np.testing.assert_allclose([one.noise for one in summary.outputs], scale * np.sqrt(variances))
+    process = np.exp(2 * posterior.draws.leaves["log_process_std"]).mean((0, 1))
+    expected = scale * np.sqrt(np.asarray(posterior.model.likelihood.C) ** 2 @ np.asarray(process))
+    np.testing.assert_allclose([one.process_noise for one in summary.outputs], expected)
+    json.dumps(summary.to_dict(), allow_nan=False)
+    assert summary.sampling.verdict == "poor"
+    assert "too few draws to tell whether chains agree about the forecast" in str(summary)
+
+
+def test_after_conditioning_it_is_still_about_the_training_data(posterior, series, summary):
+    later = posterior.condition(series[:5]).summary()
+    assert later.outputs == summary.outputs
+    assert later.facts == summary.facts
+
+
+def test_other_likelihoods():
+    model = make_model(output_dim=1)
+    likelihood = StudentT.build(model.likelihood.C, model.likelihood.d, jnp.full(1, 0.3))
+    model = type(model).create(model.kernel, model.basis, model.mean, likelihood, jnp.exp(model.log_process_std))
+    posterior = make_posterior(model, [make_series(12, output_dim=1)], leaves={})
+    summary = posterior.summary()
+    assert summary.facts.likelihood == "StudentT"
+    variance = float(likelihood.moments(jnp.zeros((1, 2)))[1][0, 0])
+    assert summary.outputs[0].noise == pytest.approx(posterior.scaler.output_std[0] * np.sqrt(variance))
+    assert np.isfinite(summary.outputs[0].one_step_error)
+
+
+def test_nonlinearity_is_what_regression_leaves():
+    rng = np.random.default_rng(3)
+    x, u = rng.normal(size=(2, 50, 2)), rng.normal(size=(50, 1))
+    f = np.stack([np.tanh(2 * x[..., 0]), x[..., 1] + 0.5 * u[:, 0] + 0.1], axis=-1)
+    left = total = change = 0.0
+    for values, states in zip(f, x, strict=True):
+        z = np.hstack([states, u])
+        left += np.var(values - LinearRegression().fit(z, values).predict(z), axis=0).sum()
+        total += np.var(values, axis=0).sum()
+        change += np.var(values - states, axis=0).sum()
+    found = _nonlinearity(f, x, u)
+    assert found == pytest.approx({"nonlinear": left / total, "nonlinear_change": left / change})
+
+
+def test_the_steps_until_nothing_is_known():
+    found = _output("level", 0, HEALTHY)
+    assert (found.half, found.most) == (2, 3)
+    assert _output("level", 0, HEALTHY._replace(widening=np.full((3, 1), 0.4))).half is None
+
+
+@pytest.mark.parametrize(
+    ("rhat", "ess", "divergent", "noted", "verdict"),
+    [
+        (1.01, 400, 0.0, False, "good"),
+        (1.049, 100, 0.0, False, "good"),
+        (1.05, 400, 0.0, False, "fair"),
+        (1.01, 99, 0.0, False, "fair"),
+        (1.01, 400, 0.06, False, "fair"),
+        (1.01, 400, 0.0, True, "fair"),
+        (1.2, 400, 0.0, False, "poor"),
+        (1.01, 19, 0.0, False, "poor"),
+        (np.nan, np.nan, 0.0, False, "poor"),
+    ],
+)
+def test_the_verdict(rhat, ess, divergent, noted, verdict):
+    assert judge((GOOD[0], Row("outputs", 3, rhat, ess, ess, ess)), divergent, noted) == verdict
+
+
+def test_what_does_not_vary_is_not_sampled_badly():
+    assert judge((Row("forecast", 0, np.nan, np.nan, np.nan, np.nan), GOOD[1]), 0.0, False) == "good"
+
+
+def doubts(rows=GOOD, notes=(), rows_a_point=10.0, **changed):
+    return list(find_doubts(rows, HEALTHY._replace(**changed), ["level"], notes, rows_a_point))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (doubts(notes=["chain 1 was stuck"]), "chain 1 was stuck"),
+        (doubts(rows=(GOOD[0]._replace(rhat=1.3),)), "Chains disagree about the forecast (R-hat 1.30)"),
+        (doubts(rows=(GOOD[1]._replace(ess_bulk=30.0),)), "only 30 effective draws of the smoothed outputs"),
+        (doubts(noise_std=np.array([1.6])), "64 % of the variance of level is observation noise"),
+        (doubts(process_std=np.array([1.6])), "process noise of a single step makes 64 %"),
+        (doubts(one_step=np.array([1.9]), free_run=np.array([2.0])), "One step ahead, level is predicted hardly"),
+        (doubts(free_run=np.array([1.9])), "Over 30 steps level is forecast hardly"),
+        (doubts(covered=0.55), "Only 55 %"),
+        (doubts(left=0.2), "20 % of the free runs along the data left"),
+        (doubts(novelty_tail=0.4), "40 % of its prior variance"),
+        (doubts(rows_a_point=1.5), "1.5 rows for an inducing point"),
+    ],
+)
+def test_doubts_come_one_by_one(found, words):
+    assert len(found) == 1
+    assert words in found[0]
+
+
+def test_nothing_is_doubted_where_all_is_well():
+    assert doubts() == []
+
+
+def test_words_for_numbers():
+    assert [percent(share) for share in (0.0, 1e-6, 0.00123, 0.0456, 0.5, 1.18)] == [
+        *("0 %", "< 0.01 %", "0.12 %", "4.6 %", "50 %", "118 %")
+    ]
+    kernels = SquaredExponential.build(1, 1), Linear.build(1, 1)
+    assert _kernel(kernels[0] + kernels[1] * kernels[0]) == "SquaredExponential + Linear * SquaredExponential"
+    assert _kernel(kernels[1] * (kernels[0] + kernels[1])) == "Linear * (SquaredExponential + Linear)"

@@ -1,0 +1,78 @@
+"""Learning from new rows: what is sampled again, from where, and that it fits them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from gpssm.fitting.loop import Sample
+from gpssm.methods import METHODS
+from random_walk import RandomWalk, small_fit, small_series
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return small_series(30)[20:]
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "RandomWalk", RandomWalk())
+        yield small_fit()
+
+
+@pytest.fixture(scope="module")
+def updated(posterior, rows):
+    return posterior.update(rows)
+
+
+def test_states_cover_old_and_new_rows(posterior, rows, updated):
+    assert updated.draws.states[0].shape == (2, 10, 31, 1)
+    assert updated.info.log_target.shape == (2, 10)
+    assert updated.warmup.log_target.shape == (2, 3)
+    np.testing.assert_array_equal(updated.raw[0].y, np.concatenate([small_series().y, rows.y]))
+    assert updated.scaler == posterior.scaler
+    assert posterior.draws.states[0].shape == (2, 10, 21, 1)
+    assert updated.model.roles == posterior.model.roles
+    assert (updated.seed, updated.config) == (posterior.seed + 1, posterior.config)
+
+
+def test_it_starts_near_the_new_outputs(rows, updated):
+    fitted = np.mean(updated.outputs(), axis=(0, 1))[20:]
+    assert np.std(fitted - rows.y) < 0.4 * np.std(rows.y)
+
+
+def test_a_new_experiment_is_a_series_of_its_own(posterior, rows, monkeypatch):
+    asked = {}
+
+    def sample(config, model, states, series, **settings):
+        asked.update(settings, config=config, model=model, lengths=[len(one) for one in series])
+        draws = posterior.draws._replace(states=tuple(np.tile(path, (2, 10, 1, 1)) for path in states))
+        return Sample(draws, posterior.info, posterior.warmup, 0.0, 0.0, ())
+
+    monkeypatch.setattr("gpssm.update.sample", sample)
+    # Conditioning in between changes nothing: what is learned from is the training data and the new series.
+    updated = posterior.condition(rows).update(rows, new_experiment=True, num_warmup=4, num_draws=5, seed=9)
+    assert [path.shape for path in updated.draws.states] == [(2, 10, 21, 1), (2, 10, 11, 1)]
+    assert (updated.cloud, updated.seed, len(updated.raw)) == (None, 9, 2)
+    assert (asked["config"], asked["lengths"]) == (RandomWalk(num_warmup=4, num_draws=5), [20, 10])
+    assert (asked["num_chains"], asked["seed"]) == (2, 9)
+    chain = np.argmax(np.mean(posterior.info.log_target, 1))
+    drawn = posterior.draws.leaves["log_process_std"][chain, -1]
+    np.testing.assert_array_equal(asked["model"].log_process_std, drawn)
+
+
+def test_bad_calls_are_told_what_to_do(posterior, rows):
+    with pytest.raises(ValueError, match="conditioned on rows that it has not learned from"):
+        posterior.condition(rows).update(rows)
+    with pytest.raises(ValueError, match="training needs at least 10 rows; series number 1 has 3"):
+        posterior.update(rows[:3], new_experiment=True)
+    with pytest.raises(IndexError, match="1 training series"):
+        posterior.update(rows, index=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(METHODS, "RandomWalk")
+        with pytest.raises(ValueError, match=r"one of ffvd, .*this fit's was 'RandomWalk'"):
+            posterior.update(rows)
+    with pytest.raises(ValueError, match="'arx' finds its parameters before it samples: fit it again"):
+        dataclasses.replace(posterior, config=posterior.config | {"method": "arx"}).update(rows)

@@ -1,0 +1,171 @@
+"""The samplers against the law that data are simulated from: Geweke's joint test, simulation-based calibration.
+
+The basis has no residual, B = 0, so that q* is the posterior of the very model that `simulate` draws from.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+import builders
+import sampling
+from gpssm.methods import FFVD, FFVDNUTS, ParticleGibbs
+from gpssm.model.priors import InverseGamma, Normal
+from gpssm.model.types import Draw
+from gpssm.moves import dual_averaging
+
+LIMIT = 4.0  # standard errors
+
+NOISES = {"log_process_std": InverseGamma(5.0, 0.5), "likelihood.log_std": InverseGamma(5.0, 0.5)}
+HYPER = {"kernel.log_lengthscale": Normal(0.3, 0.4), "kernel.log_variance": Normal(0.0, 0.5)}
+
+
+def make_model(state_dim, priors):
+    """Sines for a basis, and these leaves to be sampled under these priors."""
+    model = builders.make_model("hilbert", state_dim=state_dim, input_dim=1, output_dim=state_dim, num=4)
+    return model.with_roles("fix", "*").with_priors(priors).with_roles("sample", *priors)
+
+
+def make_series(lengths, dim):
+    return [builders.make_series(n, 1, dim, missing=True, seed=i) for i, n in enumerate(lengths)]
+
+
+def draw_prior(key, model, series):
+    """Leaves from their priors, weights, and states for each series: the joint law without the outputs."""
+    leaves_key, weights_key, states_key = jax.random.split(key, 3)
+    sampled = model.leaves("sample")
+    keys = jax.random.split(leaves_key, len(sampled))
+    leaves = {name: model.priors[name].sample(k, sampled[name].shape) for name, k in zip(sampled, keys, strict=True)}
+    weights = jax.random.normal(weights_key, (model.state_dim, model.basis.size))
+    now, keys = model.with_leaves(leaves), jax.random.split(states_key, len(series))
+    paths = [now.simulate(k, jnp.asarray(one.u), weights).states for k, one in zip(keys, series, strict=True)]
+    return Draw(tuple(paths), weights, leaves)
+
+
+def draw_outputs(key, model, draw, series):
+    """y | x anew, with the same entries missing."""
+    likelihood, renewed = model.with_leaves(draw.leaves).likelihood, []
+    for one_key, path, one in zip(jax.random.split(key, len(series)), draw.states, series, strict=True):
+        y = jnp.where(jnp.isfinite(one.y), likelihood.sample(one_key, path[1:]), jnp.nan)
+        renewed.append(eqx.tree_at(lambda series: series.y, one, y))
+    return renewed
+
+
+def summarise(draw, series):
+    """Functions of everything that is drawn: first and second moments, and products that tie the parts together."""
+    first, second = draw.states
+    y, noises = series[0].y[1], jnp.concatenate([draw.leaves[name] for name in NOISES])
+    steps = jnp.sum((first[1:] - first[:-1]) ** 2, 0)
+    single = [first[0], first[-1], second[-1], draw.weights.ravel(), y, *map(jnp.ravel, jax.tree.leaves(draw.leaves))]
+    pairs = [first[0] * first[1], second[0] * second[1], first[2] * y, first[1] * draw.weights[:, 0]]
+    ties = [jnp.tile(steps, 2) * noises, draw.leaves["kernel.log_variance"] * draw.weights[:, 0] ** 2]
+    values = jnp.concatenate(single)
+    return jnp.concatenate([values, values**2, *pairs, *ties])
+
+
+def simulate_marginal(model, series, num_draws):
+    """Functions of independent draws from the joint law."""
+
+    def one(key):
+        draw_key, outputs_key = jax.random.split(key)
+        draw = draw_prior(draw_key, model, series)
+        return summarise(draw, draw_outputs(outputs_key, model, draw, series))
+
+    keys = jax.random.split(jax.random.key(0), (sampling.NUM_CHAINS, num_draws))
+    return jax.jit(jax.vmap(jax.vmap(one)))(keys)
+
+
+def simulate_successive(config, freeze, model, series, num_draws, thin):
+    """Functions along chains that draw the latents given the outputs and the outputs given the latents in turn."""
+    states = tuple(jnp.zeros((len(one) + 1, model.state_dim)) for one in series)
+    method = config.build(model, states)
+
+    def alternate(state, key):
+        carry, series = state
+        step_key, draw_key, outputs_key = jax.random.split(key, 3)
+        carry, _ = method.step(step_key, carry, series)
+        draw = method.draw(draw_key, carry, series)
+        series = draw_outputs(outputs_key, model, draw, series)
+        return (carry, series), summarise(draw, series)
+
+    def keep(state, keys):
+        state, values = jax.lax.scan(alternate, state, keys)
+        return state, values[-1]
+
+    def chain(key):
+        start_key, key = jax.random.split(key)
+        carry = freeze(method.init(start_key, series))
+        carry = carry._replace(parameters=carry.parameters._replace(step=dual_averaging.start(0.5)))
+        return jax.lax.scan(keep, (carry, series), jax.random.split(key, (num_draws, thin)))[1]
+
+    keys = jax.random.split(jax.random.key(1), sampling.NUM_CHAINS)
+    # The start at zero is forgotten.
+    return jax.jit(lambda keys: jax.lax.map(chain, keys))(keys)[:, num_draws // 20 :]
+
+
+# A method, and its step size for a test in which nothing adapts: large, so that a wrong accept step shows.
+EXACT = {
+    "ffvd": (FFVD(num_warmup=0, rank=5), lambda carry: carry._replace(step=dual_averaging.start(0.4))),
+    "ffvd-nuts": (
+        FFVDNUTS(num_warmup=0, max_tree_depth=6),
+        lambda carry: carry._replace(adaptation=carry.adaptation._replace(step=dual_averaging.start(0.2))),
+    ),
+    "ffvd-p": (ParticleGibbs(num_warmup=0, num_particles=10), lambda carry: carry),
+}
+
+
+def geweke_z(name, state_dim=2, num_draws=4000, thin=5):
+    series = make_series((4, 2), state_dim)
+    model = make_model(state_dim, NOISES | HYPER)
+    expected = simulate_marginal(model, series, 5 * num_draws)
+    found = simulate_successive(*EXACT[name], model, series, num_draws, thin)
+    return sampling.largest_z(found, expected, np.asarray)
+
+
+def test_geweke_ffvd_quickly():
+    assert geweke_z("ffvd", state_dim=1) < LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXACT)
+def test_geweke(name):
+    assert geweke_z(name) < LIMIT
+
+
+CALIBRATED = {
+    "ffvd": FFVD(num_warmup=200, rank=5),
+    "ffvd-nuts": FFVDNUTS(num_warmup=200),
+    "ffvd-p": ParticleGibbs(num_warmup=200, num_particles=20),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALIBRATED)
+def test_ranks_of_the_truth_are_uniform(name):
+    """Simulation-based calibration: the truth behind a data set ranks anywhere among draws given that data set."""
+    series, num_draws, thin, bins = make_series((10,), 1), 31, 20, 8
+    model = make_model(1, NOISES)
+
+    def quantities(draw, series):
+        path = draw.states[0]
+        fit = model.with_leaves(draw.leaves).likelihood.log_prob(path[1:], series[0].y)
+        noises = [draw.leaves[leaf] for leaf in NOISES]
+        return jnp.concatenate([path[::5, 0], draw.weights[0], *noises, jnp.sum(fit)[None]])
+
+    def rank(key):
+        truth_key, outputs_key, start_key, chain_key = jax.random.split(key, 4)
+        truth = draw_prior(truth_key, model, series)
+        data = draw_outputs(outputs_key, model, truth, series)
+        start = draw_prior(start_key, model, series).states
+        draws, _, _ = sampling.chain(CALIBRATED[name], model, data, start, num_draws, thin, chain_key)
+        below = jax.vmap(lambda draw: quantities(draw, data))(draws) < quantities(truth, data)[None]
+        return jnp.sum(below, 0)
+
+    # Data sets of their own for each sampler: shared ones would make one unlucky set of truths fail all.
+    keys = jax.random.split(jax.random.key(2 + list(CALIBRATED).index(name)), 400)
+    ranks = np.asarray(jax.jit(lambda keys: jax.lax.map(rank, keys))(keys))
+    counts = np.stack([np.bincount(column // ((num_draws + 1) // bins), minlength=bins) for column in ranks.T])
+    assert chisquare(counts, axis=1).pvalue.min() > 1e-3

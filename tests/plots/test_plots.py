@@ -1,0 +1,464 @@
+"""Figures: what they show is what was asked of the posterior, and nothing of pyplot is touched."""
+
+import io
+import subprocess
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+mpl.use("Agg")
+
+import gpssm
+from builders import make_model, make_series
+from gpssm import plots
+from gpssm.data.datasets import simulate
+from gpssm.data.series import Series
+from gpssm.plots import style
+from gpssm.plots.parameters import _round_values
+from gpssm.plots.residuals import autocorrelation, cross_correlation, standardised_residuals
+from gpssm.posterior.diagnostics import diagnose
+from gpssm.posterior.explore import smooth, transition
+from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
+from posteriors import make_posterior
+
+DRAWS = 12
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    """Two series, Dy = 2, Du = 1, missing outputs, sampled and optimised leaves."""
+    raw = [make_series(30, missing=True), make_series(25, seed=2)]
+    model = make_model().with_roles("sample", "log_process_std", "kernel.log_variance")
+    made = make_posterior(model, raw, draws=DRAWS)
+    rng = np.random.default_rng(1)
+    info = made.info._replace(log_target=rng.normal(size=(2, DRAWS)), energy=rng.normal(size=(2, DRAWS)))
+    return replace(made, info=info, draws=jax.tree.map(np.asarray, made.draws))
+
+
+@pytest.fixture(scope="module")
+def baseline():
+    data = simulate("linear_gaussian", num_steps=150, seed=3)
+    series = getattr(data, "series", data)
+    return gpssm.fit(series, method=gpssm.methods.METHODS["arx"], num_draws=40, num_chains=2, progress=False)
+
+
+def drawn(figure):
+    """The figure after it was drawn: warnings while drawing are errors."""
+    figure.savefig(io.BytesIO(), dpi=100)
+    return figure
+
+
+def labels(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def lines(panel, label):
+    return [line for line in panel.lines if line.get_label() == label]
+
+
+def band(panel, label):
+    """Lower and upper edge of a shaded band, by x."""
+    (found,) = [one for one in panel.collections if one.get_label() == label]
+    corners = found.get_paths()[0].vertices
+    edges = {x: corners[corners[:, 0] == x, 1] for x in np.unique(corners[:, 0])}
+    return np.array(list(edges)), np.array([(y.min(), y.max()) for y in edges.values()]).T
+
+
+def make_forecast(left=0.0, novelty=0.0, number=400, steps=40, spread=1.0, seed=0, **settings):
+    paths = spread * np.random.default_rng(seed).normal(size=(number, steps, 2))
+    trust = ForecastDiagnostics(np.linspace(0, left, steps), np.linspace(0, novelty, steps))
+    known = {"diagnostics": trust, "dt": 0.5} | settings
+    return Forecast(paths, ("level", "flow"), 50, np.zeros((steps, 0)), **known)
+
+
+def test_importing_the_figures_does_not_import_matplotlib():
+    code = "import gpssm.plots, gpssm.posterior, sys; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert set(plots.__all__) == {name for name in dir(plots) if name.startswith("plot_")}
+    assert gpssm.plots is plots
+
+
+def test_figures_have_nothing_to_do_with_pyplot_and_show_themselves_in_notebooks(posterior):
+    from matplotlib import pyplot
+
+    before = dict(mpl.rcParams)
+    figure = plots.plot_states(posterior)
+    assert pyplot.get_fignums() == []
+    assert dict(mpl.rcParams) == before
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    figure = drawn(figure)
+    for panel in figure.axes:
+        assert min(text.get_fontsize() for text in [*panel.get_xticklabels(), panel.yaxis.label]) >= 8
+    assert figure.get_figwidth() == style.FULL
+
+
+def test_without_matplotlib_the_remedy_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'gpssm\[plots\]'"):
+        plots.plot_series(make_series())
+
+
+def test_long_lines_are_thinned_and_keep_their_spikes_and_gaps():
+    values = np.sin(np.arange(100_000) / 1000)
+    values[51_234], values[70_001], values[20_000:30_000] = 9.0, -9.0, np.nan
+    kept = style.extremes(values)
+    assert len(kept) <= style.MOST + 2
+    assert {0, 51_234, 70_001, 99_999} <= set(kept)
+    assert np.isnan(values[kept]).any()
+    np.testing.assert_array_equal(style.extremes(values[:500]), np.arange(500))
+
+
+def test_series_are_stacked_and_the_split_is_marked():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(5000, 2))
+    y[100:103, 1] = np.nan
+    series = Series(y, rng.normal(size=(5000, 1)), dt=0.1, outputs=("a", "b"), inputs=("pump",))
+    figure = drawn(plots.plot_series(series, train=0.6, test=1000))
+    assert [panel.get_ylabel() for panel in figure.axes] == ["a", "b", "pump"]
+    assert figure.axes[-1].get_xlabel() == "time"
+    for panel in figure.axes:
+        (end,) = lines(panel, "end of training")
+        assert end.get_xdata()[0] == pytest.approx(300.0)
+        (shade,) = [patch for patch in panel.patches if patch.get_label() == "test"]
+        np.testing.assert_allclose([shade.get_x(), shade.get_width()], [300.0, 100.0])
+    assert len(lines(figure.axes[0], "output")[0].get_xdata()) <= style.MOST + 2
+    np.testing.assert_allclose(lines(figure.axes[1], "missing")[0].get_xdata(), [10.0, 10.1, 10.2])
+    assert lines(figure.axes[0], "missing") == []
+    with pytest.raises(ValueError, match=r"up to 5000, shares up to 1.0, or series; got 6000"):
+        plots.plot_series(series, train=6000)
+
+
+def test_several_series_stand_side_by_side():
+    several = [make_series(10 + number, input_dim=0, seed=number) for number in range(6)]
+    figure = drawn(plots.plot_series(several, test=4))
+    assert len(figure.axes) == 2 * 4
+    assert [panel.get_title(loc="left") for panel in figure.axes[:2]] == ["series 0 (of 6)", "series 1 (of 6)"]
+    assert lines(figure.axes[1], "end of training")[0].get_xdata()[0] == 7
+
+
+def test_a_forecast_is_marked_where_it_should_be_trusted_less():
+    forecast = make_forecast(left=0.4, novelty=0.8)
+    figure = drawn(plots.plot_forecast(forecast, actual=forecast.paths[0], history=np.zeros((50, 2))))
+    for column, panel in enumerate(figure.axes):
+        times, (low, high) = band(panel, "90 %")
+        np.testing.assert_allclose(times, forecast.steps * 0.5)
+        (median,) = lines(panel, "median")
+        np.testing.assert_allclose(median.get_ydata(), forecast.median[:, column])
+        assert ((low < median.get_ydata()) & (median.get_ydata() < high)).all()
+        (shade,) = panel.patches
+        first = np.argmax(forecast.diagnostics.left_by_step > 0.05)
+        assert shade.get_x() == forecast.steps[first] * 0.5
+        (novel,) = lines(panel, "far from all data")
+        assert len(novel.get_xdata()) == np.sum(forecast.diagnostics.novelty > 0.5)
+    assert set(labels(figure)) == {
+        *("history", "90 %", "50 %", "median", "actual"),
+        *("far from all data", "paths left (40% by the end)"),
+    }
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    trusted = drawn(plots.plot_forecast(make_forecast()))
+    assert labels(trusted) == ["90 %", "50 %", "median"]
+    assert drawn(plots.plot_forecast(make_forecast(diagnostics=None))).axes[0].patches[:] == []
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_smoothed_outputs_have_data_bands_and_what_was_missing(posterior, index):
+    figure = drawn(plots.plot_smoothed(posterior, index))
+    y, outputs = posterior.raw[index].y, smooth(posterior, index).outputs
+    assert [panel.get_ylabel() for panel in figure.axes] == list(posterior.raw[index].outputs)
+    for column, panel in enumerate(figure.axes):
+        missing = np.isnan(y[:, column])
+        np.testing.assert_array_equal(lines(panel, "data")[0].get_ydata(), y[:, column])
+        filled = lines(panel, "missing, filled in")
+        assert (len(filled[0].get_xdata()) if filled else 0) == missing.sum()
+        (median,) = lines(panel, "median")
+        np.testing.assert_allclose(median.get_ydata(), outputs.median[:, column])
+        _, (low, high) = band(panel, "90 %, without noise")
+        assert ((low <= median.get_ydata()) & (median.get_ydata() <= high)).all()
+        _, wide = band(panel, "90 %, with noise")
+        assert np.mean(wide[1] - wide[0]) > np.mean(high - low)
+    assert ("missing, filled in" in labels(figure)) == np.isnan(y).any()
+
+
+def test_states_are_drawn_chain_by_chain(posterior):
+    figure = drawn(plots.plot_states(posterior, index=1))
+    states = np.asarray(posterior.draws.states[1])
+    assert len(figure.axes) == 2
+    for dim, panel in enumerate(figure.axes):
+        for chain in range(2):
+            (line,) = lines(panel, f"chain {chain}")
+            np.testing.assert_allclose(line.get_ydata(), np.median(states[chain, :, :, dim], axis=0))
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(-1, 25))
+    assert lines(panel, "chain 0")[0].get_linestyle() != lines(panel, "chain 1")[0].get_linestyle()
+
+
+def one_state(input_dim, **settings):
+    raw = [make_series(20, input_dim=input_dim, output_dim=1)]
+    return make_posterior(make_model(state_dim=1, input_dim=input_dim, output_dim=1), raw, **settings)
+
+
+@pytest.mark.parametrize(("input_dim", "curves"), [(0, 1), (1, 3)])
+def test_one_state_has_a_curve_over_the_visited_range(input_dim, curves):
+    made = one_state(input_dim)
+    figure = drawn(plots.plot_transition(made, chain=None))
+    (panel,) = figure.axes
+    found = [line for line in panel.lines if str(line.get_label()).startswith("f")]
+    assert len(found) == curves
+    x = found[0].get_xdata()
+    u = np.repeat(np.median(made.raw[0].u, axis=0)[None], len(x), 0)
+    expected = transition(made, x[:, None], u)
+    np.testing.assert_allclose(found[0].get_ydata(), expected.mean[:, 0])
+    visited = np.mean(made.draws.states[0], axis=(0, 1))[:-1, 0]
+    assert x[0] < visited.min() < visited.max() < x[-1]
+    corners = panel.collections[0].get_paths()[0].vertices
+    assert corners[:, 1].max() >= (expected.mean + 1.6 * expected.std)[:, 0].max()
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("$x_t$ (scaled)", "$x_{t+1}$ (scaled)")
+    assert "inducing points" in labels(figure)
+
+
+def test_two_states_have_arrows_and_maps(posterior):
+    figure = drawn(plots.plot_transition(posterior))
+    field, *maps = figure.axes[:3]
+    assert len(figure.axes) == 3 + 2
+    assert [panel.get_title(loc="left") for panel in figure.axes[:3]] == [
+        *("step f(x, u) − x", "$x_1$ part of the step", "$x_2$ part of the step")
+    ]
+    locations = np.asarray(posterior.model.basis.locations)
+    for panel in (field, *maps):
+        np.testing.assert_allclose(lines(panel, "inducing points")[0].get_xydata(), locations[:, :2])
+    (arrows,) = [one for one in field.collections if isinstance(one, mpl.quiver.Quiver)]
+    one = posterior.chain(0)
+    u = np.repeat(np.median(np.concatenate([raw.u for raw in posterior.raw]), axis=0)[None], arrows.N, 0)
+    x = np.stack([arrows.X, arrows.Y], -1)
+    np.testing.assert_allclose(np.stack([arrows.U, arrows.V], -1), transition(one, x, u).mean - x, atol=1e-12)
+    with pytest.raises(IndexError, match="2 chains, counted from 0; got chain 2"):
+        plots.plot_transition(posterior, chain=2)
+
+
+def hatched(figure):
+    return [any(one.hatches[0] for one in panel.collections if getattr(one, "hatches", None)) for panel in figure.axes]
+
+
+def test_maps_are_hatched_where_the_function_is_prior(posterior):
+    assert not any(hatched(drawn(plots.plot_transition(posterior))))
+    short = posterior.model.with_leaves({"kernel.log_lengthscale": jnp.full((2, 3), -2.0)})
+    assert hatched(drawn(plots.plot_transition(replace(posterior, model=short)))) == [True, True, True, False, False]
+
+
+def test_more_states_have_slices_along_principal_directions():
+    raw = [make_series(20)]
+    rng = np.random.default_rng(4)
+    # nearly all that varies is the third state
+    states = rng.normal(size=(2, 3, 21, 3)) * np.array([0.01, 0.01, 1.0])
+    states[...] = states[:1, :1]
+    locations = {"basis.locations": rng.normal(size=(2, 3, 6, 4))}
+    made = make_posterior(make_model(state_dim=3), raw, states=[states], leaves=locations)
+    figure = drawn(plots.plot_transition(made))
+    axes = np.reshape(figure.axes, (4, 3))
+    assert [panel.get_ylabel() for panel in axes[:, 0]] == [*(f"step of $x_{{{d}}}$" for d in (1, 2, 3)), "novelty"]
+    titles = [panel.get_title(loc="left") for panel in axes[0]]
+    assert any("x_{3}" in title for title in titles[:2])
+    assert sum(float(title.split("(")[-1].rstrip("%)")) for title in titles) == pytest.approx(100, abs=2)
+    for panel in axes[:-1].flat:
+        (mean,) = lines(panel, "mean")
+        _, (low, high) = band(panel, "90 % band")
+        assert ((low <= mean.get_ydata()) & (mean.get_ydata() <= high)).all()
+        (visited,) = panel.patches
+        assert panel.get_xlim()[0] < visited.get_x() < visited.get_x() + visited.get_width() < panel.get_xlim()[1]
+
+
+def test_calibration_tells_right_from_narrow():
+    rng = np.random.default_rng(5)
+
+    def histogram_and_coverage(spread):
+        pairs = [(make_forecast(spread=spread, seed=seed), rng.normal(size=(40, 2))) for seed in range(10)]
+        pairs[0][1][:5] = np.nan
+        left, right = drawn(plots.plot_calibration(pairs)).axes
+        (bars,) = left.containers
+        return np.array([bar.get_height() for bar in bars]), left, right
+
+    heights, left, right = histogram_and_coverage(1.0)
+    assert heights.mean() == pytest.approx(1)
+    (shade,) = [patch for patch in left.patches if patch.get_label() == "95 % band if calibrated"]
+    low, high = shade.get_y(), shade.get_y() + shade.get_height()
+    expected = stats.binom(790, 0.1).interval(0.95)
+    np.testing.assert_allclose([low, high], np.array(expected) * 10 / 790)
+    assert np.mean((heights >= low) & (heights <= high)) >= 0.8
+    assert "790 entries" in left.get_xlabel()
+    np.testing.assert_allclose(lines(right, "90 % interval")[0].get_ydata(), 0.9, atol=0.12)
+    np.testing.assert_allclose(lines(right, "50 % interval")[0].get_ydata(), 0.5, atol=0.2)
+    heights, _, right = histogram_and_coverage(0.4)
+    assert heights[0] > 2
+    assert heights[-1] > 2
+    assert lines(right, "90 % interval")[0].get_ydata().max() < 0.75
+
+
+def test_calibration_takes_one_pair_and_names_what_it_lacks():
+    forecast = make_forecast()
+    _, right = drawn(plots.plot_calibration((forecast, forecast.paths[0]))).axes
+    steps = lines(right, "50 % interval")[0].get_xdata()
+    assert steps[0] >= 1
+    assert steps[-1] <= 40
+    with pytest.raises(ValueError, match="at least one pair"):
+        plots.plot_calibration([])
+
+
+def test_traces_show_the_worst_and_ranks_are_even_when_chains_agree(posterior):
+    rng = np.random.default_rng(6)
+    noises = rng.normal(size=(2, 400, 2))
+    noises[1, :, 1] += 3
+    more = {"log_process_std": noises, "kernel.log_lengthscale": rng.normal(size=(2, 400, 2, 3))}
+    draws = posterior.draws._replace(weights=np.zeros((2, 400, 2, 6)), leaves=more)
+    info = posterior.info._replace(log_target=np.ones((2, 400)), acceptance=np.ones((2, 400)))
+    figure = drawn(plots.plot_traces(replace(posterior, draws=draws, info=info)))
+    assert len(figure.axes) == 2 * 7
+    titles = [panel.get_title(loc="left") for panel in figure.axes[::2]]
+    assert titles[0] == "log target"
+    assert any(title.startswith("log process std[1]   R-hat") for title in titles)
+    assert "does not vary" in [text.get_text() for text in figure.axes[1].texts]
+    assert "7 of 9 quantities" in figure.axes[-2].get_xlabel()
+    place = next(i for i, title in enumerate(titles) if title.startswith("log process std[1]"))
+    apart = [patch.get_data().values for patch in figure.axes[2 * place + 1].patches if hasattr(patch, "get_data")]
+    np.testing.assert_allclose(np.mean(apart, axis=1), 1, rtol=1e-9)
+    assert apart[0][0] > 1.8
+    assert apart[1][0] < 0.2
+    even = next(i for i in range(1, 7) if i != place)
+    together = [patch.get_data().values for patch in figure.axes[2 * even + 1].patches if hasattr(patch, "get_data")]
+    assert np.max(np.abs(np.array(together) - 1)) < 0.7
+
+
+def test_effective_sizes_are_those_of_the_diagnostics(posterior):
+    figure = drawn(plots.plot_ess(posterior))
+    rows = [row for row in diagnose(posterior).rows if row.number]
+    sizes, ratios = figure.axes
+    assert {label.get_text() for label in sizes.get_yticklabels()[:2]} == {"log process std", "kernel log variance"}
+    np.testing.assert_allclose([bar.get_width() for bar in sizes.patches], [row.ess_bulk for row in rows])
+    shown = [line.get_xdata()[0] for line in ratios.lines if line.get_marker() in "osX"]
+    np.testing.assert_allclose(shown, [max(row.rhat - 1, 1e-3) for row in rows])
+
+
+def test_residual_correlations_find_what_is_there():
+    rng = np.random.default_rng(7)
+    white = rng.normal(size=600)
+    moving = white.copy()
+    moving[1:] += 0.8 * white[:-1]
+    assert autocorrelation(white).p_value > 0.01
+    found = autocorrelation(moving)
+    assert found.p_value < 1e-6
+    assert found.correlations[0] == pytest.approx(0.8 / 1.64, abs=0.1)
+    u = rng.normal(size=600)
+    driven = white + 0.5 * np.concatenate([np.zeros(4), u[:-4]])
+    found = cross_correlation(driven, u)
+    assert np.argmax(np.abs(found.correlations)) == 20 + 4
+    assert found.p_value < 1e-6
+    driven[::7] = np.nan
+    assert np.argmax(np.abs(cross_correlation(driven, u).correlations)) == 20 + 4
+
+
+def test_whiteness_is_seldom_denied_to_white_residuals_even_under_smooth_controls():
+    rng = np.random.default_rng(8)
+    u = np.sin(np.arange(300) / 9) + np.sin(np.arange(300) / 5)
+    residuals = rng.normal(size=(300, 300))
+    residuals[:, 40:60] = np.nan
+    for test in (autocorrelation, lambda values: cross_correlation(values, u)):
+        rejected = np.mean([test(values).p_value < 0.1 for values in residuals])
+        assert 0.05 < rejected < 0.17
+
+
+def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
+    figure = drawn(plots.plot_residuals(posterior, num_paths=12, rows=20))
+    axes = np.reshape(figure.axes, (2, 3))
+    for column, (own, correlations, cross) in enumerate(axes):
+        shown = own.lines[0].get_ydata()
+        np.testing.assert_array_equal(np.isnan(shown), np.isnan(posterior.raw[0].y[:20, column]))
+        assert correlations.get_title(loc="left").startswith("autocorrelation\n")
+        assert "p = " in correlations.get_title(loc="left")
+        assert cross.get_title(loc="left").startswith("correlation with u\n")
+        assert own.get_ylabel() == f"residual of {posterior.raw[0].outputs[column]}"
+
+
+def test_parameters_show_prior_posterior_and_optimised(posterior):
+    figure = drawn(plots.plot_parameters(posterior))
+    panels = {panel.get_xlabel(): panel for panel in figure.axes if panel.get_visible()}
+    optimised = posterior.model.leaves("optimise")
+    assert {"process std", "kernel variance", "kernel lengthscale", "basis locations"} <= set(panels)
+    assert len(panels) == len(optimised) + 2
+    for entry in range(2):
+        (curve,) = lines(panels["process std"], f"posterior, entry {entry + 1}")
+        values = np.asarray(posterior.draws.leaves["log_process_std"])[..., entry]
+        assert values.min() < curve.get_xdata()[np.argmax(curve.get_ydata())] < values.max()
+    ticks = panels["kernel lengthscale"].lines[-1].get_xdata()
+    np.testing.assert_allclose(ticks, np.ravel(posterior.model.kernel.log_lengthscale))
+    for place, label in zip(panels["process std"].get_xticks(), panels["process std"].get_xticklabels(), strict=True):
+        assert float(label.get_text()) == pytest.approx(np.exp(place), rel=0.01)
+    assert _round_values(0.015, 0.3).tolist() == pytest.approx([0.02, 0.05, 0.1, 0.2])
+    assert len(_round_values(1e-9, 1e9)) <= 5
+
+
+def test_comparison_overlays_forecasts():
+    actual = np.random.default_rng(9).normal(size=(40, 2))
+    forecasts = {name: make_forecast(seed=seed) for seed, name in enumerate(("ffvd", "arx", "last"))}
+    figure = drawn(plots.plot_comparison(forecasts, actual, history=actual))
+    assert labels(figure) == ["history", "actual", "ffvd", "arx", "last"]
+    for column, panel in enumerate(figure.axes):
+        for name, forecast in forecasts.items():
+            np.testing.assert_allclose(lines(panel, name)[0].get_ydata(), forecast.median[:, column])
+        assert len({lines(panel, name)[0].get_marker() for name in forecasts}) == 3
+        assert lines(panel, "history")[0].get_xdata()[-1] == 49 * 0.5
+        assert len(panel.collections) == 3
+    many = {str(seed): make_forecast(seed=seed) for seed in range(4)}
+    assert not drawn(plots.plot_comparison(many, actual)).axes[0].collections
+    with pytest.raises(ValueError, match="at least one forecast"):
+        plots.plot_comparison({})
+
+
+def test_scores_fill_the_best():
+    table = {
+        "ffvd": {"rmse": 0.1, "fit": 95.0, "coverage_90": 0.99},
+        "arx": {"rmse": 0.3, "fit": 70.0, "coverage_90": 0.85},
+        "last": {"rmse": [0.5, 0.7], "fit": 10.0},
+    }
+    figure = drawn(plots.plot_scores(table, metrics=("rmse", "fit", "coverage_90")))
+    assert [panel.get_xlabel() for panel in figure.axes] == ["rmse", "fit", "coverage of 90 %"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(table)
+    for panel, best in zip(figure.axes, (0, 0, 1), strict=True):
+        dots = [line for line in panel.lines if line.get_marker() == "o"]
+        filled = [line.get_ydata()[0] for line in dots if line.get_markerfacecolor() != "white"]
+        assert filled == [best]
+    assert [line.get_xdata()[0] for line in figure.axes[0].lines if line.get_marker() == "o"][2] == pytest.approx(0.6)
+    frame = pd.DataFrame(table).T[["rmse", "coverage_90"]].drop("last").astype(float)
+    assert [panel.get_xlabel() for panel in drawn(plots.plot_scores(frame)).axes] == ["rmse", "coverage of 90 %"]
+    with pytest.raises(KeyError, match="has no crps; it has: rmse, fit, coverage_90"):
+        plots.plot_scores(table, metrics=("crps",))
+
+
+def test_every_figure_takes_a_baseline(baseline):
+    assert not baseline.draws.leaves
+    for make in (plots.plot_smoothed, plots.plot_states, plots.plot_transition, plots.plot_traces, plots.plot_ess):
+        assert drawn(make(baseline)).axes
+    (panel,) = drawn(plots.plot_parameters(baseline)).axes
+    assert "no parameter was learned" in panel.texts[0].get_text()
+    assert isinstance(baseline.plot(), mpl.figure.Figure)
+
+
+def test_residuals_of_a_right_model_are_standard_normal(baseline):
+    values = standardised_residuals(baseline, baseline.raw[0], num_paths=80)
+    assert np.nanstd(values) == pytest.approx(1, abs=0.15)
+    assert abs(np.nanmean(values)) < 0.25
+    assert all(autocorrelation(column).p_value > 1e-3 for column in values.T)
+
+
+def test_sampled_locations_are_averaged():
+    rng = np.random.default_rng(10)
+    locations = rng.normal(size=(2, 3, 6, 1)) * 0.1
+    made = one_state(0, leaves={"basis.locations": jnp.asarray(locations)})
+    (panel,) = drawn(plots.plot_transition(made, chain=1)).axes
+    (container,) = panel.containers
+    np.testing.assert_allclose(np.sort(container[0].get_xdata()), np.sort(locations[1].mean(0)[:, 0]))

@@ -1,0 +1,444 @@
+import base64
+import hashlib
+import html
+import io
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from urllib.parse import unquote
+
+import numpy as np
+import pandas
+import pytest
+
+from browser import CHROMIUM, Browser
+from builders import make_series
+from gpssm.data.series import Series
+from gpssm.posterior.diagnostics import Row
+from gpssm.report import make_report, write_report
+from gpssm.report.charts import numbers
+from gpssm.report.content import Content, gather
+from gpssm.report.contest import Arena, Entry, choose_arena, decide, fit_baselines
+from gpssm.report.lights import _about_row, count_up, worst
+from gpssm.report.page import SYMBOLS, embedded, number
+from posteriors import make_posterior
+
+HOSTILE = ("<script>alert(1)</script>", "a\"b'c & <b>")
+CONTROL = "</script><img src=x onerror=alert(2)>"
+BASELINES = ("last", "mean")
+
+
+def named(series, name=None):
+    return Series(series.y, series.u, outputs=HOSTILE, inputs=[CONTROL], name=name, dt=0.1)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return named(make_series(60, missing=True), HOSTILE[0]).split(40)
+
+
+@pytest.fixture(scope="module")
+def posterior(rows):
+    return make_posterior(raw=[rows[0]], draws=20)
+
+
+@pytest.fixture(scope="module")
+def page(posterior, rows):
+    return make_report(posterior, test=rows[1], baselines=BASELINES, files={"config.toml": "seed = 0\n"})
+
+
+class Outline(HTMLParser):
+    """What a page consists of: tags with attributes, and headings in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, *names):
+        return [attributes for tag, attributes in self.tags if tag in names]
+
+
+@pytest.fixture(scope="module")
+def outline(page):
+    return Outline(page)
+
+
+def test_the_page_is_one_small_file_that_forbids_itself_any_request(page, outline):
+    assert len(page.encode()) < 3e6
+    policy = next(one["content"] for one in outline.all("meta") if "http-equiv" in one)
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    for element in ("style", "script"):
+        text = re.search(rf"<{element}>(.*?)</{element}>", page, re.S).group(1)
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in policy
+    assert not outline.all("link", "iframe", "object", "base", "form")
+    for _, attributes in outline.tags:
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+        for name in ("src", "href"):
+            assert attributes.get(name, "#").startswith(("#", "data:"))
+
+
+def test_names_from_the_data_stay_text(page, outline):
+    assert [one.get("type") for one in outline.all("script")] == ["application/json", None]
+    assert {one["alt"] for one in outline.all("img")}
+    assert not any("onerror" in one for one in outline.all("img"))
+    charts = json.loads(re.search(r'id="charts">(.*?)</script>', page, re.S).group(1))
+    assert [panel["title"] for panel in charts["forecast"]["panels"]] == list(HOSTILE)
+    assert html.escape(HOSTILE[0]) in page
+
+
+def test_structure_is_sound_for_those_who_cannot_see_it(outline):
+    levels = [int(tag[1]) for tag, _ in outline.tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert outline.all("html")[0]["lang"] == "en"
+    assert {one["href"][1:] for one in outline.all("a") if one["href"].startswith("#")} <= set(ids)
+    sections = [one["id"] for one in outline.all("section")]
+    expected = "words forecast fit diagnostics comparison dynamics configuration downloads"
+    assert sections == expected.split()
+    images = outline.all("img")
+    assert len(images) >= 7
+    assert all(len(one["alt"]) > 20 for one in images)
+    charts = [one for one in outline.all("div") if one.get("class") == "chart"]
+    assert len(charts) == 6
+    assert all("aria-label" in one and one["tabindex"] == "0" for one in charts)
+
+
+def test_files_inside_the_page_are_what_they_say(posterior, rows, outline):
+    found = {one["download"]: unquote(one["href"].partition(",")[2]) for one in outline.all("a") if "download" in one}
+    assert list(found) == ["forecast.csv", "metrics.json", "config.json", "config.toml"]
+    table = pandas.read_csv(io.StringIO(found["forecast.csv"]), index_col="step")
+    forecast = posterior.forecast(20, rows[1].u, num_paths=1000)
+    np.testing.assert_allclose(table[f"{HOSTILE[0]} 50%"], forecast.median[:, 0], rtol=1e-12)
+    metrics = json.loads(found["metrics.json"])
+    assert metrics["held_out"]
+    assert list(metrics["methods"]) == ["model", *BASELINES]
+    assert json.loads(found["config.json"])["Run"]["seed"] == 0
+    assert found["config.toml"] == "seed = 0\n"
+
+
+def test_figures_of_the_contest_are_those_of_a_backtest(posterior, rows, page):
+    import gpssm
+
+    charts = json.loads(re.search(r'id="charts">(.*?)</script>', page, re.S).group(1))
+    expected = gpssm.backtest(
+        rows[1], posterior, horizon=10, step=10, num_paths=500, max_draws=100, progress=False
+    ).by_step()
+    shown = np.array([panel["lines"][0]["values"] for panel in charts["errors"]["panels"]])
+    np.testing.assert_allclose(np.sqrt(np.mean(shown**2, axis=0)), expected["rmse"], rtol=1e-4)
+
+
+def test_without_test_rows_the_end_of_the_training_data_decides_and_the_page_says_so(posterior):
+    content = gather(posterior, None, None, ("mean",), "A title", {}, {})
+    assert isinstance(content, Content)
+    assert content.title == "A title"
+    assert not content.contest.arena.held_out
+    assert len(content.contest.arena.rows) == 40
+    assert "in sample" in content.contest.verdict.detail
+    assert "hold rows out" in content.contest.verdict.detail
+    assert "the last ones are held" in content.future
+    assert all("actual" not in line["key"] for line in content.charts["forecast"]["panels"][0]["lines"])
+
+
+def test_what_is_handed_over_is_used(posterior, rows, tmp_path):
+    baselines, failures = fit_baselines(posterior, ("mean",))
+    picture = base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+    names = ("forecast", "calibration", "residuals", "transition", "states", "ess", "traces", "parameters")
+    path = write_report(
+        posterior, tmp_path / "r.html", test=rows[1], baselines=baselines, pictures=dict.fromkeys(names, picture)
+    )
+    text = path.read_text()
+    assert failures == ()
+    assert text.count(base64.b64encode(picture).decode()) == len(names)
+    assert 'data-method="mean"' in text
+    assert 'data-method="last"' not in text
+    assert 'width="1" height="1"' in text
+
+
+def test_a_baseline_that_cannot_be_fitted_is_told_of(posterior):
+    fitted, failures = fit_baselines(make_posterior(raw=[gappy()], draws=2), ("last",))
+    assert not fitted
+    assert "Last value could not be fitted" in failures[0]
+
+
+def gappy():
+    series = make_series(30)
+    y = np.array(series.y)
+    y[::2] = np.nan
+    return Series(y, series.u)
+
+
+def test_bad_arguments_are_refused(posterior, rows):
+    with pytest.raises(ValueError, match="before `condition`"):
+        make_report(posterior.condition(rows[1][:5]))
+    with pytest.raises(TypeError, match="a list of 2"):
+        make_report(posterior, test=list(rows))
+    with pytest.raises(ValueError, match="Missing: "):
+        make_report(posterior, test=Series(rows[1].y, rows[1].u, outputs=["p", "q"]))
+
+
+def entry(key, losses):
+    return Entry(key, key, {}, np.asarray(losses, float), {})
+
+
+@pytest.mark.parametrize(
+    ("model", "others", "level", "words"),
+    [
+        ([1, 1.1, 0.9, 1], {"arx": [2, 2.1, 2, 1.9], "last": [3, 3, 3, 3]}, "good", "50 % better than the best"),
+        ([1, 1, 1, 1], {"arx": [1.02, 1.01, 1.02, 1.03]}, "caution", "arx forecasts as well: consider the simpler"),
+        ([1, 5, 1, 5], {"arx": [5, 1, 5, 2]}, "caution", "as well"),
+        ([2, 2.1, 2, 2], {"arx": [1, 1, 1, 1.1], "mean": [3, 3, 3, 3]}, "problem", "arx forecasts better, by 98 %"),
+        ([2, 2, 2, 2], {"arx": [3, 3, 3, 3], "last": [1, 1, 1, 1]}, "problem", "Repeating the last value"),
+        ([1, 1], {"arx": [3, 3]}, "caution", "too few rows"),
+        ([1], {}, "unknown", "no baseline"),
+    ],
+)
+def test_the_verdict_is_one_plain_sentence(model, others, level, words):
+    arena = Arena(make_series(40), 0, 10, 10, True)
+    found = decide(entry("model", model), [entry(key, losses) for key, losses in others.items()], arena)
+    assert found.level == level
+    assert words in found.headline
+    assert "held-out" in found.detail or not others
+
+
+@pytest.mark.parametrize(("length", "horizon", "step"), [(1, 1, 10), (25, 12, 10), (200, 30, 10), (5000, 30, 30)])
+def test_the_arena_fits_what_rows_there_are(posterior, length, horizon, step):
+    arena = choose_arena(posterior, make_series(length))
+    assert (arena.horizon, arena.step, arena.held_out) == (horizon, step, True)
+    origins = range(arena.start, len(arena.rows) - arena.horizon + 1, arena.step)
+    assert 1 <= len(origins) <= 21
+    nothing = Series(np.full((50, 2), np.nan), np.zeros((50, 1)))
+    assert not choose_arena(posterior, nothing).held_out
+
+
+@pytest.mark.parametrize(
+    ("name", "rhat", "ess", "level"),
+    [
+        ("smoothed outputs", 1.01, 300, "good"),
+        ("smoothed outputs", 1.1, 300, "caution"),
+        ("30-step forecast mean", 1.5, 300, "problem"),
+        ("30-step forecast mean", np.nan, np.nan, "problem"),
+        ("log_process_std", 1.5, 3, "caution"),
+        ("function values", 1.5, 3, "caution"),
+        ("log target", 1.8, 3, "problem"),
+        ("states, within chains", 1.3, 50, "problem"),
+        ("likelihood.log_std", 1.3, 50, "problem"),
+        ("log_process_std", 1.01, 40, "caution"),
+    ],
+)
+def test_lights_go_by_what_does_not_depend_on_coordinates(name, rhat, ess, level):
+    light = _about_row(Row(name, 5, rhat, ess, ess, ess))
+    assert light.level == level
+    assert light.advice
+    assert light.level in SYMBOLS
+    assert ("coordinates" in light.advice) == (level == "caution" and rhat == 1.5)
+    assert worst([light, light._replace(level="good")]) == level
+    assert count_up([light]).startswith({"good": "All 1", "caution": "No problem; 1", "problem": "1 problem"}[level])
+
+
+def test_numbers_and_json_survive_anything():
+    assert numbers(np.array([1.234567, np.nan, -np.inf, 0.0])) == [1.2346, None, None, 0.0]
+    assert [number(value) for value in (None, float("nan"), 1.23456, 7, "x")] == ["–", "–", "1.235", "7", "x"]
+    text = embedded({"</script>": "<!-- & \u2028"})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"</script>": "<!-- & \u2028"}
+
+
+# In a browser. Everything below looks at the page as a reader does.
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: the page is not looked at")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def path(page, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(page)
+    return path
+
+
+# The contrast of every visible piece of text with what is behind it, as WCAG 2 has it; gives back those below 4.5.
+CONTRAST = """
+(() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
+  const behind = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const found = parse(getComputedStyle(one).backgroundColor);
+      if (found.length === 3 || found[3] > 0.99) return found;
+    }
+    return [255, 255, 255];
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const poor = [];
+  let seen = 0;
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    const text = walker.currentNode.textContent.trim();
+    if (!text || ["SCRIPT", "STYLE", "NOSCRIPT"].includes(element.tagName) || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const ink = parse(element.closest("svg") ? style.fill : style.color);
+    const [high, low] = [light(ink), light(behind(element))].sort((a, b) => b - a);
+    seen += 1;
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (ratio < 4.5) poor.push(`${text.slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return { seen, poor };
+})()
+"""
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_works_at_any_width_in_light_and_dark(browser, path, width, scheme):
+    browser.open(path, width, scheme=scheme)
+    assert browser.problems == []
+    assert all(url.startswith(("file:", "data:")) for url in browser.requests)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    drawn = browser.evaluate(
+        "[...document.querySelectorAll('.chart svg')].map(one => one.querySelectorAll('path').length)"
+    )
+    assert len(drawn) == 6
+    assert min(drawn) >= 2
+    images = "[...document.images].map(one => one.complete && one.naturalWidth > 100 && one.clientWidth <= innerWidth)"
+    assert len(browser.evaluate(images)) >= 7
+    assert all(browser.evaluate(images))
+    found = browser.evaluate(CONTRAST)
+    assert found["seen"] > 150
+    assert found["poor"] == []
+
+
+@needs_browser
+def test_names_from_the_data_do_nothing_in_a_browser(browser, path):
+    browser.open(path)
+    assert browser.problems == []
+    assert browser.evaluate("document.querySelectorAll('img[onerror], [src=x]').length") == 0
+    titles = browser.evaluate("[...document.querySelectorAll('#forecast .chart .title')].map(one => one.textContent)")
+    assert titles == list(HOSTILE)
+
+
+@needs_browser
+def test_switches_show_and_hide_methods_and_levels(browser, path):
+    browser.open(path)
+    kinds = [".line.method-last", ".line.method-model", ".band.method-model", ".band.narrow"]
+    count = f"{kinds}.map(kind => document.querySelectorAll('#forecast ' + kind).length)"
+    assert browser.evaluate(count) == [0, 2, 4, 4]
+    for switch, expected in (
+        ("[data-method=last]", [2, 2, 4, 6]),
+        ("[data-method=model]", [2, 0, 0, 4]),
+        ('[data-level="50"]', [2, 0, 0, 0]),
+    ):
+        browser.evaluate(f"document.querySelector('#forecast {switch}').click()")
+        assert browser.evaluate(count) == expected
+    assert browser.problems == []
+
+
+def ticks(browser):
+    """The numbers along the time axis of the first chart of the forecast."""
+    found = "[...document.querySelector('#forecast .chart').querySelectorAll('text[text-anchor=middle]')]"
+    return [float(text) for text in browser.evaluate(f"{found}.map(one => one.textContent)") if text != "time"]
+
+
+@needs_browser
+def test_zoom_by_button_mouse_and_keyboard(browser, path):
+    browser.open(path)
+    whole = ticks(browser)
+    browser.evaluate("document.querySelector('#forecast [data-act=in]').click()")
+    assert ticks(browser)[-1] - ticks(browser)[0] < 0.7 * (whole[-1] - whole[0])
+    browser.evaluate("document.querySelector('#forecast [data-act=reset]').click()")
+    assert ticks(browser) == whole
+    left, top, wide, tall = place(browser)
+    browser.mouse("mousePressed", left + 0.6 * wide, top + tall / 2, button="left", clickCount=1)
+    browser.mouse("mouseMoved", left + 0.8 * wide, top + tall / 2, button="left")
+    browser.mouse("mouseReleased", left + 0.8 * wide, top + tall / 2, button="left", clickCount=1)
+    assert ticks(browser)[0] > whole[0]
+    assert ticks(browser)[-1] < whole[-1]
+    browser.evaluate("document.querySelector('#forecast .chart').focus()")
+    browser.press("Escape")
+    assert ticks(browser) == whole
+    browser.press("ArrowRight")
+    told = browser.evaluate("document.querySelector('#forecast [role=status]').textContent")
+    assert re.match(r"time [\d.]+\. .*", told)
+    assert browser.problems == []
+
+
+def place(browser):
+    browser.evaluate(
+        "document.querySelector('#forecast .chart').scrollIntoView({block: 'center', behavior: 'instant'})"
+    )
+    return browser.evaluate(
+        "(() => { const box = document.querySelector('#forecast .chart').getBoundingClientRect();"
+        "return [box.x, box.y, box.width, box.height]; })()"
+    )
+
+
+@needs_browser
+def test_values_appear_under_the_pointer(browser, path, posterior, rows):
+    browser.open(path)
+    left, top, wide, tall = place(browser)
+    browser.mouse("mouseMoved", left + 0.95 * wide, top + tall / 2)
+    tip = browser.evaluate("document.querySelector('#forecast .tip:not([hidden])').innerText")
+    time = float(re.match(r"time ([\d.]+)", tip).group(1))
+    median = float(re.search(r"This model, median: (-?[\d.e-]+)", tip).group(1))
+    forecast = posterior.forecast(20, rows[1].u, num_paths=1000)
+    assert median == pytest.approx(forecast.median[round(time / 0.1) - 40, 0], rel=1e-3)
+    browser.mouse("mouseMoved", 1, 1)
+    assert browser.evaluate("document.querySelectorAll('#forecast .tip:not([hidden])').length") == 0
+
+
+@needs_browser
+def test_the_theme_can_be_switched(browser, path):
+    browser.open(path, scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = browser.evaluate(ground)
+    assert browser.evaluate("document.getElementById('theme').getAttribute('aria-pressed')") == "true"
+    browser.evaluate("document.getElementById('theme').click()")
+    assert browser.evaluate(ground) != dark
+    assert browser.evaluate(CONTRAST)["poor"] == []
+
+
+@needs_browser
+def test_every_control_can_be_reached_and_has_a_name(browser, path):
+    browser.open(path)
+    nameless = """[...document.querySelectorAll("a[href], button, input, summary, [tabindex='0']")].filter(one =>
+        !(one.textContent.trim() || one.getAttribute("aria-label") || (one.labels && one.labels[0].textContent.trim()))
+        || one.tabIndex < 0).length"""
+    assert browser.evaluate(nameless) == 0
+    browser.press("Tab")
+    outline = browser.evaluate(
+        "getComputedStyle(document.activeElement).outlineStyle + document.activeElement.className"
+    )
+    assert outline == "solidskip"
+
+
+@needs_browser
+def test_it_prints_without_controls_and_with_everything_open(browser, path):
+    browser.open(path)
+    pdf = browser.pdf()
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 5e4
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    shown = "[...document.querySelectorAll('.bar, .zoom, .hint')].filter(one => one.checkVisibility()).length"
+    assert browser.evaluate(shown) == 0
+    assert browser.evaluate("[...document.querySelectorAll('details:not(.long)')].every(one => one.open)")
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    browser.call("Emulation.setEmulatedMedia", media="")
+    assert browser.problems == []
