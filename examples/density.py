@@ -2,9 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from gpssm.build import linear_start
 
 import gpssm
+from gpssm.build import linear_start
 
 jax.config.update("jax_enable_x64", True)
 

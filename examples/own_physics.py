@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
-from gpssm.build import Parts
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import gpssm
+from gpssm.build import Parts
 
 DT = 0.5
 OUTFLOW = 0.4

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gpssm.datasets import Simulated
-from gpssm.diagnostics import ess_bulk, rhat
-from gpssm.loop import sample
 from scipy import signal, stats
 
 import gpssm
+from gpssm.datasets import Simulated
+from gpssm.diagnostics import ess_bulk, rhat
+from gpssm.loop import sample
 from gpssm.methods import METHODS, Config
 
 jax.config.update("jax_enable_x64", True)
