@@ -19,7 +19,7 @@ from gpssm.fitting.fit import assign_roles, fit
 from gpssm.model.likelihoods import Poisson
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import Normal
-from gpssm.posterior.diagnostics import find_disagreement, forecast_mean
+from gpssm.posterior.diagnostics import forecast_mean
 from random_walk import RandomWalk, small_fit, small_series
 
 
@@ -190,9 +190,10 @@ def test_chains_that_disagree_are_reported(posterior):
     far[1] += 5.0
     draws = posterior.draws._replace(states=(far,))
     apart = dataclasses.replace(posterior, draws=jax.tree.map(lambda leaf: np.repeat(leaf, 20, 1), draws))
-    (note,) = find_disagreement(apart)
-    assert "The chains disagree about the 30-step forecast (R-hat" in note
-    assert find_disagreement(posterior) == []
+    (note,) = apart.with_notes().notes
+    assert note.startswith("30-step forecast mean: R-hat ")
+    assert "Chains disagree" in note
+    assert posterior.with_notes().notes == ()
 
 
 def test_noises_without_an_exact_conditional_are_optimised():

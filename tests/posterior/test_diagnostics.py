@@ -1,12 +1,10 @@
 """R-hat and effective sample sizes against arviz-stats; the sampler's figures against cases with known answers."""
 
-import re
-
 import numpy as np
 import pytest
 from arviz_stats.base import array_stats
 
-from gpssm.model.types import Draw, Info
+from gpssm.model.types import Draw
 from gpssm.posterior import diagnostics
 from gpssm.posterior.diagnostics import non_gaussianity
 from random_walk import small_fit
@@ -18,11 +16,6 @@ def autoregression(chains, draws, rho, shape=(), seed=0):
     for t in range(1, draws):
         x[:, t] += rho * x[:, t - 1]
     return x
-
-
-def make_info(acceptance=0.8, log_target=0.0, divergent=False, shape=(2, 100)):
-    figures = [np.full(shape, figure) for figure in (log_target, acceptance, divergent, 1.0, 1.0)]
-    return Info(*figures)
 
 
 @pytest.mark.parametrize(("chains", "draws"), [(2, 8), (2, 11), (4, 37), (1, 100), (4, 501)])
@@ -86,31 +79,6 @@ def test_chains_with_other_coordinates_are_fine_within():
     within = diagnostics.row_within("x", values)
     assert within.rhat < 1.05
     assert 400 < within.ess_bulk_median < 1600
-
-
-def test_nothing_is_said_of_a_good_run():
-    assert diagnostics.find_trouble(make_info()) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda info: info.log_target.__setitem__((1, 5), np.nan), "chain 1: the log target was not finite in 1%"),
-        (lambda info: info.acceptance.__setitem__((0, slice(20, 75)), 0.0), "chain 0 was stuck.* 55 draws"),
-        (lambda info: info.divergent.__setitem__((0, slice(0, 20)), True), "10% of the moves diverged"),
-    ],
-)
-def test_trouble_is_found_and_named(change, message):
-    info = make_info()
-    change(info)
-    (note,) = diagnostics.find_trouble(info)
-    assert re.search(message, note)
-
-
-def test_a_short_rest_is_no_trouble():
-    info = make_info()
-    info.acceptance[0, 10:40] = 0.0
-    assert diagnostics.find_trouble(info) == []
 
 
 def test_the_share_of_marginals_that_are_not_gaussian():

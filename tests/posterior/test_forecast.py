@@ -94,15 +94,15 @@ def test_text_says_what_it_is():
     ("left", "words"),
     [
         ([0.0, 0.05], []),
-        ([0.0, 0.06], ["6% of the paths left"]),
-        ([0.2, 0.6], ["60% of the paths left", "do not trust"]),
-        ([0.2, 1.0, 1.0], ["100% of the paths left", "do not trust", "from step 2 on"]),
+        ([0.0, 0.06], ["left what the model knows: 6 %"]),
+        ([0.2, 0.6], ["left what the model knows: 60 %", "do not trust"]),
+        ([0.2, 1.0, 1.0], ["left what the model knows: 100 %", "do not trust", "from step 2 on"]),
     ],
 )
 def test_notes_get_louder(left, words):
     notes = make_diagnostics(left).notes
-    assert len(notes) == len(words)
-    assert all(word in note for word, note in zip(words, notes, strict=True))
+    assert len(notes) == bool(words)
+    assert all(word in notes[0] for word in words)
 
 
 def test_a_plot_has_a_panel_an_output_with_all_that_was_asked_for():

@@ -144,7 +144,7 @@ def test_paths_that_left_are_copies_of_paths_that_stayed():
     posterior = linear_posterior([[0.8, 2.0]])
     found = posterior.forecast(20, CONTROLS, num_paths=40, bounds=10.0)
     assert found.diagnostics.share_left == 0.5
-    assert "50% of the paths left" in found.diagnostics.notes[0]
+    assert "left what the model knows: 50 %" in found.diagnostics.notes[0]
     same = np.all(found.paths[20:, None, -1] == found.paths[None, :20, -1], axis=-1)
     assert np.all(same.sum(1) == 1)
 
@@ -166,7 +166,7 @@ def test_without_bounds_an_overflow_is_kept_and_reported():
     with np.errstate(all="ignore"):
         found = posterior.forecast(20, CONTROLS, num_paths=3, bounds=None)
         assert found.diagnostics.share_left == pytest.approx(1 / 3)
-        assert "33.3% of the paths overflowed" in found.diagnostics.notes[0]
+        assert "Paths that overflowed: 33 %" in found.diagnostics.notes[0]
         assert not np.isfinite(found.paths).all()
 
 

@@ -8,10 +8,9 @@ the command was used wrongly, 130 where the user stopped it. Nothing heavy is im
 import functools
 import inspect
 import json
-import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
@@ -21,6 +20,8 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from gpssm.core.text import finite
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 LONGEST = 1600  # characters of an error
@@ -114,20 +115,11 @@ def _refuse_options(context: typer.Context) -> None:
 def show(answer: Answer, as_json: bool, quiet: bool) -> None:
     """Print an answer."""
     if as_json:
-        typer.echo(json.dumps(_jsonable(answer.data), indent=1, allow_nan=False))
+        typer.echo(json.dumps(finite(answer.data), indent=1, allow_nan=False))
     elif not quiet:
         screen = console()
         for one in answer.shown:
             screen.print(one)
-
-
-def _jsonable(value: Any) -> Any:
-    """The value with null for what is no number."""
-    if isinstance(value, Mapping):
-        return {name: _jsonable(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

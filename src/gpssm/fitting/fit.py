@@ -26,7 +26,6 @@ from gpssm.model.likelihoods import Gaussian, Likelihood, make_likelihood
 from gpssm.model.means import Mean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
-from gpssm.posterior.diagnostics import find_disagreement
 from gpssm.posterior.draws import Seconds, absorb_optimised
 from gpssm.posterior.posterior import Posterior
 from gpssm.start.build import Parts, pseudo_series
@@ -138,7 +137,7 @@ def _gather(
     model, draws = absorb_optimised(model, found.draws)
     seconds = Seconds(setup, found.compile_seconds, found.run_seconds)
     posterior = Posterior(model, draws, found.info, found.warmup, scaled, raw, scaler, settings, seconds, seed)
-    return dataclasses.replace(posterior, notes=(*found.notes, *find_disagreement(posterior)))
+    return posterior.with_notes(found.notes)
 
 
 def _choose_sizes(

@@ -19,7 +19,6 @@ from gpssm.fitting.progress import Mode, Report, Status, interruption, reporter,
 from gpssm.methods.settings import Config
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
-from gpssm.posterior.diagnostics import find_trouble
 
 
 class Sample(NamedTuple):
@@ -71,8 +70,7 @@ class Loop:
         draws, info = _join([chunk.draws for chunk in kept]), _join([chunk.info for chunk in kept])
         nothing = jax.tree.map(lambda leaf: leaf[:, :0], info)
         warmup = _join([nothing, *(chunk.info for chunk in self.chunks if chunk.draws is None)])
-        notes = (*self.notes, *find_trouble(info))
-        return Sample(draws, info, warmup, self.chains.compile_seconds, self.chains.run_seconds, notes)
+        return Sample(draws, info, warmup, self.chains.compile_seconds, self.chains.run_seconds, tuple(self.notes))
 
     def _begin(self) -> Any:
         """The carry to go on from: that of the checkpoint if there is one, else that of the start."""

@@ -62,10 +62,8 @@ def update(
     model = posterior.model_at(chain, -1)
     states = _start(posterior, chain, posterior.scaler.scale(new), new_experiment, seed, index)
     found = sample(config, model, states, scaled, num_chains=posterior.num_chains, seed=seed, progress=progress)
-    for note in found.notes:
-        warnings.warn(note, stacklevel=4)
     model, draws = absorb_optimised(model, found.draws)
-    return dataclasses.replace(
+    updated = dataclasses.replace(
         posterior,
         model=model,
         draws=draws,
@@ -75,9 +73,11 @@ def update(
         raw=tuple(raw),
         seconds=Seconds(0.0, found.compile_seconds, found.run_seconds),
         seed=seed,
-        notes=found.notes,
         current=None,
-    )
+    ).with_notes(found.notes)
+    for note in updated.notes:
+        warnings.warn(note, stacklevel=4)
+    return updated
 
 
 def _configure(posterior: Posterior, num_warmup: int | None, num_draws: int | None) -> Config:

@@ -17,18 +17,18 @@ from jaxtyping import Array, ArrayLike, Float
 from scipy import special, stats
 
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import readable
 from gpssm.data.align import HORIZON
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Draw, Info
+from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws
 from gpssm.posterior.explore import function_values, outputs_of
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-STUCK = 50  # iterations in a row without an accepted move that make a chain stuck
-STILL = 1e-6  # acceptance below this is none
-MANY_DIVERGENT = 0.05
+
+FEWEST = 4  # draws a chain below which nothing can be said
 
 Values = Float[np.ndarray | Array, "chain draw *shape"]
 
@@ -123,13 +123,19 @@ class Row(NamedTuple):
     ess_bulk_median: float
     ess_tail: float
 
+    @property
+    def title(self) -> str:
+        """The name as a sentence begins with it."""
+        words = readable(self.name)
+        return words[:1].upper() + words[1:]
+
 
 def row(name: str, values: Values) -> Row:
-    """Summarise draws of many quantities; those that do not vary at all are left out."""
+    """Summarise draws of many quantities; those that do not vary at all are left out. Few draws have no figures."""
     flat = values.reshape(*values.shape[:2], -1)
     flat = flat[:, :, ~(np.ptp(flat, axis=(0, 1)) == 0)]
-    if not flat.size:
-        return Row(name, 0, np.nan, np.nan, np.nan, np.nan)
+    if not flat.size or flat.shape[1] < FEWEST:
+        return Row(name, flat.shape[2], np.nan, np.nan, np.nan, np.nan)
     bulk = ess_bulk(flat)
     figures = (np.max(rhat(flat)), np.min(bulk), np.median(bulk), np.min(ess_tail(flat)))
     return Row(name, flat.shape[2], *(float(figure) for figure in figures))
@@ -200,42 +206,7 @@ def _list(values: Sequence[float] | np.ndarray) -> str:
     return " ".join(f"{value:.2f}" for value in values)
 
 
-def find_trouble(info: Info) -> list[str]:
-    """What is wrong with a run of (chain, draw) figures, each with the likely cause and remedy; empty if nothing."""
-    notes = []
-    for chain in np.flatnonzero(~np.isfinite(info.log_target).all(1)):
-        share = np.mean(~np.isfinite(info.log_target[chain]))
-        notes.append(
-            f"chain {chain}: the log target was not finite in {share:.0%} of the draws. The transition probably ran "
-            "away from the data: raise num_warmup, lower state_dim, or take mean='linear'. Do not use this chain."
-        )
-    still = _longest_run(np.asarray(info.acceptance) < STILL)
-    for chain in np.flatnonzero(still >= min(STUCK, info.acceptance.shape[1])):
-        notes.append(
-            f"chain {chain} was stuck: no move was accepted for {still[chain]} draws in a row. The step size is "
-            "too large for where it is: raise num_warmup, or start from another seed."
-        )
-    share = float(np.mean(info.divergent))
-    if share > MANY_DIVERGENT:
-        notes.append(
-            f"{share:.0%} of the moves diverged: the posterior has parts too sharply curved for the step size, mostly "
-            "a noise variance near zero. Raise num_warmup, give that noise a stronger prior, or fix it."
-        )
-    return notes
-
-
-def _longest_run(flags: np.ndarray) -> np.ndarray:
-    """The longest run of true values in each row."""
-    length, longest = np.zeros(len(flags), int), np.zeros(len(flags), int)
-    for column in np.asarray(flags).T:
-        length = np.where(column, length + 1, 0)
-        longest = np.maximum(longest, length)
-    return longest
-
-
 REFERENCES = 20  # inputs at which f is compared
-DISAGREE = 1.2  # R-hat of the forecast at which a fit is not returned without a word
-ENOUGH = 100  # draws a chain for that
 ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 
@@ -250,7 +221,7 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         row("function values", function_values(posterior, *_reference_inputs(posterior))),
         row_within("states, within chains", states),
         row("smoothed outputs", outputs),
-        row(f"{HORIZON}-step forecast mean", forecast_mean(posterior, np.repeat(posterior.raw[0].u[-1:], HORIZON, 0))),
+        forecast_row(posterior),
         row("log target", posterior.info.log_target),
     )
     return Diagnostics(
@@ -262,6 +233,12 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         seconds=posterior.seconds._asdict(),
         notes=posterior.notes,
     )
+
+
+def forecast_row(posterior: "Posterior") -> Row:
+    """The convergence of the mean forecast under the last controls, held: what a user sees first of all."""
+    held = np.repeat(posterior.raw[0].u[-1:], HORIZON, 0)
+    return row(f"{HORIZON}-step forecast mean", forecast_mean(posterior, held))
 
 
 @in_double_precision
@@ -287,23 +264,6 @@ def _mean_path(model: GPSSM, draw: Draw, controls: Float[Array, "H Du"]) -> Floa
 
     _, path = jax.lax.scan(advance, draw.states[0][-1], controls)
     return model.likelihood.moments(path)[0]
-
-
-def find_disagreement(posterior: "Posterior") -> list[str]:
-    """A note if the chains disagree about the forecast, which does not depend on the states' coordinates; else none.
-
-    A run of few draws is a trial, of which nothing can be said.
-    """
-    if posterior.num_draws < ENOUGH:
-        return []
-    rhat = row("", forecast_mean(posterior, np.repeat(posterior.raw[0].u[-1:], HORIZON, 0))).rhat
-    if not rhat > DISAGREE:
-        return []
-    return [
-        f"The chains disagree about the {HORIZON}-step forecast (R-hat {rhat:.2f}; below {DISAGREE} is wanted). They "
-        "have not run long enough, or the posterior has several modes: raise num_warmup and num_draws, lower "
-        "state_dim, or compare the chains' forecasts."
-    ]
 
 
 def non_gaussianity(posterior: "Posterior", level: float = 0.05) -> dict[str, float]:

@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.align import aligned
+from gpssm.model.likelihoods import Custom
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
@@ -61,6 +62,14 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
     paths, moments, _ = in_user_units(posterior.scaler, found)
     outputs = Forecast(paths, series.outputs, 0, series.u, series.inputs, series.dt, moments)
     return Smoothed(outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y))
+
+
+def smoothed_outputs(posterior: "Posterior", index: int = 0) -> tuple[Forecast, Forecast]:
+    """Outputs along training series `index` without and with noise; both without where a likelihood cannot draw any."""
+    outputs, likelihood = smooth(posterior, index).outputs, posterior.model.likelihood
+    if isinstance(likelihood, Custom) and likelihood.sampler is None:
+        return outputs, outputs
+    return outputs, smooth(posterior, index, noise=True).outputs
 
 
 def outputs_of(posterior: "Posterior", index: int = 0) -> Float[np.ndarray, "chain draw T Dy"]:

@@ -58,26 +58,10 @@ class ForecastDiagnostics:
     @property
     def notes(self) -> tuple[str, ...]:
         """In plain words, what to distrust; empty when there is nothing."""
-        share, steps = self.share_left, len(self.left_by_step)
-        if share > 0 and not self.replaced:
-            return (f"{share:.1%} of the paths overflowed within {steps} steps. Leave bounds at a number.",)
-        if share <= SOME:
-            return ()
-        notes = [
-            f"{share:.0%} of the paths left the region the model knows within {steps} steps. The forecast is that of "
-            "the paths that stayed."
-        ]
-        if share > MANY:
-            notes.append(
-                "Most paths left: do not trust this forecast at long horizons. Shorten the horizon, check that u stays "
-                "in the range it had in training, or fit with mean='linear' or a smaller state_dim."
-            )
-        if share == 1:
-            notes.append(
-                f"No path was left from step {np.argmax(self.left_by_step == 1) + 1} on: there is no forecast from "
-                "there, and the last values are held."
-            )
-        return tuple(notes)
+        from gpssm.evaluation.checks import check_paths
+
+        found = check_paths(self)
+        return () if found.level == "good" else (f"{found.name}: {found.figure}. {found.words}",)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
