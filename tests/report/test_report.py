@@ -154,12 +154,12 @@ def test_what_is_handed_over_is_used(found, tmp_path):
     assert 'width="1" height="1"' in text
 
 
-def test_a_posterior_is_examined_first(rows):
-    posterior = make_posterior(raw=[rows[0]], draws=4)
-    pictures = dict.fromkeys(WORDS, to_png(Figure((4, 3)), 100))
-    text = make_report(posterior, test=rows[1], baselines=("mean",), pictures=pictures)
-    assert 'data-method="mean"' in text
-    assert 'data-method="last"' not in text
+def test_a_posterior_is_examined_first(found, pictures, rows, monkeypatch):
+    asked = {}
+    monkeypatch.setattr("gpssm.report.examine", lambda posterior, test, **options: asked.update(options) or found)
+    text = make_report(found.posterior, test=rows[1], baselines=("mean",), pictures=pictures)
+    assert text == make_report(found, pictures=pictures)
+    assert asked == {"inputs": None, "baselines": ("mean",)}
 
 
 def test_numbers_and_json_survive_anything():

@@ -161,8 +161,9 @@ def check_mixing(rows: Sequence[Row]) -> Iterator[Check]:
     for one in sorted((one for one in rows if one.number), key=lambda one: not _is_seen(one)):
         absolute = one.name in ("log target", "likelihood.log_std") or one.name.endswith("within chains")
         relative = not (absolute or _is_seen(one))
-        met = [level for level, (rhat, ess) in MIXING.items() if one.rhat < rhat and one.ess_bulk >= ess]
-        level: Level = met[0] if met else "caution" if relative else "problem"
+        level: Level = "caution" if relative else "problem"
+        if one.rhat < MIXING["caution"][0] and one.ess_bulk >= MIXING["caution"][1]:
+            level = "good" if one.rhat < MIXING["good"][0] and one.ess_bulk >= MIXING["good"][1] else "caution"
         words = "Chains disagree: raise num_warmup and num_draws, lower state_dim, or compare the chains' forecasts."
         if level == "good":
             words = "Chains agree, and there are draws enough."
