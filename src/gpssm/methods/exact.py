@@ -22,7 +22,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.linalg import cholesky, inverse_lower
 from gpssm.data.series import Series
 from gpssm.methods.ffvd import HMCConfig, build_hmc
-from gpssm.methods.settings import Assumptions, Density, ParameterMoves, Parameters, States
+from gpssm.methods.parameters import Density, ParameterMoves, Parameters
+from gpssm.methods.settings import Assumptions, States
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_boundary

@@ -22,7 +22,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, ParameterMoves, Parameters, States
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.methods.whitening import Whitening, stack, unstack, whiten
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
@@ -42,7 +43,7 @@ Metric = Callable[[GPSSM, States, list[Series]], GPSSM]
 
 
 @dataclass(frozen=True)
-class HMCConfig(Config):
+class HMCConfig(MethodSettings):
     """Settings of HMC in whitened coordinates.
 
     :param num_leapfrog: steps of one trajectory.

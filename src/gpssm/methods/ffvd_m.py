@@ -29,7 +29,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, ParameterMoves, Parameters, States
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target, pairs
 from gpssm.model.types import Draw, Info, Method
@@ -37,8 +38,8 @@ from gpssm.moves import sghmc
 
 
 @dataclass(frozen=True)
-class SGHMCConfig(Config):
-    """Settings of the stochastic-gradient samplers; `Config` has the others.
+class SGHMCConfig(MethodSettings):
+    """Settings of the stochastic-gradient samplers; `MethodSettings` has the others.
 
     :param step_size: ε, the sampler's learning rate; there is no accept step, and the bias falls with its square.
     :param decay: α, the part of the momentum that is lost in each step.

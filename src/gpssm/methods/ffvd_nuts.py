@@ -16,7 +16,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, ParameterMoves, Parameters, States
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target
 from gpssm.model.types import Draw, Info, Method
@@ -29,8 +30,8 @@ FIRST_STEP = 0.1
 
 
 @dataclass(frozen=True)
-class FFVDNUTS(Config):
-    """NUTS on the states; `Config` has the other settings.
+class FFVDNUTS(MethodSettings):
+    """NUTS on the states; `MethodSettings` has the other settings.
 
     :param target: "collapsed" integrates the weights out, "joint" samples them with the states.
     :param max_tree_depth: a trajectory has at most 2 to this power steps.

@@ -20,8 +20,9 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.data.series import Series
+from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.particle_gibbs import ParticleConfig, PredictiveMoves, build_gibbs, guide
-from gpssm.methods.settings import ParameterMoves, Parameters, States
+from gpssm.methods.settings import States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import feynman_kac, feynman_kac_predictive
 from gpssm.model.types import FeynmanKac, Method

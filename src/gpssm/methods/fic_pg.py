@@ -21,8 +21,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.data.series import Series
+from gpssm.methods.parameters import Parameters
 from gpssm.methods.particle_gibbs import ParticleConfig, PredictiveMoves, build_gibbs, guide, scaled_statistics
-from gpssm.methods.settings import Assumptions, Parameters, States
+from gpssm.methods.settings import Assumptions, States
 from gpssm.model.model import GPSSM, Transition
 from gpssm.model.types import FeynmanKac, Method
 from gpssm.moves import beliefs

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import solve_upper
 from gpssm.data.series import Series
-from gpssm.methods.settings import Assumptions, Config, States
+from gpssm.methods.settings import Assumptions, MethodSettings, States
 from gpssm.model.bases import LinearFeatures
 from gpssm.model.kernels import make_kernel
 from gpssm.model.likelihoods import Gaussian
@@ -43,7 +43,7 @@ NO_NOISE = 1e-4
 
 
 @dataclass(frozen=True)
-class Baseline(Config):
+class Baseline(MethodSettings):
     """A linear-Gaussian model whose parameters are found before sampling begins; its draws are independent."""
 
     learns: ClassVar[bool] = False

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from gpssm.core.linalg import log_normal
 from gpssm.data.series import Series
 from gpssm.methods.linear import NO_NOISE, stay
-from gpssm.methods.settings import Assumptions, Config, States
+from gpssm.methods.settings import Assumptions, MethodSettings, States
 from gpssm.model.bases import RandomFourier
 from gpssm.model.kernels import make_kernel
 from gpssm.model.likelihoods import Gaussian, observed
@@ -38,7 +38,7 @@ LARGEST = 1.0  # norm of a gradient: longer ones are cut
 
 
 @dataclass(frozen=True)
-class LSTMNetwork(Config):
+class LSTMNetwork(MethodSettings):
     """Settings of `lstm`. Draws differ by next to nothing, and filters of so many states are slow: a few are kept.
 
     :param units: H, the width of the layer.

@@ -21,7 +21,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import gram, solve_positive
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, Density, ParameterMoves, Parameters, States
+from gpssm.methods.parameters import Density, ParameterMoves, Parameters
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.model import GPSSM, Step
@@ -33,7 +34,7 @@ MoveStates = Callable[[PRNGKeyArray, Parameters, States, list[Series]], States]
 
 
 @dataclass(frozen=True)
-class ParticleConfig(Config):
+class ParticleConfig(MethodSettings):
     """Settings of a method that moves states by particles.
 
     :param num_particles: particles in each sweep, the present path among them.

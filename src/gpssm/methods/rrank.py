@@ -22,8 +22,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower
 from gpssm.data.series import Series
+from gpssm.methods.parameters import Density, ParameterMoves, Parameters
 from gpssm.methods.particle_gibbs import ParticleConfig, build_gibbs, guide
-from gpssm.methods.settings import Assumptions, Density, ParameterMoves, Parameters, States
+from gpssm.methods.settings import Assumptions, States
 from gpssm.model.bases import Hilbert, LinearFeatures, RandomFourier, parts_of
 from gpssm.model.conditionals import draw_gaussian, draw_noise
 from gpssm.model.model import GPSSM

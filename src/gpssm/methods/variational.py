@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, States
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import weights_given_states
@@ -254,8 +254,8 @@ MOST_FAILURES = 1_000_000  # steps in a row with a gradient that is not finite, 
 
 
 @dataclass(frozen=True)
-class Variational(Config):
-    """Settings of a variational method; `Config` has the others.
+class Variational(MethodSettings):
+    """Settings of a variational method; `MethodSettings` has the others.
 
     :param num_warmup: steps of the optimiser.
     :param learning_rate: Adam's first step size; it falls to zero along the warm-up, as half a cosine.
