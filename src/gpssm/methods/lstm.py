@@ -22,6 +22,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods.linear import NO_NOISE, stay
 from gpssm.methods.settings import Assumptions, MethodSettings, States
@@ -59,8 +60,7 @@ class LSTMNetwork(MethodSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("units", "max_epochs", "patience"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}.")
+            check_whole(name, getattr(self, name), 1)
 
     def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
         """The trained network as a GPSSM, and its states along the series. Of `parts` only Gaussian outputs fit."""

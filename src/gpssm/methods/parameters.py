@@ -29,8 +29,8 @@ from gpssm.model.target import log_collapsed, weights_given_states
 from gpssm.moves import dual_averaging, hmc
 from gpssm.moves.dual_averaging import StepSize
 
-PARAMETER_STEPS = 5  # leapfrog steps of the parameters' own move
-PARAMETER_ACCEPTANCE = 0.8
+# Of HMC on the leaves without an exact conditional: leapfrog steps, their size at first, and the acceptance it aims at.
+NUM_STEPS, FIRST_STEP, ACCEPTANCE = 5, 0.05, 0.8
 
 
 class Parameters(NamedTuple):
@@ -53,8 +53,8 @@ class ParameterMoves(NamedTuple):
 
     def init(self) -> Parameters:
         """The model's own values to start from."""
-        free = self.model.free_leaves()
-        return Parameters(free, self._optimiser().init(self.model.leaves("optimise")), dual_averaging.start(0.05))
+        memory = self._optimiser().init(self.model.leaves("optimise"))
+        return Parameters(self.model.free_leaves(), memory, dual_averaging.start(FIRST_STEP))
 
     def apply(self, parameters: Parameters) -> GPSSM:
         """The model at these parameters."""
@@ -109,24 +109,21 @@ class ParameterMoves(NamedTuple):
         names = [name for name in self.model.leaves("sample") if name not in self.conjugate()]
         if not names:
             return parameters
-        centre, unravel = ravel_pytree({name: _location(self.model, name)[0] for name in names})
-        scale, _ = ravel_pytree({name: _location(self.model, name)[1] for name in names})
+        centres, scales = zip(*(_prior_moments(self.model, name) for name in names), strict=True)
+        centre, unravel = ravel_pytree(dict(zip(names, centres, strict=True)))
+        scale, _ = ravel_pytree(dict(zip(names, scales, strict=True)))
         now, _ = ravel_pytree({name: parameters.leaves[name] for name in names})
 
         def log_density(standard: Float[Array, " n"]) -> Float[Array, ""]:
             model = self.model.with_leaves(parameters.leaves | unravel(centre + scale * standard))
             return density(model) + model.log_prior()
 
-        point = hmc.evaluate(log_density, (now - centre) / scale)
-        step = jnp.exp(jnp.where(iteration < self.num_warmup, parameters.step.log_step, parameters.step.log_average))
-        point, outcome = hmc.move(key, point, log_density, step, PARAMETER_STEPS)
-        adapted = dual_averaging.update(parameters.step, outcome.acceptance, PARAMETER_ACCEPTANCE)
         adapting = iteration < self.num_warmup
-        return Parameters(
-            parameters.leaves | unravel(centre + scale * point.position),
-            parameters.memory,
-            jax.tree.map(lambda new, old: jnp.where(adapting, new, old), adapted, parameters.step),
-        )
+        point = hmc.evaluate(log_density, (now - centre) / scale)
+        point, outcome = hmc.move(key, point, log_density, parameters.step.size(adapting), NUM_STEPS)
+        step = dual_averaging.update(parameters.step, outcome.acceptance, ACCEPTANCE, adapting)
+        leaves = parameters.leaves | unravel(centre + scale * point.position)
+        return parameters._replace(leaves=leaves, step=step)
 
     def optimise(self, parameters: Parameters, density: Density, iteration: Array, count: int) -> Parameters:
         """One Adam step, while leaves are learned, up the density and the prior, divided by the number of rows."""
@@ -158,10 +155,15 @@ class ParameterMoves(NamedTuple):
         return exact if {"likelihood.C", "likelihood.d"} <= exact else exact - {"likelihood.C", "likelihood.d"}
 
     def _optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(optax.cosine_decay_schedule(self.learning_rate, max(pilot_length(self.num_warmup), 1)))
+        return annealed_adam(self.learning_rate, pilot_length(self.num_warmup))
 
 
-def _location(model: GPSSM, name: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def annealed_adam(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
+    """Adam with a step size that falls to zero along so many steps, as half a cosine."""
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, max(num_steps, 1)))
+
+
+def _prior_moments(model: GPSSM, name: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """The prior's mean and standard deviation, which centre and scale the leaf's moves."""
     leaf, prior = model.leaves()[name], model.priors[name]
     pair = (prior.mean, prior.std) if isinstance(prior, Normal) else (0.0, 1.0)

@@ -38,7 +38,7 @@ class Assumptions(NamedTuple):
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """Settings that all samplers share.
+    """Settings that all methods share, and what they say of themselves unless they say otherwise.
 
     :param num_warmup: iterations that adapt and are thrown away.
     :param num_draws: draws kept in each chain.
