@@ -7,7 +7,7 @@ import pytest
 
 import gpssm
 from builders import make_series
-from gpssm.core.text import finite
+from gpssm.core.text import jsonable
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import choose_rows, fit_baselines
 from gpssm.evaluation.examine import examine
@@ -58,7 +58,7 @@ def test_one_list_of_checks_feeds_everything(found):
 
 
 def test_all_of_it_can_be_written_down(found):
-    written = json.loads(json.dumps(finite(found.to_dict()), allow_nan=False))
+    written = json.loads(json.dumps(jsonable(found.to_dict()), allow_nan=False))
     assert written["rolling"]["protocol"] == "held-out rows, 2 rolling forecasts of 10 steps"
     assert written["checks"][0]["name"] == "Worth it"
     assert written["test"]["first"] == 40

@@ -97,7 +97,7 @@ def test_other_likelihoods_are_sampled():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_leapfrog": 0}, "num_leapfrog and rank must be at least 1"),
+        ({"num_leapfrog": 0}, "num_leapfrog must be a whole number of at least 1, got 0"),
         ({"target_acceptance": 1.2}, "target_acceptance must lie between 0 and 1"),
         ({"num_draws": 0}, "num_draws must be a whole number of at least 1"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),

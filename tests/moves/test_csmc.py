@@ -40,7 +40,7 @@ def run_chains(form, guide, start, num_particles, ancestry, num_chains=400, burn
 
     def chain(key):
         def step(path, key):
-            path = csmc.move(key, path, form, guide, num_particles, ancestry)
+            path, _ = csmc.sweep(key, path, form, guide, num_particles, ancestry)
             return path, path
 
         return jax.lax.scan(step, start, jax.random.split(key, burn + sweeps))[1][burn:]

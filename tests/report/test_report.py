@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from browser import CHROMIUM, Browser
 from builders import make_series
 from examinations import make_examination
-from gpssm.core.text import finite
+from gpssm.core.text import jsonable
 from gpssm.data.series import Series
 from gpssm.evaluation.checks import Check
 from gpssm.plots.style import to_png
@@ -123,7 +123,7 @@ def test_files_inside_the_page_are_what_they_say(found, outline):
     assert list(files) == ["forecast.csv", "metrics.json", "config.json", "config.toml"]
     table = pandas.read_csv(io.StringIO(files["forecast.csv"]), index_col="step")
     np.testing.assert_allclose(table[f"{HOSTILE[0]} 50%"], found.forecast.median[:, 0], rtol=1e-12)
-    assert json.loads(files["metrics.json"]) == finite(found.to_dict())
+    assert json.loads(files["metrics.json"]) == jsonable(found.to_dict())
     assert json.loads(files["config.json"])["Run"]["seed"] == 0
     assert files["config.toml"] == "seed = 0\n"
 

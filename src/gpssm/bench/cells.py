@@ -38,7 +38,7 @@ from gpssm.data.align import HORIZON
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
 from gpssm.posterior.posterior import Posterior
 
 FILE = "results.jsonl"
@@ -141,7 +141,7 @@ class Cell:
         _ = self.algorithm
 
     @property
-    def algorithm(self) -> Config:
+    def algorithm(self) -> MethodSettings:
         """The method's configuration."""
         given = self.settings.get("method", self.method)
         if isinstance(given, str) and given not in METHODS:

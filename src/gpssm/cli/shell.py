@@ -21,7 +21,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpssm.core.text import finite
+from gpssm.core.text import jsonable
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 LONGEST = 1600  # characters of an error
@@ -115,7 +115,7 @@ def _refuse_options(context: typer.Context) -> None:
 def show(answer: Answer, as_json: bool, quiet: bool) -> None:
     """Print an answer."""
     if as_json:
-        typer.echo(json.dumps(finite(answer.data), indent=1, allow_nan=False))
+        typer.echo(json.dumps(jsonable(answer.data), indent=1, allow_nan=False))
     elif not quiet:
         screen = console()
         for one in answer.shown:

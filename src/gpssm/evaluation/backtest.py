@@ -22,7 +22,7 @@ from gpssm.evaluation import metrics
 from gpssm.evaluation.compare import LEVELS, print_figures
 from gpssm.fitting.fit import fit
 from gpssm.fitting.progress import Mode
-from gpssm.methods import Config
+from gpssm.methods import MethodSettings
 from gpssm.posterior.conditioning import like_training
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -112,7 +112,7 @@ class Backtest:
 
 def backtest(
     series: Any,
-    method: str | Config | Posterior = "ffvd",
+    method: str | MethodSettings | Posterior = "ffvd",
     *,
     horizon: int = 30,
     step: int = 10,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpssm.core.text import count, finite, percent
+from gpssm.core.text import count, jsonable, percent
 from gpssm.data.align import HORIZON
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
@@ -105,7 +105,7 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in dicts, lists, numbers and strings; None for what is not a number."""
-        return finite(dataclasses.asdict(self) | {"checks": [one._asdict() for one in self.checks]})
+        return jsonable(dataclasses.asdict(self) | {"checks": [one._asdict() for one in self.checks]})
 
     def __str__(self) -> str:
         sections = {

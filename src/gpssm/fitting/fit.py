@@ -19,7 +19,7 @@ from gpssm.fitting.chains import Style
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode
 from gpssm.methods import METHODS
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
 from gpssm.model.bases import Basis
 from gpssm.model.kernels import Kernel
 from gpssm.model.likelihoods import Gaussian, Likelihood, make_likelihood
@@ -44,7 +44,7 @@ NO_CHAIN = 2**32 - 1  # in place of a chain's number, for the random parts of th
 def fit(
     series: Any,
     *,
-    method: str | Config = "ffvd",
+    method: str | MethodSettings = "ffvd",
     state_dim: int | Auto = 4,
     num_inducing: int | Auto = 50,
     kernel: str | Kernel = "se",
@@ -183,7 +183,7 @@ def _is_conjugate(model: GPSSM, name: str) -> bool:
     return exact and isinstance(model.priors[name], InverseGamma)
 
 
-def _configure(method: str | Config, **given: int | None) -> Config:
+def _configure(method: str | MethodSettings, **given: int | None) -> MethodSettings:
     if isinstance(method, str):
         if method not in METHODS:
             raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
@@ -191,6 +191,6 @@ def _configure(method: str | Config, **given: int | None) -> Config:
     return dataclasses.replace(method, **{name: value for name, value in given.items() if value is not None})
 
 
-def _name(config: Config) -> str:
+def _name(config: MethodSettings) -> str:
     registered = (name for name, known in METHODS.items() if type(known) is type(config))
     return next(registered, type(config).__name__)

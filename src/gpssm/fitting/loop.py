@@ -16,7 +16,7 @@ from gpssm.data.series import Series
 from gpssm.fitting.chains import Chains, Chunk, Style
 from gpssm.fitting.checkpoint import Checkpoint
 from gpssm.fitting.progress import Mode, Report, Status, interruption, reporter, running_rhat
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 
@@ -38,7 +38,7 @@ class Loop:
     The first `shared` of them are done once for all chains, by the pilot.
     """
 
-    def __init__(self, config: Config, chains: Chains, store: Checkpoint | None, shared: int) -> None:
+    def __init__(self, config: MethodSettings, chains: Chains, store: Checkpoint | None, shared: int) -> None:
         self.config, self.chains, self.store, self.shared = config, chains, store, shared
         self.chunks: list[Chunk] = []
         self.done = 0
@@ -139,7 +139,7 @@ def _join(parts: Sequence[Any]) -> Any:
 
 @in_double_precision
 def sample(
-    config: Config,
+    config: MethodSettings,
     model: GPSSM,
     states: Sequence[Float[ArrayLike, "_ Dx"]],
     series: list[Series],

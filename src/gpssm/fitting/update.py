@@ -12,7 +12,7 @@ from gpssm.data.series import Series, check_trainable
 from gpssm.fitting.loop import sample
 from gpssm.fitting.progress import Mode
 from gpssm.methods import METHODS
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
 from gpssm.posterior.conditioning import begin, filter_rows, like_training
 from gpssm.posterior.draws import Seconds, absorb_optimised
 from gpssm.posterior.posterior import Posterior
@@ -80,7 +80,7 @@ def update(
     return updated
 
 
-def _configure(posterior: Posterior, num_warmup: int | None, num_draws: int | None) -> Config:
+def _configure(posterior: Posterior, num_warmup: int | None, num_draws: int | None) -> MethodSettings:
     """The settings of the fit with half its warm-up. They stay those of the fit: updates do not halve it over again."""
     settings = dict(posterior.config)
     name = settings.pop("method")

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpssm import __version__
 from gpssm.core.files import digest
-from gpssm.core.text import finite, percent
+from gpssm.core.text import jsonable, percent
 from gpssm.data.align import HORIZON
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison
@@ -150,4 +150,4 @@ def data_uri(name: str, text: str) -> str:
 
 def to_json(thing: Any) -> str:
     """JSON for people; what is not a number is null, what JSON does not know is its text."""
-    return json.dumps(finite(thing), indent=1, default=str, allow_nan=False) + "\n"
+    return json.dumps(jsonable(thing), indent=1, default=str, allow_nan=False) + "\n"
