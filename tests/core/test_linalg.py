@@ -10,8 +10,6 @@ from jax.test_util import check_grads
 from gpssm.core import linalg
 from gpssm.core.linalg import BlockTridiagonal
 
-SIZES = [(1, 3), (2, 1), (6, 3)]
-
 
 def random_chain(n, dim, seed=0):
     """A random block-tridiagonal SPD matrix, as blocks and dense: LLᵀ of a random block-bidiagonal L."""
@@ -33,49 +31,33 @@ def dense_blocks(matrix, n, dim):
     return [blocks[i, :, i] for i in range(n)], [blocks[i + 1, :, i] for i in range(n - 1)]
 
 
-@pytest.mark.parametrize(("n", "dim"), SIZES)
-def test_block_cholesky_is_the_dense_factor(n, dim):
+@pytest.mark.parametrize(("n", "dim"), [(1, 3), (2, 1), (6, 3)])
+def test_block_cholesky_does_what_the_dense_factor_does(n, dim):
     matrix, dense = random_chain(n, dim)
     factor = linalg.block_cholesky(matrix)
     diagonal, lower = dense_blocks(dense, n, dim)
     np.testing.assert_allclose(factor.diagonal, diagonal, atol=1e-10)
     np.testing.assert_allclose(factor.lower, np.reshape(lower, (n - 1, dim, dim)), atol=1e-10)
     np.testing.assert_allclose(linalg.log_det(factor), np.linalg.slogdet(dense @ dense.T)[1], rtol=1e-10)
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize(("n", "dim"), SIZES)
-def test_solves_and_product(n, dim, parallel):
-    matrix, dense = random_chain(n, dim)
-    factor = linalg.block_cholesky(matrix)
     vector = np.random.default_rng(1).normal(size=(n, dim))
-    lower = linalg.solve_lower(factor, jnp.asarray(vector), parallel=parallel)
-    upper = linalg.solve_upper(factor, jnp.asarray(vector), parallel=parallel)
-    np.testing.assert_allclose(dense @ lower.ravel(), vector.ravel(), atol=1e-8)
-    np.testing.assert_allclose(dense.T @ upper.ravel(), vector.ravel(), atol=1e-8)
-    product = linalg.matvec(matrix, jnp.asarray(vector))
-    np.testing.assert_allclose(product.ravel(), dense @ dense.T @ vector.ravel(), atol=1e-10)
-
-
-@pytest.mark.parametrize(("n", "dim"), SIZES)
-def test_selected_inverse(n, dim):
-    matrix, dense = random_chain(n, dim)
-    found = linalg.selected_inverse(linalg.block_cholesky(matrix))
+    down, up = (solve(factor, jnp.asarray(vector)) for solve in (linalg.solve_lower, linalg.solve_upper))
+    np.testing.assert_allclose(dense @ down.ravel(), vector.ravel(), atol=1e-8)
+    np.testing.assert_allclose(dense.T @ up.ravel(), vector.ravel(), atol=1e-8)
+    found = linalg.selected_inverse(factor)
     diagonal, lower = dense_blocks(np.linalg.inv(dense @ dense.T), n, dim)
     scale = np.abs(diagonal).max()
     np.testing.assert_allclose(found.diagonal, diagonal, atol=1e-9 * scale)
     np.testing.assert_allclose(found.lower, np.reshape(lower, (n - 1, dim, dim)), atol=1e-9 * scale)
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_gradients_match_finite_differences(parallel):
+def test_gradients_of_a_block_factor_match_finite_differences():
     matrix, _ = random_chain(3, 2)
     vector = jnp.asarray(np.random.default_rng(2).normal(size=(3, 2)))
 
     def energy(diagonal, lower, vector):
         symmetric = 0.5 * (diagonal + jnp.swapaxes(diagonal, 1, 2))
         factor = linalg.block_cholesky(BlockTridiagonal(symmetric, lower))
-        solved = linalg.solve_upper(factor, linalg.solve_lower(factor, vector, parallel=parallel), parallel=parallel)
+        solved = linalg.solve_upper(factor, linalg.solve_lower(factor, vector))
         inverse = linalg.selected_inverse(factor)
         return linalg.log_det(factor) + jnp.sum(jnp.sin(solved)) + jnp.sum(inverse.diagonal) + jnp.sum(inverse.lower)
 
@@ -86,7 +68,7 @@ def test_one_factor_serves_a_batch_of_vectors():
     matrix, _ = random_chain(6, 3)
     factor = linalg.block_cholesky(matrix)
     vectors = jnp.asarray(np.random.default_rng(3).normal(size=(4, 6, 3)))
-    batched = jax.jit(jax.vmap(lambda v: linalg.solve_upper(factor, v, parallel=True)))(vectors)
+    batched = jax.jit(jax.vmap(lambda v: linalg.solve_upper(factor, v)))(vectors)
     np.testing.assert_allclose(batched[2], linalg.solve_upper(factor, vectors[2]), atol=1e-9)
 
 

@@ -216,3 +216,11 @@ def test_duffing_steps_converge_at_fourth_order():
 def test_public_names():
     assert set(datasets.__all__) == {"SIMULATORS", "Simulated", "load", "names", "simulate"}
     assert names()[:6] == tuple(ROWS)
+
+
+def test_simulations_have_names_with_options():
+    assert load("sim:kink:num_steps=50:seed=3") == simulate("kink", num_steps=50, seed=3).series
+    assert load("sim:duffing:noise_std=0.5") != load("sim:duffing")
+    for wrong in ("sim:kink:num_steps", "sim:kink:num_steps=many", "sim:nothing", "nothing"):
+        with pytest.raises(ValueError, match=r"sim:NAME|are numbers|no simulator|no benchmark"):
+            load(wrong)
