@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core.text import check_installed
 from gpssm.data.series import Series
 from gpssm.methods.settings import Config, ParameterMoves, Parameters, States
 from gpssm.model.model import GPSSM
@@ -80,6 +81,7 @@ class Carry(NamedTuple):
 
 def _build(config: FFVDNUTS, model: GPSSM, states: States) -> Method:
     # Here and not above: the other methods do without blackjax.
+    check_installed("the method ffvd-nuts", "blackjax", "nuts")
     from blackjax.mcmc import nuts
 
     moves = ParameterMoves(model, config.num_warmup, config.learning_rate)
