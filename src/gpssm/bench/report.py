@@ -34,6 +34,7 @@ LEGEND = (
     "published are copied from papers, were made by other code, and take no part in the marking. Each table is of one "
     "protocol. A dash means that there is no figure."
 )
+# How the best figure and the second best are marked, page by page.
 MARKS = {
     "report.md": {"": "%s", "best": "**%s**", "second": "<u>%s</u>"},
     "report.html": {"": "%s", "best": "<b>%s</b>", "second": "<u>%s</u>"},

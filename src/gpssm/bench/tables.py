@@ -44,7 +44,6 @@ PROTOCOL_TITLES = {
 }
 LABELS = {"p30": "published (P30 only)", "full": "published (PFULL only)"}
 
-
 Group = tuple[str, str, str]  # protocol, data set, method
 Mark = Literal["", "best", "second"]
 
