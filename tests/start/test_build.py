@@ -20,7 +20,7 @@ from gpssm.model.kernels import KERNELS, SquaredExponential
 from gpssm.model.likelihoods import LIKELIHOODS, LINKS, Custom, FunctionGaussian, Gaussian
 from gpssm.model.means import Function, Identity, LinearMap, Zero
 from gpssm.model.target import log_collapsed
-from gpssm.start.build import BOX_MARGIN, build_model, linear_start
+from gpssm.start.build import BOX_MARGIN, build_model, inducing_locations, linear_start
 from gpssm.start.linear_ssm import log_marginal, smooth
 
 T, NUM = 60, 6
@@ -292,3 +292,24 @@ def test_benchmarks_build(name):
     series = Scaler.fit(train).scale(train)
     start = linear_start(series, 2)
     assert_usable(build_model(series, 2, NUM, start=start), start.states[0], series)
+
+
+@pytest.mark.parametrize("count", [200, 7, 1])
+def test_inducing_locations_are_distinct_and_near_the_data(count):
+    rng = np.random.default_rng(0)
+    states, controls = rng.normal(size=(count, 2)), 100.0 * rng.normal(size=(count, 1))
+    z = np.hstack([states, controls])
+    found = np.asarray(inducing_locations(z, 20, seed=1))
+    assert found.shape == (20, 3)
+    assert len(np.unique(found, axis=0)) == 20
+    np.testing.assert_array_equal(found, inducing_locations(z, 20, seed=1))
+    low, high = np.min(states, axis=0) - 0.5, np.max(states, axis=0) + 0.5
+    assert np.all((found[:, :2] > low) & (found[:, :2] < high))
+
+
+def test_inducing_locations_cover_clusters():
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0], [5.0, 5.0]])
+    states = (centres[:, None] + 0.1 * rng.normal(size=(4, 50, 2))).reshape(-1, 2)
+    found = np.asarray(inducing_locations(np.repeat(states, 2, axis=0), 4))
+    np.testing.assert_allclose(found[np.lexsort(found.round().T)], centres, atol=0.1)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.data.series import Series, default_names, place, to_columns
+from gpssm.data.series import Series, default_names, to_columns, where_first
 
 HORIZON = 30
 
@@ -52,7 +52,9 @@ def future_inputs(u: Any, names: tuple[str, ...], horizon: int | None = None) ->
         raise ValueError(f"u must have a row for each of the {horizon or 1} steps ahead; got {len(values)} rows")
     values = values[:horizon]
     if not np.isfinite(values).all():
-        raise ValueError(f"{place(~np.isfinite(values), names)} of u is NaN or infinite: a control is always known")
+        raise ValueError(
+            f"{where_first(~np.isfinite(values), names)} of u is NaN or infinite: a control is always known"
+        )
     return values
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 import gpssm
-from gpssm.core.files import describe, digest
+from gpssm.core.files import digest
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import stable_repr
 from gpssm.data.series import Series
 from gpssm.fitting.chains import Chains, Chunk, Style
 from gpssm.fitting.checkpoint import Checkpoint
@@ -167,7 +168,7 @@ def sample(
     if checkpoint is not None:
         fingerprint = {
             "data": digest(series),
-            "method": describe(config),
+            "method": stable_repr(config),
             "model": digest(model),
             "seed": str(seed),
             "chains": str(num_chains),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.text import check_whole
+from gpssm.core.text import check_installed, check_whole
 from gpssm.data.series import Series
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.settings import MethodSettings, States
@@ -54,6 +54,7 @@ class FFVDNUTS(MethodSettings):
     def build(self, model: GPSSM, states: States) -> Method:
         """The sampler for a model, started at these states and, for the joint target, a draw of the weights."""
         # Here and not above: the other methods do without blackjax.
+        check_installed("the method ffvd-nuts", "blackjax", "nuts")
         from blackjax.mcmc import nuts
 
         moves = ParameterMoves(model, self.num_warmup, self.learning_rate)

@@ -21,9 +21,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import observed
+from gpssm.start.linear_fit import RADIUS
 from gpssm.start.linear_ssm import NOISE_FLOOR, LinearSSM
 
-RADIUS = 0.999  # largest modulus of the eigenvalues of A
 NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
 LEARNING_RATE = 0.03
 PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
