@@ -34,33 +34,40 @@ Values = Float[np.ndarray | Array, "chain draw *shape"]
 
 
 def rhat(values: Values) -> Float[np.ndarray, "*shape"]:
-    """Rank-normalised split R-hat: the larger of that of the values and that of their distance from the median."""
-    halves = _split(values)
+    """Rank-normalised split R-hat: the larger of that of the values and that of their distance from the median.
+
+    Of one chain it compares the two halves; NaN for fewer than 4 draws, and fewer than 8 of one chain.
+    """
+    if len(values) > 1:
+        return _by_arviz("rhat", values)
+    # arviz-stats wants two chains and halves them: those that are halves already are ranked here, and not halved again.
+    half = values.shape[1] // 2
+    halves = np.concatenate([values[:, :half], values[:, values.shape[1] - half :]])
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
-    return np.maximum(_plain_rhat(_normal_scores(halves)), _plain_rhat(_normal_scores(folded)))
+    return np.maximum(*(_by_arviz("rhat", _normal_scores(part), method="identity") for part in (halves, folded)))
 
 
 def ess_bulk(values: Values) -> Float[np.ndarray, "*shape"]:
     """Effective number of draws for the middle of the distribution: that of the normal scores of the split chains."""
-    return _ess(_normal_scores(_split(values)))
+    return _by_arviz("ess", values, method="bulk")
 
 
 def ess_tail(values: Values) -> Float[np.ndarray, "*shape"]:
     """Effective number of draws for the 5 % and 95 % quantiles, the smaller of the two."""
-    quantiles = np.quantile(values, (0.05, 0.95), axis=(0, 1))
-    return np.minimum(*(_ess(_split((values <= quantile).astype(float))) for quantile in quantiles))
+    return _by_arviz("ess", values, method="tail", prob=(0.05, 0.95))
 
 
 def bfmi(energy: Float[np.ndarray | Array, "chain draw"]) -> Float[np.ndarray, " chain"]:
     """Σ_n (E_n − E_{n−1})² / Σ_n (E_n − Ē)²: how freely momentum draws move a chain between energies."""
+    return _by_arviz("bfmi", energy)
+
+
+def _by_arviz(figure: str, values: Values, **settings: Any) -> Float[np.ndarray, "*shape"]:
+    """A figure of `arviz_stats`, which takes a second to import; what does not vary has R-hat and E-BFMI NaN."""
+    from arviz_stats.base import array_stats
+
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.sum(np.diff(energy, axis=1) ** 2, 1) / (np.var(energy, axis=1) * energy.shape[1])
-
-
-def _split(values: Values) -> Values:
-    """Each chain's first and last half as two chains; of an odd number of draws the middle one goes."""
-    half = values.shape[1] // 2
-    return np.concatenate([values[:, :half], values[:, values.shape[1] - half :]], axis=0)
+        return getattr(array_stats, figure)(np.asarray(values), chain_axis=0, draw_axis=1, **settings)[()]
 
 
 def _normal_scores(values: Values) -> Values:
@@ -68,49 +75,6 @@ def _normal_scores(values: Values) -> Values:
     flat = values.reshape(-1, *values.shape[2:])
     ranks = stats.rankdata(flat, axis=0, nan_policy="propagate")
     return special.ndtri((ranks - 0.375) / (len(flat) + 0.25)).reshape(values.shape)
-
-
-def _plain_rhat(values: Values) -> Float[np.ndarray, "*shape"]:
-    """√((B/W + n − 1) / n) with B/n the variance of the chains' means and W the mean of their variances."""
-    count = values.shape[1]
-    between = count * np.var(np.mean(values, 1), axis=0, ddof=1)
-    within = np.mean(np.var(values, axis=1, ddof=1), axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.sqrt((between / within + count - 1) / count)
-
-
-def _ess(values: Values) -> Float[np.ndarray, "*shape"]:
-    """N / τ with τ = −1 + 2 Σ_k (ρ_2k + ρ_2k+1) over Geyer's initial positive, then monotone, sequence of pairs."""
-    chains, count = values.shape[:2]
-    if count < 4:
-        return np.full(values.shape[2:], np.nan)
-    covariance = np.mean(_autocovariance(values), axis=0)
-    within = covariance[0] * count / (count - 1)
-    spread = covariance[0] + (np.var(np.mean(values, 1), axis=0, ddof=1) if chains > 1 else 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rho = 1 - (within - covariance) / spread
-    rho[0] = 1.0
-    last = max((count - 1) // 2 - 1, 0)
-    even, pairs = rho[0 : 2 * last + 1 : 2], rho[0 : 2 * last + 1 : 2] + rho[1 : 2 * last + 2 : 2]
-    ended = pairs <= 0
-    # The first pair that is not positive ends the sum; of it only the even term counts.
-    cut = np.where(ended.any(0), ended.argmax(0), last)
-    kept = np.arange(last + 1).reshape(-1, *(1,) * (pairs.ndim - 1)) < cut
-    monotone = np.sum(np.where(kept, np.minimum.accumulate(pairs, axis=0), 0.0), axis=0)
-    tail, pair = (np.take_along_axis(terms, cut[None], axis=0)[0] for terms in (even, pairs))
-    tail = np.where(pair < 0, np.maximum(tail, 0.0), tail)
-    total = chains * count
-    effective = total / np.maximum(-1 + 2 * monotone + tail, 1 / np.log10(total))
-    constant = np.ptp(values, axis=(0, 1)) < np.finfo(float).resolution
-    return np.where(constant, float(total), np.where(np.isfinite(values).all((0, 1)), effective, np.nan))
-
-
-def _autocovariance(values: Values) -> Values:
-    """Σ_t (x_t − x̄)(x_{t+k} − x̄) / n for every lag k, by the fast Fourier transform."""
-    count = values.shape[1]
-    centred = values - np.mean(values, axis=1, keepdims=True)
-    spectrum = np.fft.rfft(centred, n=2 * count, axis=1)
-    return np.fft.irfft(np.abs(spectrum) ** 2, n=2 * count, axis=1)[:, :count] / count
 
 
 class Row(NamedTuple):
