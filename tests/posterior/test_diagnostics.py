@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import gpssm
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import diagnostics
 from gpssm.posterior.diagnostics import non_gaussianity
-from random_walk import small_fit
+from posteriors import OLD
 
 
 def autoregression(chains, draws, rho, shape=(), seed=0):
@@ -140,7 +141,7 @@ def test_the_share_of_marginals_that_are_not_gaussian():
 
 
 def test_the_diagnostics_of_a_posterior():
-    posterior = small_fit()
+    posterior = gpssm.load(OLD)
     found = posterior.diagnostics()
     names = [one.name for one in found.rows]
     assert names[:2] == ["likelihood.log_std", "log_process_std"]
@@ -148,9 +149,11 @@ def test_the_diagnostics_of_a_posterior():
         *("function values", "states, within chains", "smoothed outputs", "30-step forecast mean", "log target"),
     ]
     assert found["smoothed outputs"].rhat == pytest.approx(np.max(diagnostics.rhat(posterior.outputs())))
-    assert found["function values"].number == 20
+    assert found["function values"].number == 20 * 2
     assert found["log target"].ess_bulk == pytest.approx(diagnostics.ess_bulk(posterior.info.log_target))
-    assert found.gradients == 4 + 2 * 12
+    shared = posterior.config["fit"]["num_shared"]  # iterations of the warm-up that chains did together
+    apart = posterior.info.gradients.sum() + posterior.warmup.gradients[:, shared:].sum()
+    assert found.gradients == apart + posterior.warmup.gradients[0, :shared].sum()
     assert "identified only up to" in str(found)
     assert list(found.to_frame().index) == names
     with pytest.raises(KeyError, match="smoothed outputs"):

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import equinox as eqx
 import h5netcdf
@@ -40,6 +39,7 @@ from gpssm.posterior import storage
 from gpssm.posterior.draws import CurrentState, Seconds
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.storage import TABLE, describe, restore, user_parts
+from posteriors import OLD
 
 STATE_DIM, INPUT_DIM, OUTPUT_DIM = 2, 1, 2
 DIM = STATE_DIM + INPUT_DIM
@@ -332,9 +332,6 @@ def test_arrays_large_enough_to_be_compressed(tmp_path):
     with h5netcdf.File(tmp_path / "run.nc", "r") as file:
         assert file["draws/states.0"].compression == "gzip"
         assert file["draws/weights"].compression is None
-
-
-OLD = Path(__file__).parent / "data" / "posterior-0.1.0.nc"
 
 
 def test_a_file_of_version_0_1_0_and_what_is_saved_of_it_again(tmp_path):

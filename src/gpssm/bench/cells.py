@@ -34,11 +34,11 @@ import numpy as np
 from gpssm import __version__
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.core.files import describe, digest
-from gpssm.data.align import HORIZON
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
 from gpssm.methods.settings import Config
+from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 
 FILE = "results.jsonl"

@@ -20,14 +20,13 @@ from gpssm import plots
 from gpssm.cli.run_folder import BASELINES, CONFIG, FIGURES, FORECAST, METRICS, POSTERIOR, REPORT, TEST, Run
 from gpssm.cli.settings import Settings
 from gpssm.core.files import digest
-from gpssm.data.align import HORIZON
 from gpssm.data.datasets import simulate
 from gpssm.data.readers import read
 from gpssm.data.series import Series, check_trainable
 from gpssm.fitting.fit import fit
 from gpssm.fitting.progress import Mode
 from gpssm.plots.style import to_png
-from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.report import write_report
 from gpssm.report.contest import BASELINES as COMPARED

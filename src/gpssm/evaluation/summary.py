@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.data.align import HORIZON
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import find_doubts, judge, percent
 from gpssm.model.bases import InducingPoints, LinearFeatures, parts_of
@@ -24,6 +23,7 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.diagnostics import Row, forecast_mean, row
 from gpssm.posterior.draws import map_draws
+from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from gpssm import __version__
 from gpssm.core.files import digest
-from gpssm.data.align import HORIZON, aligned
+from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.evaluation.metrics import coverage
 from gpssm.evaluation.summary import Summary
 from gpssm.posterior.diagnostics import Diagnostics
-from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.report.charts import FIT_ROWS, LEVELS, Group, error_group, fit_group, forecast_group
 from gpssm.report.contest import MODEL, Contest, choose_arena, fit_baselines, hold_contest
@@ -109,7 +109,7 @@ def _test_rows(posterior: Posterior, test: Any) -> Series:
     given, known = Series.of(test), posterior.raw[-1]
     if not isinstance(given, Series):
         raise TypeError(f"test must be the rows that follow the last training series; got a list of {len(given)}")
-    y, u = aligned(given, known.outputs, "y"), aligned(given, known.inputs, "u")
+    y, u = align_columns(given, known.outputs, "y"), align_columns(given, known.inputs, "u")
     return Series(y, u, outputs=known.outputs, inputs=known.inputs, dt=known.dt)
 
 
@@ -127,7 +127,7 @@ def _forecasts(
         said = said if known.inputs else f"The {count(steps, 'step')} after the end of the training data."
         said += f" The remaining {len(test) - steps} held-out rows are not drawn." if len(test) > steps else ""
     elif inputs is not None:
-        u = aligned(inputs, known.inputs, "u")
+        u = align_columns(inputs, known.inputs, "u")
         steps = min(len(u), most)
         said = f"The next {count(steps, 'step')}, under the controls that were given for them."
     else:

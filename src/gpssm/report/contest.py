@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.data.align import HORIZON
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
 from gpssm.evaluation.backtest import Backtest, backtest
 from gpssm.fitting.fit import fit
+from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 from gpssm.report.words import count, percent
 
