@@ -32,11 +32,11 @@ from gpssm import __version__
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.core.files import digest
 from gpssm.core.text import jsonable, to_json
-from gpssm.data.align import HORIZON
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
 from gpssm.methods.settings import MethodSettings
+from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 
 FILE = "results.jsonl"

@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.text import count
-from gpssm.data.align import HORIZON
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
 from gpssm.evaluation.backtest import Backtest, backtest
 from gpssm.fitting.fit import fit
+from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 
 BASELINES = ("arx", "lgssm", "last", "mean")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.data.align import aligned
+from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.posterior.forecast import Forecast
@@ -88,7 +88,9 @@ def compare(
     horizon = _common_horizon(candidates, rows, horizon)
     forecasts = {name: _forecast(name, one, rows, horizon, num_paths, seed) for name, one in candidates.items()}
     outputs = next(iter(forecasts.values())).outputs
-    actual = Series(aligned(rows, outputs, "y"), rows.u, outputs=outputs, inputs=rows.inputs, dt=rows.dt)[:horizon]
+    actual = Series(align_columns(rows, outputs, "y"), rows.u, outputs=outputs, inputs=rows.inputs, dt=rows.dt)[
+        :horizon
+    ]
     scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
     return Comparison(forecasts, actual, tuple(levels), scores)
 
@@ -124,7 +126,7 @@ def _forecast(name: str, candidate: Any, test: Series, horizon: int, num_paths: 
         raise TypeError(f"{name} must be a Posterior or a Forecast; got {type(candidate)}")
     known = candidate.raw[0] if isinstance(candidate, Posterior) else candidate
     try:
-        aligned(test, known.outputs, "y")
+        align_columns(test, known.outputs, "y")
         if isinstance(candidate, Forecast):
             return candidate
         return candidate.forecast(horizon, test if known.inputs else None, num_paths=num_paths, seed=seed)

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpssm.core.files import digest
 from gpssm.core.text import count
-from gpssm.data.align import HORIZON, aligned
+from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.baselines import (
@@ -32,7 +32,7 @@ from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.summary import Summary, summarise
 from gpssm.posterior.diagnostics import Diagnostics
 from gpssm.posterior.explore import smoothed_outputs
-from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
 
 SCORED = (0.5, 0.8, 0.9)
@@ -196,7 +196,7 @@ def _test_rows(posterior: Posterior, test: Any) -> Series:
     given, known = Series.of(test), posterior.raw[-1]
     if not isinstance(given, Series):
         raise TypeError(f"test must be the rows that follow the last training series; got a list of {len(given)}")
-    y, u = aligned(given, known.outputs, "y"), aligned(given, known.inputs, "u")
+    y, u = align_columns(given, known.outputs, "y"), align_columns(given, known.inputs, "u")
     return Series(y, u, outputs=known.outputs, inputs=known.inputs, dt=known.dt)
 
 
@@ -209,7 +209,7 @@ def _forecast_all(
         u, said = test.u, f"The {count(len(test), 'step')} after the end of the training data"
         said += ", under the controls of the held-out rows." if known.inputs else "."
     elif inputs is not None:
-        u = aligned(inputs, known.inputs, "u")
+        u = align_columns(inputs, known.inputs, "u")
         said = f"The next {count(len(u), 'step')}, under the controls that were given for them."
     else:
         u, said = np.repeat(known.u[-1:], HORIZON, axis=0), f"The next {HORIZON} steps."

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from gpssm.core.text import count, jsonable, percent
-from gpssm.data.align import HORIZON
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
     Check,
@@ -27,6 +26,7 @@ from gpssm.evaluation.checks import (
 from gpssm.model.bases import InducingPoints, LinearFeatures, parts_of
 from gpssm.model.kernels import Kernel, Product, Sum
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 
 

@@ -1,12 +1,10 @@
-"""Has it converged, and how much is it worth: R-hat and effective sample sizes (Vehtari et al. 2021), and what can be
-read off a sampler's own figures.
+"""Has a run converged, and how much is it worth: R-hat and effective sample sizes (Vehtari et al. 2021) of what matters
+to a user, and what can be read off the sampler's own figures.
 
-Everything here takes draws with leading axes (chain, draw); any axes behind them are quantities of their own.
-
-How well a run sampled: draws of what matters to a user, and what diagnostics make of them.
+Draws have leading axes (chain, draw); any axes behind them are quantities of their own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,99 +16,19 @@ from scipy import special, stats
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import readable
-from gpssm.data.align import HORIZON
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
-from gpssm.posterior.draws import map_draws
+from gpssm.posterior.draws import map_draws, merge_chains
 from gpssm.posterior.explore import function_values, outputs_of
+from gpssm.posterior.forecast import HORIZON
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-
-FEWEST = 4  # draws a chain below which nothing can be said
+REFERENCES = 20  # inputs at which f is compared
+ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 Values = Float[np.ndarray | Array, "chain draw *shape"]
-
-
-def rhat(values: Values) -> Float[np.ndarray, "*shape"]:
-    """Rank-normalised split R-hat: the larger of that of the values and that of their distance from the median."""
-    halves = _split(values)
-    folded = np.abs(halves - np.median(halves, axis=(0, 1)))
-    return np.maximum(_plain_rhat(_normal_scores(halves)), _plain_rhat(_normal_scores(folded)))
-
-
-def ess_bulk(values: Values) -> Float[np.ndarray, "*shape"]:
-    """Effective number of draws for the middle of the distribution: that of the normal scores of the split chains."""
-    return _ess(_normal_scores(_split(values)))
-
-
-def ess_tail(values: Values) -> Float[np.ndarray, "*shape"]:
-    """Effective number of draws for the 5 % and 95 % quantiles, the smaller of the two."""
-    quantiles = np.quantile(values, (0.05, 0.95), axis=(0, 1))
-    return np.minimum(*(_ess(_split((values <= quantile).astype(float))) for quantile in quantiles))
-
-
-def bfmi(energy: Float[np.ndarray | Array, "chain draw"]) -> Float[np.ndarray, " chain"]:
-    """Σ_n (E_n − E_{n−1})² / Σ_n (E_n − Ē)²: how freely momentum draws move a chain between energies."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.sum(np.diff(energy, axis=1) ** 2, 1) / (np.var(energy, axis=1) * energy.shape[1])
-
-
-def _split(values: Values) -> Values:
-    """Each chain's first and last half as two chains; of an odd number of draws the middle one goes."""
-    half = values.shape[1] // 2
-    return np.concatenate([values[:, :half], values[:, values.shape[1] - half :]], axis=0)
-
-
-def _normal_scores(values: Values) -> Values:
-    """Φ⁻¹((rank − 3/8) / (N + 1/4)), ranks over all chains together."""
-    flat = values.reshape(-1, *values.shape[2:])
-    ranks = stats.rankdata(flat, axis=0, nan_policy="propagate")
-    return special.ndtri((ranks - 0.375) / (len(flat) + 0.25)).reshape(values.shape)
-
-
-def _plain_rhat(values: Values) -> Float[np.ndarray, "*shape"]:
-    """√((B/W + n − 1) / n) with B/n the variance of the chains' means and W the mean of their variances."""
-    count = values.shape[1]
-    between = count * np.var(np.mean(values, 1), axis=0, ddof=1)
-    within = np.mean(np.var(values, axis=1, ddof=1), axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.sqrt((between / within + count - 1) / count)
-
-
-def _ess(values: Values) -> Float[np.ndarray, "*shape"]:
-    """N / τ with τ = −1 + 2 Σ_k (ρ_2k + ρ_2k+1) over Geyer's initial positive, then monotone, sequence of pairs."""
-    chains, count = values.shape[:2]
-    if count < 4:
-        return np.full(values.shape[2:], np.nan)
-    covariance = np.mean(_autocovariance(values), axis=0)
-    within = covariance[0] * count / (count - 1)
-    spread = covariance[0] + (np.var(np.mean(values, 1), axis=0, ddof=1) if chains > 1 else 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rho = 1 - (within - covariance) / spread
-    rho[0] = 1.0
-    last = max((count - 1) // 2 - 1, 0)
-    even, pairs = rho[0 : 2 * last + 1 : 2], rho[0 : 2 * last + 1 : 2] + rho[1 : 2 * last + 2 : 2]
-    ended = pairs <= 0
-    # The first pair that is not positive ends the sum; of it only the even term counts.
-    cut = np.where(ended.any(0), ended.argmax(0), last)
-    kept = np.arange(last + 1).reshape(-1, *(1,) * (pairs.ndim - 1)) < cut
-    monotone = np.sum(np.where(kept, np.minimum.accumulate(pairs, axis=0), 0.0), axis=0)
-    tail, pair = (np.take_along_axis(terms, cut[None], axis=0)[0] for terms in (even, pairs))
-    tail = np.where(pair < 0, np.maximum(tail, 0.0), tail)
-    total = chains * count
-    effective = total / np.maximum(-1 + 2 * monotone + tail, 1 / np.log10(total))
-    constant = np.ptp(values, axis=(0, 1)) < np.finfo(float).resolution
-    return np.where(constant, float(total), np.where(np.isfinite(values).all((0, 1)), effective, np.nan))
-
-
-def _autocovariance(values: Values) -> Values:
-    """Σ_t (x_t − x̄)(x_{t+k} − x̄) / n for every lag k, by the fast Fourier transform."""
-    count = values.shape[1]
-    centred = values - np.mean(values, axis=1, keepdims=True)
-    spectrum = np.fft.rfft(centred, n=2 * count, axis=1)
-    return np.fft.irfft(np.abs(spectrum) ** 2, n=2 * count, axis=1)[:, :count] / count
 
 
 class Row(NamedTuple):
@@ -128,24 +46,6 @@ class Row(NamedTuple):
         """The name as a sentence begins with it."""
         words = readable(self.name)
         return words[:1].upper() + words[1:]
-
-
-def row(name: str, values: Values) -> Row:
-    """Summarise draws of many quantities; those that do not vary at all are left out. Few draws have no figures."""
-    flat = values.reshape(*values.shape[:2], -1)
-    flat = flat[:, :, ~(np.ptp(flat, axis=(0, 1)) == 0)]
-    if not flat.size or flat.shape[1] < FEWEST:
-        return Row(name, flat.shape[2], np.nan, np.nan, np.nan, np.nan)
-    bulk = ess_bulk(flat)
-    figures = (np.max(rhat(flat)), np.min(bulk), np.median(bulk), np.min(ess_tail(flat)))
-    return Row(name, flat.shape[2], *(float(figure) for figure in figures))
-
-
-def row_within(name: str, values: Values) -> Row:
-    """As `row`, each chain by itself: the worst R-hat, and the effective draws of the chains added up."""
-    rows = [row(name, chain[None]) for chain in values]
-    total = [float(np.sum([getattr(one, field) for one in rows])) for field in Row._fields[3:]]
-    return Row(name, max(one.number for one in rows), float(np.max([one.rhat for one in rows])), *total)
 
 
 @dataclass(frozen=True)
@@ -181,33 +81,24 @@ class Diagnostics:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("", "number", "R-hat", "ESS bulk", "(median)", "ESS tail", caption=_CAPTION)
+        caption = (
+            "R-hat and ESS at their worst in each group. States, and f as a function of them, are identified only up "
+            "to a change of the states' coordinates: compare predicted outputs across chains."
+        )
+        table = Table("", "number", "R-hat", "ESS bulk", "(median)", "ESS tail", caption=caption)
         for one in self.rows:
             table.add_row(one.name, str(one.number), f"{one.rhat:.3f}", *(f"{figure:.0f}" for figure in one[3:]))
         console = Console(width=110, record=False)
         with console.capture() as captured:
             console.print(table)
         seconds = ", ".join(f"{name} {value:.1f} s" for name, value in self.seconds.items())
+        acceptance, bfmi = (" ".join(f"{one:.2f}" for one in chains) for chains in (self.acceptance, self.bfmi))
         lines = [
-            f"acceptance {_list(self.acceptance)}   divergent moves {self.divergences}   E-BFMI {_list(self.bfmi)}",
+            f"acceptance {acceptance}   divergent moves {self.divergences}   E-BFMI {bfmi}",
             f"gradients {self.gradients:.0f}   {seconds}",
             *(f"note: {note}" for note in self.notes),
         ]
         return captured.get() + "\n".join(lines)
-
-
-_CAPTION = (
-    "R-hat and ESS at their worst in each group. States, and f as a function of them, are identified only up to a "
-    "change of the states' coordinates: compare predicted outputs across chains."
-)
-
-
-def _list(values: Sequence[float] | np.ndarray) -> str:
-    return " ".join(f"{value:.2f}" for value in values)
-
-
-REFERENCES = 20  # inputs at which f is compared
-ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 
 def diagnose(posterior: "Posterior") -> Diagnostics:
@@ -216,9 +107,13 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     parameters = [row(name, leaf) for name, leaf in posterior.draws.leaves.items() if name in sampled]
     states = np.concatenate([_thinned(path) for path in posterior.draws.states], -1)
     outputs = np.concatenate([_thinned(outputs_of(posterior, index)) for index in range(len(posterior.series))], -1)
+    # f at inputs that the first series passed through, evenly spaced, at the states' posterior mean
+    x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
+    chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
+    f = function_values(posterior, x[chosen], posterior.series[0].u[chosen])
     rows = (
         *parameters,
-        row("function values", function_values(posterior, *_reference_inputs(posterior))),
+        row("function values", f),
         row_within("states, within chains", states),
         row("smoothed outputs", outputs),
         forecast_row(posterior),
@@ -239,6 +134,74 @@ def forecast_row(posterior: "Posterior") -> Row:
     """The convergence of the mean forecast under the last controls, held: what a user sees first of all."""
     held = np.repeat(posterior.raw[0].u[-1:], HORIZON, 0)
     return row(f"{HORIZON}-step forecast mean", forecast_mean(posterior, held))
+
+
+def _thinned(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "chain draw n"]:
+    """At most ENTRIES of the quantities, evenly spaced."""
+    flat = np.asarray(values).reshape(*values.shape[:2], -1)
+    return flat[:, :, :: -(-flat.shape[2] // ENTRIES)]
+
+
+def row(name: str, values: Values) -> Row:
+    """Summarise draws of many quantities; those that do not vary at all are left out."""
+    flat = values.reshape(*values.shape[:2], -1)
+    flat = flat[:, :, ~(np.ptp(flat, axis=(0, 1)) == 0)]
+    if not flat.size:
+        return Row(name, 0, np.nan, np.nan, np.nan, np.nan)
+    bulk = ess_bulk(flat)
+    figures = (np.max(rhat(flat)), np.min(bulk), np.median(bulk), np.min(ess_tail(flat)))
+    return Row(name, flat.shape[2], *(float(figure) for figure in figures))
+
+
+def row_within(name: str, values: Values) -> Row:
+    """As `row`, each chain by itself: the worst R-hat, and the effective draws of the chains added up."""
+    rows = [row(name, chain[None]) for chain in values]
+    total = [float(np.sum([getattr(one, field) for one in rows])) for field in Row._fields[3:]]
+    return Row(name, max(one.number for one in rows), float(np.max([one.rhat for one in rows])), *total)
+
+
+def rhat(values: Values) -> Float[np.ndarray, "*shape"]:
+    """Rank-normalised split R-hat: the larger of that of the values and that of their distance from the median.
+
+    Of one chain it compares the two halves; NaN for fewer than 4 draws, and fewer than 8 of one chain.
+    """
+    if len(values) > 1:
+        return _by_arviz("rhat", values)
+    # arviz-stats wants two chains and halves them: those that are halves already are ranked here, and not halved again.
+    half = values.shape[1] // 2
+    halves = np.concatenate([values[:, :half], values[:, values.shape[1] - half :]])
+    folded = np.abs(halves - np.median(halves, axis=(0, 1)))
+    return np.maximum(*(_by_arviz("rhat", _normal_scores(part), method="identity") for part in (halves, folded)))
+
+
+def ess_bulk(values: Values) -> Float[np.ndarray, "*shape"]:
+    """Effective number of draws for the middle of the distribution: that of the normal scores of the split chains."""
+    return _by_arviz("ess", values, method="bulk")
+
+
+def ess_tail(values: Values) -> Float[np.ndarray, "*shape"]:
+    """Effective number of draws for the 5 % and 95 % quantiles, the smaller of the two."""
+    return _by_arviz("ess", values, method="tail", prob=(0.05, 0.95))
+
+
+def bfmi(energy: Float[np.ndarray | Array, "chain draw"]) -> Float[np.ndarray, " chain"]:
+    """Σ_n (E_n − E_{n−1})² / Σ_n (E_n − Ē)²: how freely momentum draws move a chain between energies."""
+    return _by_arviz("bfmi", energy)
+
+
+def _by_arviz(figure: str, values: Values, **settings: Any) -> Float[np.ndarray, "*shape"]:
+    """A figure of `arviz_stats`, which takes a second to import; what does not vary has R-hat and E-BFMI NaN."""
+    from arviz_stats.base.array import array_stats
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return getattr(array_stats, figure)(np.asarray(values), chain_axis=0, draw_axis=1, **settings)[()]
+
+
+def _normal_scores(values: Values) -> Values:
+    """Φ⁻¹((rank − 3/8) / (N + 1/4)), ranks over all chains together."""
+    flat = values.reshape(-1, *values.shape[2:])
+    ranks = stats.rankdata(flat, axis=0, nan_policy="propagate")
+    return special.ndtri((ranks - 0.375) / (len(flat) + 0.25)).reshape(values.shape)
 
 
 @in_double_precision
@@ -272,23 +235,9 @@ def non_gaussianity(posterior: "Posterior", level: float = 0.05) -> dict[str, fl
     All draws of all chains are tested as if independent: thin a run until its effective sample size is near their
     number, or the test sees autocorrelation. Of Gaussian marginals a share of about `level` is rejected.
     """
-    groups = {"states": np.concatenate([_flat(path) for path in posterior.draws.states], -1)}
-    groups["weights"] = _flat(posterior.draws.weights)
-    return {name: float(np.mean(stats.normaltest(values, axis=0).pvalue < level)) for name, values in groups.items()}
-
-
-def _flat(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "N n"]:
-    return np.asarray(values).reshape(values.shape[0] * values.shape[1], -1)
-
-
-def _thinned(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "chain draw n"]:
-    """At most ENTRIES of the quantities, evenly spaced."""
-    flat = np.asarray(values).reshape(*values.shape[:2], -1)
-    return flat[:, :, :: -(-flat.shape[2] // ENTRIES)]
-
-
-def _reference_inputs(posterior: "Posterior") -> tuple[Float[np.ndarray, "N Dx"], Float[np.ndarray, "N Du"]]:
-    """Evenly spaced inputs along the first series, at the states' posterior mean."""
-    x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
-    chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
-    return x[chosen], posterior.series[0].u[chosen]
+    groups = {"states": posterior.draws.states, "weights": (posterior.draws.weights,)}
+    found = {}
+    for name, leaves in groups.items():
+        values = np.concatenate([merge_chains(leaf).reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], -1)
+        found[name] = float(np.mean(stats.normaltest(values, axis=0).pvalue < level))
+    return found

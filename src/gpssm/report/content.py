@@ -13,14 +13,13 @@ import numpy as np
 from gpssm import __version__
 from gpssm.core.files import digest
 from gpssm.core.text import jsonable, percent
-from gpssm.data.align import HORIZON
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison
 from gpssm.evaluation.checks import Check, count_up, doubts, worst
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.metrics import coverage
 from gpssm.evaluation.summary import Summary
-from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.report.charts import FIT_ROWS, LEVELS, MODEL, Group, error_group, fit_group, forecast_group, keys_of
 from gpssm.report.pictures import Picture, embed_pictures
