@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from gpssm.core.files import describe, digest
+from gpssm.core.files import digest
+from gpssm.core.text import stable_repr
 from gpssm.fitting import checkpoint
 from gpssm.fitting.checkpoint import Checkpoint
 from random_walk import RandomWalk, small_fit
@@ -121,7 +122,7 @@ def test_digests_see_values_structure_and_no_addresses():
     assert digest(tree) == digest({"b": (np.ones(2),), "a": np.arange(3.0)})
     changed = [{"a": np.arange(3.0) + 1e-15, "b": (np.ones(2),)}, {"a": np.arange(3.0), "c": (np.ones(2),)}]
     assert len({digest(tree), *map(digest, changed)}) == 3
-    assert describe(load) == "<function load>"
+    assert stable_repr(load) == "<function load>"
 
 
 KILLED = """

@@ -10,8 +10,8 @@ from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.methods import ARX, LGSSM, METHODS
 from gpssm.methods.linear import as_linear, regress, select_orders, to_state_space
-from gpssm.start.linear_ssm import forecast_linear, smooth
-from linear_systems import arx_series
+from gpssm.start.linear_ssm import smooth
+from linear_systems import arx_series, forecast_moments
 
 BASELINES = ["arx", "lgssm", "last", "mean"]
 
@@ -86,7 +86,7 @@ def test_forecasts_have_the_exact_moments(posteriors, name):
     linear = as_linear(posterior.model)
     smoothed = smooth(linear, posterior.series[0])
     last = selected_inverse(smoothed.factor).diagonal[-1]
-    mean, variance = forecast_linear(linear, smoothed.mean[-1], last, posterior.scaler.scale_inputs(u))
+    mean, variance = forecast_moments(linear, smoothed.mean[-1], last, posterior.scaler.scale_inputs(u))
     expected = posterior.scaler.unscale_mean(np.asarray(mean))
     spread = np.sqrt(posterior.scaler.unscale_variance(np.asarray(variance)))
     found = posterior.forecast(10, u, num_paths=4000, bounds=None)
