@@ -130,7 +130,7 @@ import os, signal, sys
 sys.path.insert(0, {tests!r})
 import conftest
 from random_walk import small_fit
-from gpssm import checkpoint
+from gpssm.fitting import checkpoint
 whole = checkpoint._write_arrays
 def write(path, leaves, done):
     if path.name == "carry.npz" and done > {block}:

@@ -272,10 +272,10 @@ def test_a_run_interrupted_in_warm_up_says_how_to_go_on(posterior, monkeypatch, 
 
 def test_a_chain_that_is_not_finite_is_reported(monkeypatch):
     on_call(3, spoil([1]), monkeypatch)
-    with pytest.warns(UserWarning, match="chain 1: the log target was not finite in 50% of the draws"):
+    with pytest.warns(UserWarning, match="Chain 1: the log target was not finite in 50 % of the draws"):
         found = small_fit()
     assert found.notes == found.diagnostics().notes
-    assert "note: chain 1" in str(found.diagnostics())
+    assert "note: Chain 1" in str(found.diagnostics())
 
 
 def test_chains_that_are_all_not_finite_end_the_run(monkeypatch):
