@@ -12,7 +12,7 @@ from gpssm.cli.run_folder import BASELINES, CONFIG, FIGURES, FORECAST, METRICS, 
 from gpssm.cli.settings import Settings
 from gpssm.data.datasets import simulate
 from gpssm.data.readers import read
-from gpssm.data.series import Series
+from gpssm.data.series import Series, check_trainable
 from gpssm.evaluation.examine import Examination, examine, forecast_rows
 from gpssm.fitting.fit import fit
 from gpssm.fitting.progress import Mode
@@ -46,6 +46,7 @@ def execute(
     :param say: told what is being done.
     """
     rows = settings.load()
+    check_trainable(rows.train)  # before there is a folder
     settings = settings.complete()
     run = Run.create(out, settings, resume=resume, overwrite=overwrite)
     with _resumable(run):
