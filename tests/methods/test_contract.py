@@ -63,17 +63,13 @@ def fitted(name):
     return gpssm.fit(small_series(), method=settings, state_dim=1, num_inducing=4, num_chains=2, progress=False)
 
 
-# Programs that take longest to compile.
-LONG = {"ffvd", "ffvd-nuts", "exact", "fic-pg", "igpssm", "prssm", "rrank", "vcdt"}
-
-
-def every(names, long):
-    """The names, those of long tests marked."""
-    return [pytest.param(name, marks=pytest.mark.slow if name in long else ()) for name in names]
+def every(names, quick):
+    """The names, marked as slow unless their programs compile quickly."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # runs this short have something to warn of
-@pytest.mark.parametrize("name", every(METHODS, LONG))
+@pytest.mark.parametrize("name", every(METHODS, {"ffvd-c-m", "vgpssm", "arx", "last", "mean"}))
 def test_a_fit_has_finite_draws_and_comes_back_from_a_file(name, tmp_path):
     posterior = fitted(name)
     model, draws, info = posterior.model, posterior.draws, posterior.info
@@ -110,7 +106,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("name", every(EXACT, {"ffvd-p", "fic-pg"}))
+@pytest.mark.parametrize("name", every(EXACT, {"ffvd", "rrank"}))
 def test_linear_dynamics_give_the_kalman_smoother(name):
     """Two series, missing outputs, weights that cannot move: means and variances of every state."""
     model = builders.make_model("linear").with_roles("fix", "*")

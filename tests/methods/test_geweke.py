@@ -152,9 +152,8 @@ def geweke_z(name, state_dim, num_draws, thin):
     return sampling.largest_z(found, expected, np.asarray)
 
 
-@pytest.mark.parametrize(("name", "num_draws", "thin"), [("ffvd", 2000, 5), ("fic-pg", 1000, 2), ("rrank", 1500, 3)])
-def test_geweke_quickly(name, num_draws, thin):
-    assert geweke_z(name, 1, num_draws, thin) < LIMIT
+def test_geweke_ffvd_quickly():
+    assert geweke_z("ffvd", 1, 2000, thin=5) < LIMIT
 
 
 @pytest.mark.slow
