@@ -143,7 +143,7 @@ def fits():
 @pytest.fixture
 def workshop(fits, monkeypatch, tmp_path):
     """A folder with the file that pages read, in which every fit is a small one."""
-    module = importlib.import_module("gpssm.fit")
+    module = importlib.import_module("gpssm.fitting.fit")
     fit = module.fit
 
     def small_fit(series, **settings):
