@@ -132,13 +132,6 @@ def test_counts_gaps_and_series_of_unequal_length(config):
     assert config.num_shared(model) == 6
 
 
-def test_bad_settings_are_named():
-    with pytest.raises(ValueError, match="factorised is a share"):
-        VCDT(factorised=1.5)
-    with pytest.raises(ValueError, match="num_samples must be"):
-        VCDT(num_samples=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("process_std", [0.05, 0.2])
 def test_bounds_on_the_kink_are_in_order(process_std):
