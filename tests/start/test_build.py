@@ -25,6 +25,8 @@ TRUTH = simulate("duffing", num_steps=T, force=2.0)
 SERIES = Scaler.fit(TRUTH.series).scale(TRUTH.series)
 DZ = 3  # width of z = [x; u] with two states
 
+density = eqx.filter_jit(log_collapsed)
+
 
 @pytest.fixture(scope="module")
 def start():
@@ -41,7 +43,7 @@ def outputs_for(likelihood):
 
 def assert_usable(model, states, series):
     """The density at the linear start's states is finite."""
-    assert np.isfinite(log_collapsed(model, states, series))
+    assert np.isfinite(density(model, states, series))
 
 
 def test_start_has_the_states_and_inputs_of_every_transition(start):
@@ -76,7 +78,7 @@ def test_without_a_gaussian_process_the_density_is_that_of_the_linear_model(star
     # log p(x, y) = log p(y) + log p(x | y) at the mean x of a Gaussian with precision Λ
     at_mean = 0.5 * (linalg.log_det(posterior.factor) - posterior.mean.size * np.log(2 * np.pi))
     expected = log_marginal(start.linear, SERIES) + at_mean
-    np.testing.assert_allclose(log_collapsed(model, posterior.mean, SERIES), expected, rtol=1e-8)
+    np.testing.assert_allclose(density(model, posterior.mean, SERIES), expected, rtol=1e-8)
 
 
 def test_every_kernel_name(start):
