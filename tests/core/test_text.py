@@ -61,7 +61,7 @@ gpssm.fit, gpssm.plots, gpssm.benchmark
 series = gpssm.Series(np.sin(np.arange(40.0)))
 gpssm.fit(series, method="mean", num_draws=2, num_chains=1, progress=False).forecast(3, num_paths=4)
 for extra, call in {{
-    "nuts": lambda: gpssm.fit(series, method="ffvd-nuts", state_dim=1, num_inducing=2, progress=False),
+    "nuts": lambda: METHODS["ffvd-nuts"].build(None, ()),
     "data": lambda: gpssm.datasets.load("dryer"),
     "bench": lambda: list(gpssm.benchmark.sweep.run_processes([], None, 2)),
     "cluster": lambda: list(gpssm.benchmark.sweep.run_cluster([], None, "")),
@@ -75,6 +75,7 @@ for extra, call in {{
         raise AssertionError(extra)
 """
     environment = {name: value for name, value in os.environ.items() if name != "GPSSM_DATA"}
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
