@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conftest import CACHE
 from gpssm.core.text import check_whole, figure_table, jsonable, to_json
 
 OPTIONAL = ("blackjax", "joblib", "pooch", "distributed", "matplotlib", "pyarrow")

@@ -88,9 +88,8 @@ def compare(
     horizon = _common_horizon(candidates, rows, horizon)
     forecasts = {name: _forecast(name, one, rows, horizon, num_paths, seed) for name, one in candidates.items()}
     outputs = next(iter(forecasts.values())).outputs
-    actual = Series(align_columns(rows, outputs, "y"), rows.u, outputs=outputs, inputs=rows.inputs, dt=rows.dt)[
-        :horizon
-    ]
+    y = align_columns(rows, outputs, "y")
+    actual = Series(y, rows.u, outputs=outputs, inputs=rows.inputs, dt=rows.dt)[:horizon]
     scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
     return Comparison(forecasts, actual, tuple(levels), scores)
 

@@ -15,7 +15,7 @@ from jaxtyping import Array
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
-from gpssm.fitting.chains import Style
+from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode
 from gpssm.methods import METHODS
@@ -62,8 +62,9 @@ def fit(
     progress: Mode = True,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    chains: Style = "auto",
+    batching: Batching = "auto",
     chunk: int | None = None,
+    chains: Batching | None = None,
 ) -> Posterior:
     """Draw from the posterior of a Gaussian process state-space model of one series or several.
 
@@ -71,33 +72,33 @@ def fit(
         print(posterior.diagnostics())
 
     The result depends on the data, the settings and the seed alone, bit for bit: not on `progress` or `chunk`, on the
-    chains run beside, or on having been resumed. Only `chains` and the device change the rounding.
+    chains run beside, or on having been resumed. Only `batching` and the device change the rounding.
 
     :param series: a `Series`, anything `Series.of` takes, or a list of those, in the user's units.
     :param method: a name from `gpssm.methods.METHODS`, or a configuration with settings of its own.
     :param state_dim: number of states; "auto" takes the order of the linear model with the least BIC.
-    :param num_inducing: number of inducing points, or functions of another basis; "auto" takes one for five rows, from
-        10 to 50.
+    :param num_inducing: number of inducing points, or functions of another basis; "auto": 10 to 50, one for five rows.
     :param kernel, mean, likelihood, basis: parts by name or given: see `build_model`.
     :param num_warmup, num_draws, thin: in place of the method's own numbers.
     :param hyper: "optimise" draws the noises that have an exact conditional and optimises the other parameters during
         warm-up; "sample" draws all of them; "fix" keeps them where the linear fit put them.
     :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
-    :param learn: parameters to learn that are fixed otherwise. The output map (`likelihood.C`, `likelihood.d`) is: the
-        states' coordinates are free, so that it can stay where the linear fit put it.
+    :param learn: parameters to learn that are fixed otherwise, as the output map is (`likelihood.C`, `likelihood.d`):
+        the states' coordinates are free, so that it can stay where the linear fit put it.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
-    :param chains: "map", "vmap" or "shard" (over all devices); "auto" takes the best for the devices there are.
+    :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
+        ("shard"); "auto" takes the best for the devices there are. `chains` is its old name.
     :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
     """
     began = time.perf_counter()
-    raw = tuple(as_list(series))
-    check_trainable(list(raw))
+    raw = as_list(series)
+    check_trainable(raw)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
-    scaler = Scaler.fit(list(raw), outputs=_trial(likelihood, raw[0].output_dim).scaling)
+    scaler = Scaler.fit(raw, outputs=_with_any_values(likelihood, raw[0].output_dim).scaling)
     scaled = [scaler.scale(one) for one in raw]
-    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     parts = Parts(*_choose_sizes(scaled, likelihood, state_dim, num_inducing), kernel, mean, likelihood, basis)
+    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     model, states = config.prepare(scaled, parts, key)
     model = config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
     setup = time.perf_counter() - began
@@ -111,33 +112,53 @@ def fit(
         progress=progress,
         checkpoint=checkpoint,
         resume=resume,
-        chains=chains,
+        batching=renamed_to_batching(batching, chains),
         chunk=chunk,
     )
-    arguments = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
-    arguments["num_shared"] = config.num_shared(model)
-    settings = {"method": _name(config)} | dataclasses.asdict(config) | {"fit": _plain(parts._asdict() | arguments)}
-    posterior = _gather(model, found, tuple(scaled), raw, scaler, settings, setup, seed)
-    for note in posterior.notes:
-        warnings.warn(note, stacklevel=3)
-    return posterior
+    asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
+    settings = _write_down(config, model, parts, asked)
+    return _to_posterior(model, found, scaled, raw, scaler, settings, setup, seed)
 
 
-def _gather(
+def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:
+    """All settings of a fit as plain values: parts that were given as objects by their type's name."""
+    registered = (name for name, known in METHODS.items() if type(known) is type(config))
+    method = {"method": next(registered, type(config).__name__)} | dataclasses.asdict(config)
+    plain = (str, int, float, list, type(None))
+    settings = parts._asdict() | asked | {"num_shared": config.num_shared(model)}
+    return method | {
+        "fit": {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
+    }
+
+
+def _to_posterior(
     model: GPSSM,
     found: Sample,
-    scaled: tuple[Series, ...],
-    raw: tuple[Series, ...],
+    scaled: list[Series],
+    raw: list[Series],
     scaler: Scaler,
     settings: dict[str, Any],
     setup: float,
     seed: int,
 ) -> Posterior:
-    """The posterior of what was drawn, with a note if its chains disagree."""
+    """The posterior of what was drawn, and a warning for each of its notes; one is that its chains disagree."""
     model, draws = absorb_optimised(model, found.draws)
-    seconds = Seconds(setup, found.compile_seconds, found.run_seconds)
-    posterior = Posterior(model, draws, found.info, found.warmup, scaled, raw, scaler, settings, seconds, seed)
-    return posterior.with_notes(found.notes)
+    posterior = Posterior(
+        model,
+        draws,
+        found.info,
+        found.warmup,
+        tuple(scaled),
+        tuple(raw),
+        scaler,
+        settings,
+        Seconds(setup, found.compile_seconds, found.run_seconds),
+        seed,
+    )
+    posterior = posterior.with_notes(found.notes)
+    for note in posterior.notes:
+        warnings.warn(note, stacklevel=4)
+    return posterior
 
 
 def _choose_sizes(
@@ -145,20 +166,14 @@ def _choose_sizes(
 ) -> tuple[int, int]:
     """The two sizes, with numbers in the place of "auto"."""
     if state_dim == "auto":
-        pseudo = pseudo_series(series, _trial(likelihood, series[0].output_dim))
+        pseudo = pseudo_series(series, _with_any_values(likelihood, series[0].output_dim))
         state_dim = select_order(pseudo, MAX_ORDER).best
     if num_inducing == "auto":
         num_inducing = int(np.clip(sum(len(one) for one in series) // ROWS_A_POINT, *INDUCING))
     return state_dim, num_inducing
 
 
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as they can be written down: parts that were given as objects by their type's name."""
-    plain = (str, int, float, list, type(None))
-    return {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
-
-
-def _trial(likelihood: str | Likelihood, width: int) -> Likelihood:
+def _with_any_values(likelihood: str | Likelihood, width: int) -> Likelihood:
     """A likelihood to ask what its class says, for which any values will do."""
     return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width))
 
@@ -189,8 +204,3 @@ def _configure(method: str | MethodSettings, **given: int | None) -> MethodSetti
             raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
         return _configure(METHODS[method], **given)
     return dataclasses.replace(method, **{name: value for name, value in given.items() if value is not None})
-
-
-def _name(config: MethodSettings) -> str:
-    registered = (name for name, known in METHODS.items() if type(known) is type(config))
-    return next(registered, type(config).__name__)

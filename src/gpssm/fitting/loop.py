@@ -14,7 +14,7 @@ from gpssm.core.files import digest
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import stable_repr
 from gpssm.data.series import Series
-from gpssm.fitting.chains import Chains, Chunk, Style
+from gpssm.fitting.chains import Batching, Chains, Chunk, renamed_to_batching
 from gpssm.fitting.checkpoint import Checkpoint
 from gpssm.fitting.progress import Mode, Report, Status, interruption, reporter, running_rhat
 from gpssm.methods.settings import MethodSettings
@@ -64,6 +64,11 @@ class Loop:
     def iterations(self, blocks: int) -> int:
         """The number of iterations in so many blocks."""
         return blocks + (self.config.thin - 1) * max(blocks - self.config.num_warmup, 0)
+
+    @property
+    def total(self) -> int:
+        """The number of iterations of the whole run."""
+        return self.iterations(self.config.num_warmup + self.config.num_draws)
 
     def result(self) -> Sample:
         """What has been drawn so far."""
@@ -116,11 +121,6 @@ class Loop:
             raise KeyboardInterrupt(f"{at}, in the warm-up: nothing has been drawn yet. {go_on}")
         self.notes.append(f"{at}: {self.done - self.config.num_warmup} draws a chain were kept. {go_on}")
 
-    @property
-    def total(self) -> int:
-        """The number of iterations of the whole run."""
-        return self.iterations(self.config.num_warmup + self.config.num_draws)
-
     def _status(self, info: Info) -> Status:
         kept = [chunk.info.log_target for chunk in self.chunks if chunk.draws is not None]
         return Status(
@@ -150,20 +150,22 @@ def sample(
     progress: Mode = False,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    chains: Style = "auto",
+    batching: Batching = "auto",
     chunk: int | None = None,
+    chains: Batching | None = None,
 ) -> Sample:
     """Run a method's chains on a model and scaled series from these states: `fit` without its preparations.
 
     The arguments are those of `fit`.
     """
+    batching = renamed_to_batching(batching, chains)
     for name, value in (("num_chains", num_chains), ("chunk", 1 if chunk is None else chunk)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
     method = config.build(model, tuple(jnp.asarray(path) for path in states))
-    runner = Chains(method, series, seed, num_chains, chains, chunk)
+    runner = Chains(method, series, seed, num_chains, batching, chunk)
     store = None
     if checkpoint is not None:
         fingerprint = {
