@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpssm.cli.settings import HEAD, Settings, from_toml
 from gpssm.core.files import write_atomically
-from gpssm.core.text import jsonable
+from gpssm.core.text import to_json
 from gpssm.data.series import Series
 from gpssm.fitting.checkpoint import CARRY
 from gpssm.posterior.posterior import Posterior, load
@@ -199,7 +199,7 @@ class Run:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
         """Write a file of JSON, with null for what is not a number."""
-        return self.write(name, json.dumps(jsonable(content), indent=1, allow_nan=False) + "\n")
+        return self.write(name, to_json(content) + "\n")
 
 
 def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:

@@ -10,7 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpssm.cli.shell import figure, printable, table
+from gpssm.cli.shell import printable, table
+from gpssm.core.text import figure
 
 if TYPE_CHECKING:
     from gpssm.cli.run_folder import Run

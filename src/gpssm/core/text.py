@@ -7,7 +7,10 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 DASH = "–"  # for a figure that does not exist
 
@@ -42,29 +45,16 @@ def figure(value: Any, digits: int = 4) -> str:
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
-def figure_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    *,
-    words: int = 1,
-    title: str = "",
-    caption: str = "",
-    width: int | None = None,
-) -> str:
-    """Figures as a table of text, a string of lines: for `print`, `__str__` and the command line.
-
-        print(figure_table(["method", "RMSE", "seeds"], [("arx", 0.4853, 5), ("mean", None, 0)], title="Furnace"))
+def rich_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, words: int = 1, title: str = "", caption: str = ""
+) -> "Table":
+    """Figures as a table for a terminal; `figure_table` gives it as text.
 
     The first `words` columns are text and begin at the left, the others are numbers and end at the right. A cell is
     written as `figure` does it: numbers in four digits, a dash for None and NaN. One that is to look otherwise, with a
     mark or with other digits, is given as a string.
-
-    :param title: above the table.
-    :param caption: below it.
-    :param width: in characters, to which words are wrapped; as wide as the cells are if none is given.
     """
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
@@ -72,18 +62,33 @@ def figure_table(
         caption=caption or None,
         title_justify="left",
         caption_justify="left",
+        title_style="bold",
+        header_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         collapse_padding=True,
     )
     for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number < words else "right", no_wrap=number >= words or width is None)
+        table.add_column(name, justify="left" if number < words else "right", no_wrap=number >= words)
     for row in rows:
         table.add_row(*map(figure, row))
+    return table
+
+
+def figure_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int = 120, **settings: Any) -> str:
+    """`rich_table` as lines of text, for `print` and `__str__`.
+
+        print(figure_table(["method", "RMSE", "seeds"], [("arx", 0.4853, 5), ("mean", None, 0)], title="Furnace"))
+
+    :param width: in characters, to which words are wrapped.
+    :param settings: others of `rich_table`.
+    """
+    from rich.console import Console
+
     page = io.StringIO()
     # Names of columns are the user's: brackets and colons in them are no markup.
     as_it_is: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "color_system": None}
-    Console(file=page, width=width or 10_000, force_jupyter=False, **as_it_is).print(table)
+    Console(file=page, width=width, force_jupyter=False, **as_it_is).print(rich_table(columns, rows, **settings))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).strip("\n")
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float
 from scipy import special, stats
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import readable
+from gpssm.core.text import figure_table, readable
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
@@ -78,19 +78,14 @@ class Diagnostics:
         return pandas.DataFrame(self.rows, columns=list(Row._fields)).set_index("name")
 
     def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
-
         caption = (
             "R-hat and ESS at their worst in each group. States, and f as a function of them, are identified only up "
             "to a change of the states' coordinates: compare predicted outputs across chains."
         )
-        table = Table("", "number", "R-hat", "ESS bulk", "(median)", "ESS tail", caption=caption)
-        for one in self.rows:
-            table.add_row(one.name, str(one.number), f"{one.rhat:.3f}", *(f"{figure:.0f}" for figure in one[3:]))
-        console = Console(width=110, record=False)
-        with console.capture() as captured:
-            console.print(table)
+        head = ["", "number", "R-hat", "ESS bulk", "(median)", "ESS tail"]
+        rows = [
+            (one.name, one.number, f"{one.rhat:.3f}", *(f"{figure:.0f}" for figure in one[3:])) for one in self.rows
+        ]
         seconds = ", ".join(f"{name} {value:.1f} s" for name, value in self.seconds.items())
         acceptance, bfmi = (" ".join(f"{one:.2f}" for one in chains) for chains in (self.acceptance, self.bfmi))
         lines = [
@@ -98,7 +93,7 @@ class Diagnostics:
             f"gradients {self.gradients:.0f}   {seconds}",
             *(f"note: {note}" for note in self.notes),
         ]
-        return captured.get() + "\n".join(lines)
+        return "\n".join([figure_table(head, rows, caption=caption, width=80), "", *lines])
 
 
 def diagnose(posterior: "Posterior") -> Diagnostics:

@@ -1,7 +1,6 @@
 """What goes into a report, as plain data: texts, numbers, charts, pictures, files, all from one examination."""
 
 import importlib.metadata
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 
 from gpssm import __version__
 from gpssm.core.files import digest
-from gpssm.core.text import jsonable, percent
+from gpssm.core.text import percent, to_json
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison
 from gpssm.evaluation.checks import Check, count_up, doubts, worst
@@ -145,8 +144,3 @@ def data_uri(name: str, text: str) -> str:
     """A file inside a link."""
     kind = {"csv": "text/csv", "json": "application/json"}.get(name.rpartition(".")[2], "text/plain")
     return f"data:{kind};charset=utf-8,{quote(text, safe=',:;()[]{}')}"
-
-
-def to_json(thing: Any) -> str:
-    """JSON for people; what is not a number is null, what JSON does not know is its text."""
-    return json.dumps(jsonable(thing), indent=1, default=str, allow_nan=False) + "\n"
