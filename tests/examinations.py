@@ -46,7 +46,7 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
         )
         for number, name in enumerate(methods)
     )
-    rolling = RollingComparison(judged, entries, own, ())
+    rolling = RollingComparison(judged, entries, own)
     rows = (Row("smoothed outputs", 30, 1.01, 400, 500, 300), Row("30-step forecast mean", 30, 1.01, 400, 500, 300))
     residuals = Residuals(
         train,

@@ -214,7 +214,7 @@ def entry(method, losses, coverage=0.9):
 def rolling(model, others, held_out=True):
     rows = RollingRows(make_series(40, output_dim=1), 0, 10, 10, held_out)
     own = Backtest(rows.rows, np.arange(0, 31, 10), (), (), (), "never")
-    return RollingComparison(rows, (model, *others), own, ())
+    return RollingComparison(rows, (model, *others), own)
 
 
 @pytest.mark.parametrize(

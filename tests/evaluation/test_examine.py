@@ -9,7 +9,7 @@ import gpssm
 from builders import make_series
 from gpssm.core.text import jsonable
 from gpssm.data.series import Series
-from gpssm.evaluation.baselines import choose_rows, fit_baselines
+from gpssm.evaluation.baselines import choose_rows, judge_baselines
 from gpssm.evaluation.examine import examine
 from posteriors import make_posterior
 
@@ -77,9 +77,10 @@ def test_a_baseline_that_cannot_be_fitted_is_told_of():
     series = make_series(30)
     y = np.array(series.y)
     y[::2] = np.nan
-    fitted, failures = fit_baselines(make_posterior(raw=[Series(y, series.u)], draws=2), ("last",))
-    assert not fitted
-    assert "Last value could not be fitted" in failures[0]
+    gappy = Series(y, series.u)
+    found = judge_baselines([gappy], gappy.u, choose_rows(gappy, None), ("last",))
+    assert not found.forecasts
+    assert "Last value could not be fitted" in found.failures[0]
 
 
 def test_bad_arguments_are_refused(posterior, rows):
@@ -92,10 +93,10 @@ def test_bad_arguments_are_refused(posterior, rows):
 
 
 @pytest.mark.parametrize(("length", "horizon", "step"), [(1, 1, 10), (25, 12, 10), (200, 30, 10), (5000, 30, 30)])
-def test_origins_fit_what_rows_there_are(posterior, length, horizon, step):
-    judged = choose_rows(posterior, make_series(length))
+def test_origins_fit_what_rows_there_are(rows, length, horizon, step):
+    judged = choose_rows(rows[0], make_series(length))
     assert (judged.horizon, judged.step, judged.held_out) == (horizon, step, True)
     origins = range(judged.start, len(judged.rows) - judged.horizon + 1, judged.step)
     assert 1 <= len(origins) <= 21
     nothing = Series(np.full((50, 2), np.nan), np.zeros((50, 1)))
-    assert not choose_rows(posterior, nothing).held_out
+    assert not choose_rows(rows[0], nothing).held_out

@@ -2,18 +2,25 @@
 with known truth.
 """
 
+import multiprocessing
+import os
 import shutil
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from gpssm.cli.run_folder import BASELINES, CONFIG, FIGURES, FORECAST, METRICS, POSTERIOR, REPORT, TEST, Run
+from gpssm.cli.run_folder import BASELINE_FOLDER, CONFIG, FIGURES, FORECAST, METRICS, POSTERIOR, REPORT, TEST, Run
 from gpssm.cli.settings import Settings
+from gpssm.core.runtime import num_threads
 from gpssm.data.datasets import simulate
 from gpssm.data.readers import read
 from gpssm.data.series import Series, check_trainable
-from gpssm.evaluation.examine import Examination, examine, forecast_rows
+from gpssm.evaluation.baselines import BASELINES, BaselineResults, choose_rows, forecast_rows, judge_baselines
+from gpssm.evaluation.examine import Examination, choose_future, examine
 from gpssm.fitting.fit import fit
 from gpssm.fitting.progress import Mode
 from gpssm.plots.gallery import figures_of
@@ -49,12 +56,49 @@ def execute(
     check_trainable(rows.train)  # before there is a folder
     settings = settings.complete()
     run = Run.create(out, settings, resume=resume, overwrite=overwrite)
-    with _resumable(run):
+    with _resumable(run), beside(rows.train, rows.test, settings) as baselines:
         if rows.test is not None:
             run.write_series(TEST, rows.test)
         posterior = _posterior(run, settings, rows.train, progress, say)
-        finish(run, posterior, rows.test, settings, say)
+        finish(run, posterior, rows.test, settings, say, baselines())
     return run
+
+
+@contextmanager
+def beside(
+    train: list[Series], test: Series | None, settings: Settings
+) -> Iterator[Callable[[], BaselineResults | Sequence[str]]]:
+    """What the baselines make of the data, from a process of its own that runs while the method samples.
+
+    A sampler learns its parameters in one chain first: there is a core to spare. Where there is only one, or the
+    process is lost, it is the names of the baselines that are given, to be fitted later.
+    """
+    if num_threads() < 2:
+        yield lambda: BASELINES
+        return
+    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_step_back)
+    future, judged = choose_future(train[-1], test), choose_rows(train[-1], test)
+    settings_of = {"own": settings.method, "num_paths": settings.num_paths, "seed": settings.seed}
+    asked = pool.submit(judge_baselines, train, future.u, judged, **settings_of)
+
+    def answer() -> BaselineResults | Sequence[str]:
+        try:
+            return asked.result()
+        except BrokenProcessPool:
+            return BASELINES
+
+    try:
+        yield answer
+    finally:
+        for process in list(getattr(pool, "_processes", {}).values()):
+            process.terminate()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _step_back() -> None:
+    """Leave Ctrl-C to the process that asked, and the cores to its sampler."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(5)
 
 
 @contextmanager
@@ -91,13 +135,20 @@ def _posterior(run: Run, settings: Settings, train: list[Series], progress: Mode
     return posterior
 
 
-def finish(run: Run, posterior: Posterior, test: Series | None, settings: Settings, say: Say) -> None:
+def finish(
+    run: Run,
+    posterior: Posterior,
+    test: Series | None,
+    settings: Settings,
+    say: Say,
+    baselines: Sequence[str] | BaselineResults = BASELINES,
+) -> None:
     """Everything that comes after the fit, from what is computed of it once."""
-    found = examine(posterior, test, num_paths=settings.num_paths, say=say)
+    found = examine(posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say)
     if not found.held:
         for name, forecast in found.forecasts.items():
             table = forecast.to_dataframe(settings.levels).to_csv()
-            run.write(FORECAST if name == settings.method else f"{BASELINES}/{name}.csv", table)
+            run.write(FORECAST if name == settings.method else f"{BASELINE_FOLDER}/{name}.csv", table)
     say("Drawing figures")
     undrawn = draw_figures(run, found)
     metrics = found.to_dict()

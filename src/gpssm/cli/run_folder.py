@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 CONFIG, POSTERIOR, TEST, FORECAST = "config.toml", "posterior.nc", "test.csv", "forecast.csv"
 METRICS, REPORT = "metrics.json", "report.html"
-BASELINES, FIGURES, CHECKPOINT = "baselines", "figures", "checkpoint"
-CONTENTS = (CONFIG, POSTERIOR, TEST, FORECAST, METRICS, REPORT, BASELINES, FIGURES, CHECKPOINT)
+BASELINE_FOLDER, FIGURES, CHECKPOINT = "baselines", "figures", "checkpoint"
+CONTENTS = (CONFIG, POSTERIOR, TEST, FORECAST, METRICS, REPORT, BASELINE_FOLDER, FIGURES, CHECKPOINT)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Run:
         import pandas
 
         own = {self.metrics()["method"]: self.folder / FORECAST}
-        paths = own | {path.stem: path for path in sorted((self.folder / BASELINES).glob("*.csv"))}
+        paths = own | {path.stem: path for path in sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))}
         return {name: pandas.read_csv(path, index_col=0) for name, path in paths.items() if path.is_file()}
 
     def write(self, name: str, content: str | bytes) -> Path:

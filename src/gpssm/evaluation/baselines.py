@@ -8,7 +8,7 @@ it judges forecasts with their intervals, and outputs in different units count a
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from gpssm.data.series import Series
 from gpssm.evaluation import metrics
 from gpssm.evaluation.backtest import Backtest, backtest
 from gpssm.fitting.fit import fit
-from gpssm.posterior.forecast import HORIZON
+from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
 
 BASELINES = ("arx", "lgssm", "last", "mean")
@@ -26,6 +26,7 @@ LABELS = {"arx": "ARX", "lgssm": "Linear state-space model", "last": "Last value
 ORIGINS, STEP = 20, 10  # origins at most, and rows between two of them at least
 HELD_OUT, TAIL = 600, 180  # rows that are looked at, at most: a filter's time grows with them
 DRAWS, PATHS = 100, 500
+MOST_VALUES = 2e7  # of all paths of a forecast together: more do not fit where they are sorted and scored
 
 
 class RollingRows(NamedTuple):
@@ -61,12 +62,11 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class RollingComparison:
-    """Rolling forecasts of a fit (`own`, and the first entry) and of baselines; a sentence for each that failed."""
+    """Rolling forecasts of a fit, which are its `own` and the first entry, and of baselines."""
 
     judged: RollingRows
     entries: tuple[Entry, ...]
     own: Backtest
-    failures: tuple[str, ...]
 
     @property
     def best_baseline(self) -> Entry | None:
@@ -74,21 +74,61 @@ class RollingComparison:
         return min(self.entries[1:], key=lambda one: one.loss, default=None)
 
 
-def fit_baselines(
-    posterior: Posterior, baselines: Sequence[str] | Mapping[str, Posterior] = BASELINES
-) -> tuple[dict[str, Posterior], tuple[str, ...]]:
-    """The baselines by name but for the posterior's own method, and a sentence for each that could not be fitted."""
-    own = posterior.config["method"]
-    if isinstance(baselines, Mapping):
-        return {name: one for name, one in baselines.items() if name != own}, ()
-    fitted, failures = {}, []
+class BaselineResults(NamedTuple):
+    """What baselines made of the data: forecasts of what follows, rolling entries, and a sentence for each that failed.
+
+    Plain arrays all of it: another process may have made them.
+    """
+
+    forecasts: dict[str, Forecast]
+    entries: tuple[Entry, ...]
+    failures: tuple[str, ...]
+
+
+def judge_baselines(
+    train: Sequence[Series],
+    u: Float[np.ndarray, "H Du"],
+    judged: RollingRows,
+    baselines: Sequence[str] | Mapping[str, Posterior] = BASELINES,
+    *,
+    own: str = "",
+    num_paths: int = 1000,
+    seed: int = 0,
+) -> BaselineResults:
+    """Fit baselines to the training series, forecast under the controls u, and roll along the rows to be judged on.
+
+    :param baselines: methods, or posteriors by name that were fitted already; all but `own`, the method of the fit that
+        they stand beside.
+    """
+    spread = output_spread(train)
+    forecasts, entries, failures = {}, [], []
     for name in baselines:
+        if name == own:
+            continue
         try:
-            if name != own:
-                fitted[name] = fit(list(posterior.raw), method=name, num_chains=1, seed=posterior.seed, progress=False)
+            given = baselines.get(name) if isinstance(baselines, Mapping) else None
+            one = given or fit(list(train), method=name, num_chains=1, seed=seed, progress=False)
         except ValueError as error:
             failures.append(f"{label(name)} could not be fitted: {error}")
-    return fitted, tuple(failures)
+            continue
+        forecasts[name] = forecast_rows(one, u, len(u), num_paths, seed)
+        try:
+            entries.append(judge_rolling(name, roll(one, judged), spread))
+        except ValueError as error:
+            failures.append(f"{label(name)} could not be judged: {error}")
+    return BaselineResults(forecasts, tuple(entries), tuple(failures))
+
+
+def forecast_rows(
+    posterior: Posterior, u: Any, horizon: int | None = None, num_paths: int = 1000, seed: int = 0
+) -> Forecast:
+    """The forecast under controls `u` (a Series or an array of rows); of a long one fewer paths."""
+    steps = horizon or (HORIZON if u is None else len(u))
+    most = int(MOST_VALUES / (steps * posterior.raw[-1].output_dim))
+    controls = u if posterior.raw[-1].inputs else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a check tells of paths that left
+        return posterior.forecast(steps, controls, num_paths=max(min(num_paths, most), 2), seed=seed)
 
 
 def label(method: str) -> str:
@@ -96,12 +136,12 @@ def label(method: str) -> str:
     return LABELS.get(method, method)
 
 
-def choose_rows(posterior: Posterior, test: Series | None) -> RollingRows:
+def choose_rows(last: Series, test: Series | None) -> RollingRows:
     """The test rows if there are any with outputs, else the end of the last training series."""
     if test is not None and np.isfinite(test.y).any():
         rows, start, held_out = test[:HELD_OUT], 0, True
     else:
-        rows, held_out = posterior.raw[-1][-TAIL:], False
+        rows, held_out = last[-TAIL:], False
         start = len(rows) // 3  # where a filter that starts afresh has settled
     left = len(rows) - start
     horizon = min(HORIZON, max(left // 2, 1))
@@ -109,20 +149,13 @@ def choose_rows(posterior: Posterior, test: Series | None) -> RollingRows:
     return RollingRows(rows, start, step, horizon, held_out)
 
 
-def compare_rolling(posterior: Posterior, baselines: Mapping[str, Posterior], judged: RollingRows) -> RollingComparison:
-    """Judge all of them on the same origins; a baseline that fails is told of and left out."""
-    spread = np.nanstd(np.concatenate([one.y for one in posterior.raw]), axis=0)
-    own = _roll(posterior, judged)
-    entries, failures = [_enter(str(posterior.config["method"]), own, spread)], []
-    for name, one in baselines.items():
-        try:
-            entries.append(_enter(name, _roll(one, judged), spread))
-        except ValueError as error:
-            failures.append(f"{label(name)} could not be judged: {error}")
-    return RollingComparison(judged, tuple(entries), own, tuple(failures))
+def output_spread(train: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
+    """The standard deviation of each training output, over all series."""
+    return np.nanstd(np.concatenate([one.y for one in train]), axis=0)
 
 
-def _roll(posterior: Posterior, judged: RollingRows) -> Backtest:
+def roll(posterior: Posterior, judged: RollingRows) -> Backtest:
+    """Rolling forecasts along the rows to be judged on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # paths that left are told of beside the forecast
         return backtest(
@@ -138,8 +171,8 @@ def _roll(posterior: Posterior, judged: RollingRows) -> Backtest:
         )
 
 
-def _enter(method: str, found: Backtest, spread: Float[np.ndarray, " Dy"]) -> Entry:
-    """Figures from the paths (S, H, O) of each output that was observed at all."""
+def judge_rolling(method: str, found: Backtest, spread: Float[np.ndarray, " Dy"]) -> Entry:
+    """Figures from the paths (S, H, O) of each output that was observed at all; losses in units of `spread`."""
     figures, by_step, losses = {}, {}, []
     rows = found.origins[None, :] + np.arange(found.horizon)[:, None]
     for j, output in enumerate(found.series.outputs):

@@ -8,12 +8,12 @@ rows held out, its first 30 steps and all of them; *rolling* forecasts along tho
 origin; and *training* rows, in sample.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from gpssm.core.files import digest
 from gpssm.core.text import count
@@ -22,10 +22,14 @@ from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.baselines import (
     BASELINES,
+    BaselineResults,
     RollingComparison,
     choose_rows,
-    compare_rolling,
-    fit_baselines,
+    forecast_rows,
+    judge_baselines,
+    judge_rolling,
+    output_spread,
+    roll,
 )
 from gpssm.evaluation.checks import Check
 from gpssm.evaluation.residuals import Residuals, find_residuals
@@ -36,7 +40,6 @@ from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
 
 SCORED = (0.5, 0.8, 0.9)
-MOST_VALUES = 2e7  # of all paths of a forecast together: more do not fit where they are sorted and scored
 
 Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 
@@ -122,7 +125,7 @@ def examine(
     test: Any = None,
     *,
     inputs: Any = None,
-    baselines: Sequence[str] | Mapping[str, Posterior] = BASELINES,
+    baselines: Sequence[str] | Mapping[str, Posterior] | BaselineResults = BASELINES,
     num_paths: int = 1000,
     say: Callable[[str], None] = lambda text: None,
 ) -> Examination:
@@ -131,28 +134,32 @@ def examine(
     :param test: the rows that follow the (last) training series, in the user's units: they are forecast, and decide
         between the model and the baselines. Without them the end of the training series does, which the checks say.
     :param inputs: without `test`, the controls of the steps to forecast; else the last ones are held for 30 steps.
-    :param baselines: methods to fit to the same data, or posteriors of theirs by name.
+    :param baselines: methods to fit to the same data, or posteriors of theirs by name, or what they made of it.
     :param num_paths: of each forecast.
     :param say: told what is being done.
     """
     if posterior.current is not None:
         raise ValueError("a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`")
     rows = None if test is None else _test_rows(posterior, test)
-    say("Fitting the baselines")
-    others, failures = fit_baselines(posterior, baselines)
+    method, raw, seed = str(posterior.config["method"]), posterior.raw, posterior.seed
+    future, judged = choose_future(raw[-1], rows, inputs), choose_rows(raw[-1], rows)
+    if not isinstance(baselines, BaselineResults):
+        say("Fitting the baselines")
+        baselines = judge_baselines(raw, future.u, judged, baselines, own=method, num_paths=num_paths, seed=seed)
     say("Forecasting")
-    forecasts, future = _forecast_all({str(posterior.config["method"]): posterior, **others}, rows, inputs, num_paths)
+    own = forecast_rows(posterior, future.u, len(future.u), num_paths, seed)
+    forecasts = {method: own, **baselines.forecasts}
     horizons = {} if rows is None else _horizons(rows)
     scores = {
-        name: {method: one[:steps].score(rows, SCORED) for method, one in forecasts.items()}
+        name: {other: one[:steps].score(rows, SCORED) for other, one in forecasts.items()}
         for name, steps in horizons.items()
     }
     say("Judging")
-    rolling = compare_rolling(posterior, others, choose_rows(posterior, rows))
+    rolled = roll(posterior, judged)
+    rolling = RollingComparison(judged, (judge_rolling(method, rolled, output_spread(raw)), *baselines.entries), rolled)
     diagnostics, residuals = posterior.diagnostics(), find_residuals(posterior)
     summary = summarise(posterior, diagnostics)
-    last, own = len(posterior.raw) - 1, next(iter(forecasts.values()))
-    smoothed, observed = smoothed_outputs(posterior, last)
+    smoothed, observed = smoothed_outputs(posterior, len(raw) - 1)
     found = (
         checks.check_worth(rolling),
         *checks.check_coverage(rolling),
@@ -165,8 +172,8 @@ def examine(
         posterior=posterior,
         test=rows,
         forecasts=forecasts,
-        future=future,
-        held=rows is None and inputs is None and bool(posterior.raw[-1].inputs),
+        future=future.words,
+        held=future.held,
         horizons=horizons,
         scores=scores,
         rolling=rolling,
@@ -176,19 +183,30 @@ def examine(
         smoothed=smoothed,
         observed=observed,
         checks=found,
-        failures=(*failures, *rolling.failures),
+        failures=baselines.failures,
     )
 
 
-def forecast_rows(
-    posterior: Posterior, u: Any, horizon: int | None = None, num_paths: int = 1000, seed: int | None = None
-) -> Forecast:
-    """The forecast under controls `u` (a Series or an array of rows), seeded as the fit; of a long one fewer paths."""
-    steps = horizon or (HORIZON if u is None else len(u))
-    most = int(MOST_VALUES / (steps * posterior.raw[-1].output_dim))
-    controls = u if posterior.raw[-1].inputs else None
-    seed = posterior.seed if seed is None else seed
-    return posterior.forecast(steps, controls, num_paths=max(min(num_paths, most), 2), seed=seed)
+class Future(NamedTuple):
+    """The controls (H, Du) of the steps to forecast, what they are in words, and whether the last ones are held."""
+
+    u: Float[np.ndarray, "H Du"]
+    words: str
+    held: bool
+
+
+def choose_future(last: Series, test: Series | None, inputs: Any = None) -> Future:
+    """The controls of the test rows, or those given, or else the last ones of the training series, held."""
+    if test is not None:
+        words = f"The {count(len(test), 'step')} after the end of the training data"
+        return Future(test.u, words + (", under the controls of the held-out rows." if last.inputs else "."), False)
+    if inputs is not None:
+        u = align_columns(inputs, last.inputs, "u")
+        return Future(u, f"The next {count(len(u), 'step')}, under the controls that were given for them.", False)
+    words = f"The next {HORIZON} steps."
+    if last.inputs:
+        words += " No future controls were given: the last ones are held, so read this as an illustration."
+    return Future(np.repeat(last.u[-1:], HORIZON, axis=0), words, bool(last.inputs))
 
 
 def _test_rows(posterior: Posterior, test: Any) -> Series:
@@ -198,28 +216,6 @@ def _test_rows(posterior: Posterior, test: Any) -> Series:
         raise TypeError(f"test must be the rows that follow the last training series; got a list of {len(given)}")
     y, u = align_columns(given, known.outputs, "y"), align_columns(given, known.inputs, "u")
     return Series(y, u, outputs=known.outputs, inputs=known.inputs, dt=known.dt)
-
-
-def _forecast_all(
-    posteriors: Mapping[str, Posterior], test: Series | None, inputs: Any, num_paths: int
-) -> tuple[dict[str, Forecast], str]:
-    """The forecast of each, and a sentence about what it assumes."""
-    known = next(iter(posteriors.values())).raw[-1]
-    if test is not None:
-        u, said = test.u, f"The {count(len(test), 'step')} after the end of the training data"
-        said += ", under the controls of the held-out rows." if known.inputs else "."
-    elif inputs is not None:
-        u = align_columns(inputs, known.inputs, "u")
-        said = f"The next {count(len(u), 'step')}, under the controls that were given for them."
-    else:
-        u, said = np.repeat(known.u[-1:], HORIZON, axis=0), f"The next {HORIZON} steps."
-        if known.inputs:
-            said += " No future controls were given: the last ones are held, so read this as an illustration."
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a check tells of paths that left
-        seed = next(iter(posteriors.values())).seed
-        found = {name: forecast_rows(one, u, len(u), num_paths, seed) for name, one in posteriors.items()}
-    return found, said
 
 
 def _horizons(test: Series) -> dict[str, int]:
