@@ -47,6 +47,7 @@ def test_agrees_with_nuts(kind, collapsed):
     np.testing.assert_array_equal(info.acceptance, 1.0)
 
 
+@pytest.mark.slow
 def test_window_agrees_with_nuts(collapsed):
     config = FFVDM(num_warmup=10_000, step_size=0.02, window=4)
     draws, info, _ = sampling.run(config, *sampling.small_problem(), num_draws=DRAWS, thin=50, seed=1)
