@@ -106,7 +106,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("name", every(EXACT, {"ffvd", "rrank"}))
+@pytest.mark.parametrize("name", every(EXACT, {"ffvd"}))
 def test_linear_dynamics_give_the_kalman_smoother(name):
     """Two series, missing outputs, weights that cannot move: means and variances of every state."""
     model = builders.make_model("linear").with_roles("fix", "*")

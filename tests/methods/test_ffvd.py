@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import builders
 from gpssm.methods.ffvd import FFVD
@@ -54,6 +55,7 @@ def test_nothing_adapts_after_the_warm_up():
     assert moved.min() > 1e-3
 
 
+@pytest.mark.slow
 def test_other_likelihoods_are_sampled():
     model = builders.make_model("hilbert").with_roles("fix", "*")
     counts = eqx.tree_at(lambda m: m.likelihood, model, Poisson(C=model.likelihood.C, d=model.likelihood.d))

@@ -34,7 +34,7 @@ def test_windows_are_unbiased():
         return jax.value_and_grad(lambda point: log_target(model.with_leaves(point[2]), *point[:2], series))(point)
 
     expected = whole(point)
-    for length in (1, 3, 8):
+    for length in (3, 8):
         parts = [part(jnp.asarray(first), point, length) for first in range(8)]
         averaged = jax.tree.map(lambda *values: sum(values) / 8, *parts)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), averaged, expected)

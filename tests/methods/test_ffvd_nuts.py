@@ -19,6 +19,7 @@ def collapsed():
     return sampling.run(FFVDNUTS(num_warmup=500), *sampling.small_problem(), num_draws=DRAWS)
 
 
+@pytest.mark.slow
 def test_joint_and_collapsed_targets_agree(collapsed):
     draws, _, _ = sampling.run(
         FFVDNUTS(num_warmup=500, target="joint"), *sampling.small_problem(), num_draws=DRAWS, seed=1
@@ -37,6 +38,7 @@ def test_joint_and_collapsed_targets_agree_with_sampled_leaves():
     assert sampling.largest_z(first, second) < 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [FFVDM, FFVDCM])
 def test_agrees_with_nuts(kind, collapsed):
     config = kind(num_warmup=10_000, step_size=0.05)
@@ -47,6 +49,7 @@ def test_agrees_with_nuts(kind, collapsed):
     np.testing.assert_array_equal(info.acceptance, 1.0)
 
 
+@pytest.mark.slow
 def test_window_agrees_with_nuts(collapsed):
     config = FFVDM(num_warmup=10_000, step_size=0.02, window=4)
     draws, info, _ = sampling.run(config, *sampling.small_problem(), num_draws=DRAWS, thin=50, seed=1)
@@ -66,6 +69,7 @@ def test_sampled_leaves_agree_with_nuts(kind):
     assert sampling.largest_z(draws, collapsed[0], bias=BIAS) < 4.5
 
 
+@pytest.mark.slow
 def test_adaptation_finds_the_scales_and_ends(collapsed):
     draws, info, carry = collapsed
     variance = np.concatenate(draws.states, 2).reshape(4 * DRAWS, -1).var(0)

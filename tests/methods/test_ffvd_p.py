@@ -1,4 +1,4 @@
-"""Particle Gibbs against quadrature over short series and Geweke's joint test of states and noises."""
+"""Particle Gibbs against quadrature over short series, and the predictive target against dense formulas."""
 
 import equinox as eqx
 import jax
@@ -12,8 +12,6 @@ from gpssm.data.series import Series
 from gpssm.methods import ParticleGibbs
 from gpssm.methods.predictive_target import log_collapsed_predictive, weights_given_states_predictive
 from gpssm.model.likelihoods import Poisson
-from gpssm.model.priors import InverseGamma
-from gpssm.moves import dual_averaging
 
 LIMIT = 4.5  # standard errors
 
@@ -89,52 +87,6 @@ def test_states_match_quadrature(target, likelihood, num_particles):
     assert 0.5 < np.mean(info.acceptance) < 1
     assert not np.any(info.divergent)
     np.testing.assert_array_equal(info.energy, -info.log_target)
-
-
-def noisy_model():
-    model = builders.make_model("inducing", input_dim=0, num=4).with_roles("fix", "*")
-    model = model.with_roles("sample", "log_process_std", "likelihood.log_std")
-    return model.with_priors({"log_process_std": InverseGamma(4.0, 0.6), "likelihood.log_std": InverseGamma(4.0, 1.0)})
-
-
-def summaries(leaves, path, y):
-    """Functions of everything that is drawn, whose mean a right sampler leaves where it was."""
-    steps = jnp.sum((path[1:] - path[:-1]) ** 2, 0)
-    errors = (y - path[1:]) ** 2
-    noises = jnp.concatenate([leaves["log_process_std"], leaves["likelihood.log_std"]])
-    states = [path[0] ** 2, path[-1], path[-1] ** 2, path[0] * path[1], steps]
-    cross = [steps * leaves["log_process_std"], jnp.sum(errors, 0) * leaves["likelihood.log_std"], path[1] * y[0]]
-    return jnp.concatenate([noises, noises**2, *states, *cross])
-
-
-def test_geweke_joint_of_states_and_noises():
-    """Start at the truth behind simulated data: after some iterations the joint law of everything is the same.
-
-    The predictive target is the law that `simulate` draws from; q* without a residual is too (`test_geweke.py`).
-    """
-    model = noisy_model()
-    method = ParticleGibbs(num_warmup=0, num_particles=8, target="predictive").build(model, (jnp.zeros((6, 2)),))
-
-    def replicate(key):
-        keys = jax.random.split(key, 4)
-        names = ("log_process_std", "likelihood.log_std")
-        leaves = {name: model.priors[name].sample(k, (2,)) for name, k in zip(names, keys[:2], strict=True)}
-        truth = model.with_leaves(leaves).simulate(keys[2], jnp.zeros((5, 0)))
-        y = truth.y.at[1, 0].set(jnp.nan)
-        series = [eqx.tree_at(lambda one: one.y, builders.make_series(5, 0), y)]
-        carry = method.init(key, series)
-        parameters = carry.parameters._replace(leaves=leaves, step=dual_averaging.start(0.2))
-        carry = carry._replace(states=(truth.states,), parameters=parameters)
-        end, _ = jax.lax.scan(lambda c, k: (method.step(k, c, series)[0], None), carry, jax.random.split(keys[3], 8))
-        before = summaries(leaves, truth.states, truth.y)
-        after = summaries(end.parameters.leaves, end.states[0], truth.y)
-        return before, after
-
-    before, after = jax.jit(lambda keys: jax.lax.map(replicate, keys))(jax.random.split(jax.random.key(3), 600))
-    change = np.asarray(after - before)
-    z = change.mean(0) / (change.std(0, ddof=1) / np.sqrt(len(change)))
-    assert np.abs(z).max() < LIMIT
-    assert np.all(change.std(0) > 0.1 * np.std(before, 0))
 
 
 def test_predictive_conditional_and_collapsed_density_match_numpy():

