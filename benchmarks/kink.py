@@ -37,7 +37,7 @@ from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import Identity
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
-from gpssm.plots.style import BLACK, BLUE, VERMILION, house, legend, panels, shade
+from gpssm.plots.style import BLACK, BLUE, VERMILION, in_house_style, legend, panels, shade
 
 jax.config.update("jax_enable_x64", True)
 
@@ -137,7 +137,7 @@ def _cell(values: list[float], form: str) -> str:
     return f"{middle} ({low} to {high})"
 
 
-@house()
+@in_house_style()
 def draw(rows: list[Row], variant: str, seed: int, methods: list[str], path: Path) -> None:
     """A panel a method, with its RMSE: the truth, the true states, the posterior mean and two standard deviations."""
     truth = simulate("kink", seed=seed, **VARIANTS[variant])

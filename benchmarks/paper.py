@@ -37,7 +37,7 @@ from gpssm.fitting.fit import assign_roles, fit
 from gpssm.methods import FFVD, FFVDCM, FFVDM, MethodSettings
 from gpssm.model.target import log_collapsed
 from gpssm.model.types import Draw
-from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, house, legend, panels, shade
+from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, in_house_style, legend, panels, shade
 from gpssm.posterior.draws import absorb_optimised
 from gpssm.posterior.posterior import Posterior
 from gpssm.start.build import Parts
@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "docs" / "figures")
     parser.add_argument("--selections", type=Path, help="selections.json of a sweep with ffvd-auto, for `fits`")
     options = parser.parse_args()
-    with house():
+    with in_house_style():
         studies = {"time": study_time, "traces": lambda: study_traces(options.out)}
         studies.get(options.study, lambda: study_fits(options.out, options.selections))()
 

@@ -1,5 +1,6 @@
 """The documentation: it builds, stands alone, leads nowhere in vain, and everything that it shows runs."""
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -165,7 +166,10 @@ def workshop(fits, monkeypatch, tmp_path):
     series = gpssm.datasets.simulate("duffing", num_steps=200).series
     table = np.hstack([series.u, series.y])
     np.savetxt("tank.csv", table, delimiter=",", header="pump,level", comments="")
-    with patch.dict(gpssm.likelihoods.LIKELIHOODS), patch.dict(gpssm.methods.METHODS):  # what a page adds goes again
+    registries = (gpssm.likelihoods.LIKELIHOODS, gpssm.methods.METHODS, gpssm.kernels.KERNELS)
+    with contextlib.ExitStack() as stack:
+        for one in registries:
+            stack.enter_context(patch.dict(one))  # what a page adds goes again
         yield
 
 

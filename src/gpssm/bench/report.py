@@ -24,7 +24,7 @@ from gpssm.bench.tables import (
     summarise,
     write_summary,
 )
-from gpssm.plots.style import BLUE, GREY, VERMILION, house, legend, panels, to_png
+from gpssm.plots.style import BLUE, GREY, VERMILION, in_house_style, legend, panels, to_png
 
 TITLE = "Benchmark"
 PICTURED = ("rmse", "coverage_90")
@@ -122,7 +122,7 @@ def _write_pictures(entries: Sequence[Entry], protocol: str, folder: Path) -> li
     return paths
 
 
-@house()
+@in_house_style()
 def draw_figure(entries: Sequence[Entry], protocol: str, metric: str) -> bytes:
     """A PNG with a panel a data set and a point a method, with its standard deviation over seeds."""
     chosen = [one for one in entries if (one.protocol, one.metric) == (protocol, metric) and not math.isnan(one.mean)]

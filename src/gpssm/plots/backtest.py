@@ -6,13 +6,13 @@ import numpy as np
 
 from gpssm.evaluation.backtest import Backtest
 from gpssm.plots.quantities import LEVEL
-from gpssm.plots.style import BLACK, BLUE, LINES, draw, house, legend, panels, shade
+from gpssm.plots.style import BLACK, BLUE, LINES, draw, in_house_style, legend, panels, shade
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@house()
+@in_house_style()
 def plot_backtest(backtest: Backtest, output: str | None = None, level: float = LEVEL) -> "Figure":
     """Forecasts along the series, as many as do not overlap; errors, and coverage, by step ahead.
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from gpssm.data.align import align_columns
 from gpssm.evaluation.metrics import pit
-from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, MARKERS, house, legend, panels
+from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, MARKERS, in_house_style, legend, panels
 from gpssm.posterior.forecast import LEVELS, Forecast
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ ENTRIES = 20  # observed entries in a bin, or in a group of steps, at least
 Pair = tuple[Forecast, Any]
 
 
-@house()
+@in_house_style()
 def plot_calibration(pairs: Pair | Iterable[Pair], levels: tuple[float, ...] = LEVELS) -> "Figure":
     """Histogram of the probability integral transform, and coverage of the central intervals by step ahead.
 

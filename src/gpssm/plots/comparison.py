@@ -5,7 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 from gpssm.data.align import align_columns
 from gpssm.plots.quantities import LEVEL
-from gpssm.plots.style import BLACK, DOTTED, GREY, LINES, MARKERS, draw, house, legend, panels, shade, time_axis
+from gpssm.plots.style import (
+    BLACK,
+    DOTTED,
+    GREY,
+    LINES,
+    MARKERS,
+    draw,
+    in_house_style,
+    legend,
+    panels,
+    shade,
+    time_axis,
+)
 from gpssm.posterior.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -14,7 +26,7 @@ if TYPE_CHECKING:
 BANDS = 3  # forecasts up to which bands are drawn; of more they hide each other
 
 
-@house()
+@in_house_style()
 def plot_comparison(
     forecasts: Mapping[str, Forecast],
     actual: Any = None,

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.text import readable
-from gpssm.plots.style import BLUE, GREY, LIGHT, ORANGE, VERMILION, house, legend, panels, say
+from gpssm.plots.style import BLUE, GREY, LIGHT, ORANGE, VERMILION, in_house_style, legend, panels, say
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.posterior import Posterior
 
@@ -19,7 +19,7 @@ GOOD, FAIR = 1.01, 1.05  # R-hat
 SMALLEST = 1e-3  # distance of R-hat from 1 that is drawn
 
 
-@house()
+@in_house_style()
 def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "Figure":
     """Effective sample sizes and R-hat of each group of quantities in `Posterior.diagnostics`, at their worst.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpssm.data.align import align_columns
-from gpssm.plots.style import BLACK, BLUE, DOTTED, GREY, LIGHT, draw, house, legend, panels, shade, time_axis
+from gpssm.plots.style import BLACK, BLUE, DOTTED, GREY, LIGHT, draw, in_house_style, legend, panels, shade, time_axis
 from gpssm.posterior.forecast import LEVELS, SOME, Forecast
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NOVEL = 0.5  # share of the prior variance of f that the data leave open, from which a step is marked
 
 
-@house()
+@in_house_style()
 def plot_fan(
     forecast: Forecast, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None
 ) -> "Figure":
@@ -48,7 +48,7 @@ def plot_fan(
     return axes[0].figure
 
 
-@house()
+@in_house_style()
 def plot_forecast(
     forecast: Forecast, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS
 ) -> "Figure":

@@ -9,7 +9,7 @@ from scipy import stats
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import readable
-from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, VERMILION, house, legend, panels, say
+from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, VERMILION, in_house_style, legend, panels, say
 from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SAMPLES = 4000  # from a prior
 GRID = 200
 
 
-@house()
+@in_house_style()
 def plot_parameters(posterior: Posterior) -> "Figure":
     """Prior and posterior of each parameter that was learned, a panel each, a line each entry; scaled units.
 

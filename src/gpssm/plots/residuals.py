@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from gpssm.data.series import Series
 from gpssm.evaluation.residuals import Correlation, Residuals, find_residuals
-from gpssm.plots.style import BLUE, GREY, LIGHT, VERMILION, extremes, house, panels, say, time_axis
+from gpssm.plots.style import BLUE, GREY, LIGHT, VERMILION, extremes, in_house_style, panels, say, time_axis
 from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INPUTS = 3  # controls shown at most: those with the largest correlations
 
 
-@house()
+@in_house_style()
 def plot_residuals(posterior: Posterior, index: int = 0, num_paths: int = 300, rows: int = 1000) -> "Figure":
     """One-step-ahead residuals of training series `index`, their auto-correlation and their correlation with controls.
 
@@ -28,7 +28,7 @@ def plot_residuals(posterior: Posterior, index: int = 0, num_paths: int = 300, r
     return draw_residuals(find_residuals(posterior, index, num_paths, rows))
 
 
-@house()
+@in_house_style()
 def draw_residuals(residuals: Residuals) -> "Figure":
     """The figure of residuals that were found already."""
     series = residuals.series

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.plots.style import BLUE, FULL, GREY, HALF, VERMILION, house, panels
+from gpssm.plots.style import BLUE, FULL, GREY, HALF, VERMILION, in_house_style, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ METRICS = ("rmse", "crps", "nlpd", "coverage_90")  # what is shown of a table th
 COLUMNS = 4
 
 
-@house()
+@in_house_style()
 def plot_scores(table: Any, metrics: Sequence[str] | None = None) -> "Figure":
     """Methods by metric, a panel each metric and a row each method; the best is filled.
 

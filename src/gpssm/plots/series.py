@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpssm.data.series import Series, as_list
-from gpssm.plots.style import BLUE, GREEN, GREY, LIGHT, VERMILION, draw, house, legend, panels, time_axis
+from gpssm.plots.style import BLUE, GREEN, GREY, LIGHT, VERMILION, draw, in_house_style, legend, panels, time_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 COLUMNS = 4  # series side by side at most
 
 
-@house()
+@in_house_style()
 def plot_series(series: Any, train: Any = None, test: Any = None) -> "Figure":
     """Outputs and controls below one another, series side by side (the first four), with the part that is for testing.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpssm.plots.quantities import LEVEL
-from gpssm.plots.style import BLACK, BLUE, VERMILION, draw, extremes, house, legend, panels, shade, time_axis
+from gpssm.plots.style import BLACK, BLUE, VERMILION, draw, extremes, in_house_style, legend, panels, shade, time_axis
 from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@house()
+@in_house_style()
 def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, Forecast] | None = None) -> "Figure":
     """Outputs of training series `index`: data, median and 90 % bands of E[y_t | x_{t+1}] and, lighter, of y_t itself.
 

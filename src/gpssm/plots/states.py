@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpssm.plots.quantities import LEVEL
-from gpssm.plots.style import LINES, draw, house, legend, panels, shade, time_axis
+from gpssm.plots.style import LINES, draw, in_house_style, legend, panels, shade, time_axis
 from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 STATES, CHAINS = 8, 4  # at most
 
 
-@house()
+@in_house_style()
 def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
     """The states x₀..x_T of training series `index` in scaled units: median and 90 % band, a colour each chain.
 

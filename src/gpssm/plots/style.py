@@ -61,8 +61,8 @@ RC: dict[Any, Any] = {
 
 
 @contextmanager
-def house() -> Iterator[None]:
-    """The house style while the context lasts; also a decorator, `@house()`."""
+def in_house_style() -> Iterator[None]:
+    """The house style while the context lasts; also a decorator, `@in_house_style()`."""
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -78,7 +78,7 @@ def panels(
     """A figure with a grid (rows, columns) of axes, each row `height` inches high; `layout` goes to `subplots`."""
     from matplotlib.figure import Figure
 
-    with house():
+    with in_house_style():
         figure = Figure(figsize=(width, height * rows + 0.5), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **layout)
     for panel in axes.flat:

@@ -8,7 +8,7 @@ from scipy import stats
 
 from gpssm.core.text import readable
 from gpssm.plots.quantities import quantities
-from gpssm.plots.style import LIGHT, LINES, draw, house, legend, panels, say
+from gpssm.plots.style import LIGHT, LINES, draw, in_house_style, legend, panels, say
 from gpssm.posterior.diagnostics import rhat
 from gpssm.posterior.posterior import Posterior
 
@@ -20,7 +20,7 @@ ROWS = 7  # quantities shown at most
 BINS = 20
 
 
-@house()
+@in_house_style()
 def plot_traces(posterior: Posterior) -> "Figure":
     """Traces and rank histograms, a line each chain, of the log target and of the parameters of the largest R-hat.
 

@@ -16,7 +16,7 @@ from gpssm.plots.style import (
     VERMILION,
     draw,
     extremes,
-    house,
+    in_house_style,
     legend,
     panels,
     shade,
@@ -34,7 +34,7 @@ MARGIN = 0.25  # of the visited range, shown beyond it
 NOVEL = 0.5
 
 
-@house()
+@in_house_style()
 def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
     """E f(x, u) and what is not known about it (90 % bands), without process noise, in scaled units.
 
