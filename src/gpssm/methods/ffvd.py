@@ -14,7 +14,7 @@ An iteration is a move of the states (`base_hmc.py`) and then the parameters' mo
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -152,6 +152,8 @@ def _adapt(config: HMCConfig, carry: Carry, acceptance: Float[Array, ""]) -> Car
 @dataclass(frozen=True)
 class FFVD(HMCConfig):
     """Settings of `ffvd`, the log density of whose moves is log q*(x)."""
+
+    compares: ClassVar[bool] = True
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The three functions of the method, started at these states."""
