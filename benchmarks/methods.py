@@ -23,12 +23,12 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.fitting.fit import assign_roles
 from gpssm.methods import METHODS, PRSSM, VCDT
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
 from gpssm.start.build import Parts
 
 ITERATIONS = 20
 PUBLISHED = {"ffvd-m": 239, "vgpssm": 53, "prssm": 2138, "vcdt": 3375}  # seconds for 1000, on a laptop
-CASES: dict[str, Config] = {
+CASES: dict[str, MethodSettings] = {
     **{name: METHODS[name] for name in ("ffvd", "ffvd-m", "ffvd-c-m", "ffvd-p", "fic-pg", "rrank", "vgpssm", "igpssm")},
     "prssm": PRSSM(),
     "prssm, 50 particles": PRSSM(num_samples=50),
@@ -38,7 +38,7 @@ CASES: dict[str, Config] = {
 }
 
 
-def measure(config: Config, series: list[Series]) -> tuple[float, float]:
+def measure(config: MethodSettings, series: list[Series]) -> tuple[float, float]:
     """CPU seconds of compilation, and of 1000 iterations."""
     model, states = config.prepare(series, Parts(4, 50), jax.random.key(0))
     model = config.adopt(assign_roles(model, "optimise"))

@@ -34,7 +34,7 @@ from gpssm.bench.protocols import PROTOCOLS
 from gpssm.data.datasets import load
 from gpssm.fitting.chains import Chains
 from gpssm.fitting.fit import assign_roles, fit
-from gpssm.methods import FFVD, FFVDCM, FFVDM, Config
+from gpssm.methods import FFVD, FFVDCM, FFVDM, MethodSettings
 from gpssm.model.target import log_collapsed
 from gpssm.model.types import Draw
 from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, house, legend, panels, shade
@@ -45,7 +45,7 @@ from gpssm.start.build import Parts
 jax.config.update("jax_enable_x64", True)
 STATE_DIM, NUM_INDUCING = 4, 100
 BUDGETS = (100, 300, 1000)
-METHODS: dict[str, type[Config]] = {"ffvd-m": FFVDM, "ffvd-c-m": FFVDCM, "ffvd": FFVD}
+METHODS: dict[str, type[MethodSettings]] = {"ffvd-m": FFVDM, "ffvd-c-m": FFVDCM, "ffvd": FFVD}
 ADAPTING, EVERY, CHAINS = 1_000, 10, 4
 DEEPEST = 600  # below the level, shown of a trace
 ITERATIONS = {0.01: 24_000, 0.05: 4_000}  # by the step size, of which the paper takes the first
@@ -68,7 +68,7 @@ class Run(NamedTuple):
     compilation: float
 
 
-def run(config: Config, model: Any, states: Any, series: list[Any], num_chains: int, first: int) -> Run:
+def run(config: MethodSettings, model: Any, states: Any, series: list[Any], num_chains: int, first: int) -> Run:
     """Chains from the same states, each in one thread; they are compiled before their time is taken.
 
     Draws are kept from iteration `first` on, every `config.thin` of them, in warm-up too if there is any left.

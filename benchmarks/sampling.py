@@ -31,7 +31,7 @@ from gpssm.data.datasets import load, simulate
 from gpssm.data.scaler import Scaler
 from gpssm.fitting.fit import fit
 from gpssm.fitting.loop import sample
-from gpssm.methods import FFVD, FFVDCM, FFVDNUTS, Config
+from gpssm.methods import FFVD, FFVDCM, FFVDNUTS, MethodSettings
 from gpssm.methods.whitening import unstack, whiten
 from gpssm.model.target import log_collapsed
 from gpssm.posterior.diagnostics import ess_bulk, forecast_mean
@@ -62,7 +62,7 @@ class Chain(NamedTuple):
     milliseconds: float  # a gradient, warm-up included
 
 
-def run(learned: Posterior, u: np.ndarray, config: Config, seed: int) -> Chain:
+def run(learned: Posterior, u: np.ndarray, config: MethodSettings, seed: int) -> Chain:
     """One chain of states with the learned hyper-parameters fixed, from where learning ended."""
     model = learned.model_at(0, -1).with_roles("fix", "*")
     start = [path[0, -1] for path in learned.draws.states]
@@ -128,7 +128,7 @@ def compare(name: str, effort: float, jobs: int) -> None:
         print("ffvd / ffvd-c-m:  no step size tried has a bias below 10 %")
 
 
-def _slow(size: float, num_draws: int) -> Config:
+def _slow(size: float, num_draws: int) -> MethodSettings:
     """The paper's sampler; effective draws count each of its gradients, so that thinning costs it nothing here."""
     return FFVDCM(num_warmup=5000, num_draws=num_draws, thin=30, step_size=size)
 

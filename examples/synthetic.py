@@ -22,7 +22,7 @@ import gpssm
 from gpssm.datasets import Simulated
 from gpssm.diagnostics import ess_bulk, rhat
 from gpssm.loop import sample
-from gpssm.methods import METHODS, Config
+from gpssm.methods import METHODS, MethodSettings
 
 jax.config.update("jax_enable_x64", True)
 
@@ -50,7 +50,7 @@ class Study(NamedTuple):
     notes: tuple[str, ...]  # what the sampler complains of
 
 
-def run(truth: Simulated, seed: int, config: Config) -> Study:
+def run(truth: Simulated, seed: int, config: MethodSettings) -> Study:
     """Sample the posterior under the true parameters with four chains."""
     model = gpssm.GPSSM.create(
         gpssm.kernels.SquaredExponential.build(1, 1, variance=2.0, lengthscale=0.5),

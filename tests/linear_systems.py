@@ -29,3 +29,15 @@ def arx_series(length=400, seed=0, noise=0.1):
     for t in range(2, length):
         y[t] = 1.2 * y[t - 1] - 0.5 * y[t - 2] + 0.8 * u[t - 1] + noise * rng.normal()
     return Series(y, u)
+
+
+def forecast_moments(ssm: LinearSSM, mean: np.ndarray, covariance: np.ndarray, u: np.ndarray):
+    """Means and variances (H, Dy) of the next H outputs, from a state x ~ N(mean, covariance) under the controls u."""
+    A, B, b, C, d, Q, noise = map(np.asarray, ssm)
+    means, variances = [], []
+    for control in np.asarray(u):
+        mean = A @ mean + B @ control + b
+        covariance = A @ covariance @ A.T + Q
+        means.append(C @ mean + d)
+        variances.append(np.diag(C @ covariance @ C.T) + noise**2)
+    return np.array(means), np.array(variances)

@@ -1,4 +1,6 @@
-"""Posteriors made by hand: draws that a test chose, without a fit."""
+"""Posteriors made by hand, of draws that a test chose, and the file of one that was fitted: none has to be sampled."""
+
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from gpssm.posterior.draws import Seconds
 from gpssm.posterior.posterior import Posterior
 
 CHAINS, DRAWS = 2, 3
+OLD = Path(__file__).parent / "posterior" / "data" / "posterior-0.1.0.nc"  # ffvd, 2 chains of 6 draws
 
 
 def make_posterior(

@@ -9,7 +9,8 @@ import numpy as np
 
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
-from gpssm.methods.settings import Config, ParameterMoves, Parameters
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.settings import MethodSettings
 from gpssm.model.target import log_collapsed
 from gpssm.model.types import Draw, Info, Method
 
@@ -21,7 +22,7 @@ class Carry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RandomWalk(Config):
+class RandomWalk(MethodSettings):
     """x' = x + size · ε, accepted or not."""
 
     num_warmup: int = 6
@@ -65,7 +66,7 @@ def small_series(length: int = 20) -> Series:
     return Series(y, 3 + 2 * u)
 
 
-def small_fit(method: Config | None = None, **settings):
+def small_fit(method: MethodSettings | None = None, **settings):
     """`fit` at the one size that the tests compile."""
     settings = dict(state_dim=1, num_inducing=4, num_chains=2, chunk=5, progress=False) | settings
     return fit(small_series(), method=RandomWalk() if method is None else method, **settings)

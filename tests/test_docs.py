@@ -10,6 +10,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -142,7 +143,7 @@ def fits():
 @pytest.fixture
 def workshop(fits, monkeypatch, tmp_path):
     """A folder with the file that pages read, in which every fit is a small one."""
-    module = importlib.import_module("gpssm.fit")
+    module = importlib.import_module("gpssm.fitting.fit")
     fit = module.fit
 
     def small_fit(series, **settings):
@@ -164,11 +165,8 @@ def workshop(fits, monkeypatch, tmp_path):
     series = gpssm.datasets.simulate("duffing", num_steps=200).series
     table = np.hstack([series.u, series.y])
     np.savetxt("tank.csv", table, delimiter=",", header="pump,level", comments="")
-    registry = gpssm.likelihoods.LIKELIHOODS
-    registered = dict(registry)
-    yield
-    for name in registry.keys() - registered.keys():  # what a page has added
-        del registry[name]
+    with patch.dict(gpssm.likelihoods.LIKELIHOODS), patch.dict(gpssm.methods.METHODS):  # what a page adds goes again
+        yield
 
 
 @pytest.mark.slow

@@ -32,23 +32,27 @@ _NAMES = {
 _MODULES = {
     "bases": "model.bases",
     "benchmark": "bench",
-    "build": "start.build",
     "conditionals": "model.conditionals",
     "datasets": "data.datasets",
     "diagnostics": "posterior.diagnostics",
     "kernels": "model.kernels",
     "likelihoods": "model.likelihoods",
-    "loop": "fitting.loop",
     "means": "model.means",
     "methods": "methods",
     "metrics": "evaluation.metrics",
     "plots": "plots",
     "priors": "model.priors",
+    "target": "model.target",
+}
+# Where version 0.1.0 had a module that documentation and examples imported from; it is found there still.
+_FORMER = {
+    "build": "start.build",
+    "loop": "fitting.loop",
     "scaler": "data.scaler",
     "series": "data.series",
-    "target": "model.target",
     "types": "model.types",
 }
+_ADDRESSES = _FORMER | _MODULES
 
 __all__ = [*_NAMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -71,14 +75,15 @@ class _PublicModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        home = _MODULES.get(fullname.removeprefix("gpssm."))
+        home = _ADDRESSES.get(fullname.removeprefix("gpssm."))
         moved = fullname.startswith("gpssm.") and home is not None and fullname != f"gpssm.{home}"
         return importlib.machinery.ModuleSpec(fullname, self) if moved else None
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(
-            f"gpssm.{_MODULES[module.__name__.removeprefix('gpssm.')]}"
+            f"gpssm.{_ADDRESSES[module.__name__.removeprefix('gpssm.')]}"
         )
 
 
-sys.meta_path.append(_PublicModules())
+# Before the finder of folders: one that an older version left behind, with nothing but caches in it, is no module.
+sys.meta_path.insert(0, _PublicModules())

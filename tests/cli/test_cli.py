@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from gpssm.cli import pipeline
 from gpssm.cli.app import app
 from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
+from gpssm.evaluation.examine import examine
 
 COMMAND = Path(sys.executable).with_name("gpssm")
 ENVIRONMENT = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(CACHE), "COLUMNS": "80", "TERM": "dumb"}
@@ -262,7 +264,7 @@ def test_scores_are_those_of_the_forecast_written(fitted_run, data):
 
 
 def test_a_model_without_controls_or_test_rows_forecasts_30_steps(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "COMPARED", ("mean",))
+    monkeypatch.setattr(pipeline, "examine", partial(examine, baselines=("mean",)))
     with bare():
         found = answer("fit", data, data, "-y", "y", "--method", "last", "--draws", 5, "--out", tmp_path / "run")
     assert found["metrics"]["scores"] == {}

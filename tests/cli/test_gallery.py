@@ -1,53 +1,50 @@
 """The figures of a run: one that fails costs nothing but itself."""
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from gpssm.cli import pipeline as gallery
-from gpssm.cli.pipeline import Judged
+from builders import make_series
+from examinations import make_examination
+from gpssm.cli import pipeline
 from gpssm.cli.run_folder import Run
+from gpssm.plots.gallery import figures_of
 from posteriors import make_posterior
-
-NOTHING = Judged({}, {}, {}, ())
 
 
 def broken():
     raise ZeroDivisionError("no such luck")
 
 
+def missing():
+    raise ImportError("pip install 'gpssm[plots]'")
+
+
+def full():
+    raise OSError("No space left on device")
+
+
+def draw(figures, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "figures_of", lambda found: figures)
+    return pipeline.draw_figures(Run(tmp_path), None)
+
+
 def test_a_figure_that_fails_is_a_note(tmp_path, monkeypatch):
-    monkeypatch.setattr(gallery, "_pictures", lambda *_: {"good": Figure, "bad": broken, "last": Figure})
-    notes = gallery.draw_figures(Run(tmp_path), make_posterior(), NOTHING, None)
+    notes = draw({"good": Figure, "bad": broken, "last": Figure}, tmp_path, monkeypatch)
     assert notes == ["The figure bad could not be drawn: no such luck"]
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"good.png", "last.png"}
 
 
 def test_without_matplotlib_there_are_none(tmp_path, monkeypatch):
-    def missing():
-        raise ImportError("pip install 'gpssm[plots]'")
-
-    monkeypatch.setattr(gallery, "_pictures", lambda *_: {"one": missing, "two": missing})
-    assert len(gallery.draw_figures(Run(tmp_path), make_posterior(), NOTHING, None)) == 1
+    assert len(draw({"one": missing, "two": missing}, tmp_path, monkeypatch)) == 1
 
 
 def test_a_full_disk_is_no_note(tmp_path, monkeypatch):
-    def full():
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(gallery, "_pictures", lambda *_: {"one": full})
     with pytest.raises(OSError, match="No space"):
-        gallery.draw_figures(Run(tmp_path), make_posterior(), NOTHING, None)
+        draw({"one": full}, tmp_path, monkeypatch)
 
 
-def test_without_forecasts_those_of_the_fit_remain():
-    posterior = make_posterior()
-    names = set(gallery._pictures(posterior, NOTHING, None))
-    assert names == {"series", "smoothed", "states", "transition", "traces", "ess", "residuals", "parameters"}
-
-
-def test_test_rows_are_drawn_behind_the_training_rows():
-    first, second = make_posterior().raw
-    joined = gallery._joined(first, second)
-    np.testing.assert_array_equal(joined.y, np.concatenate([first.y, second.y]))
-    assert joined.outputs == first.outputs
+def test_figures_are_drawn_from_what_was_computed():
+    train, test = make_series(60).split(40)
+    figures = figures_of(make_examination(make_posterior(raw=[train], draws=20), test))
+    for name in ("series", "forecast", "comparison", "calibration", "smoothed", "residuals", "ess"):
+        assert figures[name]().axes, name

@@ -10,8 +10,6 @@ from jax.test_util import check_grads
 from gpssm.core import linalg
 from gpssm.core.linalg import BlockTridiagonal
 
-SIZES = [(1, 3), (2, 1), (6, 3)]
-
 
 def random_chain(n, dim, seed=0):
     """A random block-tridiagonal SPD matrix, as blocks and dense: LLᵀ of a random block-bidiagonal L."""
@@ -33,49 +31,38 @@ def dense_blocks(matrix, n, dim):
     return [blocks[i, :, i] for i in range(n)], [blocks[i + 1, :, i] for i in range(n - 1)]
 
 
-@pytest.mark.parametrize(("n", "dim"), SIZES)
-def test_block_cholesky_is_the_dense_factor(n, dim):
-    matrix, dense = random_chain(n, dim)
+@jax.jit
+def all_of(matrix, vector):
     factor = linalg.block_cholesky(matrix)
+    solved = linalg.solve_lower(factor, vector), linalg.solve_upper(factor, vector)
+    return factor, linalg.log_det(factor), *solved, linalg.selected_inverse(factor)
+
+
+@pytest.mark.parametrize(("n", "dim"), [(1, 3), (2, 1), (6, 3)])
+def test_block_cholesky_does_what_the_dense_factor_does(n, dim):
+    matrix, dense = random_chain(n, dim)
+    vector = np.random.default_rng(1).normal(size=(n, dim))
+    factor, log_det, down, up, found = all_of(matrix, jnp.asarray(vector))
     diagonal, lower = dense_blocks(dense, n, dim)
     np.testing.assert_allclose(factor.diagonal, diagonal, atol=1e-10)
     np.testing.assert_allclose(factor.lower, np.reshape(lower, (n - 1, dim, dim)), atol=1e-10)
-    np.testing.assert_allclose(linalg.log_det(factor), np.linalg.slogdet(dense @ dense.T)[1], rtol=1e-10)
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize(("n", "dim"), SIZES)
-def test_solves_and_product(n, dim, parallel):
-    matrix, dense = random_chain(n, dim)
-    factor = linalg.block_cholesky(matrix)
-    vector = np.random.default_rng(1).normal(size=(n, dim))
-    lower = linalg.solve_lower(factor, jnp.asarray(vector), parallel=parallel)
-    upper = linalg.solve_upper(factor, jnp.asarray(vector), parallel=parallel)
-    np.testing.assert_allclose(dense @ lower.ravel(), vector.ravel(), atol=1e-8)
-    np.testing.assert_allclose(dense.T @ upper.ravel(), vector.ravel(), atol=1e-8)
-    product = linalg.matvec(matrix, jnp.asarray(vector))
-    np.testing.assert_allclose(product.ravel(), dense @ dense.T @ vector.ravel(), atol=1e-10)
-
-
-@pytest.mark.parametrize(("n", "dim"), SIZES)
-def test_selected_inverse(n, dim):
-    matrix, dense = random_chain(n, dim)
-    found = linalg.selected_inverse(linalg.block_cholesky(matrix))
+    np.testing.assert_allclose(log_det, np.linalg.slogdet(dense @ dense.T)[1], rtol=1e-10)
+    np.testing.assert_allclose(dense @ down.ravel(), vector.ravel(), atol=1e-8)
+    np.testing.assert_allclose(dense.T @ up.ravel(), vector.ravel(), atol=1e-8)
     diagonal, lower = dense_blocks(np.linalg.inv(dense @ dense.T), n, dim)
     scale = np.abs(diagonal).max()
     np.testing.assert_allclose(found.diagonal, diagonal, atol=1e-9 * scale)
     np.testing.assert_allclose(found.lower, np.reshape(lower, (n - 1, dim, dim)), atol=1e-9 * scale)
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_gradients_match_finite_differences(parallel):
+def test_gradients_of_a_block_factor_match_finite_differences():
     matrix, _ = random_chain(3, 2)
     vector = jnp.asarray(np.random.default_rng(2).normal(size=(3, 2)))
 
     def energy(diagonal, lower, vector):
         symmetric = 0.5 * (diagonal + jnp.swapaxes(diagonal, 1, 2))
         factor = linalg.block_cholesky(BlockTridiagonal(symmetric, lower))
-        solved = linalg.solve_upper(factor, linalg.solve_lower(factor, vector, parallel=parallel), parallel=parallel)
+        solved = linalg.solve_upper(factor, linalg.solve_lower(factor, vector))
         inverse = linalg.selected_inverse(factor)
         return linalg.log_det(factor) + jnp.sum(jnp.sin(solved)) + jnp.sum(inverse.diagonal) + jnp.sum(inverse.lower)
 
@@ -84,10 +71,9 @@ def test_gradients_match_finite_differences(parallel):
 
 def test_one_factor_serves_a_batch_of_vectors():
     matrix, _ = random_chain(6, 3)
-    factor = linalg.block_cholesky(matrix)
     vectors = jnp.asarray(np.random.default_rng(3).normal(size=(4, 6, 3)))
-    batched = jax.jit(jax.vmap(lambda v: linalg.solve_upper(factor, v, parallel=True)))(vectors)
-    np.testing.assert_allclose(batched[2], linalg.solve_upper(factor, vectors[2]), atol=1e-9)
+    batched = jax.jit(jax.vmap(linalg.solve_upper, (None, 0)))(all_of(matrix, vectors[0])[0], vectors)
+    np.testing.assert_allclose(batched[2], all_of(matrix, vectors[2])[3], atol=1e-9)
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (2, 3, 4, 4)])
@@ -113,16 +99,23 @@ def test_inverse_lower_and_log_normal():
 
 
 def test_gram_and_gaussian_integral_match_their_plain_formulas():
+    """Their values, and the derivatives that they define themselves, up to the second."""
     rng = np.random.default_rng(6)
-    matrix, linear = jnp.asarray(rng.normal(size=(2, 5, 3))), jnp.asarray(rng.normal(size=(2, 3)))
+    matrix, linear = jnp.asarray(rng.normal(size=(5, 3))), jnp.asarray(rng.normal(size=3))
 
-    def value(matrix, linear):
-        precision = jnp.broadcast_to(jnp.eye(3), (2, 3, 3)) + linalg.gram(matrix)
-        return jnp.sum(linalg.log_gaussian_integral(precision, linear))
+    def ours(matrix, linear):
+        return linalg.log_gaussian_integral(jnp.eye(3) + linalg.gram(matrix), linear)
 
-    expected = 0.0
-    for A, b in zip(np.asarray(matrix), np.asarray(linear), strict=True):
-        precision = np.eye(3) + A.T @ A
-        expected += 0.5 * b @ np.linalg.solve(precision, b) - 0.5 * np.linalg.slogdet(precision)[1]
-    np.testing.assert_allclose(value(matrix, linear), expected, rtol=1e-12)
-    check_grads(jax.jit(value), (matrix, linear), order=2, modes=("fwd", "rev"), rtol=1e-4)
+    def plain(matrix, linear):
+        precision = jnp.eye(3) + matrix.T @ matrix
+        return 0.5 * linear @ jnp.linalg.solve(precision, linear) - 0.5 * jnp.linalg.slogdet(precision)[1]
+
+    found, expected = (
+        jax.jit(lambda *z, f=f: (f(*z), jax.grad(f, (0, 1))(*z), jax.hessian(f, (0, 1))(*z)))(matrix, linear)
+        for f in (ours, plain)
+    )
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12), found, expected)
+    several = jax.jit(lambda P, b: linalg.log_gaussian_integral(P, b))
+    precision = jnp.eye(3) + linalg.gram(matrix)
+    batched = several(jnp.stack([precision, 2 * precision]), jnp.stack([linear, linear]))
+    np.testing.assert_allclose(batched[0], found[0], rtol=1e-12)

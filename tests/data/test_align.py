@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpssm.data.align import aligned, future_inputs
+from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.series import Series
 
 VALUES = np.arange(6.0).reshape(3, 2)
@@ -24,11 +24,11 @@ NAMES = ("pump", "valve")
     ],
 )
 def test_columns_come_in_the_order_of_the_names(given):
-    np.testing.assert_array_equal(aligned(given, NAMES, "u"), VALUES)
+    np.testing.assert_array_equal(align_columns(given, NAMES, "u"), VALUES)
 
 
 def test_outputs_of_a_series_are_taken_for_y():
-    np.testing.assert_array_equal(aligned(Series(VALUES, np.ones(3)), ("a", "b"), "y"), VALUES)
+    np.testing.assert_array_equal(align_columns(Series(VALUES, np.ones(3)), ("a", "b"), "y"), VALUES)
 
 
 @pytest.mark.parametrize(
@@ -42,16 +42,17 @@ def test_outputs_of_a_series_are_taken_for_y():
 )
 def test_wrong_columns_are_named(given, message):
     with pytest.raises(ValueError, match=message):
-        aligned(given, NAMES, "u")
+        align_columns(given, NAMES, "u")
 
 
 def test_a_model_without_controls_says_so():
     with pytest.raises(ValueError, match="the model has no u; got 2"):
-        future_inputs(VALUES, ())
-    assert future_inputs(None, (), 4).shape == (4, 0)
-    assert future_inputs(np.zeros((7, 0)), ()).shape == (7, 0)
+        future_inputs(VALUES, (), None, 5)
+    assert future_inputs(None, (), 4, 5).shape == (4, 0)
+    assert future_inputs(None, (), None, 5).shape == (5, 0)
+    assert future_inputs(np.zeros((7, 0)), (), None, 5).shape == (7, 0)
 
 
 def test_the_horizon_cuts_and_its_absence_takes_all():
-    assert len(future_inputs(VALUES, NAMES, 2)) == 2
-    assert len(future_inputs(VALUES, NAMES)) == 3
+    assert len(future_inputs(VALUES, NAMES, 2, 5)) == 2
+    assert len(future_inputs(VALUES, NAMES, None, 5)) == 3

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpssm.data.series import default_names, place, to_columns
+from gpssm.data.series import default_names, to_columns, where_first
 
 TABLES = hnp.arrays(
     np.float64,
@@ -106,4 +106,4 @@ def test_default_names_of_what_has_no_shape_are_empty():
 
 
 def test_place_is_the_first_entry():
-    assert place(np.array([[False, True], [True, True]]), ["a", "b"]).startswith("column 'b', row 0")
+    assert where_first(np.array([[False, True], [True, True]]), ["a", "b"]).startswith("column 'b', row 0")

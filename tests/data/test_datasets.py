@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpssm.data import datasets
 from gpssm.data import datasets as benchmarks
 from gpssm.data.datasets import SIMULATORS, load, names, simulate
 
@@ -213,6 +212,10 @@ def test_duffing_steps_converge_at_fourth_order():
     assert 3.6 < np.log2(errors[0] / errors[1]) < 4.6
 
 
-def test_public_names():
-    assert set(datasets.__all__) == {"SIMULATORS", "Simulated", "load", "names", "simulate"}
+def test_simulations_have_names_with_options():
     assert names()[:6] == tuple(ROWS)
+    assert load("sim:kink:num_steps=50:seed=3") == simulate("kink", num_steps=50, seed=3).series
+    assert load("sim:duffing:noise_std=0.5") != load("sim:duffing")
+    for wrong in ("sim:kink:num_steps", "sim:kink:num_steps=many", "sim:nothing", "nothing"):
+        with pytest.raises(ValueError, match=r"sim:NAME|are numbers|no simulator|no benchmark"):
+            load(wrong)

@@ -221,6 +221,6 @@ def test_a_million_rows_take_seconds(tmp_path):
 
 
 def test_importing_the_readers_leaves_the_parsers_alone():
-    code = "import sys, gpssm.readers; print([m for m in ('pandas', 'scipy.io', 'pyarrow') if m in sys.modules])"
+    code = "import sys, gpssm.data.readers; print([m for m in ('pandas', 'scipy.io', 'pyarrow') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -113,18 +113,16 @@ def make_data():
 
 
 def test_a_draw_has_locations_of_its_own():
-    config, series = Exact(num_warmup=10, rank=5), make_data()
-    model, states = config.prepare(series, Parts(state_dim=1), jax.random.key(0))
-    assert set(config.adopt(model).leaves("fix")) >= {"basis.parts.0.locations"}
-    method = config.build(model, tuple(map(jnp.asarray, states)))
+    model, series, states = problem((5, 4))
+    method = Exact(num_warmup=10, rank=5).build(model.with_roles("fix", "basis.parts.0.locations"), states)
 
     def once(key):
         carry, info = method.step(key, method.init(key, series), series)
         return method.draw(key, carry, series), info
 
     draw, _ = jax.eval_shape(once, jax.random.key(0))
-    assert draw.leaves["basis.parts.0.locations"].shape == (40, 2)
-    assert draw.weights.shape == (1, 43)
+    assert draw.leaves["basis.parts.0.locations"].shape == (9, 3)
+    assert draw.weights.shape == (2, 9 + 4)
 
 
 @pytest.mark.slow

@@ -182,9 +182,3 @@ def test_iterations_learn_everything_that_is_free_and_draws_fit_the_series(sever
     assert draw.weights.shape == (2, model.basis.size)
     centred = [np.abs(path - start).max() for path, start in zip(draw.states, states, strict=True)]
     assert max(centred) < 1.0
-
-
-def test_settings_are_checked():
-    with pytest.raises(ValueError, match="hidden must be a whole number of at least 1, got 0"):
-        IGPSSM(hidden=0)
-    assert IGPSSM(num_warmup=30).num_shared(builders.make_model()) == 30

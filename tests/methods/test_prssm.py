@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import builders
-from gpssm.methods.prssm import LOOK, PRSSM, Recognition, follow_prior, recognisable
+from gpssm.methods.prssm import LOOK, Recognition, follow_prior, recognisable
 from gpssm.methods.variational import StartLaw, given, path_bound, roll, take, windows
 
 COUNT = 20_000
@@ -60,9 +60,3 @@ def test_recognition_starts_at_a_regression_on_the_rows_to_come():
     np.testing.assert_array_equal(first[2:4].T, np.isfinite(series.y[:LOOK]))
     np.testing.assert_array_equal(first[4], series.u[:LOOK, 0])
     assert not np.any(np.asarray(seen[0])[:, 1:])
-
-
-@pytest.mark.parametrize("setting", [{"window": 0}, {"batch": 0}, {"batch": 2.5}])
-def test_bad_settings_are_named(setting):
-    with pytest.raises(ValueError, match=f"{next(iter(setting))} must be a whole number"):
-        PRSSM(**setting)

@@ -1,11 +1,10 @@
-"""The reduced-rank sampler: its exact draws in NumPy and SciPy, Geweke's joint test, and the dense Gaussian process."""
+"""The reduced-rank sampler: its exact draws in NumPy and SciPy, and the dense Gaussian process."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_geweke as geweke
 from scipy.stats import multivariate_normal, multivariate_t
 
 import builders
@@ -17,7 +16,6 @@ from gpssm.methods.rrank import NOISE, RankMoves
 from gpssm.model.bases import Hilbert
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.target import log_boundary, log_collapsed
-from gpssm.model.types import Draw
 
 LIMIT = 4.0  # standard errors
 SHAPE, SCALE = 3.0, 0.4
@@ -85,42 +83,6 @@ def test_draws_of_weights_and_noise_have_their_moments():
         assert np.abs(z).max() < LIMIT
 
 
-def draw_prior(key, model, series):
-    """The joint law without the outputs: v_d | Q_d ~ N(0, (Q_d/Q°_d) I), unlike that of the other methods."""
-    leaves_key, weights_key, states_key = jax.random.split(key, 3)
-    leaves = geweke.draw_prior(leaves_key, model, series).leaves
-    now = model.with_leaves(leaves)
-    spread = jnp.exp(now.log_process_std - model.log_process_std)[:, None]
-    weights = spread * jax.random.normal(weights_key, (model.state_dim, model.basis.size))
-    keys = jax.random.split(states_key, len(series))
-    paths = [now.simulate(k, jnp.asarray(one.u), weights).states for k, one in zip(keys, series, strict=True)]
-    return Draw(tuple(paths), weights, leaves)
-
-
-def geweke_z(state_dim, num_draws, thin):
-    series, config = geweke.make_series((4, 2), state_dim), ReducedRank(num_warmup=0, num_particles=6)
-    model = geweke.make_model(state_dim, geweke.NOISES | geweke.HYPER)
-
-    def independent(key):
-        draw_key, outputs_key = jax.random.split(key)
-        draw = draw_prior(draw_key, model, series)
-        return geweke.summarise(draw, geweke.draw_outputs(outputs_key, model, draw, series))
-
-    keys = jax.random.split(jax.random.key(0), (sampling.NUM_CHAINS, 5 * num_draws))
-    expected = jax.jit(jax.vmap(jax.vmap(independent)))(keys)
-    found = geweke.simulate_successive(config, lambda carry: carry, model, series, num_draws, thin)
-    return sampling.largest_z(found, expected, np.asarray)
-
-
-def test_geweke_quickly():
-    assert geweke_z(1, 1500, 3) < LIMIT
-
-
-@pytest.mark.slow
-def test_geweke():
-    assert geweke_z(2, 4000, 10) < LIMIT
-
-
 @pytest.mark.slow
 def test_agrees_with_the_dense_gaussian_process():
     """Enough functions on a wide box have the dense posterior; kernel and noises fixed."""
@@ -166,5 +128,3 @@ def test_what_it_cannot_do_is_said():
     normal = RankMoves(model.with_priors({NOISE: Normal(0.0, 1.0)}), 0, 0.1)
     with pytest.raises(ValueError, match="needs a prior of type InverseGamma, got Normal"):
         jax.eval_shape(lambda: normal.log_rows(model, states, series))
-    with pytest.raises(ValueError, match="num_particles must be a whole number of at least 2, got 1"):
-        ReducedRank(num_particles=1)

@@ -207,6 +207,7 @@ def climb(config, model, series, states, seed=0):
     return np.asarray(run(jax.random.key(seed))[1].log_target)
 
 
+@pytest.mark.slow
 def test_bounds_of_two_steps_are_below_the_evidence_and_in_order():
     """PR-SSM < factorised < VCDT < evidence; the last is not far off."""
     model, series = two_step_problem()

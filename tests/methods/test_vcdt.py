@@ -18,7 +18,8 @@ from gpssm.model.kernels import SquaredExponential
 from gpssm.model.likelihoods import Gaussian, Poisson
 from gpssm.model.means import Identity
 from gpssm.model.model import GPSSM
-from gpssm.start.linear_ssm import forecast_linear, log_marginal, smooth
+from gpssm.start.linear_ssm import log_marginal, smooth
+from linear_systems import forecast_moments
 from posteriors import make_posterior
 
 DRAWS = 4000
@@ -78,7 +79,7 @@ def test_draws_and_forecasts_are_those_of_kalman(linear):
         model, series, np.zeros((1, DRAWS, 1, 3)), {}, UNSCALED, [states[None]], chains=1, draws=DRAWS
     )
     forecast = posterior.forecast(u=u, num_paths=DRAWS, bounds=None)
-    mean, variance = forecast_linear(ssm, smoothed.mean[-1], jnp.asarray(covariance[-1:, -1:]), jnp.asarray(u))
+    mean, variance = forecast_moments(ssm, smoothed.mean[-1], jnp.asarray(covariance[-1:, -1:]), jnp.asarray(u))
     np.testing.assert_allclose(forecast.mean, mean, atol=5 * np.sqrt(np.max(variance) / DRAWS))
     np.testing.assert_allclose(np.var(forecast.paths, 0), variance, rtol=0.15)
 
@@ -129,13 +130,6 @@ def test_counts_gaps_and_series_of_unequal_length(config):
     assert set(draw.leaves) == {name for name, role in model.roles if role != "fix"}
     assert not any(np.array_equal(leaf, model.leaves()[name]) for name, leaf in draw.leaves.items())
     assert config.num_shared(model) == 6
-
-
-def test_bad_settings_are_named():
-    with pytest.raises(ValueError, match="factorised is a share"):
-        VCDT(factorised=1.5)
-    with pytest.raises(ValueError, match="num_samples must be"):
-        VCDT(num_samples=0)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """VGPSSM against quadrature over short series, Kalman smoothing, and the identities of its bound."""
 
+import dataclasses
 import functools
 
 import jax
@@ -185,6 +186,7 @@ def test_best_weights_are_a_stationary_point_of_dense_formulas(several):
 def test_iterations_learn_everything_that_is_free_and_then_stop(several):
     model, series, states = several
     config = VGPSSM(num_warmup=10, num_particles=20)
+    assert [dataclasses.replace(config, num_warmup=count).num_shared(model) for count in (0, 10, 30)] == [0, 9, 27]
     method = config.build(model, states)
     carry = jax.jit(method.init)(jax.random.key(0), series)
     step = jax.jit(method.step)
@@ -203,11 +205,3 @@ def test_iterations_learn_everything_that_is_free_and_then_stop(several):
     draw = jax.jit(method.draw)(jax.random.key(2), moved, series)
     assert draw.weights.shape == (2, model.basis.size)
     assert [path.shape for path in draw.states] == [(6, 2), (5, 2)]
-
-
-def test_settings_are_checked():
-    with pytest.raises(ValueError, match="num_particles must be a whole number of at least 2, got 1"):
-        VGPSSM(num_particles=1)
-    config = VGPSSM(num_warmup=30)
-    assert config.num_shared(builders.make_model()) == 27
-    assert VGPSSM(num_warmup=0).num_shared(builders.make_model()) == 0

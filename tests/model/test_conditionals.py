@@ -30,6 +30,12 @@ def log_joint(model, states, weights, series):
     return log_target(model, states, weights, series) + model.log_prior()
 
 
+process_noise_given, noise_given_emission, emission_given_noise = map(
+    eqx.filter_jit,
+    (conditionals.process_noise_given, conditionals.noise_given_emission, conditionals.emission_given_noise),
+)
+
+
 def log_inverse_gamma(conditional, log_std):
     """The conditional's density of log σ: the inverse gamma of σ² times dσ²/d log σ."""
     variance = np.exp(2 * log_std)
@@ -44,9 +50,9 @@ def log_inverse_gamma(conditional, log_std):
 def test_noise_conditionals(leaf, basis):
     model, series, states, weights = problem(basis)
     conditional = (
-        conditionals.process_noise_given(model, states, weights, series)
+        process_noise_given(model, states, weights, series)
         if leaf == "log_process_std"
-        else conditionals.noise_given_emission(model, states, series)
+        else noise_given_emission(model, states, series)
     )
     points = [np.array([-0.9, -0.4]), np.array([-0.1, -1.3]), np.array([0.4, 0.2])]
     joint = [log_joint(model.with_leaves({leaf: jnp.asarray(p)}), states, weights, series) for p in points]
@@ -56,7 +62,7 @@ def test_noise_conditionals(leaf, basis):
 
 def test_emission_conditional():
     model, series, states, weights = problem()
-    conditional = conditionals.emission_given_noise(model, states, series)
+    conditional = emission_given_noise(model, states, series)
     points = np.random.default_rng(0).normal(size=(3, 2, 3))
     joint, found = [], []
     for point in points:
@@ -69,13 +75,13 @@ def test_emission_conditional():
 
 def test_draws_follow_their_conditionals():
     model, series, states, weights = problem()
-    noise = conditionals.process_noise_given(model, states, weights, series)
+    noise = process_noise_given(model, states, weights, series)
     keys = jax.random.split(jax.random.key(0), 2000)
-    drawn = np.exp(2 * np.asarray(jax.vmap(lambda k: conditionals.draw_noise(k, noise))(keys)))
+    drawn = np.exp(2 * np.asarray(jax.jit(jax.vmap(lambda k: conditionals.draw_noise(k, noise)))(keys)))
     for d in range(2):
         assert kstest(drawn[:, d], invgamma(noise.shape[d], scale=noise.scale[d]).cdf).pvalue > 1e-3
-    emission = conditionals.emission_given_noise(model, states, series)
-    rows = np.asarray(jax.vmap(lambda k: conditionals.draw_gaussian(k, emission))(keys))
+    emission = emission_given_noise(model, states, series)
+    rows = np.asarray(jax.jit(jax.vmap(lambda k: conditionals.draw_gaussian(k, emission)))(keys))
     for j in range(2):
         factor = np.linalg.cholesky(np.asarray(emission.precision[j]))
         standard = (rows[:, j] - np.asarray(emission.mean[j])) @ factor

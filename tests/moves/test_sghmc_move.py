@@ -7,7 +7,7 @@ from scipy.linalg import solve_discrete_lyapunov
 
 from gpssm.moves import sghmc
 
-DIM, DECAY, LENGTH = 10, 0.05, 50_000
+DIM, DECAY, LENGTH = 10, 0.05, 30_000
 
 
 def gaussian():

@@ -22,7 +22,6 @@ from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
 from gpssm.plots import style
 from gpssm.plots.parameters import _round_values
-from gpssm.plots.residuals import autocorrelation, cross_correlation, standardised_residuals
 from gpssm.posterior.diagnostics import diagnose
 from gpssm.posterior.explore import smooth, transition
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
@@ -344,34 +343,6 @@ def test_effective_sizes_are_those_of_the_diagnostics(posterior):
     np.testing.assert_allclose(shown, [max(row.rhat - 1, 1e-3) for row in rows])
 
 
-def test_residual_correlations_find_what_is_there():
-    rng = np.random.default_rng(7)
-    white = rng.normal(size=600)
-    moving = white.copy()
-    moving[1:] += 0.8 * white[:-1]
-    assert autocorrelation(white).p_value > 0.01
-    found = autocorrelation(moving)
-    assert found.p_value < 1e-6
-    assert found.correlations[0] == pytest.approx(0.8 / 1.64, abs=0.1)
-    u = rng.normal(size=600)
-    driven = white + 0.5 * np.concatenate([np.zeros(4), u[:-4]])
-    found = cross_correlation(driven, u)
-    assert np.argmax(np.abs(found.correlations)) == 20 + 4
-    assert found.p_value < 1e-6
-    driven[::7] = np.nan
-    assert np.argmax(np.abs(cross_correlation(driven, u).correlations)) == 20 + 4
-
-
-def test_whiteness_is_seldom_denied_to_white_residuals_even_under_smooth_controls():
-    rng = np.random.default_rng(8)
-    u = np.sin(np.arange(300) / 9) + np.sin(np.arange(300) / 5)
-    residuals = rng.normal(size=(300, 300))
-    residuals[:, 40:60] = np.nan
-    for test in (autocorrelation, lambda values: cross_correlation(values, u)):
-        rejected = np.mean([test(values).p_value < 0.1 for values in residuals])
-        assert 0.05 < rejected < 0.17
-
-
 def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
     figure = drawn(plots.plot_residuals(posterior, num_paths=12, rows=20))
     axes = np.reshape(figure.axes, (2, 3))
@@ -446,13 +417,6 @@ def test_every_figure_takes_a_baseline(baseline):
     (panel,) = drawn(plots.plot_parameters(baseline)).axes
     assert "no parameter was learned" in panel.texts[0].get_text()
     assert isinstance(baseline.plot(), mpl.figure.Figure)
-
-
-def test_residuals_of_a_right_model_are_standard_normal(baseline):
-    values = standardised_residuals(baseline, baseline.raw[0], num_paths=80)
-    assert np.nanstd(values) == pytest.approx(1, abs=0.15)
-    assert abs(np.nanmean(values)) < 0.25
-    assert all(autocorrelation(column).p_value > 1e-3 for column in values.T)
 
 
 def test_sampled_locations_are_averaged():

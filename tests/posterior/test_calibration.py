@@ -4,6 +4,7 @@ Each series has a function of its own, drawn from the prior, and a posterior tha
 left to be wrong about is the state, found by filtering, and everything that happens after.
 """
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from gpssm.evaluation.metrics import coverage
 from posteriors import make_posterior
 
 LENGTH, HORIZON, LEVELS = 40, 20, (0.5, 0.8, 0.9)
+simulate = eqx.filter_jit(lambda model, key, u: model.simulate(key, u))
 SCALER = Scaler((3.0,), (2.0,), (0.5,), (4.0,))
 
 
@@ -22,7 +24,7 @@ def simulated(model, seed):
     """A posterior that knows the truth, the rows it may see and the rows it must forecast."""
     key, control_key = jax.random.split(jax.random.key(seed))
     u = jax.random.normal(control_key, (LENGTH + HORIZON, 1))
-    truth = model.simulate(key, u)
+    truth = simulate(model, key, u)
     series = Series(SCALER.unscale_mean(truth.y), np.asarray(u) * SCALER.input_std[0] + SCALER.input_mean[0])
     posterior = make_posterior(
         model,

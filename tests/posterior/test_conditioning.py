@@ -1,4 +1,4 @@
-"""Conditioned posteriors: where the state is, from which rows, and at what cost."""
+"""New data: where the state is after them, from which rows and at what cost; predictions along them; free runs."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def conditioned(posterior, rows):
 
 
 def assert_same_cloud(first, second):
-    for one, other in zip(first.cloud, second.cloud, strict=True):
+    for one, other in zip(first.current, second.current, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
@@ -44,13 +44,13 @@ def moments(posterior):
 def test_the_old_posterior_is_left_as_it_was_and_shares_its_draws(posterior, rows, conditioned):
     assert posterior.current is None
     assert conditioned.draws is posterior.draws
-    assert conditioned.cloud.particles.shape == (2, 3, 4, 2)
-    assert conditioned.cloud.gaussian
-    assert conditioned.cloud.rows == 5 + 6
-    assert posterior.condition(rows, index=0).cloud.rows == 9 + 6
-    before = conditioned.cloud.particles.copy()
+    assert conditioned.current.particles.shape == (2, 3, 4, 2)
+    assert conditioned.current.gaussian
+    assert conditioned.current.rows == 5 + 6
+    assert posterior.condition(rows, index=0).current.rows == 9 + 6
+    before = conditioned.current.particles.copy()
     conditioned.condition(rows)
-    np.testing.assert_array_equal(conditioned.cloud.particles, before)
+    np.testing.assert_array_equal(conditioned.current.particles, before)
 
 
 def test_rows_one_at_a_time_give_the_same_cloud_and_compile_once(posterior, rows, conditioned):
@@ -71,7 +71,7 @@ def test_rows_one_at_a_time_give_the_same_cloud_and_compile_once(posterior, rows
 
 
 def test_other_seeds_give_other_particles(posterior, rows, conditioned):
-    first, second = (posterior.condition(rows, seed=seed, num_particles=8).cloud for seed in (0, 1))
+    first, second = (posterior.condition(rows, seed=seed, num_particles=8).current for seed in (0, 1))
     assert np.all(first.particles != second.particles)
     assert_same_cloud(posterior.condition(rows, seed=1), conditioned)  # a Gaussian is not left to chance
 
@@ -84,7 +84,7 @@ def test_a_new_experiment_starts_from_the_prior():
     mean, cov = moments(found)
     np.testing.assert_allclose(mean, exact.means[-1], atol=0.02)
     np.testing.assert_allclose(cov, exact.covariances[-1], atol=0.015)
-    assert found.cloud.rows == 20
+    assert found.current.rows == 20
     forecast = found.forecast(u=rows.u[:1], num_paths=8000)
     state = move(linear_model(), exact.means[-1], exact.covariances[-1], SCALER.scale(rows).u[0])
     expected, std = output_moments(linear_model(), *state)
@@ -127,14 +127,16 @@ def smoothed_draws(model, series, number):
 
 def test_condition_at_is_condition_on_the_first_rows(posterior, rows, conditioned):
     at = list(posterior.condition_at(rows, [0, 1, 6]))
-    assert [one.cloud.rows for one in at] == [5, 6, 11]
+    assert [one.current.rows for one in at] == [5, 6, 11]
     assert_same_cloud(at[1], posterior.condition(rows[:1]))
     assert_same_cloud(at[2], conditioned)
 
 
 def test_condition_at_passes_over_the_series_once(posterior, rows, monkeypatch):
     seen = []
-    monkeypatch.setattr("gpssm.conditioning.run_filter", lambda *args: seen.append(len(args[3])) or run_filter(*args))
+    monkeypatch.setattr(
+        "gpssm.posterior.conditioning.run_filter", lambda *args: seen.append(len(args[3])) or run_filter(*args)
+    )
     passing = posterior.condition_at(rows, range(1, 7))
     next(passing)
     assert seen == [5, 1]  # the training series' rows, and the first new one
@@ -164,9 +166,9 @@ def test_columns_go_by_name_and_no_controls_will_do():
         (lambda p, s: p.condition(s, index=2), IndexError, "2 training series.*got index 2"),
         (lambda p, s: p.condition(s).condition(s, num_particles=8), ValueError, "a Gaussian stands for the.*got 8"),
         (
-            lambda p, s: p.condition(s, num_particles=9).condition(s, num_particles=8),
+            lambda p, s: p.condition(s, num_particles=8).condition(s, num_particles=9),
             ValueError,
-            "9 particles stand for the.*got 8",
+            "8 particles stand for the.*got 9",
         ),
         (lambda p, s: p.condition_at(s, [2, 1]), ValueError, "rows must increase.*between 0 and 6.*got \\[2, 1\\]"),
         (lambda p, s: p.condition_at(s, [7]), ValueError, "between 0 and 6"),
@@ -175,3 +177,83 @@ def test_columns_go_by_name_and_no_controls_will_do():
 def test_bad_calls_are_told_what_to_do(posterior, rows, call, error, message):
     with pytest.raises(error, match=message):
         call(posterior, rows)
+
+
+TRAIN, ROWS = user_series(12, seed=1), user_series(15)
+
+
+@pytest.fixture(scope="module")
+def linear():
+    return linear_posterior([TRAIN], chains=2, draws=4)
+
+
+def exact_predictions(steps):
+    """Means and standard deviations of y_t given the rows up to t − steps of a new experiment."""
+    model, scaled = linear_model(), SCALER.scale(ROWS)
+    filtered, found = kalman(model, scaled), []
+    for row in range(len(ROWS)):
+        origin = max(row - steps + 1, 0)
+        mean, cov = (np.zeros(2), np.eye(2)) if origin == 0 else (part[origin - 1] for part in filtered[:2])
+        for control in scaled.u[origin : row + 1]:
+            mean, cov = move(model, mean, cov, control)
+        found.append(output_moments(model, mean, cov))
+    return map(np.array, zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("steps", [1, 4, 99])
+def test_predictions_are_the_kalman_filters(linear, steps):
+    settings = dict(new_experiment=True, num_paths=2000, num_particles=400)
+    predicted = linear.predict(ROWS, steps, **settings)
+    mean, std = exact_predictions(steps)
+    np.testing.assert_allclose(predicted.mean / std, mean / std, atol=0.08)
+    np.testing.assert_allclose(predicted.std / std, 1, atol=0.06)
+    assert predicted.paths.shape == (2000, 15, 2)
+    np.testing.assert_array_equal(predicted.u, ROWS.u)
+    assert predicted.start == 0
+    assert predicted.diagnostics.left_by_step.shape == (15,)
+
+
+def test_prediction_follows_training_or_what_has_been_conditioned_on(linear):
+    whole = linear.predict(ROWS, num_paths=3, noise=False)
+    rest = linear.condition(ROWS[:5]).predict(ROWS[5:], num_paths=3, noise=False)
+    assert (whole.start, rest.start) == (12, 17)
+    # A draw has the same random numbers at a row, whether all draws are filtered or those of three paths.
+    np.testing.assert_allclose(rest.paths, whole.paths[:, 5:], rtol=1e-9)
+    np.testing.assert_array_equal(whole.paths, whole.moments[0])
+
+
+def test_without_warmup_the_state_starts_from_the_prior(linear):
+    model, u = linear_model(), ROWS.u[:6]
+    run = linear.simulate(u, num_paths=8000, num_particles=1000)
+    mean, cov = np.zeros(2), np.eye(2)
+    for step, control in enumerate(SCALER.scale_inputs(u)):
+        mean, cov = move(model, mean, cov, control)
+        expected, std = output_moments(model, mean, cov)
+        np.testing.assert_allclose(run.mean[step] / std, expected / std, atol=0.07)
+        np.testing.assert_allclose(run.std[step] / std, 1, atol=0.05)
+    assert run.start == 0
+
+
+def test_simulation_sees_the_warmup_and_nothing_else(linear):
+    run = linear.simulate(ROWS.u[5:], warmup=ROWS[:5], num_paths=50)
+    start = linear.condition(ROWS[:5], new_experiment=True)
+    np.testing.assert_array_equal(run.paths, start.forecast(u=ROWS.u[5:], num_paths=50).paths)
+    assert run.start == 5
+    short = linear.condition(user_series(3)).simulate(ROWS.u[5:], warmup=ROWS[:5], num_paths=50, horizon=2)
+    np.testing.assert_allclose(short.paths, run.paths[:, :2], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1; got 0"),
+        ({"steps": 1.5}, "steps must be"),
+        ({"num_paths": 0}, "num_paths must be"),
+        ({"num_particles": 0}, "num_particles must be"),
+    ],
+)
+def test_bad_predictions_are_told_what_to_do(linear, settings, message):
+    with pytest.raises(ValueError, match=message):
+        linear.predict(ROWS, **settings)
+    with pytest.raises(ValueError, match="the model has 1 controls"):
+        linear.simulate()

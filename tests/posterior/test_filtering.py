@@ -1,18 +1,21 @@
-"""The particle filter against the Kalman filter, and against integrals on a grid."""
+"""Filters: the Kalman filter where the transition is linear, integrals on a grid where it is not."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+from scipy.stats import norm
 
 from builders import make_model, make_series
-from gpssm.core.linalg import log_normal
+from gpssm.core.linalg import log_normal, root_semidefinite
+from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian, Poisson
-from gpssm.posterior.filtering import FlatState, Members, run_filter
+from gpssm.posterior.filtering import MEMORY, ODDS, CurrentStates, noise_scale, points, run_filter
+from gpssm.posterior.rollout import Members, draw_states
 from kalman import kalman, linear_model
 
-GRID = np.linspace(-7, 7, 1401)
+GRID = np.linspace(-7, 7, 501)
 
 
 def keys(draws):
@@ -21,7 +24,7 @@ def keys(draws):
 
 def start(draws, particles, dim):
     x = jax.random.normal(jax.random.key(1), (draws, particles, dim))
-    return FlatState(x, jnp.full((draws, particles), -jnp.log(particles)), jnp.asarray(0), jnp.ones(draws))
+    return CurrentStates(x, jnp.full((draws, particles), -jnp.log(particles)), jnp.asarray(0), jnp.ones(draws))
 
 
 def linear_members(draws):
@@ -35,7 +38,7 @@ def series():
 
 @pytest.fixture(scope="module")
 def filtered(series):
-    return run_filter(linear_members(2), keys(2), start(2, 4000, 2), series, False)
+    return run_filter(linear_members(2), keys(2), start(2, 3000, 2), series, False)
 
 
 def test_moments_and_evidence_are_the_kalman_filters(series, filtered):
@@ -56,8 +59,8 @@ def test_a_row_without_outputs_says_nothing(series, filtered):
 
 
 def test_rows_in_pieces_give_the_same_cloud(series, filtered):
-    members, cloud = linear_members(2), start(2, 4000, 2)
-    for rows in (series[:1], series[1:2], series[2:11], series[11:]):
+    members, cloud = linear_members(2), start(2, 3000, 2)
+    for rows in (series[:1], series[1:2], series[2:3], series[3:]):
         cloud = run_filter(members, keys(2), cloud, rows, False).cloud
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), cloud, filtered.cloud)
 
@@ -94,7 +97,7 @@ def test_nonlinear_transitions_agree_with_integrals_on_a_grid(likelihood):
     noises = {"log_process_std": model.log_process_std[None] + jnp.array([[0.0], [0.5], [1.0]])}
     series = make_series(12, output_dim=1, missing=True)
     series = type(series)(np.round(np.exp(series.y)) if likelihood is Poisson else series.y, series.u)
-    found = run_filter(Members(model, weights, noises), keys(3), start(3, 20_000, 1), series, False)
+    found = run_filter(Members(model, weights, noises), keys(3), start(3, 8000, 1), series, False)
     for draw in range(3):
         one = model.with_leaves({"log_process_std": noises["log_process_std"][draw]})
         means, log_density = on_a_grid(one, weights[draw], series)
@@ -103,9 +106,95 @@ def test_nonlinear_transitions_agree_with_integrals_on_a_grid(likelihood):
 
 
 def test_a_draw_that_has_run_away_leaves_the_others_alone(series, filtered):
-    cloud = start(2, 4000, 2)
+    cloud = start(2, 3000, 2)
     lost = cloud._replace(particles=cloud.particles.at[0].set(jnp.inf))
     found = run_filter(linear_members(2), keys(2), lost, series, False)
     assert np.all(np.asarray(found.log_density[0, :2]) == -np.inf)
     np.testing.assert_array_equal(found.means[1], filtered.means[1])
     np.testing.assert_allclose(np.exp(found.cloud.log_weights).sum(1), 1)
+
+
+def gaussian_start(draws, dim):
+    cloud = jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (draws, 2 * dim, dim))
+    return CurrentStates(cloud, jnp.full((draws, 2 * dim), -jnp.log(2 * dim)), jnp.asarray(0), jnp.ones(draws))
+
+
+def test_points_have_the_mean_and_the_covariance():
+    rng = np.random.default_rng(0)
+    mean, root = rng.normal(size=(4, 3)), rng.normal(size=(4, 3, 3))
+    found = np.asarray(points(jnp.asarray(mean), jnp.asarray(root @ root.swapaxes(1, 2))))
+    np.testing.assert_allclose(found.mean(1), mean, atol=1e-12)
+    gaps = found - mean[:, None]
+    np.testing.assert_allclose(gaps.swapaxes(1, 2) @ gaps / 6, root @ root.swapaxes(1, 2), atol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3, 4])
+def test_a_root_of_what_may_be_flat(rank):
+    factor = np.random.default_rng(rank).normal(size=(5, 4, rank))
+    matrix = factor @ factor.swapaxes(1, 2)
+    root = np.asarray(root_semidefinite(jnp.asarray(matrix)))
+    np.testing.assert_allclose(root @ root.swapaxes(1, 2), matrix, atol=1e-7)
+    np.testing.assert_array_equal(root, np.tril(root))
+
+
+def test_states_are_drawn_from_the_gaussian():
+    mean, covariance = jnp.array([[1.0, -2.0]]), jnp.array([[[2.0, 0.6], [0.6, 0.5]]])
+    found = draw_states(jax.random.split(jax.random.key(0), (1, 40_000)), points(mean, covariance), jnp.array([3.0]))[0]
+    np.testing.assert_allclose(found.mean(0), mean[0], atol=4 * np.sqrt(6 / 40_000))
+    np.testing.assert_allclose(np.cov(found.T), 3 * covariance[0], atol=4 * 6 * np.sqrt(2 / 40_000))
+
+
+def test_it_is_the_kalman_filter_of_a_linear_model():
+    series = make_series(20, missing=True)
+    exact = kalman(linear_model(), series)
+    found = run_filter(linear_members(2), keys(2), gaussian_start(2, 2), series, True)
+    for draw in range(2):
+        np.testing.assert_allclose(found.means[draw], exact.means, atol=1e-9)
+        np.testing.assert_allclose(found.log_density[draw], exact.log_density, atol=1e-9)
+        np.testing.assert_allclose(np.cov(found.cloud.particles[draw].T, bias=True), exact.covariances[-1], atol=1e-9)
+
+
+def test_surprise_counts_how_far_outputs_miss():
+    series = make_series(20, missing=True)
+    series = Series(np.column_stack([3 * series.y[:, 0], np.full(20, np.nan)]), series.u)
+    found, surprise = run_filter(linear_members(1), keys(1), gaussian_start(1, 2), series, True), 1.0
+    for distance, y in zip(kalman(linear_model(), series).distance, series.y[:, 0], strict=True):
+        surprise += (distance - surprise) / MEMORY if np.isfinite(y) else 0.0
+    np.testing.assert_allclose(found.cloud.surprise, surprise)
+
+
+def test_variances_are_scaled_by_the_odds_that_the_model_no_longer_holds():
+    """The likelihoods of n errors with mean square c, under variance 1 and c, from their densities."""
+    n = int(2 * MEMORY - 1)
+    for c in (1.2, 2.0, 9.0):
+        errors = np.sqrt(c) * np.ones(n)
+        ratio = np.exp(np.sum(norm.logpdf(errors, scale=np.sqrt(c)) - norm.logpdf(errors))) / ODDS
+        np.testing.assert_allclose(noise_scale(jnp.array([c])), 1 + ratio / (1 + ratio) * (c - 1))
+    np.testing.assert_array_equal(noise_scale(jnp.array([0.2, 1.0])), 1)
+
+
+def test_a_state_that_outputs_show_late_and_faintly_is_not_lost():
+    """An oscillator near instability, seen through its first state alone: particles lose it."""
+    model = linear_model(
+        **{
+            "mean.transition": jnp.array([[0.99, 0.3], [-0.3, 0.99]]) / np.hypot(0.99, 0.3) * 0.999,
+            "likelihood.C": jnp.array([[1.0, 0.0], [1.0, 0.0]]),
+            "log_process_std": jnp.log(jnp.array([1e-3, 1e-3])),
+        }
+    )
+    series = make_series(200)
+    exact = kalman(model, series)
+    found = run_filter(Members(model, jnp.zeros((1, 2, 4)), {}), keys(1), gaussian_start(1, 2), series, True)
+    np.testing.assert_allclose(found.means[0], exact.means, rtol=1e-6, atol=1e-8)
+
+
+def test_a_curved_transition_is_followed_closely():
+    model = scalar_model(Gaussian)
+    weights = 0.5 * jnp.asarray(np.random.default_rng(2).normal(size=(3, 1, model.basis.size)))
+    series = make_series(12, output_dim=1, missing=True)
+    found = run_filter(Members(model, weights, {}), keys(3), gaussian_start(3, 1), series, True)
+    for draw in range(3):
+        means, log_density = on_a_grid(model, weights[draw], series)
+        spread = np.std(means)
+        assert np.sqrt(np.mean((found.means[draw, :, 0] - means) ** 2)) < 0.1 * spread
+        assert abs(np.sum(found.log_density[draw]) - np.sum(log_density)) < 0.5

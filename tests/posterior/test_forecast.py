@@ -1,15 +1,281 @@
-"""A forecast's figures: statistics of its paths, tables, scores, plots and notes."""
+"""Forecasts: the law of the paths against exact recursions and brute force, robustness, units, and figures of them."""
 
+import dataclasses
+
+import jax
+import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 
+import kalman
+from builders import make_model, make_series
+from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
+from gpssm.posterior.diagnostics import forecast_mean
+from gpssm.posterior.draws import CurrentState
+from gpssm.posterior.filtering import noise_scale
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
+from posteriors import linear_weights, make_posterior
 
 mpl.use("Agg")
 from matplotlib import pyplot
+
+CONTROLS = np.random.default_rng(0).normal(size=(40, 1))
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return make_posterior()
+
+
+def linear_posterior(rates, num_series=1, **settings):
+    """Draws that differ in one thing: how fast the state grows, x' = rate · rotation · x + control + offset."""
+    model = make_model("linear")
+    rotation = np.array([[0.8, 0.6], [-0.6, 0.8]])
+    control, offset = np.array([[0.3], [-0.2]]), np.array([0.1, -0.05])
+    weights = np.stack([linear_weights(model, rate * rotation, control, offset) for rate in np.ravel(rates)])
+    weights = weights.reshape(*np.shape(rates), *weights.shape[1:])
+    raw = [make_series(8, seed=index) for index in range(num_series)]
+    chains, draws = np.shape(rates)
+    return make_posterior(model, raw, weights, {}, chains=chains, draws=draws, **settings)
+
+
+def gaussian_recursion(posterior, rate, u, start):
+    """Mean and covariance of y_t, in the user's units, of a linear model whose start is known."""
+    model, scaler = posterior.model, posterior.scaler
+    transition = rate * np.array([[0.8, 0.6], [-0.6, 0.8]])
+    control, offset = np.array([[0.3], [-0.2]]), np.array([0.1, -0.05])
+    C, d = np.asarray(model.likelihood.C), np.asarray(model.likelihood.d)
+    R, Q = np.diag(np.exp(2 * model.likelihood.log_std)), np.diag(model.process_variance)
+    mean, covariance, scale = start, np.zeros((2, 2)), np.diag(scaler.output_std)
+    for row in scaler.scale_inputs(u):
+        mean = transition @ mean + control @ row + offset
+        covariance = transition @ covariance @ transition.T + Q
+        yield scaler.unscale_mean(C @ mean + d), scale @ (C @ covariance @ C.T + R) @ scale
+
+
+def test_a_linear_model_follows_the_exact_gaussian_recursion():
+    states = [np.broadcast_to(np.random.default_rng(1).normal(size=(9, 2)), (1, 2, 9, 2))]
+    posterior = linear_posterior([[0.9, 0.9]], states=states, scaler=Scaler((5.0, -1.0), (2.0, 0.3), (1.0,), (4.0,)))
+    u, number = 1 + 4 * CONTROLS[:8], 6000
+    found = posterior.forecast(u=u, num_paths=number, bounds=None)
+    free = posterior.forecast(u=u, num_paths=number, bounds=None, noise=False)
+    for step, (mean, covariance) in enumerate(gaussian_recursion(posterior, 0.9, u, states[0][0, 0, -1])):
+        std = np.sqrt(np.diag(covariance))
+        np.testing.assert_allclose(found.mean[step], mean, atol=4 * np.max(std) / np.sqrt(number))
+        sample = np.cov(found.paths[:, step].T) / np.outer(std, std)
+        np.testing.assert_allclose(sample, covariance / np.outer(std, std), atol=4 * np.sqrt(2 / number))
+        noise = np.square(posterior.scaler.output_std) * np.exp(2 * posterior.model.likelihood.log_std)
+        np.testing.assert_allclose(free.std[step] ** 2 + noise, std**2, rtol=5 * np.sqrt(2 / number))
+        np.testing.assert_allclose(found.moments[1][:, step], np.broadcast_to(noise, (number, 2)))
+        # y_t | x_t has the noise of one transition too, and its mixture over paths the moments of y_t.
+        ahead, spread = (part[:, step] for part in found.moments_ahead)
+        C = np.asarray(posterior.model.likelihood.C) * np.array(posterior.scaler.output_std)[:, None]
+        expected = C**2 @ posterior.model.process_variance + noise
+        np.testing.assert_allclose(spread, np.broadcast_to(expected, spread.shape))
+        np.testing.assert_allclose(ahead.var(0) + spread[0], std**2, rtol=5 * np.sqrt(2 / number))
+    # Both flags run the same states, so the means given the states are the same.
+    np.testing.assert_allclose(free.paths, found.moments[0])
+
+
+def test_paths_without_noise_are_the_mean_paths_of_their_draws():
+    # A Hilbert basis has no residual. With next to no process noise nothing is left to chance, and draws differ in
+    # kernel and weights.
+    model = make_model("hilbert")
+    leaves = {
+        "log_process_std": np.full((2, 3, 2), -40.0),
+        "kernel.log_variance": -0.1 * np.arange(12.0).reshape(2, 3, 2),
+    }
+    posterior = make_posterior(model, leaves=leaves)
+    found = posterior.forecast(10, CONTROLS, num_paths=6, noise=False, index=0, bounds=None)
+    expected = forecast_mean(posterior, CONTROLS[:10], index=0)
+    np.testing.assert_allclose(found.paths, expected.reshape(6, 10, 2), rtol=1e-8)
+
+
+def test_a_nonlinear_model_agrees_with_a_literal_loop():
+    # With two inducing points the residual is as large as the process noise.
+    posterior = make_posterior(make_model(num=2), chains=1, draws=2)
+    number, steps = 2000, 4
+    found = posterior.forecast(steps, CONTROLS, num_paths=2 * number, seed=3, bounds=None, noise=False)
+    rng, u = np.random.default_rng(7), posterior.scaler.scale_inputs(CONTROLS)
+    for draw in range(2):
+        model, weights = posterior.model_at(0, draw), posterior.draws.weights[0, draw]
+        transition = jax.jit(model.transition())
+        x = np.repeat(posterior.draws.states[-1][0, draw, -1:], number, axis=0)
+        for step in range(steps):
+            now = transition(x, np.repeat(u[step : step + 1], number, axis=0))
+            variance = np.asarray(now.residual).T + np.asarray(model.process_variance)
+            x = np.asarray(now.given(weights)) + np.sqrt(variance) * rng.normal(size=x.shape)
+            y = posterior.scaler.unscale_mean(model.likelihood.moments(x)[0])
+            ours = found.paths[draw * number : (draw + 1) * number, step]
+            std = y.std(0)
+            np.testing.assert_allclose(ours.mean(0), y.mean(0), atol=5 * np.sqrt(2 / number) * std.max())
+            np.testing.assert_allclose(ours.std(0), std, rtol=5 / np.sqrt(number))
+        assert np.mean(now.residual) > 0.5 * np.mean(model.process_variance)
+
+
+def test_a_shorter_forecast_is_the_beginning_of_a_longer_one():
+    posterior = linear_posterior([[0.9, 1.1, 0.8], [1.6, 0.7, 0.9]])
+    long, short = (posterior.forecast(horizon, CONTROLS, num_paths=60) for horizon in (20, 7))
+    assert 0 < short.diagnostics.share_left < long.diagnostics.share_left < 0.5
+    np.testing.assert_array_equal(long.paths[:, :7], short.paths)
+    np.testing.assert_array_equal(long[:7].diagnostics.left_by_step, short.diagnostics.left_by_step)
+    np.testing.assert_array_equal(long.moments[1][:, :7], short.moments[1])
+
+
+def test_the_noise_of_a_path_does_not_depend_on_the_paths_beside_it(posterior):
+    few, many = (posterior.forecast(5, CONTROLS, num_paths=number, bounds=1e9) for number in (30, 60))
+    np.testing.assert_allclose(many.paths.reshape(6, 10, 5, 2)[:, :5], few.paths.reshape(6, 5, 5, 2), rtol=1e-9)
+    assert np.all(posterior.forecast(5, CONTROLS, num_paths=30, bounds=1e9, seed=1).paths != few.paths)
+
+
+def test_a_few_unstable_draws_do_not_wreck_a_forecast():
+    rates = np.full((1, 20), 0.8)
+    stable = linear_posterior(rates)
+    rates[0, 4] = 2.0
+    posterior = linear_posterior(rates)
+    found, expected = (one.forecast(30, CONTROLS, num_paths=1500) for one in (posterior, stable))
+    assert np.abs(posterior.forecast(30, CONTROLS, num_paths=1500, bounds=1e30).mean).max() > 1e6
+    assert found.diagnostics.share_left == pytest.approx(0.05, abs=0.005)
+    assert np.all(np.diff(found.diagnostics.left_by_step) >= 0)
+    scale = expected.std.max()
+    np.testing.assert_allclose(found.mean[8:], expected.mean[8:], atol=0.1 * scale)
+    np.testing.assert_allclose(found.std[8:], expected.std[8:], rtol=0.1)
+
+
+def test_paths_that_left_are_copies_of_paths_that_stayed():
+    posterior = linear_posterior([[0.8, 0.8, 0.8], [2.0, 2.0, 2.0]])
+    found = posterior.forecast(20, CONTROLS, num_paths=60, bounds=10.0)
+    assert found.diagnostics.share_left == 0.5
+    assert "left what the model knows: 50 %" in found.diagnostics.notes[0]
+    same = np.all(found.paths[30:, None, -1] == found.paths[None, :30, -1], axis=-1)
+    assert np.all(same.sum(1) == 1)
+
+
+def test_where_all_paths_leave_the_last_values_are_held_and_said_to_be():
+    posterior = linear_posterior([[2.0, 2.5, 2.2], [3.0, 2.0, 2.4]])
+    with pytest.warns(UserWarning, match="No path was left from step"):
+        found = posterior.forecast(30, CONTROLS, num_paths=60)
+    assert found.diagnostics.share_left == 1
+    first = int(np.argmax(found.diagnostics.left_by_step == 1))
+    assert np.isfinite(found.paths).all()
+    assert np.all(found.paths[:, first:] == found.paths[:, first - 1 : first])
+    assert np.isnan(found.diagnostics.novelty[first + 1 :]).all()
+    assert f"from step {first + 1} on" in found.diagnostics.notes[-1]
+
+
+def test_without_bounds_an_overflow_is_kept_and_reported():
+    posterior = linear_posterior([[0.5, 1e30, 0.5]])
+    with np.errstate(all="ignore"):
+        found = posterior.forecast(20, CONTROLS, num_paths=3, bounds=None)
+        assert found.diagnostics.share_left == pytest.approx(1 / 3)
+        assert "Paths that overflowed: 33 %" in found.diagnostics.notes[0]
+        assert not np.isfinite(found.paths).all()
+
+
+def test_novelty_grows_away_from_the_inducing_points(posterior):
+    starts = [np.zeros((2, 3, len(one) + 1, 2)) + place for one, place in zip(posterior.raw, (0.0, 30.0), strict=True)]
+    moved = dataclasses.replace(posterior, draws=posterior.draws._replace(states=tuple(map(jnp.asarray, starts))))
+    near, far = (moved.forecast(1, CONTROLS, num_paths=30, index=index) for index in (0, 1))
+    assert near.diagnostics.novelty[0] < 0.7
+    assert far.diagnostics.novelty[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(1000.0, 0.0), (1e-3, 7.0), (-1.0, 1.0)])
+def test_units_are_the_users(posterior, factor, shift):
+    old = posterior.scaler
+    means = tuple(factor * value + shift for value in old.output_mean)
+    inputs = tuple(factor * value + shift for value in old.input_mean)
+    stds = (tuple(factor * value for value in stds) for stds in (old.output_std, old.input_std))
+    changed = dataclasses.replace(posterior, scaler=Scaler(means, next(stds), inputs, next(stds)))
+    ours = posterior.forecast(6, CONTROLS, num_paths=30)
+    theirs = changed.forecast(6, factor * CONTROLS + shift, num_paths=30)
+    np.testing.assert_allclose(theirs.paths, factor * ours.paths + shift, rtol=1e-6)
+    np.testing.assert_allclose(theirs.std, abs(factor) * ours.std, rtol=1e-6)
+    np.testing.assert_allclose(theirs.moments[1], factor**2 * ours.moments[1], rtol=1e-9)
+
+
+def test_outputs_may_be_permuted(posterior):
+    likelihood, scaler = jax.tree.map(lambda leaf: leaf[::-1], posterior.model.likelihood), posterior.scaler
+    turned = dataclasses.replace(
+        posterior,
+        model=dataclasses.replace(posterior.model, likelihood=likelihood),
+        scaler=dataclasses.replace(scaler, output_mean=scaler.output_mean[::-1], output_std=scaler.output_std[::-1]),
+    )
+    ours, theirs = (one.forecast(6, CONTROLS, num_paths=30, noise=False) for one in (posterior, turned))
+    np.testing.assert_allclose(theirs.paths, ours.paths[..., ::-1], rtol=1e-9)
+    np.testing.assert_allclose(theirs.moments[1], ours.moments[1][..., ::-1], rtol=1e-9)
+
+
+def test_each_series_has_its_own_end(posterior):
+    first, last = (posterior.forecast(1, CONTROLS, num_paths=30, noise=False, index=index) for index in (0, -1))
+    assert (first.start, last.start) == (9, 5)
+    alone = dataclasses.replace(posterior, draws=posterior.draws._replace(states=posterior.draws.states[::-1]))
+    np.testing.assert_array_equal(alone.forecast(1, CONTROLS, num_paths=30, noise=False).paths, first.paths)
+    assert np.all(first.paths != last.paths)
+
+
+def test_a_cloud_says_where_the_paths_start(posterior):
+    last = np.asarray(posterior.draws.states[-1])[:, :, -1:]
+    weights = np.log(np.broadcast_to([1.0, 1e-300], (2, 3, 2)))
+    cloud = CurrentState(np.concatenate([last, last + 100], axis=2), weights, 12, False, np.ones((2, 3)))
+    found = dataclasses.replace(posterior, current=cloud).forecast(5, CONTROLS, num_paths=30)
+    assert found.start == 12
+    np.testing.assert_array_equal(found.paths, posterior.forecast(5, CONTROLS, num_paths=30).paths)
+
+
+def test_a_model_without_controls_needs_none():
+    raw = [make_series(8, input_dim=0, output_dim=1)]
+    found = make_posterior(raw=raw).forecast(num_paths=6)
+    assert found.paths.shape == (6, 30, 1)
+    assert found.u.shape == (30, 0)
+
+
+def test_controls_go_by_name_and_set_the_horizon():
+    y, u = np.random.default_rng(3).normal(size=(2, 10, 2))
+    posterior = make_posterior(make_model(input_dim=2), [Series(y, u, inputs=("pump", "valve"), outputs=("a", "b"))])
+    frame = pd.DataFrame({"valve": u[:, 1], "pump": u[:, 0]})
+    by_name = posterior.forecast(u=frame, num_paths=6)
+    assert by_name.horizon == 10
+    assert (by_name.outputs, by_name.inputs) == (("a", "b"), ("pump", "valve"))
+    np.testing.assert_array_equal(by_name.u, u)
+    np.testing.assert_array_equal(posterior.forecast(4, u, num_paths=6).paths, by_name.paths[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(horizon=5), "1 controls .u., whose values at all steps ahead must be known: pass u with 5 rows"),
+        (dict(horizon=41, u=CONTROLS), "a row for each of the 41 steps ahead; got 40 rows"),
+        (dict(horizon=0, u=CONTROLS), "horizon is a number of steps, 1 or more; got 0"),
+        (dict(u=np.zeros((5, 2))), "u must have 1 columns: u; got 2"),
+        (dict(u=np.full((5, 1), np.nan)), "row 0 .counted from 0., of u is NaN or infinite"),
+        (dict(u=CONTROLS, num_paths=0), "num_paths must be 1 or more, and bounds positive or None; got 0 and 3"),
+        (dict(u=CONTROLS, bounds=-1.0), "got 1000 and -1"),
+        (dict(u=CONTROLS, index=2), "2 training series, counted from 0; got index 2"),
+    ],
+)
+def test_bad_calls_say_what_was_expected_and_given(posterior, settings, message):
+    with pytest.raises((ValueError, IndexError), match=message):
+        posterior.forecast(**settings)
+
+
+def test_surprise_widens_a_forecast_and_leaves_its_middle():
+    """Paths of a linear model move apart by √s: equal steps of √s give equal steps of the paths."""
+    posterior = kalman.linear_posterior([kalman.user_series(9)])
+    points = np.random.default_rng(0).normal(size=(1, 2, 4, 2))
+    found = []
+    for surprise in (1.0, 4.0, 9.0):
+        cloud = CurrentState(points, np.full((1, 2, 4), -np.log(4)), 9, True, np.full((1, 2), surprise))
+        forecast = dataclasses.replace(posterior, current=cloud).forecast(6, np.ones((6, 1)), num_paths=20)
+        found.append((np.sqrt(float(noise_scale(jnp.array([surprise]))[0])), forecast.paths))
+    (a, one), (b, two), (c, three) = found
+    assert b > 1.9
+    np.testing.assert_allclose((three - two) / (c - b), (two - one) / (b - a), atol=1e-9)
+
 
 STEPS, WIDTH = 12, 2
 
@@ -86,7 +352,7 @@ def test_text_says_what_it_is():
     assert repr(forecast) == "Forecast(12 steps from row 50, 400 paths, outputs=('level', 'flow'))"
     text = str(forecast)
     assert "level 95%" in text
-    assert "note: 10% of the paths left" in text
+    assert "note: Paths that left what the model knows: 10 %" in text
     assert len(text.splitlines()) == 1 + 2 + STEPS + 1
 
 
@@ -94,15 +360,15 @@ def test_text_says_what_it_is():
     ("left", "words"),
     [
         ([0.0, 0.05], []),
-        ([0.0, 0.06], ["6% of the paths left"]),
-        ([0.2, 0.6], ["60% of the paths left", "do not trust"]),
-        ([0.2, 1.0, 1.0], ["100% of the paths left", "do not trust", "from step 2 on"]),
+        ([0.0, 0.06], ["left what the model knows: 6 %"]),
+        ([0.2, 0.6], ["left what the model knows: 60 %", "do not trust"]),
+        ([0.2, 1.0, 1.0], ["left what the model knows: 100 %", "do not trust", "from step 2 on"]),
     ],
 )
 def test_notes_get_louder(left, words):
     notes = make_diagnostics(left).notes
-    assert len(notes) == len(words)
-    assert all(word in note for word, note in zip(words, notes, strict=True))
+    assert len(notes) == bool(words)
+    assert all(word in notes[0] for word in words)
 
 
 def test_a_plot_has_a_panel_an_output_with_all_that_was_asked_for():

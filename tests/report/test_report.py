@@ -5,28 +5,30 @@ import io
 import itertools
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import numpy as np
 import pandas
 import pytest
+from matplotlib.figure import Figure
 
 from browser import CHROMIUM, Browser
 from builders import make_series
+from examinations import make_examination
+from gpssm.core.text import jsonable
 from gpssm.data.series import Series
-from gpssm.posterior.diagnostics import Row
+from gpssm.evaluation.checks import Check
+from gpssm.plots.style import to_png
 from gpssm.report import make_report, write_report
 from gpssm.report.charts import numbers
-from gpssm.report.content import Content, gather
-from gpssm.report.contest import Arena, Entry, choose_arena, decide, fit_baselines
-from gpssm.report.lights import _about_row, count_up, worst
-from gpssm.report.page import SYMBOLS, embedded, number
+from gpssm.report.page import embedded, number
+from gpssm.report.pictures import WORDS
 from posteriors import make_posterior
 
 HOSTILE = ("<script>alert(1)</script>", "a\"b'c & <b>")
 CONTROL = "</script><img src=x onerror=alert(2)>"
-BASELINES = ("last", "mean")
 
 
 def named(series, name=None):
@@ -39,13 +41,18 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def posterior(rows):
-    return make_posterior(raw=[rows[0]], draws=20)
+def found(rows):
+    return make_examination(make_posterior(raw=[rows[0]], draws=20), rows[1])
 
 
 @pytest.fixture(scope="module")
-def page(posterior, rows):
-    return make_report(posterior, test=rows[1], baselines=BASELINES, files={"config.toml": "seed = 0\n"})
+def pictures():
+    return dict.fromkeys(WORDS, to_png(Figure((4, 3)), 100))
+
+
+@pytest.fixture(scope="module")
+def page(found, pictures):
+    return make_report(found, pictures=pictures, files={"config.toml": "seed = 0\n"})
 
 
 class Outline(HTMLParser):
@@ -111,138 +118,48 @@ def test_structure_is_sound_for_those_who_cannot_see_it(outline):
     assert all("aria-label" in one and one["tabindex"] == "0" for one in charts)
 
 
-def test_files_inside_the_page_are_what_they_say(posterior, rows, outline):
-    found = {one["download"]: unquote(one["href"].partition(",")[2]) for one in outline.all("a") if "download" in one}
-    assert list(found) == ["forecast.csv", "metrics.json", "config.json", "config.toml"]
-    table = pandas.read_csv(io.StringIO(found["forecast.csv"]), index_col="step")
-    forecast = posterior.forecast(20, rows[1].u, num_paths=1000)
-    np.testing.assert_allclose(table[f"{HOSTILE[0]} 50%"], forecast.median[:, 0], rtol=1e-12)
-    metrics = json.loads(found["metrics.json"])
-    assert metrics["held_out"]
-    assert list(metrics["methods"]) == ["model", *BASELINES]
-    assert json.loads(found["config.json"])["Run"]["seed"] == 0
-    assert found["config.toml"] == "seed = 0\n"
+def test_files_inside_the_page_are_what_they_say(found, outline):
+    files = {one["download"]: unquote(one["href"].partition(",")[2]) for one in outline.all("a") if "download" in one}
+    assert list(files) == ["forecast.csv", "metrics.json", "config.json", "config.toml"]
+    table = pandas.read_csv(io.StringIO(files["forecast.csv"]), index_col="step")
+    np.testing.assert_allclose(table[f"{HOSTILE[0]} 50%"], found.forecast.median[:, 0], rtol=1e-12)
+    assert json.loads(files["metrics.json"]) == jsonable(found.to_dict())
+    assert json.loads(files["config.json"])["Run"]["seed"] == 0
+    assert files["config.toml"] == "seed = 0\n"
 
 
-def test_figures_of_the_contest_are_those_of_a_backtest(posterior, rows, page):
-    import gpssm
-
-    charts = json.loads(re.search(r'id="charts">(.*?)</script>', page, re.S).group(1))
-    expected = gpssm.backtest(
-        rows[1], posterior, horizon=10, step=10, num_paths=500, max_draws=100, progress=False
-    ).by_step()
-    shown = np.array([panel["lines"][0]["values"] for panel in charts["errors"]["panels"]])
-    np.testing.assert_allclose(np.sqrt(np.mean(shown**2, axis=0)), expected["rmse"], rtol=1e-4)
-
-
-def test_without_test_rows_the_end_of_the_training_data_decides_and_the_page_says_so(posterior):
-    content = gather(posterior, None, None, ("mean",), "A title", {}, {})
-    assert isinstance(content, Content)
-    assert content.title == "A title"
-    assert not content.contest.arena.held_out
-    assert len(content.contest.arena.rows) == 40
-    assert "in sample" in content.contest.verdict.detail
-    assert "hold rows out" in content.contest.verdict.detail
-    assert "the last ones are held" in content.future
-    assert all("actual" not in line["key"] for line in content.charts["forecast"]["panels"][0]["lines"])
+def test_cards_table_and_list_of_doubts_show_the_same_checks(found, pictures):
+    bad = Check("90 % intervals of y", "problem", "38 % inside", "Intervals are too narrow.", "held-out rows")
+    text = make_report(replace(found, checks=(*found.checks, bad)), pictures=pictures)
+    assert text.count("38 % inside") == 2
+    assert "1 problem; " in text
+    assert "Nothing that stands out" not in text
+    sound = replace(found, checks=tuple(one for one in found.checks if one.level == "good"))
+    assert "Nothing that stands out" in make_report(sound, pictures=pictures)
 
 
-def test_what_is_handed_over_is_used(posterior, rows, tmp_path):
-    baselines, failures = fit_baselines(posterior, ("mean",))
+def test_every_judgement_says_of_what_it_is(page):
+    assert page.count("held-out rows, 2 rolling forecasts of 10 steps") >= 4
+    assert "training rows, one step ahead" in page
+
+
+def test_what_is_handed_over_is_used(found, tmp_path):
     picture = base64.b64decode(
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
     )
-    names = ("forecast", "calibration", "residuals", "transition", "states", "ess", "traces", "parameters")
-    path = write_report(
-        posterior, tmp_path / "r.html", test=rows[1], baselines=baselines, pictures=dict.fromkeys(names, picture)
-    )
+    path = write_report(found, tmp_path / "r.html", title="A title", pictures=dict.fromkeys(WORDS, picture))
     text = path.read_text()
-    assert failures == ()
-    assert text.count(base64.b64encode(picture).decode()) == len(names)
-    assert 'data-method="mean"' in text
-    assert 'data-method="last"' not in text
+    assert text.count(base64.b64encode(picture).decode()) == len(WORDS)
+    assert "<title>A title</title>" in text
     assert 'width="1" height="1"' in text
 
 
-def test_a_baseline_that_cannot_be_fitted_is_told_of(posterior):
-    fitted, failures = fit_baselines(make_posterior(raw=[gappy()], draws=2), ("last",))
-    assert not fitted
-    assert "Last value could not be fitted" in failures[0]
-
-
-def gappy():
-    series = make_series(30)
-    y = np.array(series.y)
-    y[::2] = np.nan
-    return Series(y, series.u)
-
-
-def test_bad_arguments_are_refused(posterior, rows):
-    with pytest.raises(ValueError, match="before `condition`"):
-        make_report(posterior.condition(rows[1][:5]))
-    with pytest.raises(TypeError, match="a list of 2"):
-        make_report(posterior, test=list(rows))
-    with pytest.raises(ValueError, match="Missing: "):
-        make_report(posterior, test=Series(rows[1].y, rows[1].u, outputs=["p", "q"]))
-
-
-def entry(key, losses):
-    return Entry(key, key, {}, np.asarray(losses, float), {})
-
-
-@pytest.mark.parametrize(
-    ("model", "others", "level", "words"),
-    [
-        ([1, 1.1, 0.9, 1], {"arx": [2, 2.1, 2, 1.9], "last": [3, 3, 3, 3]}, "good", "50 % better than the best"),
-        ([1, 1, 1, 1], {"arx": [1.02, 1.01, 1.02, 1.03]}, "caution", "arx forecasts as well: consider the simpler"),
-        ([1, 5, 1, 5], {"arx": [5, 1, 5, 2]}, "caution", "as well"),
-        ([2, 2.1, 2, 2], {"arx": [1, 1, 1, 1.1], "mean": [3, 3, 3, 3]}, "problem", "arx forecasts better, by 98 %"),
-        ([2, 2, 2, 2], {"arx": [3, 3, 3, 3], "last": [1, 1, 1, 1]}, "problem", "Repeating the last value"),
-        ([1, 1], {"arx": [3, 3]}, "caution", "too few rows"),
-        ([1], {}, "unknown", "no baseline"),
-    ],
-)
-def test_the_verdict_is_one_plain_sentence(model, others, level, words):
-    arena = Arena(make_series(40), 0, 10, 10, True)
-    found = decide(entry("model", model), [entry(key, losses) for key, losses in others.items()], arena)
-    assert found.level == level
-    assert words in found.headline
-    assert "held-out" in found.detail or not others
-
-
-@pytest.mark.parametrize(("length", "horizon", "step"), [(1, 1, 10), (25, 12, 10), (200, 30, 10), (5000, 30, 30)])
-def test_the_arena_fits_what_rows_there_are(posterior, length, horizon, step):
-    arena = choose_arena(posterior, make_series(length))
-    assert (arena.horizon, arena.step, arena.held_out) == (horizon, step, True)
-    origins = range(arena.start, len(arena.rows) - arena.horizon + 1, arena.step)
-    assert 1 <= len(origins) <= 21
-    nothing = Series(np.full((50, 2), np.nan), np.zeros((50, 1)))
-    assert not choose_arena(posterior, nothing).held_out
-
-
-@pytest.mark.parametrize(
-    ("name", "rhat", "ess", "level"),
-    [
-        ("smoothed outputs", 1.01, 300, "good"),
-        ("smoothed outputs", 1.1, 300, "caution"),
-        ("30-step forecast mean", 1.5, 300, "problem"),
-        ("30-step forecast mean", np.nan, np.nan, "problem"),
-        ("log_process_std", 1.5, 3, "caution"),
-        ("function values", 1.5, 3, "caution"),
-        ("log target", 1.8, 3, "problem"),
-        ("states, within chains", 1.3, 50, "problem"),
-        ("likelihood.log_std", 1.3, 50, "problem"),
-        ("log_process_std", 1.01, 40, "caution"),
-    ],
-)
-def test_lights_go_by_what_does_not_depend_on_coordinates(name, rhat, ess, level):
-    light = _about_row(Row(name, 5, rhat, ess, ess, ess))
-    assert light.level == level
-    assert light.advice
-    assert light.level in SYMBOLS
-    assert ("coordinates" in light.advice) == (level == "caution" and rhat == 1.5)
-    assert worst([light, light._replace(level="good")]) == level
-    assert count_up([light]).startswith({"good": "All 1", "caution": "No problem; 1", "problem": "1 problem"}[level])
+def test_a_posterior_is_examined_first(found, pictures, rows, monkeypatch):
+    asked = {}
+    monkeypatch.setattr("gpssm.report.examine", lambda posterior, test, **options: asked.update(options) or found)
+    text = make_report(found.posterior, test=rows[1], baselines=("mean",), pictures=pictures)
+    assert text == make_report(found, pictures=pictures)
+    assert asked == {"inputs": None, "baselines": ("mean",)}
 
 
 def test_numbers_and_json_survive_anything():
@@ -340,9 +257,9 @@ def test_switches_show_and_hide_methods_and_levels(browser, path):
     browser.open(path)
     kinds = [".line.method-last", ".line.method-model", ".band.method-model", ".band.narrow"]
     count = f"{kinds}.map(kind => document.querySelectorAll('#forecast ' + kind).length)"
-    assert browser.evaluate(count) == [0, 2, 4, 4]
+    assert browser.evaluate(count) == [2, 2, 4, 4]
     for switch, expected in (
-        ("[data-method=last]", [2, 2, 4, 6]),
+        ("[data-method=mean]", [2, 2, 4, 6]),
         ("[data-method=model]", [2, 0, 0, 4]),
         ('[data-level="50"]', [2, 0, 0, 0]),
     ):
@@ -391,15 +308,14 @@ def place(browser):
 
 
 @needs_browser
-def test_values_appear_under_the_pointer(browser, path, posterior, rows):
+def test_values_appear_under_the_pointer(browser, path, found):
     browser.open(path)
     left, top, wide, tall = place(browser)
     browser.mouse("mouseMoved", left + 0.95 * wide, top + tall / 2)
     tip = browser.evaluate("document.querySelector('#forecast .tip:not([hidden])').innerText")
     time = float(re.match(r"time ([\d.]+)", tip).group(1))
     median = float(re.search(r"This model, median: (-?[\d.e-]+)", tip).group(1))
-    forecast = posterior.forecast(20, rows[1].u, num_paths=1000)
-    assert median == pytest.approx(forecast.median[round(time / 0.1) - 40, 0], rel=1e-3)
+    assert median == pytest.approx(found.forecast.median[round(time / 0.1) - 40, 0], rel=1e-3)
     browser.mouse("mouseMoved", 1, 1)
     assert browser.evaluate("document.querySelectorAll('#forecast .tip:not([hidden])').length") == 0
 

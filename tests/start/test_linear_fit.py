@@ -1,4 +1,4 @@
-"""The linear fit, the order and the inducing locations."""
+"""The linear fit, its coordinates and its order."""
 
 import jax
 import jax.numpy as jnp
@@ -7,15 +7,7 @@ import pytest
 
 from gpssm.core import linalg
 from gpssm.data.series import Series
-from gpssm.start.linear_fit import (
-    RADIUS,
-    fit_linear,
-    inducing_locations,
-    normalise,
-    select_order,
-    spectral_radius,
-    stabilise,
-)
+from gpssm.start.linear_fit import RADIUS, fit_linear, normalise, select_order, spectral_radius, stabilise
 from gpssm.start.linear_ssm import LinearSSM, log_marginal, smooth
 from linear_systems import simulate
 
@@ -143,23 +135,3 @@ def test_order_of_a_simulated_system_is_found():
     num_parameters = 2 * 3 + 1 + 1
     score = num_parameters * np.log(500) - 2.0 * log_marginal(alone, several)
     assert abs(score - selection.scores[2]) < 2.0
-
-
-@pytest.mark.parametrize("count", [200, 7, 1])
-def test_inducing_locations_are_distinct_and_near_the_data(count):
-    rng = np.random.default_rng(0)
-    states, controls = rng.normal(size=(count, 2)), 100.0 * rng.normal(size=(count, 1))
-    found = np.asarray(inducing_locations(states, controls, 20, seed=1))
-    assert found.shape == (20, 3)
-    assert len(np.unique(found, axis=0)) == 20
-    np.testing.assert_array_equal(found, inducing_locations(states, controls, 20, seed=1))
-    low, high = np.min(states, axis=0) - 0.5, np.max(states, axis=0) + 0.5
-    assert np.all((found[:, :2] > low) & (found[:, :2] < high))
-
-
-def test_inducing_locations_cover_clusters():
-    rng = np.random.default_rng(0)
-    centres = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0], [5.0, 5.0]])
-    states = (centres[:, None] + 0.1 * rng.normal(size=(4, 50, 2))).reshape(-1, 2)
-    found = np.asarray(inducing_locations(np.repeat(states, 2, axis=0), np.zeros((400, 0)), 4))
-    np.testing.assert_allclose(found[np.lexsort(found.round().T)], centres, atol=0.1)

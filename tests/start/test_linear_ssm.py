@@ -11,15 +11,7 @@ from cuthbert.gaussian import kalman
 
 from gpssm.core import linalg
 from gpssm.data.series import Series
-from gpssm.start.linear_ssm import (
-    LinearSSM,
-    forecast_linear,
-    log_marginal,
-    noise_floor,
-    run_em,
-    smooth,
-    smoothing_precision,
-)
+from gpssm.start.linear_ssm import LinearSSM, log_marginal, noise_floor, run_em, smooth
 from linear_systems import simulate
 
 
@@ -78,8 +70,6 @@ def test_smoother_and_evidence_match_the_dense_joint(name):
     np.testing.assert_allclose(found.diagonal, [blocks[t, :, t] for t in range(T)], rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(found.lower, [blocks[t + 1, :, t] for t in range(T - 1)], rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(log_marginal(ssm, series), evidence, rtol=1e-8, atol=1e-10)
-    precision, linear = smoothing_precision(ssm, series)
-    np.testing.assert_allclose(linalg.matvec(precision, posterior.mean), linear, rtol=1e-8, atol=1e-8)
 
 
 def test_smoother_and_evidence_match_a_kalman_smoother():
@@ -108,17 +98,6 @@ def test_several_series_are_smoothed_apart_and_their_evidence_adds_up():
     joint = smooth(ssm, several)
     np.testing.assert_allclose(joint.mean, np.concatenate([smooth(ssm, s).mean for s in several]), atol=1e-9)
     np.testing.assert_allclose(log_marginal(ssm, several), sum(log_marginal(ssm, s) for s in several), rtol=1e-10)
-
-
-def test_forecast_is_smoothing_of_outputs_yet_to_come():
-    ssm, series = make_ssm(), simulate(make_ssm(), 12)
-    past = Series(np.where(np.arange(12)[:, None] < 7, series.y, np.nan), series.u)
-    posterior = smooth(ssm, past)
-    covariance = linalg.selected_inverse(posterior.factor).diagonal
-    means, variances = forecast_linear(ssm, posterior.mean[7], covariance[7], jnp.asarray(series.u[7:]))
-    expected = np.einsum("ki,nij,kj->nk", ssm.C, covariance[8:], ssm.C) + np.asarray(ssm.noise_std) ** 2
-    np.testing.assert_allclose(means, np.asarray(posterior.mean[8:] @ ssm.C.T) + np.asarray(ssm.d), rtol=1e-8)
-    np.testing.assert_allclose(variances, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])

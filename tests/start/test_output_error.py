@@ -56,8 +56,10 @@ def test_modes_make_a_stable_transition():
 
 def test_models_with_such_an_emission_start_from_it(series, monkeypatch):
     asked = []
-    monkeypatch.setattr("gpssm.build.fit_output_error", lambda *given: asked.append(given) or fit_output_error(*given))
-    monkeypatch.setattr("gpssm.output_error.NUM_STEPS", 5)
+    monkeypatch.setattr(
+        "gpssm.start.build.fit_output_error", lambda *given: asked.append(given) or fit_output_error(*given)
+    )
+    monkeypatch.setattr("gpssm.start.output_error.NUM_STEPS", 5)
     linear_start([series], 2, "softplus")
     assert not asked
     assert linear_start([series], 2, "abs").state_dim == 2

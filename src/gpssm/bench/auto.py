@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpssm.bench.cells import OWN, Attempt, Cell, Line, attempt, failure, halves, lost, plain
+from gpssm.bench.cells import OWN, Attempt, Cell, Line, attempt, failure, halves, lost
 from gpssm.core.files import digest, write_atomically
+from gpssm.core.text import jsonable, to_json
 from gpssm.data.series import Series
 from gpssm.evaluation.select import select
 
@@ -32,7 +33,7 @@ class Search:
     @property
     def identity(self) -> Line:
         """What a selection depends on: it is made again when this changes."""
-        asked = digest(json.dumps(plain(self.settings), sort_keys=True))
+        asked = digest(to_json(self.settings, indent=None, sort_keys=True))
         return {"dataset": self.dataset, "config_hash": asked, "data_hash": digest(self.train)}
 
     def died(self, error: BaseException) -> list[Line]:
@@ -43,7 +44,7 @@ class Search:
         """What came of it: the best settings, and all that were tried with their scores, or an error."""
         outcome = {"status": "ok", **found.value} if found.error is None else {"status": "failed"}
         rest = {"error": found.error, "traceback": found.trace, "seconds": found.seconds}
-        return self.identity | plain(outcome | rest)
+        return self.identity | jsonable(outcome | rest)
 
 
 def run_search(search: Search) -> list[Line]:
@@ -91,8 +92,7 @@ def load_selections(folder: str | Path) -> dict[str, Line]:
 def save_selections(folder: str | Path, selections: Mapping[str, Line]) -> None:
     """Write them, all or nothing."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    text = json.dumps(selections, indent=1, allow_nan=False)
-    write_atomically(Path(folder) / FILE, lambda file: file.write(text.encode()))
+    write_atomically(Path(folder) / FILE, lambda file: file.write(to_json(selections).encode()))
 
 
 def is_made(search: Search, selections: Mapping[str, Line], retry: bool) -> bool:
@@ -102,7 +102,7 @@ def is_made(search: Search, selections: Mapping[str, Line], retry: bool) -> bool
     return same and (record["status"] == "ok" or not retry)
 
 
-def absorb_optimised(cell: Cell, selections: Mapping[str, Line]) -> Cell:
+def settled(cell: Cell, selections: Mapping[str, Line]) -> Cell:
     """The cell with the settings that were selected for it, if it is one of `ffvd-auto` and any were."""
     best = selections.get(cell.dataset, {}).get("best") if cell.method == AUTO else None
     return replace(cell, settings={**cell.settings, **best}) if best else cell

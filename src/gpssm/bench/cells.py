@@ -1,13 +1,11 @@
-"""Results in a folder: one JSON object a line, in a file that is only ever appended to.
-
-A line is the outcome of one (dataset, method, seed, protocol). What it must agree in to be the same result is its
-`key`. A line goes into the file in one write; where a crash broke the last one off, it is passed over when read, and
-cut away before the next is written.
-
-One cell of a sweep: a method fitted to the training half of a data set with one seed, then judged.
+"""One cell of a sweep, a method fitted to the training half of a data set with one seed and judged, and its results.
 
 The first half of the rows (T // 2) trains, the second tests. `fit` is handed the training half alone, and takes from it
 the scaling of outputs and controls, orders, parameters and states; one fit serves all protocols.
+
+A result is the outcome of one (dataset, method, seed, protocol): a line of results.jsonl, which is only ever appended
+to. What it must agree in to be the same result is its `key`. A line goes into the file in one write; where a crash
+broke the last one off, it is passed over when read, and cut away before the next is written.
 """
 
 import contextlib
@@ -15,7 +13,6 @@ import dataclasses
 import gc
 import inspect
 import json
-import math
 import os
 import platform
 import sys
@@ -33,89 +30,23 @@ import numpy as np
 
 from gpssm import __version__
 from gpssm.bench.protocols import PROTOCOLS
-from gpssm.core.files import describe, digest
-from gpssm.data.align import HORIZON
+from gpssm.core.files import digest
+from gpssm.core.text import jsonable, to_json
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
+from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 
 FILE = "results.jsonl"
 KEY = ("dataset", "method", "seed", "protocol", "config_hash", "data_hash")
+OWN = ("series", "seed", "progress", "checkpoint", "resume")  # arguments of `fit` that a sweep sets itself
+NO_MATTER = ("chains", "chunk")  # those that leave the result as it is
+KEPT_MEGABYTES = 1200.0  # of memory, above which compiled programs are thrown away
 
 Line = dict[str, Any]
 Key = tuple[Any, ...]
-
-
-def key(line: Mapping[str, Any]) -> Key:
-    """What makes a line this result and no other: its cell, protocol, settings and data."""
-    return tuple(line[name] for name in KEY)
-
-
-def load_results(folder: str | Path) -> list[Line]:
-    """All results of a folder in the order of the file, each once.
-
-    Where a cell was run again because it had failed, the later line counts, and one that is "ok" before any that is
-    not. Figures that do not exist (NaN) are None.
-    """
-    found: dict[Key, Line] = {}
-    for line in _lines(Path(folder) / FILE):
-        before = found.get(key(line))
-        if before is None or before["status"] != "ok":
-            found.pop(key(line), None)
-            found[key(line)] = line
-    return list(found.values())
-
-
-def append(folder: str | Path, lines: Iterable[Line]) -> None:
-    """Add lines to the folder's results, on the disk when this returns."""
-    path = Path(folder) / FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    _cut_broken_end(path)
-    with path.open("ab", buffering=0) as file:
-        file.write(text.encode())
-        os.fsync(file.fileno())
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it: NaN and infinities are None, and what JSON cannot hold is its `repr`."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (str, int)) else describe(value)
-
-
-def _lines(path: Path) -> Iterable[Line]:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no {FILE} in {path.parent}: run a sweep with that folder as `out` first")
-    *whole, _ = path.read_text().split("\n")
-    for number, text in enumerate(whole, start=1):
-        try:
-            yield json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"line {number} of {path} is not JSON ({error}): mend it or take it out") from None
-
-
-def _cut_broken_end(path: Path) -> None:
-    """Cut the file after its last whole line."""
-    with path.open("a+b") as file:
-        size = file.tell()
-        file.seek(max(size - 1, 0))
-        if file.read() not in (b"", b"\n"):
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-
-
-OWN = ("series", "seed", "progress", "checkpoint", "resume")  # arguments of `fit` that a sweep sets itself
-NO_MATTER = ("chains", "chunk")  # those that leave the result as it is
-KEPT_MEGABYTES = 1200.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +72,7 @@ class Cell:
         _ = self.algorithm
 
     @property
-    def algorithm(self) -> Config:
+    def algorithm(self) -> MethodSettings:
         """The method's configuration."""
         given = self.settings.get("method", self.method)
         if isinstance(given, str) and given not in METHODS:
@@ -155,10 +86,11 @@ class Cell:
         defaults = {name: one.default for name, one in parameters if name not in (*OWN, *NO_MATTER, "method")}
         given = {name: value for name, value in self.settings.items() if name not in (*NO_MATTER, "method")}
         method = {"name": type(self.algorithm).__name__} | dataclasses.asdict(self.algorithm)
-        return plain({"fit": defaults | given, "method": method, "protocol": dataclasses.asdict(PROTOCOLS[protocol])})
+        judging = dataclasses.asdict(PROTOCOLS[protocol])
+        return jsonable({"fit": defaults | given, "method": method, "protocol": judging})
 
     def identity(self, protocol: str) -> Line:
-        """The part of a result that is known beforehand; `results.key` picks from it."""
+        """The part of a result that is known beforehand; `key` picks from it."""
         config = self.config(protocol)
         return {
             "dataset": self.dataset,
@@ -175,22 +107,12 @@ class Cell:
         return [failure(self, protocol, lost(error)) for protocol in self.protocols]
 
 
-class Attempt(NamedTuple):
-    """What came of a call: its value or its error, its warnings, and the seconds it took."""
-
-    value: Any
-    error: str | None
-    trace: str
-    notes: list[str]
-    seconds: dict[str, float]
-
-
 def run_cell(cell: Cell) -> list[Line]:
     """Fit and judge; a result for each protocol, whatever happens."""
     train, test = halves(cell.series)
     _forget_peak()
     fitting = attempt(fit, train, **{"method": cell.method, **cell.settings, "seed": cell.seed, "progress": False})
-    facts = fitting if fitting.error else attempt(_facts, fitting.value)
+    facts = fitting if fitting.error else attempt(_fit_facts, fitting.value)
     lines = []
     for name in cell.protocols:
         judging = facts if facts.error else attempt(PROTOCOLS[name].judge, fitting.value, test, cell.seed)
@@ -203,6 +125,31 @@ def run_cell(cell: Cell) -> list[Line]:
 def halves(series: Series) -> tuple[Series, Series]:
     """What to train on, and what to test on."""
     return series.split(len(series) // 2)
+
+
+class Attempt(NamedTuple):
+    """What came of a call: its value or its error, its warnings, and the seconds it took."""
+
+    value: Any
+    error: str | None
+    trace: str
+    notes: list[str]
+    seconds: dict[str, float]
+
+
+def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> Attempt:
+    """Call a function and note what came of it; no error gets out."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    value, error, trace = None, None, ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            value = function(*arguments, **options)
+        except Exception as problem:
+            error, trace = f"{type(problem).__name__}: {problem}", traceback.format_exc()
+    notes = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+    seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    return Attempt(value, error, trace, notes, seconds)
 
 
 def failure(cell: Cell, protocol: str, found: Attempt) -> Line:
@@ -228,10 +175,10 @@ def _success(cell: Cell, protocol: str, fitting: Attempt, facts: Attempt, judgin
         "peak_megabytes": _peak(),
         "notes": [*dict.fromkeys([*fitting.value.notes, *fitting.notes, *judging.notes])],
     }
-    return cell.identity(protocol) | plain(found) | _surroundings()
+    return cell.identity(protocol) | jsonable(found) | _surroundings()
 
 
-def _facts(posterior: Posterior) -> dict[str, Any]:
+def _fit_facts(posterior: Posterior) -> dict[str, Any]:
     """What a fit tells of itself, whatever the protocol; `draws` is a hash that only an equal fit has."""
     return {
         "state_dim": posterior.model.state_dim,
@@ -241,21 +188,6 @@ def _facts(posterior: Posterior) -> dict[str, Any]:
         "forecast_rhat": posterior.diagnostics()[f"{HORIZON}-step forecast mean"].rhat,
         "draws": digest(posterior.draws),
     }
-
-
-def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> Attempt:
-    """Call a function and note what came of it; no error gets out."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    value, error, trace = None, None, ""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            value = function(*arguments, **options)
-        except Exception as problem:
-            error, trace = f"{type(problem).__name__}: {problem}", traceback.format_exc()
-    notes = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
-    seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    return Attempt(value, error, trace, notes, seconds)
 
 
 def _surroundings() -> Line:
@@ -285,3 +217,55 @@ def _peak() -> float | None:
         return None
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def load_results(folder: str | Path) -> list[Line]:
+    """All results of a folder in the order of the file, each once.
+
+    Where a cell was run again because it had failed, the later line counts, and one that is "ok" before any that is
+    not. Figures that do not exist (NaN) are None.
+    """
+    found: dict[Key, Line] = {}
+    for line in _lines(Path(folder) / FILE):
+        before = found.get(key(line))
+        if before is None or before["status"] != "ok":
+            found.pop(key(line), None)
+            found[key(line)] = line
+    return list(found.values())
+
+
+def append(folder: str | Path, lines: Iterable[Line]) -> None:
+    """Add lines to the folder's results, on the disk when this returns."""
+    path = Path(folder) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(to_json(line, indent=None) + "\n" for line in lines)
+    _cut_broken_end(path)
+    with path.open("ab", buffering=0) as file:
+        file.write(text.encode())
+        os.fsync(file.fileno())
+
+
+def key(line: Mapping[str, Any]) -> Key:
+    """What makes a line this result and no other: its cell, protocol, settings and data."""
+    return tuple(line[name] for name in KEY)
+
+
+def _lines(path: Path) -> Iterable[Line]:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {FILE} in {path.parent}: run a sweep with that folder as `out` first")
+    *whole, _ = path.read_text().split("\n")
+    for number, text in enumerate(whole, start=1):
+        try:
+            yield json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number} of {path} is not JSON ({error}): mend it or take it out") from None
+
+
+def _cut_broken_end(path: Path) -> None:
+    """Cut the file after its last whole line."""
+    with path.open("a+b") as file:
+        size = file.tell()
+        file.seek(max(size - 1, 0))
+        if file.read() not in (b"", b"\n"):
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)

@@ -1,14 +1,13 @@
-"""Figures of a report: the RMSE of every method on each data set, and the coverage of its intervals.
+"""The report of a sweep beside its results: report.md, report.html, figures/*.png and summary.csv.
 
-The report of a sweep: report.md, report.html, figures/*.png and summary.csv beside the results.
+The figures are the RMSE of every method on each data set, and the coverage of its intervals.
 """
 
 import base64
-import html
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpssm.bench.auto import load_selections
 from gpssm.bench.cells import Line, load_results
@@ -23,16 +22,104 @@ from gpssm.bench.tables import (
     result_tables,
     selection_tables,
     summarise,
-    to_html,
-    to_markdown,
     write_summary,
 )
 from gpssm.plots.style import BLUE, GREY, VERMILION, house, legend, panels, to_png
 
+TITLE = "Benchmark"
+PICTURED = ("rmse", "coverage_90")
+LEGEND = (
+    "Figures are in the units of the data, mean ± standard deviation over seeds where there are several. The best of "
+    "each column is bold and the second best underlined; for coverage that is the nearest to 0.9. Rows called "
+    "published are copied from papers, were made by other code, and take no part in the marking. Each table is of one "
+    "protocol. A dash means that there is no figure."
+)
+# How the best figure and the second best are marked, page by page.
+MARKS = {
+    "report.md": {"": "%s", "best": "**%s**", "second": "<u>%s</u>"},
+    "report.html": {"": "%s", "best": "<b>%s</b>", "second": "<u>%s</u>"},
+}
 COLUMNS = 3  # panels in a row
 LEVEL = 0.9
 LEAST = 0.9  # of a mean that its bar goes down by at most: a logarithmic axis has no zero
 TICKS = (1.0, 2.0, 5.0)  # in each power of ten
+
+
+class Section(NamedTuple):
+    """A part of the report: a title, tables, and the files of figures."""
+
+    title: str
+    tables: list[Table]
+    pictures: list[Path]
+
+
+def write_report(folder: str | Path) -> Path:
+    """Write the report of a folder's results into it, and give back the path of report.md. Needs matplotlib."""
+    folder = Path(folder)
+    results = load_results(folder)
+    shown, entries = current(results), summarise(results)
+    write_summary(entries, folder / "summary.csv")
+    sections = [
+        Section(title, result_tables(entries, protocol), _write_pictures(entries, protocol, folder / "figures"))
+        for protocol, title in PROTOCOL_TITLES.items()
+        if any(entry.protocol == protocol for entry in entries)
+    ]
+    sections.append(Section("Cost and convergence", cost_tables(entries), []))
+    if selected := selection_tables(load_selections(folder).values()):
+        title = "Settings of ffvd-auto: rolling forecasts inside the training half"
+        sections.append(Section(title, selected, []))
+    facts = _facts(shown, len(results) - len(shown))
+    for name in MARKS:
+        (folder / name).write_text(_render(name, sections, facts, _failures(shown)), encoding="utf-8")
+    return folder / "report.md"
+
+
+def _facts(lines: Sequence[Line], left_out: int) -> list[str]:
+    """What the tables are made of."""
+    seeds = sorted({line["seed"] for line in lines})
+    versions = {", ".join(f"{name} {version}" for name, version in line["versions"].items()) for line in lines}
+    facts = [
+        f"{len(lines)} results, seeds {', '.join(map(str, seeds))}.",
+        *(f"Made with {one}." for one in sorted(versions)),
+    ]
+    if left_out:
+        facts.append(f"{left_out} results of earlier settings or data under the same name are left out.")
+    return facts
+
+
+def _failures(lines: Sequence[Line]) -> list[str]:
+    return [
+        f"{line['method']} on {line['dataset']}, seed {line['seed']}, {line['protocol']}: {line['error']}"
+        for line in lines
+        if line["status"] != "ok"
+    ]
+
+
+def _render(name: str, sections: list[Section], facts: list[str], failures: list[str]) -> str:
+    """The file of that name from its template: Markdown beside its figures, or one HTML file with everything in it."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gpssm", "bench"),
+        autoescape=name.endswith(".html"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["base64"] = lambda path: base64.b64encode(path.read_bytes()).decode()
+    return environment.get_template(f"{name}.j2").render(
+        title=TITLE, legend=LEGEND, facts=facts, sections=sections, failures=failures, marks=MARKS[name]
+    )
+
+
+def _write_pictures(entries: Sequence[Entry], protocol: str, folder: Path) -> list[Path]:
+    """Draw the figures of a protocol, and give back their files."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{metric}-{protocol}.png" for metric in PICTURED]
+    for path, metric in zip(paths, PICTURED, strict=True):
+        path.write_bytes(draw_figure(entries, protocol, metric))
+    return paths
 
 
 @house()
@@ -84,101 +171,3 @@ def _draw_best(panel: Any, published: float | None) -> None:
     panel.xaxis.set_major_formatter("{x:g}")
     if published is not None:
         panel.axvline(published, color=GREY, linewidth=1, linestyle="--", label="best published")
-
-
-TITLE = "Benchmark"
-PICTURED = ("rmse", "coverage_90")
-LEGEND = (
-    "Figures are in the units of the data, mean ± standard deviation over seeds where there are several. The best of "
-    "each column is bold and the second best underlined; for coverage that is the nearest to 0.9. Rows called "
-    "published are copied from papers, were made by other code, and take no part in the marking. Each table is of one "
-    "protocol. A dash means that there is no figure."
-)
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: .5em 0 1.5em } th, td { padding: .2em .8em; text-align: right }
-tr { border-bottom: 1px solid #ddd } th:first-child { text-align: left; font-weight: 600 }
-.published { color: #777; font-style: italic } img { max-width: 100% } pre { white-space: pre-wrap }
-"""
-
-
-def write_report(folder: str | Path) -> Path:
-    """Write the report of a folder's results into it, and give back the path of report.md. Needs matplotlib."""
-    folder = Path(folder)
-    results = load_results(folder)
-    shown, entries = current(results), summarise(results)
-    protocols = [name for name in PROTOCOL_TITLES if any(entry.protocol == name for entry in entries)]
-    write_summary(entries, folder / "summary.csv")
-    pictures = _write_pictures(entries, protocols, folder / "figures")
-    sections = {PROTOCOL_TITLES[name]: result_tables(entries, name) for name in protocols}
-    sections["Cost and convergence"] = cost_tables(entries)
-    if selected := selection_tables(load_selections(folder).values()):
-        sections["Settings of ffvd-auto: rolling forecasts inside the training half"] = selected
-    facts = _facts(shown, len(results) - len(shown))
-    (folder / "report.html").write_text(_html(sections, facts, _failures(shown), pictures))
-    path = folder / "report.md"
-    path.write_text(_markdown(sections, facts, _failures(shown), pictures))
-    return path
-
-
-def _write_pictures(entries: Sequence[Entry], protocols: Sequence[str], folder: Path) -> dict[str, list[Path]]:
-    """The figures' files, by the title of the section they belong to."""
-    folder.mkdir(exist_ok=True)
-    written: dict[str, list[Path]] = {}
-    for protocol in protocols:
-        for metric in PICTURED:
-            path = folder / f"{metric}-{protocol}.png"
-            path.write_bytes(draw_figure(entries, protocol, metric))
-            written.setdefault(PROTOCOL_TITLES[protocol], []).append(path)
-    return written
-
-
-def _facts(lines: Sequence[Line], left_out: int) -> list[str]:
-    """What the tables are made of."""
-    seeds = sorted({line["seed"] for line in lines})
-    versions = {", ".join(f"{name} {version}" for name, version in line["versions"].items()) for line in lines}
-    facts = [
-        f"{len(lines)} results, seeds {', '.join(map(str, seeds))}.",
-        *(f"Made with {one}." for one in sorted(versions)),
-    ]
-    if left_out:
-        facts.append(f"{left_out} results of earlier settings or data under the same name are left out.")
-    return facts
-
-
-def _failures(lines: Sequence[Line]) -> list[str]:
-    return [
-        f"{line['method']} on {line['dataset']}, seed {line['seed']}, {line['protocol']}: {line['error']}"
-        for line in lines
-        if line["status"] != "ok"
-    ]
-
-
-def _markdown(
-    sections: dict[str, list[Table]], facts: list[str], failures: list[str], pictures: dict[str, list[Path]]
-) -> str:
-    parts = [f"# {TITLE}", LEGEND, *facts]
-    for title, tables in sections.items():
-        parts += [f"## {title}", *map(to_markdown, tables)]
-        parts += [f"![{path.stem}](figures/{path.name})" for path in pictures.get(title, [])]
-    if failures:
-        parts += ["## Failures", "\n".join(f"- {' '.join(one.split())}" for one in failures)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _html(
-    sections: dict[str, list[Table]], facts: list[str], failures: list[str], pictures: dict[str, list[Path]]
-) -> str:
-    """One file with everything in it, the figures too."""
-    parts = [f"<h1>{TITLE}</h1>", *(f"<p>{html.escape(text)}</p>" for text in [LEGEND, *facts])]
-    for title, tables in sections.items():
-        parts += [f"<h2>{html.escape(title)}</h2>", *map(to_html, tables), *map(_embedded, pictures.get(title, []))]
-    if failures:
-        parts += ["<h2>Failures</h2>", *(f"<pre>{html.escape(one)}</pre>" for one in failures)]
-    head = f"<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<title>{TITLE}</title>\n<style>{STYLE}</style>\n"
-    return head + "\n".join(parts) + "\n</html>\n"
-
-
-def _embedded(path: Path) -> str:
-    image = base64.b64encode(path.read_bytes()).decode()
-    return f'<p><img alt="{html.escape(path.stem)}" src="data:image/png;base64,{image}"></p>'

@@ -1,11 +1,8 @@
-"""Where tasks run, cells mostly: in this process, in processes of this machine, or on a Dask cluster.
+"""A sweep: every method on every data set with every seed, judged by every protocol, resumable at any moment.
 
-Every way yields each task's results once, as they arrive, and a task that takes its process with it, for want of memory
-mostly, becomes a failed result of that task alone.
-
-What the user sees of a sweep while it lasts: cells done, failures, time left.
-
-A sweep: every method on every data set with every seed, judged by every protocol, resumable at any moment.
+Its tasks, cells mostly, run in this process, in processes of this machine, or on a Dask cluster. Every way yields each
+task's results once, as they arrive, and a task that takes its process with it, for want of memory mostly, becomes a
+failed result of that task alone. Meanwhile the user sees cells done, failures and the time left.
 """
 
 import abc
@@ -18,219 +15,35 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import platformdirs
 
 from gpssm.bench.auto import (
     AUTO,
     Search,
-    absorb_optimised,
     is_made,
     load_selections,
     run_search,
     save_selections,
     searches,
+    settled,
     shared_settings,
     unsettled,
 )
 from gpssm.bench.cells import FILE, Cell, Line, append, key, load_results, run_cell
 from gpssm.bench.protocols import PROTOCOLS
-from gpssm.bench.published import Datasets, load_all
+from gpssm.bench.published import DATASETS
 from gpssm.core.runtime import THREADS
+from gpssm.core.text import check_installed
+from gpssm.data.datasets import load
+from gpssm.data.series import Series
 from gpssm.fitting.progress import Mode, make_bar
 
 JOB_MEGABYTES = 1500.0  # what a task is taken to need where no result tells
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
-
-class Task(Protocol):
-    """Something to be done, on any machine."""
-
-    @abc.abstractmethod
-    def died(self, error: BaseException) -> list[Line]:
-        """Its results where it took its process with it."""
-
-
-Work = Callable[[Any], list[Line]]
-
-
-def run_here(tasks: Sequence[Task], work: Work) -> Iterator[list[Line]]:
-    """One task after the other, in this process."""
-    yield from map(work, tasks)
-
-
-def run_processes(tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[list[Line]]:
-    """`jobs` processes of joblib's, with one thread each for BLAS, XLA and chains, and one compilation cache for all.
-
-    When a process dies joblib gives up all that were running. Tasks that may have been among them are then run again,
-    each with a process to itself: one that dies again is to blame.
-    """
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-    waiting = list(tasks)
-    while waiting:
-        done: set[int] = set()
-        try:
-            for place, lines in _parallel(waiting, work, jobs):
-                done.add(place)
-                yield lines
-            return
-        except TerminatedWorkerError:
-            waiting = [task for place, task in enumerate(waiting) if place not in done]
-        for task in waiting[:jobs]:
-            yield _alone(task, work)
-        waiting = waiting[jobs:]
-
-
-def run_cluster(tasks: Sequence[Task], work: Work, address: str) -> Iterator[list[Line]]:
-    """On the workers of the Dask scheduler at an address such as tcp://host:8786; best with one thread a worker.
-
-    The scheduler runs a task elsewhere when its worker dies, and gives a task up when several died of it.
-    """
-    from distributed import Client, as_completed
-
-    with Client(address, set_as_default=False) as client:
-        futures = [client.submit(work, task, pure=False) for task in tasks]
-        task_of = {future.key: task for future, task in zip(futures, tasks, strict=True)}
-        for future in as_completed(futures, loop=client.loop):
-            error = future.exception()
-            yield future.result() if error is None else task_of[future.key].died(error)
-
-
-def affordable(jobs: int, peaks: Sequence[float]) -> int:
-    """As many jobs as asked for, or as the free memory holds: by the largest peak seen so far, in megabytes."""
-    free = _free_megabytes()
-    return jobs if free is None else max(1, min(jobs, int(free / max([*peaks, JOB_MEGABYTES]))))
-
-
-def _parallel(tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[tuple[int, list[Line]]]:
-    """Results with the number of their task, as they arrive; tasks start in their order, as processes get free."""
-    from joblib import Parallel, delayed, parallel_config
-
-    def numbered(place: int, task: Task) -> tuple[int, list[Line]]:
-        return place, work(task)
-
-    with _environment(), warnings.catch_warnings(), parallel_config(backend="loky", inner_max_num_threads=1):
-        # Compiled programs make processes grow; joblib replaces those that have grown much between two tasks.
-        warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
-        options: dict[str, Any] = {"batch_size": 1, "pre_dispatch": jobs}
-        run: Any = Parallel(n_jobs=jobs, return_as="generator_unordered", **options)
-        yield from run(delayed(numbered)(place, task) for place, task in enumerate(tasks))
-
-
-def _alone(task: Task, work: Work) -> list[Line]:
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-    try:
-        # With n_jobs=1 it would run in this process.
-        return next(lines for _, lines in _parallel([task], work, 2))
-    except TerminatedWorkerError as error:
-        return task.died(error)
-
-
-@contextmanager
-def _environment() -> Iterator[None]:
-    """Variables that JAX and `chains.py` read, for processes started meanwhile.
-
-    XLA makes its pools of threads as large as NPROC says, or else as the machine, however many processes share it.
-    """
-    wanted = {
-        THREADS: "1",
-        "NPROC": "1",
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip(),
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", platformdirs.user_cache_dir("gpssm")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
-    }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def _free_megabytes() -> float | None:
-    """Memory that can be had, within the limits of a container if this is one; None where the system does not tell."""
-    try:
-        free = float(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]) / 2**10
-    except (OSError, IndexError):
-        return None
-    with suppress(OSError, ValueError):
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        return min(free, (limit - used) / 2**20)
-    return free
-
-
-Report = Callable[[list[Line]], None]
-
-
-@contextmanager
-def monitor(mode: Mode, total: int, skipped: int) -> Iterator[Report]:
-    """A function to call with the results of each cell: it moves a bar (True), prints a line ("plain"), or is silent.
-
-    `skipped` cells of a resumed sweep are not among the `total`.
-    """
-    if mode not in (True, False, "plain"):
-        raise ValueError(f"progress must be True (a bar), 'plain' (a line a cell) or False (silence), got {mode!r}.")
-    if mode is False:
-        yield lambda lines: None
-    elif mode == "plain":
-        yield _plain(total, skipped)
-    else:
-        with _bar(total, skipped) as report:
-            yield report
-
-
-def describe(lines: list[Line]) -> str:
-    """A cell, or a selection, in a few words: `arx on dryer, seed 0: rmse p30 0.0361, rolling 0.0412`."""
-    first = lines[0]
-    if "protocol" not in first:
-        return f"{first['dataset']}: {_choice(first)}"
-    good = [one for one in lines if one["status"] == "ok"]
-    figures = ", ".join(f"{one['protocol']} {one['metrics']['rmse']:.3g}" for one in good)
-    problems = {one["error"].splitlines()[0] for one in lines if one["status"] != "ok"}
-    parts = [f"rmse {figures}"] if good else []
-    parts += [f"FAILED, {problem}" for problem in sorted(problems)]
-    return f"{first['method']} on {first['dataset']}, seed {first['seed']}: {'; '.join(parts)}"
-
-
-def _choice(selection: Line) -> str:
-    """A selection in a few words: `state_dim 3, mean linear, the best of 4`."""
-    if selection["status"] != "ok":
-        return f"selection FAILED, {selection['error'].splitlines()[0]}"
-    chosen = ", ".join(f"{name} {value}" for name, value in selection["best"].items())
-    return f"{chosen}, the best of {len(selection['table'])}"
-
-
-def _plain(total: int, skipped: int) -> Report:
-    began, done = time.monotonic(), 0
-
-    def report(lines: list[Line]) -> None:
-        nonlocal done
-        done += 1
-        left = (time.monotonic() - began) / done * (total - done)
-        print(f"gpssm: {done}/{total} {describe(lines)}  {left:.0f} s left", file=sys.stderr, flush=True)
-
-    if skipped:
-        print(f"gpssm: {skipped} cells were there already, {total} to run", file=sys.stderr, flush=True)
-    return report
-
-
-@contextmanager
-def _bar(total: int, skipped: int) -> Iterator[Report]:
-    with make_bar(stderr=True) as bar:
-        # Cells differ widely in what they take: the time left is reckoned from all of them, not the latest.
-        task = bar.add_task("sweep" + f" ({skipped} there already)" * bool(skipped), total=total)
-        bar.speed_estimate_period = float("inf")
-
-        def report(lines: list[Line]) -> None:
-            bar.console.print(describe(lines), highlight=False, markup=False)
-            bar.advance(task)
-
-        yield report
+Datasets = Sequence[str] | Mapping[str, Series] | Literal["all"]
 
 
 def run_sweep(
@@ -278,7 +91,7 @@ def run_sweep(
     before = load_results(out) if (Path(out) / FILE).is_file() else []
     place = Place(jobs if cluster else _fitting(jobs, before, progress), cluster)
     selections = _select(searches(wanted, asked), out, place, progress, retry)
-    wanted = [absorb_optimised(cell, selections) for cell in wanted]
+    wanted = [settled(cell, selections) for cell in wanted]
     cells = _missing(wanted, {key(line) for line in before if line["status"] == "ok" or not retry})
     there = len(wanted) - len(cells)
     append(out, [line for cell in cells for line in unsettled(cell, selections)])
@@ -288,6 +101,56 @@ def run_sweep(
             append(out, lines)
             report(lines)
     return load_results(out)
+
+
+def _cells(
+    datasets: Datasets,
+    methods: Sequence[str],
+    seeds: int | Sequence[int],
+    protocols: Sequence[str],
+    settings: Mapping[str, Mapping[str, Any]],
+) -> list[Cell]:
+    """All cells; whole rounds of one seed come first, so that a sweep broken off has something of everything."""
+    if unused := [name for name in settings if name not in methods]:
+        raise ValueError(f"settings has {unused}, which are not among the methods {list(methods)}")
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    series = _load(datasets)
+    cells = [
+        Cell(name, method, seed, series[name], settings.get(method, {}), tuple(dict.fromkeys(protocols)))
+        for seed, name, method in itertools.product(dict.fromkeys(numbers), series, dict.fromkeys(methods))
+    ]
+    if not cells or not protocols:
+        raise ValueError("a sweep needs at least one data set, method, seed and protocol")
+    return cells
+
+
+def _load(datasets: Datasets) -> dict[str, Series]:
+    """Series by name: of the given names, "all" six benchmarks, or the user's own as they are."""
+    if isinstance(datasets, Mapping):
+        return dict(datasets)
+    if isinstance(datasets, str) and datasets != "all":
+        raise TypeError(f"datasets must be a list of names, a mapping of names to series, or 'all'; got {datasets!r}")
+    return {name: load(name) for name in (DATASETS if datasets == "all" else datasets)}
+
+
+def _missing(cells: list[Cell], there: set[tuple[Any, ...]]) -> list[Cell]:
+    """The cells with the protocols whose result is not there, without those that lack none."""
+    lacking = [
+        replace(cell, protocols=tuple(name for name in cell.protocols if key(cell.identity(name)) not in there))
+        for cell in cells
+    ]
+    return [cell for cell in lacking if cell.protocols]
+
+
+class Task(Protocol):
+    """Something to be done, on any machine: a `Cell`, or a `Search` for settings."""
+
+    @abc.abstractmethod
+    def died(self, error: BaseException) -> list[Line]:
+        """Its results where it took its process with it."""
+
+
+Work = Callable[[Any], list[Line]]
 
 
 class Place(NamedTuple):
@@ -303,14 +166,6 @@ class Place(NamedTuple):
         return run_here(tasks, work) if self.jobs == 1 else run_processes(tasks, work, self.jobs)
 
 
-def _fitting(jobs: int, before: Sequence[Line], progress: Mode) -> int:
-    """As many jobs as memory holds, and a word about it if they are fewer than wanted."""
-    allowed = affordable(jobs, [line["peak_megabytes"] for line in before if line.get("peak_megabytes")])
-    if allowed < jobs and progress is not False:
-        print(f"gpssm: {allowed} processes in place of {jobs}: memory holds no more", file=sys.stderr, flush=True)
-    return allowed
-
-
 def _select(wanted: Sequence[Search], out: str | Path, place: Place, progress: Mode, retry: bool) -> Mapping[str, Line]:
     """The selections by data set, those that were not there yet made and written now."""
     selections = load_selections(out)
@@ -324,31 +179,184 @@ def _select(wanted: Sequence[Search], out: str | Path, place: Place, progress: M
     return selections
 
 
-def _cells(
-    datasets: Datasets,
-    methods: Sequence[str],
-    seeds: int | Sequence[int],
-    protocols: Sequence[str],
-    settings: Mapping[str, Mapping[str, Any]],
-) -> list[Cell]:
-    """All cells; whole rounds of one seed come first, so that a sweep broken off has something of everything."""
-    if unused := [name for name in settings if name not in methods]:
-        raise ValueError(f"settings has {unused}, which are not among the methods {list(methods)}")
-    numbers = range(seeds) if isinstance(seeds, int) else seeds
-    series = load_all(datasets)
-    cells = [
-        Cell(name, method, seed, series[name], settings.get(method, {}), tuple(dict.fromkeys(protocols)))
-        for seed, name, method in itertools.product(dict.fromkeys(numbers), series, dict.fromkeys(methods))
-    ]
-    if not cells or not protocols:
-        raise ValueError("a sweep needs at least one data set, method, seed and protocol")
-    return cells
+def _fitting(jobs: int, before: Sequence[Line], progress: Mode) -> int:
+    """As many jobs as memory holds, and a word about it if they are fewer than wanted."""
+    allowed = affordable(jobs, [line["peak_megabytes"] for line in before if line.get("peak_megabytes")])
+    if allowed < jobs and progress is not False:
+        print(f"gpssm: {allowed} processes in place of {jobs}: memory holds no more", file=sys.stderr, flush=True)
+    return allowed
 
 
-def _missing(cells: list[Cell], there: set[tuple[Any, ...]]) -> list[Cell]:
-    """The cells with the protocols whose result is not there, without those that lack none."""
-    lacking = [
-        replace(cell, protocols=tuple(name for name in cell.protocols if key(cell.identity(name)) not in there))
-        for cell in cells
-    ]
-    return [cell for cell in lacking if cell.protocols]
+def affordable(jobs: int, peaks: Sequence[float]) -> int:
+    """As many jobs as asked for, or as the free memory holds: by the largest peak seen so far, in megabytes."""
+    free = _free_megabytes()
+    return jobs if free is None else max(1, min(jobs, int(free / max([*peaks, JOB_MEGABYTES]))))
+
+
+def _free_megabytes() -> float | None:
+    """Memory that can be had, within the limits of a container if this is one; None where the system does not tell."""
+    try:
+        free = float(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]) / 2**10
+    except (OSError, IndexError):
+        return None
+    with suppress(OSError, ValueError):
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        return min(free, (limit - used) / 2**20)
+    return free
+
+
+def run_here(tasks: Sequence[Task], work: Work) -> Iterator[list[Line]]:
+    """One task after the other, in this process."""
+    yield from map(work, tasks)
+
+
+def run_processes(tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[list[Line]]:
+    """`jobs` processes of joblib's, with one thread each for BLAS, XLA and chains, and one compilation cache for all.
+
+    When a process dies joblib gives up all that were running. Tasks that may have been among them are then run again,
+    each with a process to itself: one that dies again is to blame.
+    """
+    check_installed("a sweep in several processes", "joblib", "bench")
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    waiting = list(tasks)
+    while waiting:
+        done: set[int] = set()
+        try:
+            for place, lines in _parallel(waiting, work, jobs):
+                done.add(place)
+                yield lines
+            return
+        except TerminatedWorkerError:
+            waiting = [task for place, task in enumerate(waiting) if place not in done]
+        for task in waiting[:jobs]:
+            yield _alone(task, work)
+        waiting = waiting[jobs:]
+
+
+def _parallel(tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[tuple[int, list[Line]]]:
+    """Results with the number of their task, as they arrive; tasks start in their order, as processes get free."""
+    from joblib import Parallel, delayed, parallel_config
+
+    def numbered(place: int, task: Task) -> tuple[int, list[Line]]:
+        return place, work(task)
+
+    with _environment(), warnings.catch_warnings(), parallel_config(backend="loky", inner_max_num_threads=1):
+        # Compiled programs make processes grow; joblib replaces those that have grown much between two tasks.
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
+        options: dict[str, Any] = {"batch_size": 1, "pre_dispatch": jobs}
+        run: Any = Parallel(n_jobs=jobs, return_as="generator_unordered", **options)
+        yield from run(delayed(numbered)(place, task) for place, task in enumerate(tasks))
+
+
+def _alone(task: Task, work: Work) -> list[Line]:
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    try:
+        # With n_jobs=1 it would run in this process.
+        return next(lines for _, lines in _parallel([task], work, 2))
+    except TerminatedWorkerError as error:
+        return task.died(error)
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Variables that JAX and `fitting/chains.py` read, for processes started meanwhile.
+
+    XLA makes its pools of threads as large as NPROC says, or else as the machine, however many processes share it.
+    """
+    wanted = {
+        THREADS: "1",
+        "NPROC": "1",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip(),
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", platformdirs.user_cache_dir("gpssm")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def run_cluster(tasks: Sequence[Task], work: Work, address: str) -> Iterator[list[Line]]:
+    """On the workers of the Dask scheduler at an address such as tcp://host:8786; best with one thread a worker.
+
+    The scheduler runs a task elsewhere when its worker dies, and gives a task up when several died of it.
+    """
+    check_installed("a sweep on a cluster", "distributed", "cluster")
+    from distributed import Client, as_completed
+
+    with Client(address, set_as_default=False) as client:
+        futures = [client.submit(work, task, pure=False) for task in tasks]
+        task_of = {future.key: task for future, task in zip(futures, tasks, strict=True)}
+        for future in as_completed(futures, loop=client.loop):
+            error = future.exception()
+            yield future.result() if error is None else task_of[future.key].died(error)
+
+
+Report = Callable[[list[Line]], None]
+
+
+@contextmanager
+def monitor(mode: Mode, total: int, skipped: int) -> Iterator[Report]:
+    """A function to call with the results of each cell: it moves a bar (True), prints a line ("plain"), or is silent.
+
+    `skipped` cells of a resumed sweep are not among the `total`.
+    """
+    if mode not in (True, False, "plain"):
+        raise ValueError(f"progress must be True (a bar), 'plain' (a line a cell) or False (silence), got {mode!r}.")
+    if mode is False:
+        yield lambda lines: None
+    elif mode == "plain":
+        yield _printer(total, skipped)
+    else:
+        with _bar(total, skipped) as report:
+            yield report
+
+
+def _printer(total: int, skipped: int) -> Report:
+    began, done = time.monotonic(), 0
+
+    def report(lines: list[Line]) -> None:
+        nonlocal done
+        done += 1
+        left = (time.monotonic() - began) / done * (total - done)
+        print(f"gpssm: {done}/{total} {in_words(lines)}  {left:.0f} s left", file=sys.stderr, flush=True)
+
+    if skipped:
+        print(f"gpssm: {skipped} cells were there already, {total} to run", file=sys.stderr, flush=True)
+    return report
+
+
+@contextmanager
+def _bar(total: int, skipped: int) -> Iterator[Report]:
+    with make_bar(stderr=True) as bar:
+        # Cells differ widely in what they take: the time left is reckoned from all of them, not the latest.
+        task = bar.add_task("sweep" + f" ({skipped} there already)" * bool(skipped), total=total)
+        bar.speed_estimate_period = float("inf")
+
+        def report(lines: list[Line]) -> None:
+            bar.console.print(in_words(lines), highlight=False, markup=False)
+            bar.advance(task)
+
+        yield report
+
+
+def in_words(lines: list[Line]) -> str:
+    """A cell, or a selection, in a few words: `arx on dryer, seed 0: rmse p30 0.0361, rolling 0.0412`."""
+    first = lines[0]
+    if "protocol" not in first and first["status"] == "ok":
+        chosen = ", ".join(f"{name} {value}" for name, value in first["best"].items())
+        return f"{first['dataset']}: {chosen}, the best of {len(first['table'])}"
+    if "protocol" not in first:
+        return f"{first['dataset']}: selection FAILED, {first['error'].splitlines()[0]}"
+    good = [one for one in lines if one["status"] == "ok"]
+    figures = ", ".join(f"{one['protocol']} {one['metrics']['rmse']:.3g}" for one in good)
+    problems = {one["error"].splitlines()[0] for one in lines if one["status"] != "ok"}
+    parts = [f"rmse {figures}"] if good else []
+    parts += [f"FAILED, {problem}" for problem in sorted(problems)]
+    return f"{first['method']} on {first['dataset']}, seed {first['seed']}: {'; '.join(parts)}"

@@ -1,13 +1,10 @@
-"""Results in figures: mean and standard deviation over seeds of each metric, for each protocol, data set and method.
+"""Results in figures: over the seeds of each protocol, data set and method, and tables of them, method × data set.
 
-Tables of a report, method × data set, one for each protocol and metric; rendered as Markdown and as HTML.
-
-Measured rows come first, with the best figure of each data set marked and the second best too; published rows follow,
-labelled, and are marked by nothing.
+A table is of one protocol and one metric. Measured rows come first, with the best figure of each data set marked and
+the second best too; published rows follow, labelled, and are marked by nothing.
 """
 
 import csv
-import html
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -19,103 +16,8 @@ import numpy as np
 from gpssm.bench.cells import Line
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED, Published
+from gpssm.core.text import DASH, figure_table
 from gpssm.methods import METHODS
-
-Group = tuple[str, str, str]  # protocol, data set, method
-
-
-class Entry(NamedTuple):
-    """A metric over the seeds of one method on one data set; mean and sd are NaN where there is no figure."""
-
-    protocol: str
-    dataset: str
-    method: str
-    metric: str
-    mean: float
-    sd: float
-    seeds: int  # that have a result
-    failed: int  # that ended in an error
-
-
-def current(results: Iterable[Line]) -> list[Line]:
-    """Of results under several settings or data of one name, those of the latest: figures never mix settings."""
-    return [line for lines in _grouped(results).values() for line in lines if _setting(line) == _setting(lines[-1])]
-
-
-def summarise(results: Iterable[Line]) -> list[Entry]:
-    """An entry for each group and metric; a group that failed altogether has one, of its RMSE.
-
-    Their order does not depend on that of the results, which is the order in which cells happened to end.
-    """
-    groups = sorted(_grouped(current(results)).items(), key=lambda item: _place(item[0]))
-    return [entry for group, lines in groups for entry in _entries(group, lines)]
-
-
-def figures(line: Line) -> dict[str, float]:
-    """The metrics of a good result, and with them what its fit cost and how far it can be trusted."""
-    seconds = line["seconds"]
-    values = line["metrics"] | {
-        "share_left": line["share_left"],
-        "forecast_rhat": line["forecast_rhat"],
-        "fit_seconds": seconds["fit"]["wall"] - seconds["compile"],
-        "fit_cpu_seconds": seconds["fit"]["cpu"],
-        "compile_seconds": seconds["compile"],
-        "protocol_seconds": seconds["protocol"]["wall"],
-        "peak_megabytes": line["peak_megabytes"],
-    }
-    return {name: math.nan if value is None else value for name, value in values.items()}
-
-
-def write_summary(entries: Iterable[Entry], path: Path) -> None:
-    """The entries as a CSV file."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Entry._fields)
-        writer.writerows(entries)
-
-
-def _grouped(results: Iterable[Line]) -> dict[Group, list[Line]]:
-    groups: dict[Group, list[Line]] = defaultdict(list)
-    for line in results:
-        groups[line["protocol"], line["dataset"], line["method"]].append(line)
-    return groups
-
-
-def _place(group: Group) -> tuple[int, str, int, str]:
-    """Protocols as they are listed, data sets by name, methods as they are registered, after the user's own."""
-    protocol, dataset, method = group
-    return list(PROTOCOLS).index(protocol), dataset, *_rank(method)
-
-
-def methods_of(entries: Iterable[Entry]) -> list[str]:
-    """The methods that have an entry, in the order of `_place`."""
-    return sorted({entry.method for entry in entries}, key=_rank)
-
-
-def _rank(method: str) -> tuple[int, str]:
-    return list(METHODS).index(method) if method in METHODS else -1, method
-
-
-def _entries(group: Group, lines: list[Line]) -> list[Entry]:
-    good = [figures(line) for line in lines if line["status"] == "ok"]
-    failed = len(lines) - len(good)
-    if not good:
-        return [Entry(*group, "rmse", math.nan, math.nan, 0, failed)]
-    return [_entry(group, name, [one[name] for one in good], failed) for name in good[0]]
-
-
-def _entry(group: Group, metric: str, values: list[float], failed: int) -> Entry:
-    known = [value for value in values if not math.isnan(value)]
-    mean = float(np.mean(known)) if known else math.nan
-    sd = float(np.std(known, ddof=1)) if len(known) > 1 else math.nan
-    return Entry(*group, metric, mean, sd, len(values), failed)
-
-
-def _setting(line: Line) -> tuple[str, str]:
-    return line["config_hash"], line["data_hash"]
-
-
-Mark = Literal["", "best", "second"]
 
 # What each metric is called, and what is least when it is best; None where there is nothing to win.
 METRICS: dict[str, tuple[str, Callable[[float], float] | None]] = {
@@ -141,8 +43,110 @@ PROTOCOL_TITLES = {
     "rolling": "Rolling-30: mean over origins in the test half",
 }
 LABELS = {"p30": "published (P30 only)", "full": "published (PFULL only)"}
-MARKDOWN = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
-HTML = {"": "{}", "best": "<b>{}</b>", "second": "<u>{}</u>"}
+
+Group = tuple[str, str, str]  # protocol, data set, method
+Mark = Literal["", "best", "second"]
+
+
+class Entry(NamedTuple):
+    """A metric over the seeds of one method on one data set; mean and sd are NaN where there is no figure."""
+
+    protocol: str
+    dataset: str
+    method: str
+    metric: str
+    mean: float
+    sd: float
+    seeds: int  # that have a result
+    failed: int  # that ended in an error
+
+
+def summarise(results: Iterable[Line]) -> list[Entry]:
+    """An entry for each group and metric; a group that failed altogether has one, of its RMSE.
+
+    Protocols come as they are listed, data sets by name, methods as they are registered, after the user's own: the
+    order of the results is that in which cells happened to end.
+    """
+
+    def place(group: Group) -> tuple[int, str, int, str]:
+        protocol, dataset, method = group
+        return list(PROTOCOLS).index(protocol), dataset, *_rank(method)
+
+    groups = _grouped(current(results))
+    return [entry for group in sorted(groups, key=place) for entry in _entries(group, groups[group])]
+
+
+def current(results: Iterable[Line]) -> list[Line]:
+    """Of results under several settings or data of one name, those of the latest: figures never mix settings."""
+    return [line for lines in _grouped(results).values() for line in lines if _setting(line) == _setting(lines[-1])]
+
+
+def figures(line: Line) -> dict[str, float]:
+    """The metrics of a good result, and with them what its fit cost and how far it can be trusted."""
+    seconds = line["seconds"]
+    values = line["metrics"] | {
+        "share_left": line["share_left"],
+        "forecast_rhat": line["forecast_rhat"],
+        "fit_seconds": seconds["fit"]["wall"] - seconds["compile"],
+        "fit_cpu_seconds": seconds["fit"]["cpu"],
+        "compile_seconds": seconds["compile"],
+        "protocol_seconds": seconds["protocol"]["wall"],
+        "peak_megabytes": line["peak_megabytes"],
+    }
+    return {name: math.nan if value is None else value for name, value in values.items()}
+
+
+def _grouped(results: Iterable[Line]) -> dict[Group, list[Line]]:
+    groups: dict[Group, list[Line]] = defaultdict(list)
+    for line in results:
+        groups[line["protocol"], line["dataset"], line["method"]].append(line)
+    return groups
+
+
+def _entries(group: Group, lines: list[Line]) -> list[Entry]:
+    good = [figures(line) for line in lines if line["status"] == "ok"]
+    failed = len(lines) - len(good)
+    if not good:
+        return [Entry(*group, "rmse", math.nan, math.nan, 0, failed)]
+    entries = []
+    for metric in good[0]:
+        known = [one[metric] for one in good if not math.isnan(one[metric])]
+        mean = float(np.mean(known)) if known else math.nan
+        sd = float(np.std(known, ddof=1)) if len(known) > 1 else math.nan
+        entries.append(Entry(*group, metric, mean, sd, len(good), failed))
+    return entries
+
+
+def _setting(line: Line) -> tuple[str, str]:
+    return line["config_hash"], line["data_hash"]
+
+
+def methods_of(entries: Iterable[Entry]) -> list[str]:
+    """The methods that have an entry, in the order of a summary."""
+    return sorted({entry.method for entry in entries}, key=_rank)
+
+
+def _rank(method: str) -> tuple[int, str]:
+    return list(METHODS).index(method) if method in METHODS else -1, method
+
+
+def write_summary(entries: Iterable[Entry], path: Path) -> None:
+    """The entries as a CSV file."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Entry._fields)
+        writer.writerows(entries)
+
+
+def rmse_table(entries: Iterable[Entry]) -> str:
+    """The RMSE of every method on every data set under every protocol, as text."""
+    rows = [
+        (one.dataset, one.method, one.protocol, one.mean, one.sd, one.seeds, one.failed)
+        for one in entries
+        if one.metric == "rmse"
+    ]
+    columns = ("series", "method", "protocol", "mean", "sd", "seeds", "failed")
+    return figure_table(columns, rows, words=3, title="RMSE over seeds")
 
 
 class Row(NamedTuple):
@@ -164,7 +168,7 @@ class Table(NamedTuple):
 def result_tables(entries: Sequence[Entry], protocol: str) -> list[Table]:
     """The tables of one protocol, with published figures of the same protocol."""
     own = [entry for entry in entries if entry.protocol == protocol]
-    tables = [_table(own, metric, title, better, protocol) for metric, (title, better) in METRICS.items()]
+    tables = [_metric_table(own, metric, title, better, protocol) for metric, (title, better) in METRICS.items()]
     return [table for table in tables if table.rows]
 
 
@@ -173,54 +177,26 @@ def cost_tables(entries: Sequence[Entry]) -> list[Table]:
     seen: dict[tuple[str, str, str], Entry] = {}
     for entry in entries:
         seen.setdefault((entry.dataset, entry.method, entry.metric), entry)
-    return [_table([*seen.values()], metric, title, None, "") for metric, title in COSTS.items()]
+    return [_metric_table([*seen.values()], metric, title, None, "") for metric, title in COSTS.items()]
 
 
 def selection_tables(selections: Iterable[Line]) -> list[Table]:
     """What was tried on each data set, best first, and how it forecast the last part of the training half."""
-    return [_selection_table(one) for one in selections if one["status"] == "ok"]
+    tables = []
+    for selection in selections:
+        if selection["status"] == "ok":
+            rows = [
+                Row(
+                    ", ".join(f"{name} {value}" for name, value in one["settings"].items()),
+                    [(number(one["scores"].get(name, math.nan)), "" if place else "best") for name in JUDGED],
+                )
+                for place, one in enumerate(selection["table"])
+            ]
+            tables.append(Table(selection["dataset"], [METRICS[name][0] for name in JUDGED], rows))
+    return tables
 
 
-def _selection_table(selection: Line) -> Table:
-    rows = [
-        Row(
-            ", ".join(f"{name} {value}" for name, value in one["settings"].items()),
-            [(number(one["scores"].get(name, math.nan)), "" if place else "best") for name in JUDGED],
-        )
-        for place, one in enumerate(selection["table"])
-    ]
-    return Table(selection["dataset"], [METRICS[name][0] for name in JUDGED], rows)
-
-
-def number(value: float) -> str:
-    """Three significant digits, or all before the point; what does not exist is a dash."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"
-
-
-def to_markdown(table: Table) -> str:
-    """The table in Markdown."""
-    lines = [["", *table.columns], ["---"] * (len(table.columns) + 1)]
-    lines += [[row.label, *(MARKDOWN[mark].format(text) for text, mark in row.cells)] for row in table.rows]
-    return f"### {table.title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def to_html(table: Table) -> str:
-    """The table in HTML."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ["", *table.columns])
-    return f"<h3>{html.escape(table.title)}</h3>\n<table>\n<tr>{head}</tr>\n{_html_rows(table.rows)}\n</table>"
-
-
-def _html_rows(rows: Iterable[Row]) -> str:
-    def one(row: Row) -> str:
-        cells = "".join(f"<td>{HTML[mark].format(html.escape(text))}</td>" for text, mark in row.cells)
-        return f"<tr{' class=published' * row.published}><th>{html.escape(row.label)}</th>{cells}</tr>"
-
-    return "\n".join(map(one, rows))
-
-
-def _table(
+def _metric_table(
     entries: Sequence[Entry], metric: str, title: str, better: Callable[[float], float] | None, protocol: str
 ) -> Table:
     datasets = list(dict.fromkeys(entry.dataset for entry in entries))
@@ -249,7 +225,7 @@ def _marks(entries: Iterable[Entry], better: Callable[[float], float] | None) ->
 
 def _text(entry: Entry | None) -> str:
     if entry is None:
-        return "–"
+        return DASH
     if not entry.seeds and entry.failed:
         return "failed"
     spread = "" if math.isnan(entry.sd) else f" ± {number(entry.sd)}"
@@ -270,5 +246,12 @@ def _published(metric: str, protocol: str, datasets: Sequence[str]) -> list[Row]
 
 def _quoted(figure: Published | None) -> str:
     if figure is None:
-        return "–"
+        return DASH
     return number(figure.mean) + ("" if figure.sd is None else f" ± {number(figure.sd)}")
+
+
+def number(value: float) -> str:
+    """Three significant digits, or all before the point; what does not exist is a dash."""
+    if math.isnan(value):
+        return DASH
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"

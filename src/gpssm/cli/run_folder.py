@@ -18,6 +18,10 @@
     scores           {"30": {"ffvd": {"rmse": ..., "crps": ..., "coverage_90": ...}, "arx": ...}, "full": ...}
     test             {"rows": 148, "first": 148, "hash": ...}: what was judged on; null without test rows
     seconds          {"setup": ..., "compile": ..., "run": ...}
+    rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "methods": {"ffvd": ...}}
+    checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...}, ...]
+    diagnostics      R-hat and effective draws by group of quantities
+    summary          what `gpssm info` shows
     notes            what went wrong or should be known, as sentences
 
 A figure that does not exist is null. test.csv, forecast.csv and baselines/ are there as far as they can be: a forecast
@@ -34,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpssm.cli.settings import HEAD, Settings, from_toml
 from gpssm.core.files import write_atomically
+from gpssm.core.text import to_json
 from gpssm.data.series import Series
 from gpssm.fitting.checkpoint import CARRY
 from gpssm.posterior.posterior import Posterior, load
@@ -193,8 +198,8 @@ class Run:
         return self.write(name, pandas.DataFrame(columns).to_csv(index=False))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write a file of JSON; the content has no NaN in it."""
-        return self.write(name, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        """Write a file of JSON, with null for what is not a number."""
+        return self.write(name, to_json(content) + "\n")
 
 
 def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:

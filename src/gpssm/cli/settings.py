@@ -26,7 +26,7 @@ import gpssm
 from gpssm.data.readers import read
 from gpssm.data.series import Series
 from gpssm.fitting.fit import Hyper, fit
-from gpssm.methods import METHODS, Config
+from gpssm.methods import METHODS, MethodSettings
 from gpssm.model.bases import BASES
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
@@ -90,7 +90,7 @@ class Settings:
         _ = self.config
 
     @property
-    def config(self) -> Config:
+    def config(self) -> MethodSettings:
         """The method with its settings."""
         standard = METHODS[self.method]
         _check_keys(f"[method] of {self.method}", self.own, [one.name for one in dataclasses.fields(standard)])

@@ -7,20 +7,19 @@ the command was used wrongly, 130 where the user stopped it. Nothing heavy is im
 
 import functools
 import inspect
-import json
-import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
-from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from gpssm.core.text import rich_table, to_json
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 LONGEST = 1600  # characters of an error
@@ -114,20 +113,11 @@ def _refuse_options(context: typer.Context) -> None:
 def show(answer: Answer, as_json: bool, quiet: bool) -> None:
     """Print an answer."""
     if as_json:
-        typer.echo(json.dumps(_jsonable(answer.data), indent=1, allow_nan=False))
+        typer.echo(to_json(answer.data))
     elif not quiet:
         screen = console()
         for one in answer.shown:
             screen.print(one)
-
-
-def _jsonable(value: Any) -> Any:
-    """The value with null for what is no number."""
-    if isinstance(value, Mapping):
-        return {name: _jsonable(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager
@@ -184,17 +174,7 @@ def printable(text: Any) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in str(text))
 
 
-def figure(value: Any) -> str:
-    """A number in four digits; a dash where there is none."""
-    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else printable(value)
-
-
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> Table:
-    """A table whose first `left` columns are text, and the others numbers."""
-    style: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "header_style": "bold"}
-    found = Table(title=printable(title), box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, **style)
-    for number, name in enumerate(columns):
-        found.add_column(printable(name), justify="left" if number < left else "right", no_wrap=number >= left)
-    for row in rows:
-        found.add_row(*map(figure, row))
-    return found
+    """A table whose first `left` columns are text, and the others numbers, of names that are not ours."""
+    cells = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    return rich_table([printable(name) for name in columns], cells, words=left, title=printable(title))

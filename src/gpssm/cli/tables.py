@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from gpssm.cli.shell import figure, printable, table
+from gpssm.cli.shell import printable, table
+from gpssm.core.text import figure
 
 if TYPE_CHECKING:
     from gpssm.cli.run_folder import Run
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN = 12  # steps in a table
 COLUMNS = 7  # figures beside the step that fit into 80 characters
-ALIKE = 0.05  # a relative difference that is none
+WORTH = "Worth it"  # the check that comes first
 LEGEND = "* best. Lower is better; 90 % intervals should hold 90 % of what happened.\n"
 UNJUDGED = (
     "No rows were held out to test on. With --train 0.8 you see how good its forecasts are, and those of baselines."
@@ -28,33 +30,35 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `gps
 
 
 def finished(run: "Run") -> list[RenderableType]:
-    """What to show of a run that has been finished: scores, what to make of them, notes, where to look."""
+    """What to show of a run that has been finished: scores, what to make of it, where to look."""
     metrics = run.metrics()
     shown: list[RenderableType] = score_tables(metrics["scores"], metrics["horizons"])
-    shown.append(verdict(metrics["method"], metrics["scores"]["full"]) if metrics["scores"] else UNJUDGED)
-    shown += [f"Note: {printable(note)}" for note in metrics["notes"]]
+    shown += [] if metrics["scores"] else [UNJUDGED]
+    # A problem that a check found is among the notes too, for programs that read nothing else.
+    checks = metrics.get("checks", [])
+    said = [note for note in metrics["notes"] if not any(note.startswith(f"{one['name']}: ") for one in checks)]
+    shown += [check_table(checks), *(f"Note: {printable(note)}" for note in said)]
     return [*shown, f"\nReport:    {run.folder}/report.html", f"Forecast:  gpssm forecast {run.folder}"]
+
+
+def check_table(checks: Sequence[Mapping[str, str]]) -> Table:
+    """Whether the model was worth it, and the checks that ask for caution or worse, the gravest first."""
+    marks = {"problem": "✕", "caution": "!", "good": "✓", "unknown": "–"}
+    found = Table.grid(padding=(0, 1))
+    shown = [one for one in checks if one["name"] == WORTH]
+    shown += [one for level in ("problem", "caution") for one in checks if one["level"] == level and one not in shown]
+    for one in shown:
+        name = "" if one["name"] == WORTH else f"{one['name']}: "
+        found.add_row(
+            marks[one["level"]], Text(printable(f"{name}{one['figure']}. {one['words']} (On {one['protocol']}.)"))
+        )
+    return found
 
 
 def score_tables(scores: Mapping[str, Any], horizons: Mapping[str, int]) -> list[RenderableType]:
     """A table of scores a horizon."""
     tables = [score_table(WORDS[label].format(steps=horizons[label]), scores[label]) for label in scores]
     return [*tables, LEGEND] if tables else []
-
-
-def verdict(method: str, scores: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Whether the model was worth it, by the score of the whole predictive distribution."""
-    crps = {name: figures["crps"] for name, figures in scores.items() if figures["crps"] is not None}
-    others = {name: value for name, value in crps.items() if name != method}
-    if method not in crps or not others:
-        return "There is nothing to compare."
-    best = min(others, key=lambda name: others[name])
-    gain = 1 - crps[method] / others[best]
-    if gain > ALIKE:
-        return f"{method} forecasts all test rows {gain:.0%} better (CRPS) than the best baseline, {best}."
-    if gain > -ALIKE:
-        return f"The baseline {best} forecasts all test rows as well as {method}: the simpler model may be enough."
-    return f"The baseline {best} forecasts all test rows better than {method}, by {-gain:.0%} (CRPS): prefer it."
 
 
 def score_table(title: str, scores: Mapping[str, Mapping[str, float | None]]) -> Table:

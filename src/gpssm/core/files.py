@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,23 +9,20 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
+from gpssm.core.text import stable_repr
+
 
 def digest(*things: Any) -> str:
     """A hash of pytrees: of their structure, and of every array in them to the last bit."""
     found = hashlib.sha256()
     for thing in things:
         leaves, structure = jax.tree.flatten(thing)
-        found.update(describe(structure).encode())
+        found.update(stable_repr(structure).encode())
         for leaf in leaves:
             array = np.asarray(leaf) if isinstance(leaf, (np.ndarray, jax.Array, float, int)) else None
-            found.update(describe(leaf if array is None else (array.shape, array.dtype)).encode())
+            found.update(stable_repr(leaf if array is None else (array.shape, array.dtype)).encode())
             found.update(b"" if array is None else array.tobytes())
     return found.hexdigest()[:16]
-
-
-def describe(thing: Any) -> str:
-    """Its `repr` without memory addresses, which differ from one run to the next."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
 
 
 def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:

@@ -1,8 +1,8 @@
 """Linear algebra: Cholesky factors with jitter, normal log densities, block-tridiagonal systems.
 
-A chain of n Gaussian states of dimension D has a block-tridiagonal precision Λ. Its Cholesky factor L, with
-Λ = LLᵀ, is block-bidiagonal, so that factoring, solving and the needed blocks of Λ⁻¹ all cost O(n D³).
-Every function is differentiable and works under `jit` and `vmap`.
+A chain of n Gaussian states of dimension D has a block-tridiagonal precision Λ. Its Cholesky factor L, with Λ = LLᵀ, is
+block-bidiagonal, so that factoring, solving and the needed blocks of Λ⁻¹ all cost O(n D³). Every function is
+differentiable and works under `jit` and `vmap`.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,26 @@ from jaxtyping import Array, ArrayLike, Float
 def cholesky(matrix: Float[Array, "*batch n n"], jitter: float = 1e-8) -> Float[Array, "*batch n n"]:
     """Lower Cholesky factor of K + j·mean(diag K)·I, so that `jitter` j is relative to the scale of K."""
     scale = jitter * jnp.trace(matrix, axis1=-2, axis2=-1) / matrix.shape[-1]
-    return _each(jnp.linalg.cholesky, matrix + scale[..., None, None] * _identity_like(matrix))
+    identity = jnp.broadcast_to(jnp.eye(matrix.shape[-1], dtype=matrix.dtype), matrix.shape)
+    return _each(jnp.linalg.cholesky, matrix + scale[..., None, None] * identity)
 
 
 def inverse_lower(factor: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """Inverse L⁻¹ of a lower-triangular matrix L."""
     return _each(lambda one: solve_triangular(one, jnp.eye(one.shape[-1], dtype=one.dtype), lower=True), factor)
+
+
+def _each(function: Callable[[Array], Array], matrices: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+    """A LAPACK call on one matrix after the other.
+
+    JAX spreads a batched call over its CPU threads and waits for them from one of those threads: as many independent
+    batched calls as there are threads wait for each other for ever, which a machine of two cores shows within seconds.
+    One matrix at a time cannot, and is faster for the sizes met here.
+    """
+    if matrices.ndim == 2:
+        return function(matrices)
+    flat = matrices.reshape(-1, *matrices.shape[-2:])
+    return lax.map(function, flat).reshape(matrices.shape)
 
 
 def solve_positive(matrix: Float[Array, "*batch n n"], right: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
@@ -47,19 +61,6 @@ def root_semidefinite(matrix: Float[Array, "*batch n n"]) -> Float[Array, "*batc
         rest = rest - column[..., :, None] * column[..., None, :]
         columns.append(column)
     return jnp.stack(columns, -1)
-
-
-def _each(function: Callable[[Array], Array], matrices: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
-    """A LAPACK call on one matrix after the other.
-
-    JAX spreads a batched call over its CPU threads and waits for them from one of those threads: as many independent
-    batched calls as there are threads wait for each other for ever, which a machine of two cores shows within seconds.
-    One matrix at a time cannot, and is faster for the sizes met here.
-    """
-    if matrices.ndim == 2:
-        return function(matrices)
-    flat = matrices.reshape(-1, *matrices.shape[-2:])
-    return lax.map(function, flat).reshape(matrices.shape)
 
 
 def log_normal(x: Array, mean: ArrayLike, variance: ArrayLike) -> Array:
@@ -107,10 +108,6 @@ def _log_gaussian_integral_jvp(primals: tuple[Array, Array], tangents: tuple[Arr
     return value, jnp.sum(slope * precision_dot, (-2, -1)) + jnp.sum(mean[..., 0] * linear_dot, -1)
 
 
-def _identity_like(matrix: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
-    return jnp.broadcast_to(jnp.eye(matrix.shape[-1], dtype=matrix.dtype), matrix.shape)
-
-
 class BlockTridiagonal(NamedTuple):
     """Symmetric block-tridiagonal matrix Λ, (nD, nD).
 
@@ -150,32 +147,40 @@ def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
     blocks = (matrix.diagonal, jnp.concatenate([no_block, matrix.lower]))
     _, (diagonal, lower, inverse) = lax.scan(factor, no_block[0], blocks)
     lower = lower[1:]
-    return BlockCholesky(diagonal, lower, inverse, -inverse[1:] @ lower, -_transpose(lower @ inverse[:-1]))
+    return BlockCholesky(diagonal, lower, inverse, -inverse[1:] @ lower, -(lower @ inverse[:-1]).mT)
 
 
-def solve_lower(factor: BlockCholesky, vector: Float[Array, "n D"], *, parallel: bool = False) -> Float[Array, "n D"]:
-    """L⁻¹b. `parallel` takes an associative scan (for a GPU) in place of the sequential one."""
-    offsets = _apply(factor.inverse, vector)
-    return _recursion(factor.forward, offsets, reverse=False, parallel=parallel)
+def solve_lower(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
+    """L⁻¹b."""
+    return _recursion(factor.forward, _apply(factor.inverse, vector), reverse=False)
 
 
-def solve_upper(factor: BlockCholesky, vector: Float[Array, "n D"], *, parallel: bool = False) -> Float[Array, "n D"]:
-    """L⁻ᵀb: turns b ~ N(0, I) into a draw from N(0, Λ⁻¹). `parallel` as in `solve_lower`."""
-    offsets = _apply(_transpose(factor.inverse), vector)
-    return _recursion(factor.backward, offsets, reverse=True, parallel=parallel)
+def solve_upper(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
+    """L⁻ᵀb: turns b ~ N(0, I) into a draw from N(0, Λ⁻¹)."""
+    return _recursion(factor.backward, _apply(factor.inverse.mT, vector), reverse=True)
+
+
+def _recursion(
+    matrices: Float[Array, "n-1 D D"], offsets: Float[Array, "n D"], *, reverse: bool
+) -> Float[Array, "n D"]:
+    """x_i = G x_{i−1} + c_i from the first row on or, in reverse, x_i = G x_{i+1} + c_i from the last."""
+    no_block = jnp.zeros_like(offsets, shape=(1, *matrices.shape[1:]))
+    matrices = jnp.concatenate([matrices, no_block] if reverse else [no_block, matrices])
+
+    def step(x: Array, map_: tuple[Array, Array]) -> tuple[Array, Array]:
+        x = map_[0] @ x + map_[1]
+        return x, x
+
+    return lax.scan(step, jnp.zeros_like(offsets[0]), (matrices, offsets), reverse=reverse)[1]
+
+
+def _apply(matrices: Float[Array, "n D D"], vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:
+    return jnp.einsum("nij,nj->ni", matrices, vectors)
 
 
 def log_det(factor: BlockCholesky) -> Float[Array, ""]:
     """log det Λ = 2 Σ log diag L."""
     return 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor.diagonal, axis1=-2, axis2=-1)))
-
-
-def matvec(matrix: BlockTridiagonal, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    """Λx."""
-    edge = jnp.zeros_like(vector[:1])
-    from_left = jnp.concatenate([edge, _apply(matrix.lower, vector[:-1])])
-    from_right = jnp.concatenate([_apply(_transpose(matrix.lower), vector[1:]), edge])
-    return _apply(matrix.diagonal, vector) + from_left + from_right
 
 
 def selected_inverse(factor: BlockCholesky) -> BlockTridiagonal:
@@ -190,36 +195,7 @@ def selected_inverse(factor: BlockCholesky) -> BlockTridiagonal:
         diagonal = conditional + gain @ lower
         return diagonal, (diagonal, lower)
 
-    conditional = _transpose(factor.inverse) @ factor.inverse
+    conditional = factor.inverse.mT @ factor.inverse
     last = conditional[-1]
     _, (diagonal, lower) = lax.scan(step, last, (conditional[:-1], factor.backward), reverse=True)
     return BlockTridiagonal(jnp.concatenate([diagonal, last[None]]), lower)
-
-
-def _recursion(
-    matrices: Float[Array, "n-1 D D"], offsets: Float[Array, "n D"], *, reverse: bool, parallel: bool
-) -> Float[Array, "n D"]:
-    """x_i = G x_{i−1} + c_i from the first row on or, in reverse, x_i = G x_{i+1} + c_i from the last."""
-    no_block = jnp.zeros_like(offsets, shape=(1, *matrices.shape[1:]))
-    matrices = jnp.concatenate([matrices, no_block] if reverse else [no_block, matrices])
-    if parallel:
-        return lax.associative_scan(_compose, (matrices, offsets), reverse=reverse)[1]
-
-    def step(x: Array, map_: tuple[Array, Array]) -> tuple[Array, Array]:
-        x = map_[0] @ x + map_[1]
-        return x, x
-
-    return lax.scan(step, jnp.zeros_like(offsets[0]), (matrices, offsets), reverse=reverse)[1]
-
-
-def _compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The affine map x ↦ G₂(G₁x + c₁) + c₂, as (matrix, offset)."""
-    return second[0] @ first[0], _apply(second[0], first[1]) + second[1]
-
-
-def _apply(matrices: Float[Array, "n D D"], vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    return jnp.einsum("nij,nj->ni", matrices, vectors)
-
-
-def _transpose(matrices: Float[Array, "n D D"]) -> Float[Array, "n D D"]:
-    return jnp.swapaxes(matrices, -2, -1)

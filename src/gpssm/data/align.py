@@ -1,17 +1,16 @@
 """What a user gives as y or u later on, against the columns that the model was fitted to."""
 
+import dataclasses
 import difflib
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.data.series import Series, default_names, place, to_columns
-
-HORIZON = 30
+from gpssm.data.series import Series, default_names, to_columns, where_first
 
 
-def aligned(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarray, "T D"]:
+def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarray, "T D"]:
     """The columns `names` of what a user gave as y or u, in that order.
 
     Columns with names of their own (of a DataFrame or a Series) go by name; those without go by position.
@@ -35,24 +34,38 @@ def aligned(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarra
     return table
 
 
-def future_inputs(u: Any, names: tuple[str, ...], horizon: int | None = None) -> Float[np.ndarray, "H Du"]:
-    """The first `horizon` rows of a user's controls, columns in the order of `names`; all rows without a horizon."""
+def align_series(series: Any, expected: Series) -> Series:
+    """One series of new rows with the columns of the expected one in their order, both in the user's units."""
+    given = Series.of(series)
+    if isinstance(given, list):
+        raise TypeError(f"new data come as one series at a time; got a list of {len(given)}. Call once for each")
+    y, u = align_columns(given, expected.outputs, "y"), align_columns(given, expected.inputs, "u")
+    return dataclasses.replace(given, y=y, u=u, outputs=expected.outputs, inputs=expected.inputs)
+
+
+def future_inputs(u: Any, names: tuple[str, ...], horizon: int | None, default: int) -> Float[np.ndarray, "H Du"]:
+    """The first `horizon` rows of a user's controls, columns in the order of `names`.
+
+    Without a horizon they are all rows, and where there is no u either, `default` of them.
+    """
     if horizon is not None and horizon < 1:
         raise ValueError(f"horizon is a number of steps, 1 or more; got {horizon}")
     if u is None:
-        horizon = horizon or HORIZON
+        horizon = horizon or default
         if names:
             raise ValueError(
                 f"the model has {len(names)} controls ({', '.join(names)}), whose values at all steps ahead must be "
                 f"known: pass u with {horizon} rows and {len(names)} columns"
             )
         return np.zeros((horizon, 0))
-    values = aligned(u, names, "u")
+    values = align_columns(u, names, "u")
     if len(values) < (horizon or 1):
         raise ValueError(f"u must have a row for each of the {horizon or 1} steps ahead; got {len(values)} rows")
     values = values[:horizon]
     if not np.isfinite(values).all():
-        raise ValueError(f"{place(~np.isfinite(values), names)} of u is NaN or infinite: a control is always known")
+        raise ValueError(
+            f"{where_first(~np.isfinite(values), names)} of u is NaN or infinite: a control is always known"
+        )
     return values
 
 

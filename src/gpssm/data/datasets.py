@@ -1,19 +1,9 @@
-"""Simulated series with the truth they come from, and the one loop that makes them.
+"""Benchmark series (`load`) and simulated ones whose truth is known (`simulate`).
 
-The system-identification benchmarks: what they are, where they come from, and their checksums.
-
-No file is packed with the library. They are read from the folder that the environment variable `GPSSM_DATA`
-names, if it is set, and otherwise downloaded once into the user's cache. Either way the SHA-256 must agree.
-
-The kink function: the usual one-dimensional test of GP state-space models.
-
-A transition drawn from a sparse Gaussian process: data that a GP state-space model can fit exactly.
-
-A random stable linear-Gaussian state-space model, for which everything is known in closed form.
-
-A driven, damped Duffing oscillator: a mass on a spring that stiffens, pushed by a multisine.
-
-Benchmark series (`load`) and simulated ones whose truth is known (`simulate`).
+No file of a benchmark is packed with the library. They are read from the folder that the environment variable
+`GPSSM_DATA` names, if it is set, and otherwise downloaded once into the user's cache. Either way the SHA-256 must
+agree. A new benchmark is an entry of `REGISTRY`; a new simulator is a function that ends in `simulate_model`, and a
+line of `SIMULATORS`.
 """
 
 import hashlib
@@ -26,64 +16,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.text import check_installed
 from gpssm.data.readers import read
 from gpssm.data.series import Series
-
-Transition = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True, eq=False)
-class Simulated:
-    """A series and the model that made it.
-
-        x₀ ~ N(0, I)
-        x_{t+1} = f(x_t, u_t) + N(0, diag(process_std²))
-        y_t = C x_{t+1} + d + N(0, diag(noise_std²))
-
-    `states[0]` is x₀; `u[t]` drives `states[t] → states[t+1]`; `states[t+1]` emits `y[t]`. `transition` is f,
-    without noise, for states (..., Dx) and controls (..., Du) of any equal leading axes.
-    """
-
-    series: Series
-    states: Float[np.ndarray, "T+1 Dx"] = field(repr=False)
-    transition: Transition = field(repr=False)
-    process_std: Float[np.ndarray, " Dx"]
-    noise_std: Float[np.ndarray, " Dy"]
-    C: Float[np.ndarray, "Dy Dx"]
-    d: Float[np.ndarray, " Dy"]
-
-
-def simulate_model(
-    rng: np.random.Generator,
-    transition: Transition,
-    u: Float[np.ndarray, "T Du"],
-    *,
-    process_std: Any,
-    noise_std: Any,
-    C: Float[np.ndarray, "Dy Dx"],
-    d: Any = 0.0,
-    **metadata: Any,
-) -> Simulated:
-    """Simulate T steps of the model of `Simulated`, driven by `u`.
-
-    A scalar standard deviation or d stands for every component; `metadata` (name, dt) goes to the Series.
-    """
-    output_dim, state_dim = C.shape
-    process_std = np.full(state_dim, process_std, dtype=float)
-    noise_std, d = (np.full(output_dim, value, dtype=float) for value in (noise_std, d))
-    if min(process_std.min(), noise_std.min()) < 0:
-        raise ValueError(f"standard deviations must not be negative; got {process_std} and {noise_std}")
-    states = rng.normal(size=(len(u) + 1, state_dim))
-    for t, control in enumerate(u):
-        states[t + 1] = transition(states[t], control) + process_std * states[t + 1]
-    y = states[1:] @ C.T + d + noise_std * rng.normal(size=(len(u), output_dim))
-    return Simulated(Series(y, u, **metadata), states, transition, process_std, noise_std, C, d)
-
 
 MIRRORS = (
     "https://raw.githubusercontent.com/zhenwendai/RGP/HEAD/datasets/system_identification/",
     "https://raw.githubusercontent.com/xuhuifan/FFVD/HEAD/data/",
 )
+SIMULATION = "sim:"  # begins the names of simulated series
 
 
 @dataclass(frozen=True)
@@ -117,6 +58,7 @@ _DRIVE = Benchmark(
     sha256="47d0825678d854d8a1bbcfb0ad1188026b853f69beb2067ea00cfd88d13dc4ca",
     description="Coupled electric drives, random binary input; the output is a speed without its sign.",
 )
+
 
 REGISTRY: dict[str, Benchmark] = {
     entry.name: entry
@@ -181,8 +123,11 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> Series:
     """All rows of the benchmark of that name; `series.split(0.5)` gives the usual train and test halves.
 
-    Read from the folder GPSSM_DATA if that is set, otherwise downloaded once; see the head of this file.
+    Read from the folder GPSSM_DATA if that is set, otherwise downloaded once; see the head of this file. A simulated
+    series is named `sim:duffing`, or with options of its simulator `sim:duffing:num_steps=120:noise_std=0.1`.
     """
+    if name.startswith(SIMULATION):
+        return _load_simulation(name)
     if name not in REGISTRY:
         raise ValueError(f"no benchmark is called {name!r}; there are {', '.join(REGISTRY)}")
     entry = REGISTRY[name]
@@ -190,6 +135,18 @@ def load(name: str) -> Series:
     path = _in_folder(entry, Path(folder)) if folder else _download(entry)
     series = read(path, tuple(entry.outputs.values()), tuple(entry.inputs.values()), name=name, dt=entry.dt)
     return replace(series, outputs=tuple(entry.outputs), inputs=tuple(entry.inputs))
+
+
+def _load_simulation(name: str) -> Series:
+    simulator, *options = name.removeprefix(SIMULATION).split(":")
+    pairs = [option.partition("=") for option in options]
+    if not all(value for _, _, value in pairs):
+        raise ValueError(f"a simulation is named sim:NAME or sim:NAME:option=value:...; got {name!r}")
+    try:
+        numbers = {key: int(text) if text.lstrip("-").isdigit() else float(text) for key, _, text in pairs}
+    except ValueError as error:
+        raise ValueError(f"the options of a simulation are numbers; got {name!r} ({error})") from None
+    return simulate(simulator, **numbers).series
 
 
 def _in_folder(entry: Benchmark, folder: Path) -> Path:
@@ -211,6 +168,7 @@ def _in_folder(entry: Benchmark, folder: Path) -> Path:
 
 def _download(entry: Benchmark) -> Path:
     """Path of the file in the user's cache, fetched from the first mirror that has it if need be."""
+    check_installed(f"downloading the benchmark {entry.name!r}", "pooch", "data")
     import platformdirs
     import pooch
 
@@ -227,6 +185,57 @@ def _download(entry: Benchmark) -> Path:
     )
 
 
+Transition = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """A series and the model that made it.
+
+        x₀ ~ N(0, I)
+        x_{t+1} = f(x_t, u_t) + N(0, diag(process_std²))
+        y_t = C x_{t+1} + d + N(0, diag(noise_std²))
+
+    `states[0]` is x₀; `u[t]` drives `states[t] → states[t+1]`; `states[t+1]` emits `y[t]`. `transition` is f,
+    without noise, for states (..., Dx) and controls (..., Du) of any equal leading axes.
+    """
+
+    series: Series
+    states: Float[np.ndarray, "T+1 Dx"] = field(repr=False)
+    transition: Transition = field(repr=False)
+    process_std: Float[np.ndarray, " Dx"]
+    noise_std: Float[np.ndarray, " Dy"]
+    C: Float[np.ndarray, "Dy Dx"]
+    d: Float[np.ndarray, " Dy"]
+
+
+def simulate_model(
+    rng: np.random.Generator,
+    transition: Transition,
+    u: Float[np.ndarray, "T Du"],
+    *,
+    process_std: Any,
+    noise_std: Any,
+    C: Float[np.ndarray, "Dy Dx"],
+    d: Any = 0.0,
+    **metadata: Any,
+) -> Simulated:
+    """Simulate T steps of the model of `Simulated`, driven by `u`.
+
+    A scalar standard deviation or d stands for every component; `metadata` (name, dt) goes to the Series.
+    """
+    output_dim, state_dim = C.shape
+    process_std = np.full(state_dim, process_std, dtype=float)
+    noise_std, d = (np.full(output_dim, value, dtype=float) for value in (noise_std, d))
+    if min(process_std.min(), noise_std.min()) < 0:
+        raise ValueError(f"standard deviations must not be negative; got {process_std} and {noise_std}")
+    states = rng.normal(size=(len(u) + 1, state_dim))
+    for t, control in enumerate(u):
+        states[t + 1] = transition(states[t], control) + process_std * states[t + 1]
+    y = states[1:] @ C.T + d + noise_std * rng.normal(size=(len(u), output_dim))
+    return Simulated(Series(y, u, **metadata), states, transition, process_std, noise_std, C, d)
+
+
 def kink(x: np.ndarray, u: np.ndarray) -> np.ndarray:
     """f(x) = 0.8 + (x + 0.2)(1 − 5 / (1 + exp(−2x))); u is not used.
 
@@ -238,7 +247,10 @@ def kink(x: np.ndarray, u: np.ndarray) -> np.ndarray:
 def simulate_kink(
     num_steps: int = 20, seed: int = 0, *, process_std: float = 0.05, noise_std: float = 0.2
 ) -> Simulated:
-    """T steps of x_{t+1} = kink(x_t) + N(0, process_std²), y_t = x_{t+1} + N(0, noise_std²), x₀ ~ N(0, 1)."""
+    """The kink function: the usual one-dimensional test of GP state-space models.
+
+    T steps of x_{t+1} = kink(x_t) + N(0, process_std²), y_t = x_{t+1} + N(0, noise_std²), x₀ ~ N(0, 1).
+    """
     return simulate_model(
         np.random.default_rng(seed),
         kink,
@@ -261,23 +273,29 @@ def simulate_sparse_gp(
     process_std: float = 0.1,
     noise_std: float = 0.1,
 ) -> Simulated:
-    """T steps of a one-dimensional sparse GP state-space model, y_t = x_{t+1} + N(0, noise_std²).
+    """A transition drawn from a sparse Gaussian process: data that a GP state-space model can fit exactly.
+
+    T steps in one dimension of
 
         f(x) = m(x) + k(x, Z) k(Z, Z)⁻¹ (U − m(Z)),    U ~ N(m(Z), k(Z, Z))
 
-    with k squared-exponential, Z evenly spaced in [−2, 2] and m zero, or the identity. Far from Z the
-    function returns to m, and |f(x) − m(x)| ≤ √variance · |v| with v the whitened U: with mean zero no path
-    can escape, with the identity it can do no worse than a random walk.
+    and y_t = x_{t+1} + N(0, noise_std²), with k squared-exponential, Z evenly spaced in [−2, 2] and m zero, or the
+    identity. Far from Z the function returns to m, and |f(x) − m(x)| ≤ √variance · |v| with v the whitened U: with mean
+    zero no path can escape, with the identity it can do no worse than a random walk.
     """
     rng = np.random.default_rng(seed)
     locations = np.linspace(-2.0, 2.0, num_inducing)
-    covariance = _covariance(locations, locations, variance, lengthscale)
-    factor = np.linalg.cholesky(covariance + 1e-8 * variance * np.eye(num_inducing))
+
+    def covariance(x: np.ndarray) -> np.ndarray:
+        """k(x, Z), with a new last axis for Z."""
+        return variance * np.exp(-0.5 * np.square((x[..., None] - locations) / lengthscale))
+
+    factor = np.linalg.cholesky(covariance(locations) + 1e-8 * variance * np.eye(num_inducing))
     # k(Z,Z)⁻¹(U − m(Z)) = L⁻ᵀ v with v ~ N(0, I)
     coefficients = np.linalg.solve(factor.T, rng.normal(size=num_inducing))
 
     def transition(x: np.ndarray, u: np.ndarray) -> np.ndarray:
-        drawn = _covariance(x, locations, variance, lengthscale) @ coefficients
+        drawn = covariance(x) @ coefficients
         return x + drawn if identity_mean else drawn
 
     return simulate_model(
@@ -291,11 +309,6 @@ def simulate_sparse_gp(
     )
 
 
-def _covariance(x: np.ndarray, z: np.ndarray, variance: float, lengthscale: float) -> np.ndarray:
-    """k(x, z) = variance · exp(−(x − z)² / 2 lengthscale²), with a new last axis for z."""
-    return variance * np.exp(-0.5 * np.square((x[..., None] - z) / lengthscale))
-
-
 def simulate_linear_gaussian(
     num_steps: int = 200,
     seed: int = 0,
@@ -307,8 +320,9 @@ def simulate_linear_gaussian(
     process_std: float = 0.1,
     noise_std: float = 0.1,
 ) -> Simulated:
-    """T steps of x_{t+1} = A x_t + B u_t + N(0, process_std² I), y_t = C x_{t+1} + d + N(0, noise_std² I).
+    """A random stable linear-Gaussian state-space model, for which everything is known in closed form.
 
+    T steps of x_{t+1} = A x_t + B u_t + N(0, process_std² I), y_t = C x_{t+1} + d + N(0, noise_std² I).
     A, B, C, d are drawn standard normal, and A scaled to the spectral radius below 1; u is white noise.
     The transition is linear, so its values at unit vectors are the columns of A and B.
     """
@@ -343,7 +357,9 @@ def simulate_duffing(
     process_std: float = 0.01,
     noise_std: float = 0.05,
 ) -> Simulated:
-    """T steps of an oscillator with states (position p, velocity ṗ) and outputs y_t = p + N(0, noise_std²).
+    """A driven, damped Duffing oscillator: a mass on a spring that stiffens, pushed by a multisine.
+
+    T steps with states (position p, velocity ṗ) and outputs y_t = p + N(0, noise_std²):
 
         p̈ + damping · ṗ + stiffness · p + cubic · p³ = u
 
@@ -376,13 +392,6 @@ def simulate_duffing(
     )
 
 
-def _multisine(rng: np.random.Generator, times: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T 1"]:
-    """Sum of 20 sines with angular frequencies 0.2, 0.4, ..., 4 and random phases, of root mean square 1."""
-    phases = rng.uniform(0.0, 2.0 * np.pi, size=20)
-    waves = np.sin(times[:, None] * np.linspace(0.2, 4.0, 20) + phases)
-    return waves.sum(axis=1, keepdims=True) / np.sqrt(10.0)
-
-
 SIMULATORS: dict[str, Callable[..., Simulated]] = {
     "kink": simulate_kink,
     "sparse_gp": simulate_sparse_gp,
@@ -400,3 +409,10 @@ def simulate(name: str, **options: Any) -> Simulated:
     if name not in SIMULATORS:
         raise ValueError(f"no simulator is called {name!r}; there are {', '.join(SIMULATORS)}")
     return SIMULATORS[name](**options)
+
+
+def _multisine(rng: np.random.Generator, times: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T 1"]:
+    """Sum of 20 sines with angular frequencies 0.2, 0.4, ..., 4 and random phases, of root mean square 1."""
+    phases = rng.uniform(0.0, 2.0 * np.pi, size=20)
+    waves = np.sin(times[:, None] * np.linspace(0.2, 4.0, 20) + phases)
+    return waves.sum(axis=1, keepdims=True) / np.sqrt(10.0)

@@ -1,9 +1,8 @@
-"""From what a user passes as y or u (lists, NumPy, JAX, pandas, xarray) to named float64 columns.
+"""One observed time series: outputs y, controls u, and what the user calls them.
 
-One observed time series: outputs y, controls u, and what the user calls them.
-
-Time: `u[t]` drives `states[t] → states[t+1]` and `states[t+1]` emits `y[t]`, so y and u have T rows each.
-NaN in y means missing, any entry; a control is always known.
+Time: `u[t]` drives `states[t] → states[t+1]` and `states[t+1]` emits `y[t]`, so y and u have T rows each. NaN in y
+means missing, any entry; a control is always known. What a user passes as y or u (lists, NumPy, JAX, pandas, xarray)
+becomes named float64 columns in `to_columns`.
 """
 
 import math
@@ -15,77 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
-
-
-def to_columns(
-    values: Any, names: Sequence[str] | str | None, letter: str
-) -> tuple[Float[np.ndarray, "T D"], tuple[str, ...]]:
-    """A read-only float64 copy (T, D) of `values`, and its columns' names: those given, its own, or defaults.
-
-    A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
-    """
-    table = _table(values, letter)
-    names = (names,) if isinstance(names, str) else names
-    names = tuple(names or _own_names(values) or default_names(letter, table))
-    if len(names) != table.shape[1] or len(set(names)) != len(names):
-        raise ValueError(f"{letter} has {table.shape[1]} columns and needs as many different names; got {names}")
-    numbers = np.array(_numbers(table, names), dtype=np.float64)
-    numbers.flags.writeable = False
-    return numbers, names
-
-
-def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
-    """The values as an array of two dimensions and of whatever type they have."""
-    try:
-        table = np.ma.filled(values.astype(np.float64), np.nan) if np.ma.isMA(values) else np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"the rows of {letter} must all have the same length: {error}") from None
-    table = table[:, None] if table.ndim == 1 else table
-    if table.ndim != 2:
-        raise ValueError(f"{letter} must have shape (T,) or (T, columns), one row a time step; got {table.shape}")
-    return table
-
-
-def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped[np.ndarray, "T D"]:
-    """The table as numbers; whatever is neither a number nor missing is an error."""
-    if table.dtype.kind in "biuf":
-        return table
-    import pandas
-
-    cells = pandas.DataFrame(table, dtype=object)
-    numbers = cells.apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.complex128)
-    wrong = np.isnan(numbers) & ~cells.isna().to_numpy() | (np.imag(numbers) != 0)
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise ValueError(
-            f"{place(wrong, names)} is {str(table[row, column])!r}, which is not a number. "
-            "Correct it, use NaN where an output is missing, or leave the column out"
-        )
-    return np.real(numbers)
-
-
-def place(where: Bool[np.ndarray, "T D"], names: Sequence[str]) -> str:
-    """Column and row of the first entry that is true, for an error message."""
-    row, column = np.argwhere(where)[0]
-    return f"column {names[column]!r}, row {row} (counted from 0),"
-
-
-def _own_names(values: Any) -> tuple[str, ...] | None:
-    """Column names that a pandas or xarray object carries; None when it has none that are text."""
-    if hasattr(values, "columns"):
-        names = values.columns
-    elif hasattr(values, "coords") and values.ndim == 2:
-        names = values.coords[values.dims[1]].values if values.dims[1] in values.coords else [None]
-    else:
-        names = [getattr(values, "name", None)]
-    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else None
-
-
-def default_names(letter: str, values: Any) -> tuple[str, ...]:
-    """Names for the columns of an array: y0, y1, ...; y for a single one; none for what has no shape."""
-    width = (getattr(values, "shape", None) or (0,))[-1]
-    return (letter,) if width == 1 else tuple(f"{letter}{column}" for column in range(width))
-
 
 RELATIVE_SPREAD = 1e-12  # a column that varies by less, relative to its size, only holds rounding errors
 
@@ -177,7 +105,7 @@ class Series:
         Of a data set, `sampling_time` and `state_initialization_window_length` become `dt` and `window`.
         A list or tuple gives a list.
         """
-        return [_one(item) for item in thing] if type(thing) in (list, tuple) else _one(thing)
+        return [_single(item) for item in thing] if type(thing) in (list, tuple) else _single(thing)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Series):
@@ -240,7 +168,77 @@ def varying(rows: Float[np.ndarray, "T D"]) -> Bool[np.ndarray, " D"]:
     return highest - lowest > RELATIVE_SPREAD * np.maximum(np.abs(highest), np.abs(lowest))
 
 
-def _one(thing: Any) -> Series:
+def to_columns(
+    values: Any, names: Sequence[str] | str | None, letter: str
+) -> tuple[Float[np.ndarray, "T D"], tuple[str, ...]]:
+    """A read-only float64 copy (T, D) of `values`, and its columns' names: those given, its own, or defaults.
+
+    A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
+    """
+    table = _table(values, letter)
+    names = (names,) if isinstance(names, str) else names
+    names = tuple(names or _own_names(values) or default_names(letter, table))
+    if len(names) != table.shape[1] or len(set(names)) != len(names):
+        raise ValueError(f"{letter} has {table.shape[1]} columns and needs as many different names; got {names}")
+    numbers = np.array(_numbers(table, names), dtype=np.float64)
+    numbers.flags.writeable = False
+    return numbers, names
+
+
+def default_names(letter: str, values: Any) -> tuple[str, ...]:
+    """Names for the columns of an array: y0, y1, ...; y for a single one; none for what has no shape."""
+    width = (getattr(values, "shape", None) or (0,))[-1]
+    return (letter,) if width == 1 else tuple(f"{letter}{column}" for column in range(width))
+
+
+def where_first(bad: Bool[np.ndarray, "T D"], names: Sequence[str]) -> str:
+    """Column and row of the first entry that is bad, in words that begin an error message."""
+    row, column = np.argwhere(bad)[0]
+    return f"column {names[column]!r}, row {row} (counted from 0),"
+
+
+def _own_names(values: Any) -> tuple[str, ...] | None:
+    """Column names that a pandas or xarray object carries; None when it has none that are text."""
+    if hasattr(values, "columns"):
+        names = values.columns
+    elif hasattr(values, "coords") and values.ndim == 2:
+        names = values.coords[values.dims[1]].values if values.dims[1] in values.coords else [None]
+    else:
+        names = [getattr(values, "name", None)]
+    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else None
+
+
+def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
+    """The values as an array of two dimensions and of whatever type they have."""
+    try:
+        table = np.ma.filled(values.astype(np.float64), np.nan) if np.ma.isMA(values) else np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"the rows of {letter} must all have the same length: {error}") from None
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2:
+        raise ValueError(f"{letter} must have shape (T,) or (T, columns), one row a time step; got {table.shape}")
+    return table
+
+
+def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped[np.ndarray, "T D"]:
+    """The table as numbers; whatever is neither a number nor missing is an error."""
+    if table.dtype.kind in "biuf":
+        return table
+    import pandas
+
+    cells = pandas.DataFrame(table, dtype=object)
+    numbers = cells.apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.complex128)
+    wrong = np.isnan(numbers) & ~cells.isna().to_numpy() | (np.imag(numbers) != 0)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"{where_first(wrong, names)} is {str(table[row, column])!r}, which is not a number. "
+            "Correct it, use NaN where an output is missing, or leave the column out"
+        )
+    return np.real(numbers)
+
+
+def _single(thing: Any) -> Series:
     """Series of a Series, or of an object with the attributes of a `nonlinear_benchmarks` data set."""
     if isinstance(thing, Series):
         return thing
@@ -262,10 +260,10 @@ def _check_values(y: np.ndarray, outputs: tuple[str, ...], u: np.ndarray, inputs
     if len(y) != len(u):
         raise ValueError(f"y and u must have one row a time step each; got {len(y)} rows of y, {len(u)} of u")
     if np.isinf(y).any():
-        raise ValueError(f"{place(np.isinf(y), outputs)} is infinite. Use NaN where an output is missing")
+        raise ValueError(f"{where_first(np.isinf(y), outputs)} is infinite. Use NaN where an output is missing")
     if not np.isfinite(u).all():
         raise ValueError(
-            f"{place(~np.isfinite(u), inputs)} is NaN or infinite, and a control is known at every step. "
+            f"{where_first(~np.isfinite(u), inputs)} is NaN or infinite, and a control is known at every step. "
             "Fill the gap (hold the last value, interpolate), or leave the column out"
         )
 

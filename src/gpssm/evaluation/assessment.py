@@ -13,13 +13,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.data.align import HORIZON
 from gpssm.data.series import Series
-from gpssm.posterior.conditioning import filter_keys, members_of, takes_gaussian
+from gpssm.posterior.conditioning import filter_keys, takes_gaussian
 from gpssm.posterior.draws import merge_chains
-from gpssm.posterior.filtering import FlatState, Members, advance
+from gpssm.posterior.filtering import CurrentStates, advance
+from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
-from gpssm.posterior.rollout import BOUNDS, Box, Ensemble, assemble, training_box
+from gpssm.posterior.rollout import BOUNDS, Box, Ensemble, Members, assemble, members_of, training_box
 
 DRAWS, PARTICLES = 50, 16
 TAIL, LEAD = 40, 10  # rows at the end that are predicted one step ahead, after the lead, in which the filter settles
@@ -107,7 +107,7 @@ def _look(posterior: Posterior, window: Window, seed: int) -> Measured:
     draws, starts = np.arange(len(states)), states[:, runs[0]]
     gaussian = takes_gaussian(posterior, None, new_experiment=True)
     number = 2 * states.shape[2] if gaussian else PARTICLES
-    cloud = FlatState(
+    cloud = CurrentStates(
         jnp.asarray(np.repeat(states[:, before, None], number, axis=1)),
         jnp.full((len(states), number), -np.log(number)),
         jnp.asarray(before),
@@ -166,11 +166,11 @@ def _run(ensemble: Ensemble, start: Float[Array, "S O Dx"], u: Float[Array, "L O
 
 
 def _predict(
-    ensemble: Ensemble, keys: PRNGKeyArray, cloud: FlatState, series: Series, gaussian: bool
+    ensemble: Ensemble, keys: PRNGKeyArray, cloud: CurrentStates, series: Series, gaussian: bool
 ) -> Float[Array, "T Dy"]:
     """E[y_t | y_<t] for each row, averaged over draws: the filter's cloud moved one step and shown."""
 
-    def step(cloud: FlatState, row: tuple[Array, Array]) -> tuple[FlatState, Array]:
+    def step(cloud: CurrentStates, row: tuple[Array, Array]) -> tuple[CurrentStates, Array]:
         u, y = row
         moved = ensemble.moments(cloud.particles, jnp.broadcast_to(u, (*cloud.log_weights.shape, *u.shape))).mean
         shown = jnp.exp(cloud.log_weights)[..., None] * _emit(ensemble, moved)[0]
@@ -185,7 +185,7 @@ def _measure(
     members: Members,
     keys: PRNGKeyArray,
     inputs: tuple[Float[Array, "S N Dx"], Float[Array, "N Du"]],
-    tail: tuple[FlatState, Series],
+    tail: tuple[CurrentStates, Series],
     starts: tuple[Float[Array, "S O Dx"], Float[Array, "L O Du"]],
     noises: Float[Array, "L S O Dx"],
     box: Box,

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
+from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
 from gpssm.evaluation.compare import LEVELS, print_figures
 from gpssm.fitting.fit import fit
 from gpssm.fitting.progress import Mode
-from gpssm.methods import Config
-from gpssm.posterior.conditioning import like_training
+from gpssm.methods import MethodSettings
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 
@@ -112,7 +112,7 @@ class Backtest:
 
 def backtest(
     series: Any,
-    method: str | Config | Posterior = "ffvd",
+    method: str | MethodSettings | Posterior = "ffvd",
     *,
     horizon: int = 30,
     step: int = 10,
@@ -144,7 +144,7 @@ def backtest(
     given = _check(series, refit, horizon=horizon, step=step, max_draws=max_draws)
     if isinstance(method, Posterior):
         _check_ready(refit, fit_arguments)
-        posterior, given, known = method, like_training(method, given), 0
+        posterior, given, known = method, align_series(given, method.raw[0]), 0
         origins = _origins(given, 0 if start is None else start, horizon, step)
     else:
         if new_experiment:

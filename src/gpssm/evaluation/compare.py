@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.data.align import aligned
+from gpssm.core.text import figure, figure_table
+from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.posterior.forecast import Forecast
@@ -88,7 +89,8 @@ def compare(
     horizon = _common_horizon(candidates, rows, horizon)
     forecasts = {name: _forecast(name, one, rows, horizon, num_paths, seed) for name, one in candidates.items()}
     outputs = next(iter(forecasts.values())).outputs
-    actual = Series(aligned(rows, outputs, "y"), rows.u, outputs=outputs, inputs=rows.inputs, dt=rows.dt)[:horizon]
+    y = align_columns(rows, outputs, "y")
+    actual = Series(y, rows.u, outputs=outputs, inputs=rows.inputs, dt=rows.dt)[:horizon]
     scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
     return Comparison(forecasts, actual, tuple(levels), scores)
 
@@ -124,7 +126,7 @@ def _forecast(name: str, candidate: Any, test: Series, horizon: int, num_paths: 
         raise TypeError(f"{name} must be a Posterior or a Forecast; got {type(candidate)}")
     known = candidate.raw[0] if isinstance(candidate, Posterior) else candidate
     try:
-        aligned(test, known.outputs, "y")
+        align_columns(test, known.outputs, "y")
         if isinstance(candidate, Forecast):
             return candidate
         return candidate.forecast(horizon, test if known.inputs else None, num_paths=num_paths, seed=seed)
@@ -154,17 +156,14 @@ def print_figures(
 
     These are the paper's log score, the energy score where it is the CRPS, and the widths but that of the last level.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     same = "energy" in frame and np.allclose(frame["energy"], frame["crps"], equal_nan=True)
     widths = [name for name in frame if str(name).startswith("width")]
     shown = [name for name in frame if name not in {"nmll_paper", *(["energy"] if same else []), *widths[:-1]}]
-    table = Table(first, *(str(name).replace("_", " ") for name in shown), caption=caption)
-    for row, index in enumerate(frame.index):
-        ends = [marks[str(name)][row] if marks else "" for name in shown]
-        table.add_row(str(index), *(f"{frame[name].iloc[row]:.4g}{end}" for name, end in zip(shown, ends, strict=True)))
-    console = Console(width=120, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    rows = [
+        (
+            str(index),
+            *(figure(float(frame[name].iloc[row])) + (marks[str(name)][row] if marks else "") for name in shown),
+        )
+        for row, index in enumerate(frame.index)
+    ]
+    return figure_table([first, *(str(name).replace("_", " ") for name in shown)], rows, caption=caption)

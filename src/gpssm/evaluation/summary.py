@@ -3,8 +3,6 @@
 The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs, which do not depend on
 the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or more, "fair" with R-hat < 1.2 and 20, else
 "poor". A run in which more than 5 % of the moves diverged, or with notes of what went wrong, is "fair" at best.
-
-From a posterior to its summary.
 """
 
 import dataclasses
@@ -13,17 +11,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float
 
-from gpssm.data.align import HORIZON
+from gpssm.core.text import count, jsonable, percent
 from gpssm.evaluation.assessment import Assessment, assess
-from gpssm.evaluation.checks import find_doubts, judge, percent
+from gpssm.evaluation.checks import (
+    Check,
+    check_mixing,
+    check_sampler,
+    check_training,
+    doubts,
+    is_chain,
+    sampling_verdict,
+)
 from gpssm.model.bases import InducingPoints, LinearFeatures, parts_of
 from gpssm.model.kernels import Kernel, Product, Sum
-from gpssm.model.model import GPSSM
-from gpssm.model.types import Draw
-from gpssm.posterior.diagnostics import Row, forecast_mean, row
-from gpssm.posterior.draws import map_draws
+from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 
 
@@ -92,11 +95,17 @@ class Summary:
     covered: float  # share of the training outputs inside the free runs' 90 % intervals
     nonlinear: float  # share of the variance of f along the data that no linear map explains
     nonlinear_change: float  # the same, of f(x, u) − x
-    doubts: tuple[str, ...]
+    checks: tuple[Check, ...]  # of the run, in sample
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What to distrust, as sentences: notes of the run, and the checks that ask for caution or worse."""
+        found = [f"{one.name}: {one.figure}. {one.words}" for one in doubts(self.checks)]
+        return tuple(dict.fromkeys([*self.sampling.notes, *found]))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in dicts, lists, numbers and strings; None for what is not a number."""
-        return _plain(dataclasses.asdict(self))
+        return jsonable(dataclasses.asdict(self) | {"checks": [one._asdict() for one in self.checks]})
 
     def __str__(self) -> str:
         sections = {
@@ -123,9 +132,9 @@ class Summary:
         return [
             f"series   {', '.join(names)}; {missing}",
             f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.inputs) or 'none'}",
-            f"model    {_count(facts.states, 'state')}, mean {facts.mean}, likelihood {facts.likelihood}",
+            f"model    {count(facts.states, 'state')}, mean {facts.mean}, likelihood {facts.likelihood}",
             f"process  {process}",
-            f"method   {facts.method}, {_count(facts.chains, 'chain')} of {_count(facts.draws, 'draw')}, "
+            f"method   {facts.method}, {count(facts.chains, 'chain')} of {count(facts.draws, 'draw')}, "
             f"{facts.seconds:.0f} s",
         ]
 
@@ -160,7 +169,7 @@ class Summary:
 
     def _errors(self, one: OutputSummary) -> tuple[str, ...]:
         errors = [f"{value:.3g} ({percent(value / one.spread)})" for value in (one.one_step_error, one.free_run_error)]
-        steps = [_count(value, "step") if value else f"> {self.longest_run} steps" for value in (one.half, one.most)]
+        steps = [count(value, "step") if value else f"> {self.longest_run} steps" for value in (one.half, one.most)]
         return one.name, *errors, *steps
 
 
@@ -175,35 +184,21 @@ def _columns(rows: list[tuple[str, ...]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _plain(thing: Any) -> Any:
-    if isinstance(thing, dict):
-        return {name: _plain(value) for name, value in thing.items()}
-    if isinstance(thing, list | tuple):
-        return [_plain(value) for value in thing]
-    return None if isinstance(thing, float) and not math.isfinite(thing) else thing
-
-
-ENTRIES = 200  # smoothed outputs at most that are compared between chains
-FEWEST = 4  # draws a chain below which nothing can be said
-
-
-def summarise(posterior: Posterior) -> Summary:
-    """The page of a posterior: see `Posterior.summary`."""
+def summarise(posterior: Posterior, diagnostics: Diagnostics | None = None) -> Summary:
+    """The page of a posterior: see `Posterior.summary`. Diagnostics that were computed already are not again."""
     figures, facts = assess(posterior), _facts(posterior)
-    forecast, outputs = _mixing(posterior)
-    share = float(np.mean(posterior.info.divergent))
+    diagnostics = diagnose(posterior) if diagnostics is None else diagnostics
+    forecast, outputs = diagnostics[f"{HORIZON}-step forecast mean"], diagnostics["smoothed outputs"]
+    sampler = tuple(check_sampler(posterior.info))
+    mixing = tuple(check_mixing(diagnostics.rows)) if is_chain(posterior.info) else ()
     sampling = Sampling(
-        verdict=judge((forecast, outputs), share, bool(posterior.notes)),
+        verdict=sampling_verdict((forecast, outputs), sampler, posterior.notes),
         rhat_forecast=forecast.rhat,
         ess_forecast=forecast.ess_bulk,
         rhat_outputs=outputs.rhat,
         ess_outputs=outputs.ess_bulk,
-        divergences=int(np.sum(posterior.info.divergent)),
-        acceptance=float(np.mean(posterior.info.acceptance)),
+        divergences=diagnostics.divergences,
+        acceptance=float(np.mean(diagnostics.acceptance)),
         notes=posterior.notes,
     )
     rows_a_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
@@ -216,7 +211,7 @@ def summarise(posterior: Posterior) -> Summary:
         covered=figures.covered,
         nonlinear=figures.nonlinear,
         nonlinear_change=figures.nonlinear_change,
-        doubts=tuple(find_doubts((forecast, outputs), figures, facts.outputs, posterior.notes, rows_a_point)),
+        checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
     )
 
 
@@ -250,26 +245,6 @@ def _kernel(kernel: Kernel) -> str:
         sides = (kernel.left, kernel.right)
         return " * ".join(f"({_kernel(side)})" if isinstance(side, Sum) else _kernel(side) for side in sides)
     return type(kernel).__name__
-
-
-def _mixing(posterior: Posterior) -> tuple[Row, Row]:
-    """How well chains agree about the forecast under the last controls, held, and about outputs along the data.
-
-    Of very few draws that cannot be told.
-    """
-
-    if posterior.num_draws < FEWEST:
-        return Row("forecast", 1, math.nan, 0, 0, 0), Row("outputs", 1, math.nan, 0, 0, 0)
-    index = int(np.argmax([len(one) for one in posterior.raw]))
-    chosen = np.unique(np.linspace(1, len(posterior.raw[index]), ENTRIES).astype(int))
-    held = np.repeat(posterior.raw[0].u[-1:], HORIZON, axis=0)
-    draws = posterior.draws._replace(states=(posterior.draws.states[index][:, :, chosen],))
-    outputs = map_draws(_outputs_at, posterior.model, draws, None)
-    return row("forecast", forecast_mean(posterior, held)), row("outputs", outputs)
-
-
-def _outputs_at(model: GPSSM, draw: Draw, _: None) -> Float[Array, "n Dy"]:
-    return model.likelihood.moments(draw.states[0])[0]
 
 
 def _output(name: str, j: int, figures: Assessment) -> OutputSummary:

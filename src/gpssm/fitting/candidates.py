@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
 from gpssm.model.likelihoods import Likelihood, make_likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -124,7 +124,7 @@ class Chain:
     """A short chain of one candidate on one fold, which can go on."""
 
     def __init__(
-        self, config: Config, model: GPSSM, states: Sequence[np.ndarray], scaler: Scaler, fold: Fold, seed: int
+        self, config: MethodSettings, model: GPSSM, states: Sequence[np.ndarray], scaler: Scaler, fold: Fold, seed: int
     ) -> None:
         self.config, self.model, self.scaler, self.fold = config, model, scaler, fold
         self.states = tuple(jnp.asarray(path) for path in states)
@@ -154,21 +154,23 @@ class Chain:
 
 
 @eqx.filter_jit
-def _begin(key: PRNGKeyArray, config: Config, model: GPSSM, states: Any, series: list[Series]) -> Any:
+def _begin(key: PRNGKeyArray, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]) -> Any:
     carry = config.build(model, states).init(key, series)
     # Without JAX's weak types, which would go at the first iteration.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), carry)
 
 
 @eqx.filter_jit
-def _draw_here(key: PRNGKeyArray, carry: Any, config: Config, model: GPSSM, states: Any, series: list[Series]) -> Draw:
+def _draw_here(
+    key: PRNGKeyArray, carry: Any, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]
+) -> Draw:
     method = config.build(model, states)
     return jax.lax.map(lambda one: method.draw(one, carry, series), jax.random.split(key, KEPT))
 
 
 @eqx.filter_jit
 def _advance(
-    key: PRNGKeyArray, carry: Any, skip: Array, config: Config, model: GPSSM, states: Any, series: list[Series]
+    key: PRNGKeyArray, carry: Any, skip: Array, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]
 ) -> tuple[Any, Draw]:
     """`skip` iterations, then THIN for each of KEPT draws. The model is an argument: candidates share the program."""
     method = config.build(model, states)
@@ -209,7 +211,7 @@ def judge(posterior: Posterior, fold: Fold, seed: int) -> Verdict:
                 found = now.forecast(len(rows), u, num_paths=PATHS, seed=seed, index=index)
             errors = _crps(found.paths[:, : len(ahead)] / spread, ahead.y / spread)
             rolling.append(np.nanmean(errors[:horizon]) if np.isfinite(errors[:horizon]).any() else np.nan)
-            left.append(found.diagnostics.left_by_step[len(ahead) - 1])
+            left.append(0.0 if found.diagnostics is None else found.diagnostics.left_by_step[len(ahead) - 1])
             if origin <= (len(rows) + known) // 2:
                 runs.append(np.nanmean(errors) if np.isfinite(errors).any() else np.nan)
     return Verdict(float(np.nanmean(rolling)), float(np.nanmean(runs)), float(np.mean(left)))
@@ -223,7 +225,7 @@ def _crps(paths: Float[np.ndarray, "S H Dy"], actual: Float[np.ndarray, "H Dy"])
     return np.mean(np.abs(paths - actual), axis=0) - spread
 
 
-def trial(likelihood: str | Likelihood, width: int) -> Likelihood:
+def with_any_values(likelihood: str | Likelihood, width: int) -> Likelihood:
     """A likelihood to ask what its class says, for which any values will do."""
     return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width))
 
@@ -243,7 +245,7 @@ class Prepared(NamedTuple):
 class Plan(NamedTuple):
     """What was asked for in the way of a start, as `fit` says."""
 
-    config: Config
+    config: MethodSettings
     raw: Sequence[Series]
     likelihood: str | Likelihood
     start: str | Sequence[Any]
@@ -254,12 +256,12 @@ class Plan(NamedTuple):
 
     def scale(self, likelihood: str | Likelihood) -> tuple[Scaler, list[Series]]:
         """The series as this likelihood may see them."""
-        scaler = Scaler.fit(list(self.raw), outputs=trial(likelihood, self.raw[0].output_dim).scaling)
+        scaler = Scaler.fit(list(self.raw), outputs=with_any_values(likelihood, self.raw[0].output_dim).scaling)
         return scaler, [scaler.scale(one) for one in self.raw]
 
     def prepare(self, parts: Parts, roles: Callable[[GPSSM], GPSSM]) -> Prepared:
         """The start that was asked for, or the best of those to compare."""
-        own = type(self.config).prepare is not Config.prepare
+        own = type(self.config).prepare is not MethodSettings.prepare
         names = self._names(own)
         likelihoods = self._likelihoods(compared=names is not None and len(names) > 1)
         noises = self._noises(compared=names is not None and len(names) > 1)

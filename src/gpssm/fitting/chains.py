@@ -10,6 +10,7 @@ all of them go on from where it ended.
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -26,7 +27,7 @@ from gpssm.core.runtime import num_threads
 from gpssm.data.series import Series
 from gpssm.model.types import Draw, Info, Method
 
-Style = Literal["auto", "map", "vmap", "shard"]
+Batching = Literal["auto", "map", "vmap", "shard"]
 PILOT = 2**32 - 2  # the pilot's name
 BLOCKS = 50  # in a chunk: a bar that moves, a checkpoint that is recent
 DRAW_BYTES = 2**26  # of draws in a chunk, over all chains
@@ -53,22 +54,26 @@ class Chunk(NamedTuple):
 class Chains:
     """The chains of one method, to be started and advanced.
 
-    :param chains: "map" runs them one by one, on as many cores as there are (best on a CPU), "vmap" all at once in one
-        program (best on a GPU), "shard" spreads them over all devices; "auto" takes the best for the devices there are.
+    :param batching: "map" runs them one by one, on as many cores as there are (best on a CPU), "vmap" all at once in
+        one program (best on a GPU), "shard" spreads them over all devices; "auto" takes the best for the devices.
     :param chunk: blocks in a chunk at most; by default what keeps memory small.
     """
 
     def __init__(
-        self, method: Method, series: list[Series], seed: int, num_chains: int, chains: Style, chunk: int | None
+        self, method: Method, series: list[Series], seed: int, num_chains: int, batching: Batching, chunk: int | None
     ) -> None:
         self.method, self.num_chains = method, num_chains
         # As JAX arrays here and now: the threads of `one_by_one` do not inherit the switch to float64.
         self.series = jax.tree.map(jnp.asarray, series)
         self.key = jax.random.key(seed, impl="threefry2x32")
-        self.mesh = _mesh(chains, num_chains)
+        self.mesh = _mesh(batching, num_chains)
         on_cpu = jax.default_backend() == "cpu"
-        self.one_by_one = on_cpu if chains in ("auto", "shard") else chains == "map"
-        self.rows = self._chunk_size() if chunk is None else chunk
+        self.one_by_one = on_cpu if batching in ("auto", "shard") else batching == "map"
+        if chunk is None:
+            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.shapes[1].draws))
+            chunk = max(1, min(BLOCKS, DRAW_BYTES // size))
+        self.rows = chunk
+        self.program: Callable[..., Any] | None = None  # of `advance`, when it has been compiled
         self.compile_seconds = self.run_seconds = 0.0
 
     @cached_property
@@ -90,14 +95,10 @@ class Chains:
     ) -> tuple[Any, Chunk]:
         """Run a chunk from iteration `first` on, by every chain or by the pilot, and bring home what it gave."""
         carry, plan = self._place(carry), self._plan(first, blocks, thin, keep)
-        carry, chunk = self._timed(self._program(carry, plan), carry, plan, pilot)
+        self.program = self.program or self._compile(self._advance, carry, plan)
+        carry, chunk = self._timed(self.program, carry, plan, pilot)
         info, draws = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk)
         return carry, Chunk(info, draws if keep else None)
-
-    def _program(self, carry: Any, plan: Plan) -> Callable[..., Any]:
-        if not hasattr(self, "_compiled"):
-            self._compiled = self._compile(self._advance, carry, plan)
-        return self._compiled
 
     def _start(self, chain: Array, _: None, plan: Plan) -> Any:
         carry = self.method.init(jax.random.fold_in(jax.random.fold_in(plan.key, chain), 0), plan.series)
@@ -114,7 +115,7 @@ class Chains:
             carry, before = state
             key = jax.random.fold_in(jax.random.fold_in(chain_key, iteration), 0)
             carry, info = self.method.step(key, carry, plan.series)
-            return carry, _gather(before, info, plan.thin)
+            return carry, _add_to_block(before, info, plan.thin)
 
         def block(index: Array, state: tuple[Any, Chunk]) -> tuple[Any, Chunk]:
             carry, chunk = state
@@ -191,10 +192,6 @@ class Chains:
         first_, blocks_, thin_ = (jnp.asarray(count, "int32") for count in (first, blocks, thin))
         return Plan(self.key, self.series, first_, blocks_, thin_, jnp.asarray(keep))
 
-    def _chunk_size(self) -> int:
-        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.shapes[1].draws))
-        return max(1, min(BLOCKS, DRAW_BYTES // size))
-
 
 def _pick(tree: Any, chain: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf[chain]), tree)
@@ -204,21 +201,21 @@ def _stack(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def _mesh(chains: Style, num_chains: int) -> Mesh | None:
+def _mesh(batching: Batching, num_chains: int) -> Mesh | None:
     """The devices to spread the chains over, None for one device."""
-    if chains not in get_args(Style):
-        raise ValueError(f"chains must be one of {', '.join(get_args(Style))}, got {chains!r}.")
+    if batching not in get_args(Batching):
+        raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {batching!r}.")
     devices = jax.devices()
-    if chains == "shard" and num_chains % len(devices):
+    if batching == "shard" and num_chains % len(devices):
         raise ValueError(
-            f"chains='shard' gives each of the {len(devices)} devices as many chains: num_chains={num_chains} is no "
-            "multiple. Change num_chains, or take chains='auto'."
+            f"batching='shard' gives each of the {len(devices)} devices as many chains: num_chains={num_chains} is no "
+            "multiple. Change num_chains, or take batching='auto'."
         )
-    spread = chains == "shard" or (chains == "auto" and len(devices) > 1 and num_chains % len(devices) == 0)
+    spread = batching == "shard" or (batching == "auto" and len(devices) > 1 and num_chains % len(devices) == 0)
     return Mesh(np.array(devices), ("chain",)) if spread else None
 
 
-def _gather(before: Info, info: Info, thin: Array) -> Info:
+def _add_to_block(before: Info, info: Info, thin: Array) -> Info:
     """The figures of a block so far: mean acceptance, any divergence, all gradients, and the latest of the others."""
     info = Info(*(jnp.asarray(value, blank.dtype) for value, blank in zip(info, before, strict=True)))
     return info._replace(
@@ -226,3 +223,11 @@ def _gather(before: Info, info: Info, thin: Array) -> Info:
         divergent=before.divergent | info.divergent,
         gradients=before.gradients + info.gradients,
     )
+
+
+def renamed_to_batching(batching: Batching, chains: Batching | None) -> Batching:
+    """The batching, also where it is given by its old name; to be called by functions in double precision."""
+    if chains is None:
+        return batching
+    warnings.warn(f"chains={chains!r} is called batching={chains!r} now", DeprecationWarning, stacklevel=4)
+    return chains

@@ -44,7 +44,17 @@ class Checkpoint:
                 f"{folder} holds the checkpoint of an earlier run. Pass resume=True to continue it, "
                 "or delete the folder or name another to start anew."
             )
-        _check_same(_read_json(path), fingerprint, folder)
+        try:
+            found = dict(json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise _damaged(path, str(error)) from error
+        differ = [name for name in fingerprint if found.get(name) != fingerprint[name]]
+        if differ:
+            pairs = "; ".join(f"{name}: {found.get(name)} there, {fingerprint[name]} here" for name in differ)
+            raise ValueError(
+                f"{folder} holds the checkpoint of another run, with another {', '.join(differ)} ({pairs}). "
+                "Give the arguments of that run to continue it, or name another folder."
+            )
         return checkpoint
 
     def save(self, start: int, done: int, chunk: Any, carry: Any) -> None:
@@ -73,16 +83,6 @@ class Checkpoint:
         return done, chunks, carry
 
 
-def _check_same(found: Mapping[str, str], expected: Mapping[str, str], folder: str | Path) -> None:
-    differ = [name for name in expected if found.get(name) != expected[name]]
-    if differ:
-        pairs = "; ".join(f"{name}: {found.get(name)} there, {expected[name]} here" for name in differ)
-        raise ValueError(
-            f"{folder} holds the checkpoint of another run, with another {', '.join(differ)} ({pairs}). "
-            "Give the arguments of that run to continue it, or name another folder."
-        )
-
-
 def _write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
     arrays: dict[str, Any] = {f"leaf_{index}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, done=np.asarray(done), **arrays))
@@ -93,13 +93,6 @@ def _read_arrays(path: Path) -> tuple[int, list[np.ndarray]]:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             return int(stored["done"]), [stored[f"leaf_{index}"] for index in range(len(stored.files) - 1)]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise _damaged(path, str(error)) from error
-
-
-def _read_json(path: Path) -> dict[str, str]:
-    try:
-        return dict(json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
         raise _damaged(path, str(error)) from error
 
 

@@ -14,19 +14,18 @@ from jaxtyping import Array
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
-from gpssm.fitting.candidates import Plan, trial
-from gpssm.fitting.chains import Style
+from gpssm.fitting.candidates import Plan, with_any_values
+from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode
 from gpssm.methods import METHODS
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
 from gpssm.model.bases import Basis
 from gpssm.model.kernels import Kernel
 from gpssm.model.likelihoods import Gaussian, Likelihood
 from gpssm.model.means import Mean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
-from gpssm.posterior.diagnostics import find_disagreement
 from gpssm.posterior.draws import Seconds, absorb_optimised
 from gpssm.posterior.posterior import Posterior
 from gpssm.start.build import Parts, pseudo_series
@@ -46,7 +45,7 @@ NO_CHAIN = 2**32 - 1  # in place of a chain's number, for the random parts of th
 def fit(
     series: Any,
     *,
-    method: str | Config = "ffvd",
+    method: str | MethodSettings = "ffvd",
     state_dim: int | Auto = 4,
     num_inducing: int | Auto = 50,
     kernel: str | Kernel = "se",
@@ -66,8 +65,9 @@ def fit(
     progress: Mode = True,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    chains: Style = "auto",
+    batching: Batching = "auto",
     chunk: int | None = None,
+    chains: Batching | None = None,
 ) -> Posterior:
     """Draw from the posterior of a Gaussian process state-space model of one series or several.
 
@@ -75,13 +75,12 @@ def fit(
         print(posterior.diagnostics())
 
     The result depends on the data, the settings and the seed alone, bit for bit: not on `progress` or `chunk`, on the
-    chains run beside, or on having been resumed. Only `chains` and the device change the rounding.
+    chains run beside, or on having been resumed. Only `batching` and the device change the rounding.
 
     :param series: a `Series`, anything `Series.of` takes, or a list of those, in the user's units.
     :param method: a name from `gpssm.methods.METHODS`, or a configuration with settings of its own.
     :param state_dim: number of states; "auto" takes the order of the linear model with the least BIC.
-    :param num_inducing: number of inducing points, or functions of another basis; "auto" takes one for five rows, from
-        10 to 50.
+    :param num_inducing: number of inducing points, or functions of another basis; "auto": 10 to 50, one for five rows.
     :param kernel, mean, basis: parts by name or given: see `build_model`.
     :param likelihood: "auto" is "gaussian"; where starts are compared, and outputs touch zero but never go below, the
         absolute value of something that changes sign ("abs") is compared with it.
@@ -97,16 +96,17 @@ def fit(
     :param hyper: "optimise" draws the noises that have an exact conditional and optimises the other parameters during
         warm-up; "sample" draws all of them; "fix" keeps them where the linear fit put them.
     :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
-    :param learn: parameters to learn that are fixed otherwise. The output map (`likelihood.C`, `likelihood.d`) is: the
-        states' coordinates are free, so that it can stay where the linear fit put it.
+    :param learn: parameters to learn that are fixed otherwise, as the output map is (`likelihood.C`, `likelihood.d`):
+        the states' coordinates are free, so that it can stay where the linear fit put it.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
-    :param chains: "map", "vmap" or "shard" (over all devices); "auto" takes the best for the devices there are.
+    :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
+        ("shard"); "auto" takes the best for the devices there are. `chains` is its old name.
     :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
     """
     began = time.perf_counter()
-    raw = tuple(as_list(series))
-    check_trainable(list(raw))
+    raw = as_list(series)
+    check_trainable(raw)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
@@ -130,35 +130,55 @@ def fit(
         progress=progress,
         checkpoint=checkpoint,
         resume=resume,
-        chains=chains,
+        batching=renamed_to_batching(batching, chains),
         chunk=chunk,
     )
-    arguments = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
-    arguments |= {"num_shared": config.num_shared(model), "start": prepared.name, "noise": prepared.noise}
-    arguments["starts"] = prepared.table
-    settings = {"method": _name(config)} | dataclasses.asdict(config) | {"fit": _plain(parts._asdict() | arguments)}
+    asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
+    asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
+    settings = _write_down(config, model, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
-    posterior = _gather(model, found, tuple(scaled), raw, scaler, settings, setup, seed)
-    for note in posterior.notes:
-        warnings.warn(note, stacklevel=3)
-    return posterior
+    return _to_posterior(model, found, scaled, raw, scaler, settings, setup, seed)
 
 
-def _gather(
+def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:
+    """All settings of a fit as plain values: parts that were given as objects by their type's name."""
+    registered = (name for name, known in METHODS.items() if type(known) is type(config))
+    method = {"method": next(registered, type(config).__name__)} | dataclasses.asdict(config)
+    plain = (str, int, float, list, type(None))
+    settings = parts._asdict() | asked | {"num_shared": config.num_shared(model)}
+    return method | {
+        "fit": {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
+    }
+
+
+def _to_posterior(
     model: GPSSM,
     found: Sample,
-    scaled: tuple[Series, ...],
-    raw: tuple[Series, ...],
+    scaled: list[Series],
+    raw: list[Series],
     scaler: Scaler,
     settings: dict[str, Any],
     setup: float,
     seed: int,
 ) -> Posterior:
-    """The posterior of what was drawn, with a note if its chains disagree."""
+    """The posterior of what was drawn, and a warning for each of its notes; one is that its chains disagree."""
     model, draws = absorb_optimised(model, found.draws)
-    seconds = Seconds(setup, found.compile_seconds, found.run_seconds)
-    posterior = Posterior(model, draws, found.info, found.warmup, scaled, raw, scaler, settings, seconds, seed)
-    return dataclasses.replace(posterior, notes=(*found.notes, *find_disagreement(posterior)))
+    posterior = Posterior(
+        model,
+        draws,
+        found.info,
+        found.warmup,
+        tuple(scaled),
+        tuple(raw),
+        scaler,
+        settings,
+        Seconds(setup, found.compile_seconds, found.run_seconds),
+        seed,
+    )
+    posterior = posterior.with_notes(found.notes)
+    for note in posterior.notes:
+        warnings.warn(note, stacklevel=4)
+    return posterior
 
 
 def _choose_sizes(
@@ -166,17 +186,11 @@ def _choose_sizes(
 ) -> tuple[int, int]:
     """The two sizes, with numbers in the place of "auto"."""
     if state_dim == "auto":
-        pseudo = pseudo_series(series, trial(likelihood, series[0].output_dim))
+        pseudo = pseudo_series(series, with_any_values(likelihood, series[0].output_dim))
         state_dim = select_order(pseudo, MAX_ORDER).best
     if num_inducing == "auto":
         num_inducing = int(np.clip(sum(len(one) for one in series) // ROWS_A_POINT, *INDUCING))
     return state_dim, num_inducing
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as they can be written down: parts that were given as objects by their type's name."""
-    plain = (str, int, float, list, type(None))
-    return {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
 
 
 def assign_roles(model: GPSSM, hyper: Hyper, fixed: Sequence[str] = (), learn: Sequence[str] = ()) -> GPSSM:
@@ -199,14 +213,9 @@ def _is_conjugate(model: GPSSM, name: str) -> bool:
     return exact and isinstance(model.priors[name], InverseGamma)
 
 
-def _configure(method: str | Config, **given: int | None) -> Config:
+def _configure(method: str | MethodSettings, **given: int | None) -> MethodSettings:
     if isinstance(method, str):
         if method not in METHODS:
             raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
         return _configure(METHODS[method], **given)
     return dataclasses.replace(method, **{name: value for name, value in given.items() if value is not None})
-
-
-def _name(config: Config) -> str:
-    registered = (name for name, known in METHODS.items() if type(known) is type(config))
-    return next(registered, type(config).__name__)

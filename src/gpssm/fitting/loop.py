@@ -10,16 +10,16 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 import gpssm
-from gpssm.core.files import describe, digest
+from gpssm.core.files import digest
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import stable_repr
 from gpssm.data.series import Series
-from gpssm.fitting.chains import Chains, Chunk, Style
+from gpssm.fitting.chains import Batching, Chains, Chunk, renamed_to_batching
 from gpssm.fitting.checkpoint import Checkpoint
 from gpssm.fitting.progress import Mode, Report, Status, interruption, reporter, running_rhat
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
-from gpssm.posterior.diagnostics import find_trouble
 
 
 class Sample(NamedTuple):
@@ -39,7 +39,7 @@ class Loop:
     The first `shared` of them are done once for all chains, by the pilot.
     """
 
-    def __init__(self, config: Config, chains: Chains, store: Checkpoint | None, shared: int) -> None:
+    def __init__(self, config: MethodSettings, chains: Chains, store: Checkpoint | None, shared: int) -> None:
         self.config, self.chains, self.store, self.shared = config, chains, store, shared
         self.chunks: list[Chunk] = []
         self.done = 0
@@ -65,14 +65,18 @@ class Loop:
         """The number of iterations in so many blocks."""
         return blocks + (self.config.thin - 1) * max(blocks - self.config.num_warmup, 0)
 
+    @property
+    def total(self) -> int:
+        """The number of iterations of the whole run."""
+        return self.iterations(self.config.num_warmup + self.config.num_draws)
+
     def result(self) -> Sample:
         """What has been drawn so far."""
         kept = [chunk for chunk in self.chunks if chunk.draws is not None]
         draws, info = _join([chunk.draws for chunk in kept]), _join([chunk.info for chunk in kept])
         nothing = jax.tree.map(lambda leaf: leaf[:, :0], info)
         warmup = _join([nothing, *(chunk.info for chunk in self.chunks if chunk.draws is None)])
-        notes = (*self.notes, *find_trouble(info))
-        return Sample(draws, info, warmup, self.chains.compile_seconds, self.chains.run_seconds, notes)
+        return Sample(draws, info, warmup, self.chains.compile_seconds, self.chains.run_seconds, tuple(self.notes))
 
     def _begin(self) -> Any:
         """The carry to go on from: that of the checkpoint if there is one, else that of the start."""
@@ -117,11 +121,6 @@ class Loop:
             raise KeyboardInterrupt(f"{at}, in the warm-up: nothing has been drawn yet. {go_on}")
         self.notes.append(f"{at}: {self.done - self.config.num_warmup} draws a chain were kept. {go_on}")
 
-    @property
-    def total(self) -> int:
-        """The number of iterations of the whole run."""
-        return self.iterations(self.config.num_warmup + self.config.num_draws)
-
     def _status(self, info: Info) -> Status:
         kept = [chunk.info.log_target for chunk in self.chunks if chunk.draws is not None]
         return Status(
@@ -141,7 +140,7 @@ def _join(parts: Sequence[Any]) -> Any:
 
 @in_double_precision
 def sample(
-    config: Config,
+    config: MethodSettings,
     model: GPSSM,
     states: Sequence[Float[ArrayLike, "_ Dx"]],
     series: list[Series],
@@ -151,25 +150,27 @@ def sample(
     progress: Mode = False,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    chains: Style = "auto",
+    batching: Batching = "auto",
     chunk: int | None = None,
+    chains: Batching | None = None,
 ) -> Sample:
     """Run a method's chains on a model and scaled series from these states: `fit` without its preparations.
 
     The arguments are those of `fit`.
     """
+    batching = renamed_to_batching(batching, chains)
     for name, value in (("num_chains", num_chains), ("chunk", 1 if chunk is None else chunk)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
     method = config.build(model, tuple(jnp.asarray(path) for path in states))
-    runner = Chains(method, series, seed, num_chains, chains, chunk)
+    runner = Chains(method, series, seed, num_chains, batching, chunk)
     store = None
     if checkpoint is not None:
         fingerprint = {
             "data": digest(series),
-            "method": describe(config),
+            "method": stable_repr(config),
             "model": digest(model),
             "seed": str(seed),
             "chains": str(num_chains),

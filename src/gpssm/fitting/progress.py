@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
 
 import numpy as np
@@ -50,13 +50,8 @@ def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
     if mode not in (True, False, "plain"):
         raise ValueError(f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {mode!r}.")
     if mode is False:
-        return _silent()
+        return nullcontext(lambda status: None)
     return _plain(sys.stderr) if mode == "plain" else _bar(total)
-
-
-@contextmanager
-def _silent() -> Iterator[Report]:
-    yield lambda status: None
 
 
 @contextmanager

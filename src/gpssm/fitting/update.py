@@ -8,12 +8,13 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.runtime import in_double_precision
+from gpssm.data.align import align_series
 from gpssm.data.series import Series, check_trainable
 from gpssm.fitting.loop import sample
 from gpssm.fitting.progress import Mode
 from gpssm.methods import METHODS
-from gpssm.methods.settings import Config
-from gpssm.posterior.conditioning import begin, filter_rows, like_training
+from gpssm.methods.settings import MethodSettings
+from gpssm.posterior.conditioning import begin, filter_rows
 from gpssm.posterior.draws import Seconds, absorb_optimised
 from gpssm.posterior.posterior import Posterior
 
@@ -49,23 +50,22 @@ def update(
             "`condition`, with all rows since its training data"
         )
     seed = posterior.seed + 1 if seed is None else seed
-    config, new = _configure(posterior, num_warmup, num_draws), like_training(posterior, series)
+    config, new = _configure(posterior, num_warmup, num_draws), align_series(series, posterior.raw[0])
     raw = list(posterior.raw)
     if new_experiment:
         raw.append(new)
     else:
-        raw[index] = _join(posterior.training_series(index), new)
+        old = posterior.training_series(index)
+        raw[index] = dataclasses.replace(old, y=np.concatenate([old.y, new.y]), u=np.concatenate([old.u, new.u]))
     check_trainable(raw)
     scaled = [posterior.scaler.scale(one) for one in raw]
     # All chains start from the last draw of the chain that found the likeliest states.
     chain = int(np.argmax(np.mean(posterior.info.log_target, 1)))
     model = posterior.model_at(chain, -1)
-    states = _start(posterior, chain, posterior.scaler.scale(new), new_experiment, seed, index)
+    states = _extend_states(posterior, chain, posterior.scaler.scale(new), new_experiment, seed, index)
     found = sample(config, model, states, scaled, num_chains=posterior.num_chains, seed=seed, progress=progress)
-    for note in found.notes:
-        warnings.warn(note, stacklevel=4)
     model, draws = absorb_optimised(model, found.draws)
-    return dataclasses.replace(
+    updated = dataclasses.replace(
         posterior,
         model=model,
         draws=draws,
@@ -75,12 +75,14 @@ def update(
         raw=tuple(raw),
         seconds=Seconds(0.0, found.compile_seconds, found.run_seconds),
         seed=seed,
-        notes=found.notes,
         current=None,
-    )
+    ).with_notes(found.notes)
+    for note in updated.notes:
+        warnings.warn(note, stacklevel=4)
+    return updated
 
 
-def _configure(posterior: Posterior, num_warmup: int | None, num_draws: int | None) -> Config:
+def _configure(posterior: Posterior, num_warmup: int | None, num_draws: int | None) -> MethodSettings:
     """The settings of the fit with half its warm-up. They stay those of the fit: updates do not halve it over again."""
     settings = dict(posterior.config)
     name = settings.pop("method")
@@ -94,11 +96,7 @@ def _configure(posterior: Posterior, num_warmup: int | None, num_draws: int | No
     return dataclasses.replace(METHODS[name], **settings)
 
 
-def _join(old: Series, new: Series) -> Series:
-    return dataclasses.replace(old, y=np.concatenate([old.y, new.y]), u=np.concatenate([old.u, new.u]))
-
-
-def _start(
+def _extend_states(
     posterior: Posterior, chain: int, new: Series, new_experiment: bool, seed: int, index: int
 ) -> list[Float[np.ndarray, "_ Dx"]]:
     """The states of that chain's last draw, and the filter's means under it for the new rows."""

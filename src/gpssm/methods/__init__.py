@@ -1,4 +1,7 @@
-"""The registry of methods: a name and a configuration with its defaults each."""
+"""The registry of methods: a name, and the settings of the method with their defaults."""
+
+import warnings
+from typing import Any
 
 from gpssm.methods.exact import Exact
 from gpssm.methods.ffvd import FFVD
@@ -11,11 +14,11 @@ from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last
 from gpssm.methods.lstm import LSTMNetwork
 from gpssm.methods.prssm import PRSSM
 from gpssm.methods.rrank import ReducedRank
-from gpssm.methods.settings import Config
+from gpssm.methods.settings import MethodSettings
 from gpssm.methods.vcdt import VCDT, VCDTFactorised
 from gpssm.methods.vgpssm import VGPSSM
 
-METHODS: dict[str, Config] = {
+METHODS: dict[str, MethodSettings] = {
     "ffvd": FFVD(),
     "ffvd-m": FFVDM(),
     "ffvd-c-m": FFVDCM(),
@@ -50,12 +53,20 @@ __all__ = [
     "VGPSSM",
     "Average",
     "Baseline",
-    "Config",
     "Exact",
     "FICParticleGibbs",
     "LSTMNetwork",
     "Last",
+    "MethodSettings",
     "ParticleGibbs",
     "ReducedRank",
     "VCDTFactorised",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Config` is what `MethodSettings` was called up to 0.1."""
+    if name == "Config":
+        warnings.warn("gpssm.methods.Config is now called MethodSettings.", DeprecationWarning, stacklevel=2)
+        return MethodSettings
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,8 +21,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower
 from gpssm.data.series import Series
-from gpssm.methods.ffvd import HMCConfig, build_hmc
-from gpssm.methods.settings import Assumptions, Density, ParameterMoves, Parameters, States
+from gpssm.methods.ffvd import FFVD, build_hmc
+from gpssm.methods.parameters import Density, ParameterMoves, Parameters
+from gpssm.methods.settings import Assumptions, States
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_boundary
@@ -33,7 +34,7 @@ MAX_ROWS = 500  # of all series together: a gradient takes a tenth of a second t
 
 
 @dataclass(frozen=True)
-class Exact(HMCConfig):
+class Exact(FFVD):
     """Settings of `exact`: those of `ffvd`, and fewer draws, for each has as many weights as there are transitions."""
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -157,16 +158,12 @@ def at_own_inputs(model: GPSSM, states: States, series: list[Series]) -> GPSSM:
     return model.with_leaves({_locations_name(model): inputs(states, series)})
 
 
-def _inducing(model: GPSSM) -> InducingPoints:
-    """The part of the basis that has the inducing points."""
+def _locations_name(model: GPSSM) -> str:
+    """The leaf that has the inducing locations."""
     found = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
     if len(found) != 1:
         raise ValueError("`exact` needs a model with inducing points, whose place its inputs take: basis='inducing'.")
-    return found[0]
-
-
-def _locations_name(model: GPSSM) -> str:
-    return next(name for name, leaf in model.leaves().items() if leaf is _inducing(model).locations)
+    return next(name for name, leaf in model.leaves().items() if leaf is found[0].locations)
 
 
 def _check_rows(count: int) -> None:

@@ -1,15 +1,13 @@
-"""HMC on a density of the states alone, in coordinates that make it nearly standard normal.
-
-`whitening.py` has the coordinates, `moves/hmc.py` the move, and the density is that of the method's `ParameterMoves`,
-the weights integrated out. In warm-up the whitening is refreshed a few times at the running mean of the states, since
-both states and parameters settle; the step size adapts in between. Nothing adapts afterwards.
-
-`ffvd`, the default: HMC on the collapsed free-form posterior, in coordinates that make it nearly standard normal.
+"""`ffvd`, the default: HMC on the collapsed free-form posterior, in coordinates that make it nearly standard normal.
 
     log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log ∫ (transitions | v_d) N(v_d; 0, I) dv_d
 
-Weights are integrated out, so only states are moved, and drawn exactly given the states whenever they are needed.
-An iteration is a move of the states (`base_hmc.py`) and then the parameters' moves (`base.py`).
+Weights are integrated out, so only states are moved, and drawn exactly given the states whenever they are needed. An
+iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), and then the parameters'
+moves (`parameters.py`). In warm-up the whitening is refreshed a few times at the running mean of the states, since both
+states and parameters settle; the step size adapts in between. Nothing adapts afterwards.
+
+The sampler takes its density from the moves of the parameters, so that `exact` has it too, with another density.
 """
 
 from collections.abc import Callable
@@ -21,15 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, ParameterMoves, Parameters, States
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.methods.whitening import Whitening, stack, unstack, whiten
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 from gpssm.moves import dual_averaging, hmc
 from gpssm.moves.dual_averaging import StepSize
 
-MEMORY = 4  # paths over which the curvature is averaged
+MEMORY, SPACING = 4, 5  # paths over which the curvature is averaged, and iterations from one of them to the next
 REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
 FIRST_STEP = 0.1
 # The noises go on moving after the warm-up, and with them the stiffest curvature: a share of the moves takes a small
@@ -42,13 +42,15 @@ Metric = Callable[[GPSSM, States, list[Series]], GPSSM]
 
 
 @dataclass(frozen=True)
-class HMCConfig(Config):
-    """Settings of HMC in whitened coordinates.
+class FFVD(MethodSettings):
+    """Settings of `ffvd`.
 
     :param num_leapfrog: steps of one trajectory.
     :param rank: soft directions whose curvature is measured.
     :param target_acceptance: what the step size aims at.
     """
+
+    compares: ClassVar[bool] = True
 
     num_warmup: int = 400
     num_draws: int = 250
@@ -59,10 +61,14 @@ class HMCConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.num_leapfrog, self.rank) < 1:
-            raise ValueError(f"num_leapfrog and rank must be at least 1, got {self.num_leapfrog} and {self.rank}.")
+        check_whole("num_leapfrog", self.num_leapfrog, 1)
+        check_whole("rank", self.rank, 1)
         if not 0 < self.target_acceptance < 1:
             raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}.")
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The method for a model, started at these states."""
+        return build_hmc(self, ParameterMoves(model, self.num_warmup, self.learning_rate), states)
 
 
 class Carry(NamedTuple):
@@ -79,19 +85,19 @@ class Carry(NamedTuple):
 
 
 def build_hmc(
-    config: HMCConfig,
+    settings: FFVD,
     moves: ParameterMoves,
     start: States,
     metric: Metric = lambda model, states, series: model,
 ) -> Method:
     """The three functions of a method that samples `moves.density` over the states, started at these states."""
-    refreshes = jnp.asarray(np.unique([int(share * config.num_warmup) for share in REFRESHES]))
+    refreshes = jnp.asarray(np.unique([int(share * settings.num_warmup) for share in REFRESHES]))
 
     def coordinates(
         key: PRNGKeyArray, parameters: Parameters, centre: Array, samples: Array, series: list[Series]
     ) -> Whitening:
         model = metric(moves.apply(parameters), unstack(centre, series), series)
-        return whiten(key, model, centre, samples, series, config.rank)
+        return whiten(key, model, centre, samples, series, settings.rank)
 
     def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
         states, parameters = stack(tuple(jnp.asarray(path) for path in start)), moves.init()
@@ -109,7 +115,7 @@ def build_hmc(
         whiten_key, size_key, move_key, parameter_key = jax.random.split(key, 4)
         due = jnp.any(carry.iteration == refreshes) & (carry.seen > 0)
         carry = jax.lax.cond(due, lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
-        current, adapting = moves.apply(carry.parameters), carry.iteration < config.num_warmup
+        current, adapting = moves.apply(carry.parameters), carry.iteration < settings.num_warmup
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
             return moves.density(unstack(carry.whitening.to_states(position), series), series)(current)
@@ -118,14 +124,13 @@ def build_hmc(
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
         size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
         point = hmc.evaluate(log_density, carry.whitening.to_position(carry.states))
-        point, outcome = hmc.move(move_key, point, log_density, size, config.num_leapfrog)
+        point, outcome = hmc.move(move_key, point, log_density, size, settings.num_leapfrog)
         states = carry.whitening.to_states(point.position)
         parameters = moves.update(parameter_key, carry.parameters, unstack(states, series), carry.iteration, series)
-        info = Info(
-            point.value, outcome.acceptance, outcome.divergent, outcome.energy, jnp.asarray(config.num_leapfrog + 1.0)
-        )
+        gradients = jnp.asarray(settings.num_leapfrog + 1.0)
+        info = Info(point.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
         carry = carry._replace(states=states, parameters=parameters, iteration=carry.iteration + 1)
-        return jax.lax.cond(adapting, lambda c: _adapt(config, c, outcome.acceptance), lambda c: c, carry), info
+        return jax.lax.cond(adapting, lambda c: _adapt(settings, c, outcome.acceptance), lambda c: c, carry), info
 
     def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
         paths = unstack(carry.states, series)
@@ -134,27 +139,15 @@ def build_hmc(
     return Method(init, step, draw)
 
 
-def _adapt(config: HMCConfig, carry: Carry, acceptance: Float[Array, ""]) -> Carry:
+def _adapt(settings: FFVD, carry: Carry, acceptance: Float[Array, ""]) -> Carry:
     """Step size, running mean, and a memory of paths spread over the time since the last refresh."""
     count = carry.seen + 1
-    slot = jnp.astype(carry.seen, int) % (MEMORY * 5)
-    keep = (slot % 5 == 0)[None, None]
-    place = slot // 5
+    slot = jnp.astype(carry.seen, int) % (MEMORY * SPACING)
+    keep, place = (slot % SPACING == 0)[None, None], slot // SPACING
     memory = carry.memory.at[place].set(jnp.where(keep, carry.states, carry.memory[place]))
     return carry._replace(
-        step=dual_averaging.update(carry.step, acceptance, config.target_acceptance),
+        step=dual_averaging.update(carry.step, acceptance, settings.target_acceptance),
         mean=carry.mean + (carry.states - carry.mean) / count,
         seen=count,
         memory=memory,
     )
-
-
-@dataclass(frozen=True)
-class FFVD(HMCConfig):
-    """Settings of `ffvd`, the log density of whose moves is log q*(x)."""
-
-    compares: ClassVar[bool] = True
-
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The three functions of the method, started at these states."""
-        return build_hmc(self, ParameterMoves(model, self.num_warmup, self.learning_rate), states)

@@ -1,21 +1,20 @@
-"""What the two stochastic-gradient samplers share: settings, carry and one iteration.
+"""The paper's samplers (Fan, Bonilla, O'Kane, Sisson 2023): stochastic-gradient HMC, jointly and collapsed.
 
-Unlike in the other samplers everything moves at once: the latents and the leaves with the role "sample", noises
-included, are one vector under SGHMC. Leaves with the role "optimise" take an Adam step up the same density, in warm-up.
-
-FFVD-M, the paper's sampler: stochastic-gradient HMC jointly on states and whitened weights.
+`ffvd-m` moves states and whitened weights,
 
     log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀)
                  + Σ_t [ log p(y_t | x_{t+1}) + Σ_d { log N(x_{t+1,d}; m_d + A_d·v_d, Q_d) − B_d / 2Q_d } ]
 
-The sum over time may be estimated from a window of it. Noises are leaves like the others, with no exact draws.
-
-FFVD-C-M, the paper's collapsed sampler: stochastic-gradient HMC on the states with the weights integrated out.
+where the sum over time may be estimated from a window of it. `ffvd-c-m` moves the states, the weights integrated out,
 
     log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d
               + ½ b_dᵀ P_d⁻¹ b_d − ½ Σ_t B_d / Q_d },    v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹) drawn exactly.
 
 P_d couples all transitions, so that no window of time gives an unbiased gradient, and none is offered.
+
+Unlike in the other samplers everything moves at once: the latents and the leaves with the role "sample", noises
+included, are one vector under SGHMC (`moves/sghmc.py`). Leaves with the role "optimise" take an Adam step up the same
+density, in warm-up.
 """
 
 from collections.abc import Callable
@@ -28,8 +27,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, ParameterMoves, Parameters, States
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target, pairs
 from gpssm.model.types import Draw, Info, Method
@@ -37,8 +38,8 @@ from gpssm.moves import sghmc
 
 
 @dataclass(frozen=True)
-class SGHMCConfig(Config):
-    """Settings of the stochastic-gradient samplers; `Config` has the others.
+class SGHMCSettings(MethodSettings):
+    """Settings of the stochastic-gradient samplers; `MethodSettings` has the others.
 
     :param step_size: ε, the sampler's learning rate; there is no accept step, and the bias falls with its square.
     :param decay: α, the part of the momentum that is lost in each step.
@@ -56,6 +57,49 @@ class SGHMCConfig(Config):
             raise ValueError(f"step_size must be positive, got {self.step_size!r}.")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, got {self.decay!r}.")
+
+
+@dataclass(frozen=True)
+class FFVDM(SGHMCSettings):
+    """Settings of `ffvd-m`, SGHMC on log q*(v, x).
+
+    :param window: transitions in each gradient, next to each other in time; None takes all of them.
+    """
+
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("window", self.window, 1, none="for all rows")
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The sampler for a model, started at these states and a draw of the weights given them."""
+        rows = sum(len(path) - 1 for path in states)
+        length = rows if self.window is None else self.window
+        if length > rows:
+            raise ValueError(f"window must be at most the {rows} rows of the data, got {length}.")
+
+        def density(key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]) -> Float[Array, ""]:
+            assert latents.weights is not None
+            if length == rows:
+                return log_target(model, latents.states, latents.weights, series)
+            first = jax.random.randint(key, (), 0, rows)
+            return log_target_window(model, latents.states, latents.weights, series, first, length)
+
+        return build_sghmc(self, model, states, density, collapsed=False, cost=length / rows)
+
+
+@dataclass(frozen=True)
+class FFVDCM(SGHMCSettings):
+    """Settings of `ffvd-c-m`, SGHMC on log q*(x)."""
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The sampler for a model, started at these states."""
+
+        def density(key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]) -> Float[Array, ""]:
+            return log_collapsed(model, latents.states, series)
+
+        return build_sghmc(self, model, states, density, collapsed=True, cost=1.0)
 
 
 class Latents(NamedTuple):
@@ -79,13 +123,13 @@ LatentDensity = Callable[[PRNGKeyArray, GPSSM, Latents, list[Series]], Float[Arr
 
 
 def build_sghmc(
-    config: SGHMCConfig, model: GPSSM, states: States, density: LatentDensity, *, collapsed: bool, cost: float
+    settings: SGHMCSettings, model: GPSSM, states: States, density: LatentDensity, *, collapsed: bool, cost: float
 ) -> Method:
     """SGHMC on a density of the states, of the weights unless `collapsed`, and of the sampled leaves.
 
     `cost` is that of one evaluation, in evaluations over all of the data.
     """
-    moves = ParameterMoves(model, config.num_warmup, config.learning_rate)
+    moves = ParameterMoves(model, settings.num_warmup, settings.learning_rate)
     weights = None if collapsed else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
     _, unravel = ravel_pytree(Latents(states, weights, model.leaves("sample")))
 
@@ -104,9 +148,9 @@ def build_sghmc(
             prior = now.log_prior() if latents.leaves else 0.0
             return density(density_key, now, latents, series) + prior
 
-        burn_in = carry.iteration < config.num_warmup
+        burn_in = carry.iteration < settings.num_warmup
         grad_fn = jax.value_and_grad(log_density)
-        sampler = sghmc.step(move_key, carry.sampler, grad_fn, config.step_size, config.decay, burn_in)
+        sampler = sghmc.step(move_key, carry.sampler, grad_fn, settings.step_size, settings.decay, burn_in)
         latents: Latents = unravel(sampler.position)
         parameters = carry.parameters._replace(leaves=carry.parameters.leaves | latents.leaves)
         parameters = moves.optimise(
@@ -115,7 +159,11 @@ def build_sghmc(
             carry.iteration,
             sum(len(one) for one in series),
         )
-        return Carry(sampler, parameters, carry.iteration + 1), _info(sampler, config.step_size, cost)
+        one = jnp.ones_like(sampler.value)
+        lost = ~jnp.isfinite(sampler.value) | ~jnp.all(jnp.isfinite(sampler.position))
+        # Every step is accepted; one that left the numbers is called divergent.
+        info = Info(sampler.value, one, lost, sghmc.energy(sampler, settings.step_size), cost * one)
+        return Carry(sampler, parameters, carry.iteration + 1), info
 
     def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
         latents: Latents = unravel(carry.sampler.position)
@@ -125,44 +173,6 @@ def build_sghmc(
         return Draw(latents.states, weights, carry.parameters.leaves)
 
     return Method(init, step, draw)
-
-
-def _info(sampler: sghmc.State, step_size: float, cost: float) -> Info:
-    """Every step is accepted; one that left the numbers is called divergent."""
-    one = jnp.ones_like(sampler.value)
-    lost = ~jnp.isfinite(sampler.value) | ~jnp.all(jnp.isfinite(sampler.position))
-    return Info(sampler.value, one, lost, sghmc.energy(sampler, step_size), cost * one)
-
-
-@dataclass(frozen=True)
-class FFVDM(SGHMCConfig):
-    """SGHMC on log q*(v, x); Fan, Bonilla, O'Kane, Sisson (2023).
-
-    :param window: transitions in each gradient, next to each other in time; None takes all of them.
-    """
-
-    window: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.window is not None and (not isinstance(self.window, int) or self.window < 1):
-            raise ValueError(f"window must be a whole number of at least 1, or None for all rows; got {self.window!r}.")
-
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The sampler for a model, started at these states and a draw of the weights given them."""
-        rows = sum(len(path) - 1 for path in states)
-        length = rows if self.window is None else self.window
-        if length > rows:
-            raise ValueError(f"window must be at most the {rows} rows of the data, got {length}.")
-
-        def density(key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]) -> Float[Array, ""]:
-            assert latents.weights is not None
-            if length == rows:
-                return log_target(model, latents.states, latents.weights, series)
-            first = jax.random.randint(key, (), 0, rows)
-            return log_target_window(model, latents.states, latents.weights, series, first, length)
-
-        return build_sghmc(self, model, states, density, collapsed=False, cost=length / rows)
 
 
 def log_target_window(
@@ -195,16 +205,3 @@ def log_target_window(
     )
     starts = sum(jnp.sum(log_normal(path[0], 0.0, 1.0)) for path, _ in parts)
     return jnp.sum(log_normal(weights, 0.0, 1.0)) + starts + rows / length * terms
-
-
-@dataclass(frozen=True)
-class FFVDCM(SGHMCConfig):
-    """SGHMC on log q*(x); Fan, Bonilla, O'Kane, Sisson (2023)."""
-
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The sampler for a model, started at these states."""
-
-        def density(key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]) -> Float[Array, ""]:
-            return log_collapsed(model, latents.states, series)
-
-        return build_sghmc(self, model, states, density, collapsed=True, cost=1.0)

@@ -1,4 +1,4 @@
-"""The reference: the no-U-turn sampler in plain coordinates, on log q*(x) or on log q*(v, x).
+"""`ffvd-nuts`, the reference: the no-U-turn sampler in plain coordinates, on log q*(x) or on log q*(v, x).
 
 Hoffman & Gelman (2014), as in blackjax, with a diagonal metric adapted in Stan's schedule: the step size throughout the
 warm-up, the metric over windows that double, both anew after each window. Slow, with an accept step, and free of every
@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core.text import check_installed, check_whole
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, ParameterMoves, Parameters, States
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target
 from gpssm.model.types import Draw, Info, Method
@@ -29,8 +31,8 @@ FIRST_STEP = 0.1
 
 
 @dataclass(frozen=True)
-class FFVDNUTS(Config):
-    """NUTS on the states; `Config` has the other settings.
+class FFVDNUTS(MethodSettings):
+    """Settings of `ffvd-nuts`; `MethodSettings` has the others.
 
     :param target: "collapsed" integrates the weights out, "joint" samples them with the states.
     :param max_tree_depth: a trajectory has at most 2 to this power steps.
@@ -45,14 +47,74 @@ class FFVDNUTS(Config):
         super().__post_init__()
         if self.target not in get_args(Target):
             raise ValueError(f"target is one of {', '.join(get_args(Target))}, got {self.target!r}.")
-        if not isinstance(self.max_tree_depth, int) or self.max_tree_depth < 1:
-            raise ValueError(f"max_tree_depth must be a whole number of at least 1, got {self.max_tree_depth!r}.")
+        check_whole("max_tree_depth", self.max_tree_depth, 1)
         if not 0 < self.target_acceptance < 1:
             raise ValueError(f"target_acceptance must be between 0 and 1, got {self.target_acceptance!r}.")
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The sampler for a model, started at these states and, for the joint target, a draw of the weights."""
-        return _build(self, model, states)
+        # Here and not above: the other methods do without blackjax.
+        check_installed("the method ffvd-nuts", "blackjax", "nuts")
+        from blackjax.mcmc import nuts
+
+        moves = ParameterMoves(model, self.num_warmup, self.learning_rate)
+        free, collapsed = bool(moves.init().leaves), self.target == "collapsed"
+        weights = None if collapsed else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
+        _, unravel = ravel_pytree(Latents(states, weights))
+        start_adaptation, adapt = _window_adaptation(self.num_warmup, self.target_acceptance)
+        sample: Callable[..., tuple[Any, Any]] = nuts.build_kernel()
+
+        def with_weights(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> Array:
+            drawn = None if collapsed else moves.draw_weights(key, parameters, states, series)
+            return ravel_pytree(Latents(states, drawn))[0]
+
+        def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+            parameters = moves.init()
+            position = with_weights(key, parameters, states, series)
+            return Carry(position, start_adaptation(position), parameters, jnp.zeros((), int))
+
+        def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+            move_key, parameter_key, weights_key = jax.random.split(key, 3)
+            now = moves.apply(carry.parameters)
+
+            def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
+                latents: Latents = unravel(position)
+                if latents.weights is None:
+                    return log_collapsed(now, latents.states, series)
+                return log_target(now, latents.states, latents.weights, series)
+
+            point, outcome = sample(
+                move_key,
+                nuts.init(carry.position, log_density),
+                log_density,
+                carry.adaptation.step.size(carry.iteration < self.num_warmup),
+                carry.adaptation.metric.inverse_mass_matrix,
+                self.max_tree_depth,
+            )
+            adaptation = adapt(carry.adaptation, carry.iteration, point.position, outcome.acceptance_rate)
+            position, parameters = point.position, carry.parameters
+            if free:
+                paths = unravel(position).states
+                parameters = moves.update(parameter_key, parameters, paths, carry.iteration, series)
+                position = with_weights(weights_key, parameters, paths, series)
+            info = Info(
+                point.logdensity,
+                outcome.acceptance_rate,
+                outcome.is_divergent,
+                outcome.energy,
+                # One more for the gradient at the start, which the parameters have changed.
+                jnp.asarray(outcome.num_integration_steps + 1, position.dtype),
+            )
+            return Carry(position, adaptation, parameters, carry.iteration + 1), info
+
+        def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+            latents: Latents = unravel(carry.position)
+            weights = latents.weights
+            if weights is None:
+                weights = moves.draw_weights(key, carry.parameters, latents.states, series)
+            return Draw(latents.states, weights, carry.parameters.leaves)
+
+        return Method(init, step, draw)
 
 
 class Latents(NamedTuple):
@@ -78,74 +140,6 @@ class Carry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-def _build(config: FFVDNUTS, model: GPSSM, states: States) -> Method:
-    # Here and not above: the other methods do without blackjax.
-    from blackjax.mcmc import nuts
-
-    moves = ParameterMoves(model, config.num_warmup, config.learning_rate)
-    free, collapsed = bool(moves.init().leaves), config.target == "collapsed"
-    weights = None if collapsed else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
-    _, unravel = ravel_pytree(Latents(states, weights))
-    start_adaptation, adapt = _window_adaptation(config.num_warmup, config.target_acceptance)
-    sample: Callable[..., tuple[Any, Any]] = nuts.build_kernel()
-
-    def density(model: GPSSM, latents: Latents, series: list[Series]) -> Float[Array, ""]:
-        if latents.weights is None:
-            return log_collapsed(model, latents.states, series)
-        return log_target(model, latents.states, latents.weights, series)
-
-    def with_weights(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> Array:
-        drawn = None if collapsed else moves.draw_weights(key, parameters, states, series)
-        return ravel_pytree(Latents(states, drawn))[0]
-
-    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
-        parameters = moves.init()
-        position = with_weights(key, parameters, states, series)
-        return Carry(position, start_adaptation(position), parameters, jnp.zeros((), int))
-
-    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        move_key, parameter_key, weights_key = jax.random.split(key, 3)
-        now = moves.apply(carry.parameters)
-
-        def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return density(now, unravel(position), series)
-
-        warming = carry.iteration < config.num_warmup
-        size = carry.adaptation.step
-        point, outcome = sample(
-            move_key,
-            nuts.init(carry.position, log_density),
-            log_density,
-            jnp.exp(jnp.where(warming, size.log_step, size.log_average)),
-            carry.adaptation.metric.inverse_mass_matrix,
-            config.max_tree_depth,
-        )
-        adaptation = adapt(carry.adaptation, carry.iteration, point.position, outcome.acceptance_rate)
-        position, parameters = point.position, carry.parameters
-        if free:
-            paths = unravel(position).states
-            parameters = moves.update(parameter_key, parameters, paths, carry.iteration, series)
-            position = with_weights(weights_key, parameters, paths, series)
-        info = Info(
-            point.logdensity,
-            outcome.acceptance_rate,
-            outcome.is_divergent,
-            outcome.energy,
-            # One more for the gradient at the start, which the parameters have changed.
-            jnp.asarray(outcome.num_integration_steps + 1, position.dtype),
-        )
-        return Carry(position, adaptation, parameters, carry.iteration + 1), info
-
-    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
-        latents: Latents = unravel(carry.position)
-        weights = latents.weights
-        if weights is None:
-            weights = moves.draw_weights(key, carry.parameters, latents.states, series)
-        return Draw(latents.states, weights, carry.parameters.leaves)
-
-    return Method(init, step, draw)
-
-
 def _window_adaptation(
     num_warmup: int, target: float
 ) -> tuple[Callable[[Array], Adaptation], Callable[..., Adaptation]]:
@@ -164,11 +158,10 @@ def _window_adaptation(
         adaptation: Adaptation, iteration: Int[Array, ""], position: Float[Array, " n"], acceptance: Float[Array, ""]
     ) -> Adaptation:
         learns_metric, ends_window = schedule[jnp.minimum(iteration, num_warmup)]
-        step = dual_averaging.update(adaptation.step, acceptance, target)
+        step = dual_averaging.update(adaptation.step, acceptance, target, iteration < num_warmup)
         metric = _choose(learns_metric, metric_update(adaptation.metric, position), adaptation.metric)
         step = _choose(ends_window, dual_averaging.start(jnp.exp(step.log_average)), step)
-        metric = _choose(ends_window, metric_final(metric), metric)
-        return Adaptation(_choose(iteration < num_warmup, step, adaptation.step), metric)
+        return Adaptation(step, _choose(ends_window, metric_final(metric), metric))
 
     return start, adapt
 

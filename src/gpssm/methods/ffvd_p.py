@@ -1,4 +1,4 @@
-"""FFVD-P: particle Gibbs, weights given states and states given weights in turn.
+"""`ffvd-p`: particle Gibbs, weights given states and states given weights in turn.
 
     v | x      exact
     x | v      conditional sequential Monte Carlo, a whole path at once, for each series
@@ -12,6 +12,7 @@ Two targets go by name, and they are not the same distribution:
   P_d = I + Σ_t A_d(z_t)ᵀA_d(z_t) / (B_d(z_t) + Q_d).
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,17 +21,18 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.data.series import Series
-from gpssm.methods.particle_gibbs import ParticleConfig, PredictiveMoves, build_gibbs, guide
-from gpssm.methods.settings import ParameterMoves, Parameters, States
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.particle_gibbs import ParticleSettings, build_gibbs, sweep_states
+from gpssm.methods.predictive_target import PredictiveMoves
+from gpssm.methods.settings import States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import feynman_kac, feynman_kac_predictive
 from gpssm.model.types import FeynmanKac, Method
-from gpssm.moves import csmc
 
 
 @dataclass(frozen=True)
-class ParticleGibbs(ParticleConfig):
-    """Settings of particle Gibbs.
+class ParticleGibbs(ParticleSettings):
+    """Settings of `ffvd-p`.
 
     :param num_particles: particles in each sweep, the present path among them.
     :param target: "posterior" is q*; "predictive" replaces Q and the penalty exp(−B/2Q) by the variance B + Q, as the
@@ -51,11 +53,14 @@ class ParticleGibbs(ParticleConfig):
         """The method for a model, started at these states."""
         target = TARGETS[self.target]
         moves = target.moves(model, self.num_warmup, self.learning_rate)
+        ancestry = "backward" if self.backward else "trace"
 
         def move_states(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> States:
             weights_key, states_key = jax.random.split(key)
-            weights = moves.draw_weights(weights_key, parameters, states, series)
-            return _move_states(states_key, moves.apply(parameters), states, weights, series, self)
+            weights, now = moves.draw_weights(weights_key, parameters, states, series), moves.apply(parameters)
+            keys = jax.random.split(states_key, len(series))
+            form = functools.partial(target.form, now, weights)
+            return sweep_states(keys, now, states, series, form, self.num_particles, ancestry)[0]
 
         return build_gibbs(moves, states, move_states)
 
@@ -71,20 +76,3 @@ TARGETS = {
     "posterior": Target(ParameterMoves, feynman_kac),
     "predictive": Target(PredictiveMoves, feynman_kac_predictive),
 }
-
-
-def _move_states(
-    key: PRNGKeyArray,
-    model: GPSSM,
-    states: States,
-    weights: Float[Array, "Dx M"],
-    series: list[Series],
-    config: ParticleGibbs,
-) -> States:
-    """x | v, one sweep of particles a series."""
-    ancestry = "backward" if config.backward else "trace"
-    moved = []
-    for one_key, path, one in zip(jax.random.split(key, len(series)), states, series, strict=True):
-        form = TARGETS[config.target].form(model, weights, one)
-        moved.append(csmc.move(one_key, path, form, guide(model, form, one), config.num_particles, ancestry))
-    return tuple(moved)

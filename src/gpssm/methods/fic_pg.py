@@ -1,11 +1,11 @@
-"""FIC-PG (Frigola, Lindsten, Schön & Rasmussen 2013): particle Gibbs with the transition function integrated out.
+"""`fic-pg` (Frigola, Lindsten, Schön & Rasmussen 2013): particle Gibbs with the transition function integrated out.
 
     p(x₀:T, y) = p(x₀) Π_t p(y_t | x_{t+1}) Π_d N(x_{t+1,d}; m_d + A_d μ_{t,d}, A_d Σ_{t,d} A_dᵀ + B_d + Q_d)
 
 where v_d | x₀:t ~ N(μ_{t,d}, Σ_{t,d}): the states have no Markov property any more, and each particle carries what its
 own path says about the weights. Under the fully independent conditional (FIC), f given v is independent from step to
-step, so that this is M weights and not t function values, and changes by rank one: O(N M² T) a sweep (`beliefs.py`).
-The path that is held draws a new ancestor at each time, with the probabilities
+step, so that this is M weights and not t function values, and changes by rank one (`moves/beliefs.py`): O(N M² T) a
+sweep. The path that is held draws a new ancestor at each time, with the probabilities
 
     w_t^i p(x'_{t+1:T} | x₀:t^i),
 
@@ -21,8 +21,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.data.series import Series
-from gpssm.methods.particle_gibbs import ParticleConfig, PredictiveMoves, build_gibbs, guide, scaled_statistics
-from gpssm.methods.settings import Assumptions, Parameters, States
+from gpssm.methods.parameters import Parameters
+from gpssm.methods.particle_gibbs import ParticleSettings, build_gibbs, guide
+from gpssm.methods.predictive_target import PredictiveMoves, scaled_statistics
+from gpssm.methods.settings import Assumptions, States
 from gpssm.model.model import GPSSM, Transition
 from gpssm.model.types import FeynmanKac, Method
 from gpssm.moves import beliefs
@@ -30,7 +32,7 @@ from gpssm.moves.beliefs import Lineage, Look
 
 
 @dataclass(frozen=True)
-class FICParticleGibbs(ParticleConfig):
+class FICParticleGibbs(ParticleSettings):
     """Settings of `fic-pg`. A sweep takes long, so iterations are few, and Adam's steps the larger.
 
     :param num_particles: particles in each sweep, the present path among them.
@@ -48,24 +50,20 @@ class FICParticleGibbs(ParticleConfig):
         moves = PredictiveMoves(model, self.num_warmup, self.learning_rate)
 
         def move_states(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> States:
-            return _move_states(key, moves.apply(parameters), states, series, self.num_particles)
+            # One series after the other: what the paths of the others say of the weights is known from the start.
+            now, moved = moves.apply(parameters), list(states)
+            told = [scaled_statistics(now, (path,), [one]) for path, one in zip(states, series, strict=True)]
+            for place, one in enumerate(series):
+                precision = jnp.zeros_like(told[0].gram) + jnp.eye(now.basis.size, dtype=told[0].gram.dtype)[None]
+                linear = jnp.zeros_like(told[0].cross)
+                for other in told[:place] + told[place + 1 :]:
+                    precision, linear = precision + other.gram, linear + other.cross
+                one_key = jax.random.fold_in(key, place)
+                moved[place] = sweep(one_key, now, moved[place], one, self.num_particles, precision, linear)
+                told[place] = scaled_statistics(now, (moved[place],), [one])
+            return tuple(moved)
 
         return build_gibbs(moves, states, move_states)
-
-
-def _move_states(key: PRNGKeyArray, model: GPSSM, states: States, series: list[Series], count: int) -> States:
-    """x | θ, one series after the other: what the paths of the others say of the weights is known from the start."""
-    moved = list(states)
-    told = [scaled_statistics(model, (path,), [one]) for path, one in zip(states, series, strict=True)]
-    for place, one in enumerate(series):
-        precision = jnp.zeros_like(told[0].gram) + jnp.eye(model.basis.size, dtype=told[0].gram.dtype)[None]
-        linear = jnp.zeros_like(told[0].cross)
-        for other in told[:place] + told[place + 1 :]:
-            precision, linear = precision + other.gram, linear + other.cross
-        one_key = jax.random.fold_in(key, place)
-        moved[place] = sweep(one_key, model, moved[place], one, count, precision, linear)
-        told[place] = scaled_statistics(model, (moved[place],), [one])
-    return tuple(moved)
 
 
 class Generation(NamedTuple):
@@ -122,18 +120,9 @@ def sweep(
         lineage = beliefs.advance(lineage, outlook, parents, following, now.leaving, now.value)
         return (following, law.log_weight(now.time, x[parents], following), lineage), Generation(following, parents)
 
-    inputs = _inputs(inputs_key, path, future, values, count)
-    (_, log_weight, _), generations = jax.lax.scan(step, (start, jnp.zeros_like(start[:, 0]), lineage), inputs)
-    return _trace(jax.random.categorical(end_key, log_weight), start, generations)
-
-
-def _inputs(
-    key: PRNGKeyArray, path: Float[Array, "T+1 Dx"], future: Look, values: Float[Array, "T Dx"], count: int
-) -> Inputs:
-    """The inputs of every step, from the transitions of the held path that leave its future, and what they gave."""
-    noise_key, parent_key = jax.random.split(key)
+    noise_key, parent_key = jax.random.split(inputs_key)
     steps, dim = values.shape
-    return Inputs(
+    inputs = Inputs(
         jnp.arange(steps),
         jax.random.normal(noise_key, (steps, count, dim), path.dtype),
         jax.random.gumbel(parent_key, (steps, count, count), path.dtype),
@@ -141,6 +130,8 @@ def _inputs(
         jax.tree.map(lambda part: part[:, None], future),
         values[:, None],
     )
+    (_, log_weight, _), generations = jax.lax.scan(step, (start, jnp.zeros_like(start[:, 0]), lineage), inputs)
+    return _trace(jax.random.categorical(end_key, log_weight), start, generations)
 
 
 def _trace(index: Int[Array, ""], start: Float[Array, "N Dx"], generations: Generation) -> Float[Array, "T+1 Dx"]:

@@ -1,4 +1,4 @@
-"""IGPSSM (Eleftheriadis et al. 2017): a recurrent net reads the data and gives q(x), a Gauss–Markov chain.
+"""`igpssm` (Eleftheriadis et al. 2017): a recurrent net reads the data and gives q(x), a Gauss–Markov chain.
 
     q(x, v) = q(v) q(x₀) Π_t N(x_{t+1}; F_t x_t + g_t, S_t),   (F_t, g_t, S_t) from the net, F and S diagonal
     ELBO = E Σ_t log p(y_t | x_{t+1}) + E Σ_t { log N(x_{t+1}; m + A·mean, Q) − ½ tr Q⁻¹(B + A L Lᵀ Aᵀ) }
@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods.settings import Assumptions, States
 from gpssm.methods.variational import (
@@ -28,7 +29,7 @@ from gpssm.methods.variational import (
     Family,
     Rolled,
     StartLaw,
-    Variational,
+    VariationalSettings,
     WeightLaw,
     build_variational,
     cut,
@@ -47,8 +48,8 @@ NARROW = 0.2  # the standard deviation of a step then, as a share of the process
 
 
 @dataclass(frozen=True)
-class IGPSSM(Variational):
-    """Settings of IGPSSM.
+class IGPSSM(VariationalSettings):
+    """Settings of `igpssm`.
 
     :param hidden: units of the net in each direction of time.
     """
@@ -62,8 +63,7 @@ class IGPSSM(Variational):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.hidden, int) or self.hidden < 1:
-            raise ValueError(f"hidden must be a whole number of at least 1, got {self.hidden!r}.")
+        check_whole("hidden", self.hidden, 1)
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model; q(x) starts around these states."""

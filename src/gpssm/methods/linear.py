@@ -1,17 +1,14 @@
-"""What the linear baselines share: a linear-Gaussian model fitted by other means, and exact draws of its states.
+"""The linear baselines: linear-Gaussian models fitted by other means, and exact draws of their states.
 
     x_{t+1} = A x_t + B u_t + b + N(0, Q),   y_t = C x_{t+1} + d + N(0, R)
 
 is a GPSSM without a Gaussian process: its transition is the mean function, its weights are zero. So the baselines are
-forecast, conditioned, scored and saved like everything else. Their parameters are point estimates.
+forecast, conditioned, scored and saved like everything else. Their parameters are point estimates:
 
-`arx`: linear regression of the outputs on past outputs and controls, in state-space form.
-
-`lgssm`: a linear-Gaussian state-space model by subspace identification and expectation-maximisation.
-
-`last`: the outputs stay where they are, in steps as large as those seen.
-
-`mean`: independent outputs around their average.
+- `arx`: linear regression of the outputs on past outputs and controls, in state-space form;
+- `lgssm`: a linear-Gaussian state-space model by subspace identification and expectation-maximisation;
+- `last`: the outputs stay where they are, in steps as large as those seen;
+- `mean`: independent outputs around their average.
 """
 
 import abc
@@ -25,8 +22,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import solve_upper
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.settings import Assumptions, Config, States
+from gpssm.methods.settings import Assumptions, MethodSettings, States
 from gpssm.model.bases import LinearFeatures
 from gpssm.model.kernels import make_kernel
 from gpssm.model.likelihoods import Gaussian
@@ -40,10 +38,12 @@ from gpssm.start.linear_ssm import LinearSSM, log_marginal, smooth
 # Standard deviation of noises that the model does not have, in units of the scaled data: small beside any residual, not
 # so small that precisions overflow what float64 can add up.
 NO_NOISE = 1e-4
+RIDGE = 1e-8  # of a regression, relative to each regressor's mean square: controls may be constant or collinear
+ROWS_A_COEFFICIENT = 3  # rows of data that a coefficient needs at least
 
 
 @dataclass(frozen=True)
-class Baseline(Config):
+class Baseline(MethodSettings):
     """A linear-Gaussian model whose parameters are found before sampling begins; its draws are independent."""
 
     learns: ClassVar[bool] = False
@@ -73,23 +73,96 @@ class Baseline(Config):
             return sum((log_marginal(linear, one) for one in series), jnp.zeros(()))
 
         def draw(key: PRNGKeyArray, carry: Any, series: list[Series]) -> Draw:
-            keys = jax.random.split(key, len(series))
-            paths = [_draw_states(one_key, linear, one) for one_key, one in zip(keys, series, strict=True)]
+            paths = []
+            for one_key, one in zip(jax.random.split(key, len(series)), series, strict=True):
+                mean, factor = smooth(linear, one)
+                # μ + L⁻ᵀε ~ N(μ, Λ⁻¹), with Λ = LLᵀ the precision of the smoothing distribution.
+                paths.append(mean + solve_upper(factor, jax.random.normal(one_key, mean.shape)))
             return Draw(tuple(paths), weights, {})
 
         return Method(init, stay, draw)
+
+
+@dataclass(frozen=True)
+class ARX(Baseline):
+    """Settings of `arx`: y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise.
+
+    :param orders: (na, nb); None chooses both by the Bayesian information criterion.
+    :param max_order: the largest that is tried for either.
+    """
+
+    orders: tuple[int, int] | None = None
+    max_order: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("max_order", self.max_order, 1)
+        for order in (1, 1) if self.orders is None else self.orders:
+            check_whole("each of orders", order, 1)
+
+    def linear(self, series: list[Series]) -> LinearSSM:
+        """The regression in state-space form."""
+        na, nb = select_orders(series, self.max_order) if self.orders is None else self.orders
+        return to_state_space(regress(series, na, nb, max(na, nb - 1)))
+
+
+@dataclass(frozen=True)
+class LGSSM(Baseline):
+    """Settings of `lgssm`.
+
+    :param order: number of states; None chooses it by the Bayesian information criterion.
+    :param max_order: the largest that is tried.
+    """
+
+    order: int | None = None
+    max_order: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("order", self.order, 1, none="to choose it")
+        check_whole("max_order", self.max_order, 1)
+
+    def linear(self, series: list[Series]) -> LinearSSM:
+        """The linear fit that the Gaussian process methods start from, at its own order."""
+        order = select_order(series, self.max_order).best if self.order is None else self.order
+        return fit_linear(series, order)
+
+
+@dataclass(frozen=True)
+class Last(Baseline):
+    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step; controls play no part."""
+
+    def linear(self, series: list[Series]) -> LinearSSM:
+        """One state an output."""
+        steps = np.concatenate([np.diff(one.y, axis=0) for one in series])
+        if np.isnan(steps).all(0).any():
+            raise ValueError("`last` needs two outputs in a row somewhere to know the size of a step; there are none.")
+        width, controls = series[0].output_dim, series[0].input_dim
+        variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)
+        none, one = np.zeros(width), np.eye(width)
+        parts = (one, np.zeros((width, controls)), none, one, none, np.diag(variance), np.full(width, NO_NOISE))
+        return LinearSSM(*(jnp.asarray(part) for part in parts))
+
+
+@dataclass(frozen=True)
+class Average(Baseline):
+    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and standard deviation."""
+
+    def linear(self, series: list[Series]) -> LinearSSM:
+        """One state an output."""
+        y = np.concatenate([one.y for one in series])
+        width, controls = series[0].output_dim, series[0].input_dim
+        none = np.zeros(width)
+        spread, noise = np.diag(np.nanstd(y, 0)), np.full(width, NO_NOISE)
+        nothing = np.zeros((width, width))
+        parts = (nothing, np.zeros((width, controls)), none, spread, np.nanmean(y, 0), np.eye(width), noise)
+        return LinearSSM(*(jnp.asarray(part) for part in parts))
 
 
 def stay(key: PRNGKeyArray, carry: Array, series: list[Series]) -> tuple[Array, Info]:
     """The step of a method whose draws are independent; its carry is the log density of the data."""
     nothing = jnp.zeros(())
     return carry, Info(carry, jnp.ones(()), jnp.asarray(False), nothing, nothing)
-
-
-def _draw_states(key: PRNGKeyArray, linear: LinearSSM, series: Series) -> Array:
-    """μ + L⁻ᵀε ~ N(μ, Λ⁻¹), with Λ = LLᵀ the precision of the smoothing distribution."""
-    smoothed = smooth(linear, series)
-    return smoothed.mean + solve_upper(smoothed.factor, jax.random.normal(key, smoothed.mean.shape))
 
 
 def as_model(linear: LinearSSM) -> GPSSM:
@@ -113,10 +186,6 @@ def as_linear(model: GPSSM) -> LinearSSM:
     return LinearSSM(*parts, jnp.diag(model.process_variance), jnp.exp(likelihood.log_std))
 
 
-RIDGE = 1e-8  # relative to each regressor's mean square: controls may be constant or collinear
-ROWS_A_COEFFICIENT = 3  # rows of data that a coefficient needs at least
-
-
 class Regression(NamedTuple):
     """y_t = Σ_i outputs[i−1] y_{t−i} + Σ_j inputs[j] u_{t−j} + offset + N(0, variance)."""
 
@@ -124,23 +193,6 @@ class Regression(NamedTuple):
     inputs: Float[np.ndarray, "nb Dy Du"]
     offset: Float[np.ndarray, " Dy"]
     variance: Float[np.ndarray, " Dy"]
-
-
-@dataclass(frozen=True)
-class ARX(Baseline):
-    """Settings of `arx`: y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise.
-
-    :param orders: (na, nb); None chooses both by the Bayesian information criterion.
-    :param max_order: the largest that is tried for either.
-    """
-
-    orders: tuple[int, int] | None = None
-    max_order: int = 10
-
-    def linear(self, series: list[Series]) -> LinearSSM:
-        """The regression in state-space form."""
-        na, nb = select_orders(series, self.max_order) if self.orders is None else self.orders
-        return to_state_space(regress(series, na, nb, max(na, nb - 1)))
 
 
 def select_orders(series: list[Series], max_order: int) -> tuple[int, int]:
@@ -209,51 +261,3 @@ def to_state_space(found: Regression) -> LinearSSM:
     shown = np.eye(width, size)
     parts = (transition, control, offset, shown, np.zeros(width), np.diag(variance), np.full(width, NO_NOISE))
     return LinearSSM(*(jnp.asarray(part) for part in parts))
-
-
-@dataclass(frozen=True)
-class LGSSM(Baseline):
-    """Settings of `lgssm`.
-
-    :param order: number of states; None chooses it by the Bayesian information criterion.
-    :param max_order: the largest that is tried.
-    """
-
-    order: int | None = None
-    max_order: int = 8
-
-    def linear(self, series: list[Series]) -> LinearSSM:
-        """The linear fit that the Gaussian process methods start from, at its own order."""
-        order = select_order(series, self.max_order).best if self.order is None else self.order
-        return fit_linear(series, order)
-
-
-@dataclass(frozen=True)
-class Last(Baseline):
-    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step; controls play no part."""
-
-    def linear(self, series: list[Series]) -> LinearSSM:
-        """One state an output."""
-        steps = np.concatenate([np.diff(one.y, axis=0) for one in series])
-        if np.isnan(steps).all(0).any():
-            raise ValueError("`last` needs two outputs in a row somewhere to know the size of a step; there are none.")
-        width, controls = series[0].output_dim, series[0].input_dim
-        variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)
-        none, one = np.zeros(width), np.eye(width)
-        parts = (one, np.zeros((width, controls)), none, one, none, np.diag(variance), np.full(width, NO_NOISE))
-        return LinearSSM(*(jnp.asarray(part) for part in parts))
-
-
-@dataclass(frozen=True)
-class Average(Baseline):
-    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and standard deviation."""
-
-    def linear(self, series: list[Series]) -> LinearSSM:
-        """One state an output."""
-        y = np.concatenate([one.y for one in series])
-        width, controls = series[0].output_dim, series[0].input_dim
-        none = np.zeros(width)
-        spread, noise = np.diag(np.nanstd(y, 0)), np.full(width, NO_NOISE)
-        nothing = np.zeros((width, width))
-        parts = (nothing, np.zeros((width, controls)), none, spread, np.nanmean(y, 0), np.eye(width), noise)
-        return LinearSSM(*(jnp.asarray(part) for part in parts))

@@ -22,9 +22,10 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods.linear import NO_NOISE, stay
-from gpssm.methods.settings import Assumptions, Config, States
+from gpssm.methods.settings import Assumptions, MethodSettings, States
 from gpssm.model.bases import RandomFourier
 from gpssm.model.kernels import make_kernel
 from gpssm.model.likelihoods import Gaussian, observed
@@ -38,7 +39,7 @@ LARGEST = 1.0  # norm of a gradient: longer ones are cut
 
 
 @dataclass(frozen=True)
-class LSTMNetwork(Config):
+class LSTMNetwork(MethodSettings):
     """Settings of `lstm`. Draws differ by next to nothing, and filters of so many states are slow: a few are kept.
 
     :param units: H, the width of the layer.
@@ -59,8 +60,7 @@ class LSTMNetwork(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("units", "max_epochs", "patience"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}.")
+            check_whole(name, getattr(self, name), 1)
 
     def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
         """The trained network as a GPSSM, and its states along the series. Of `parts` only Gaussian outputs fit."""

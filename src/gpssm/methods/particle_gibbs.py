@@ -1,14 +1,9 @@
-"""What the methods that move states by particles share: how particles are guided, how a sweep went, and Gibbs.
+"""What the methods that move states by particles share: settings, sweeps through several series, and Gibbs.
 
-x | θ      a sweep of particles, a whole path at once
-θ | x      the parameters' moves, with weights of their own that are thrown away
+    x | θ      a sweep of particles, a whole path at once (`moves/csmc.py`, `moves/beliefs.py`)
+    θ | x      the parameters' moves, with weights of their own that are thrown away
 
-The sparse model's own law as a target, that of its `simulate`, with the weights integrated out:
-
-    x_{t+1,d} | v_d ~ N(m_d + A_d·v_d, B_d + Q_d),   v_d ~ N(0, I)
-
-Noise of variance B is drawn afresh at each step: it is the FIC approximation of the Gaussian process. Where B = 0 it is
-the same as q*; elsewhere it is another distribution.
+Particles are guided by the output ahead of them where it is linear and Gaussian in the state.
 """
 
 from collections.abc import Callable
@@ -19,21 +14,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.linalg import gram, solve_positive
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, Density, ParameterMoves, Parameters, States
-from gpssm.model.conditionals import draw_gaussian
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.likelihoods import Gaussian, observed
-from gpssm.model.model import GPSSM, Step
-from gpssm.model.target import log_boundary, log_evidence, sum_over_time
-from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw, FeynmanKac, Info, Method
 from gpssm.moves import csmc
 
 MoveStates = Callable[[PRNGKeyArray, Parameters, States, list[Series]], States]
 
 
 @dataclass(frozen=True)
-class ParticleConfig(Config):
+class ParticleSettings(MethodSettings):
     """Settings of a method that moves states by particles.
 
     :param num_particles: particles in each sweep, the present path among them.
@@ -43,8 +37,7 @@ class ParticleConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.num_particles, int) or self.num_particles < 2:
-            raise ValueError(f"num_particles must be a whole number of at least 2, got {self.num_particles!r}.")
+        check_whole("num_particles", self.num_particles, 2)
 
 
 class Carry(NamedTuple):
@@ -76,6 +69,25 @@ def build_gibbs(moves: ParameterMoves, start: States, move_states: MoveStates) -
     return Method(init, step, draw)
 
 
+def sweep_states(
+    keys: PRNGKeyArray,
+    model: GPSSM,
+    states: States,
+    series: list[Series],
+    form: Callable[[Series], FeynmanKac],
+    num_particles: int,
+    ancestry: csmc.Ancestry = "backward",
+) -> tuple[States, Float[Array, ""]]:
+    """A sweep of particles for each series, with a key each: new paths, and log Z as the sweeps see it."""
+    moved, total = [], jnp.zeros((), model.log_process_std.dtype)
+    for key, path, one in zip(keys, states, series, strict=True):
+        law = form(one)
+        path, log_constant = csmc.sweep(key, path, law, guide(model, law, one), num_particles, ancestry)
+        moved.append(path)
+        total = total + log_constant
+    return tuple(moved), total
+
+
 def guide(model: GPSSM, form: FeynmanKac, series: Series) -> csmc.Guide:
     """The locally optimal proposal where the emission is linear and Gaussian, the bootstrap elsewhere."""
     likelihood = model.likelihood
@@ -92,52 +104,3 @@ def info(log_target: Float[Array, ""], before: States, after: States) -> Info:
     changed = [jnp.any(new != old, -1) for new, old in zip(after, before, strict=True)]
     share = jnp.mean(jnp.concatenate(changed).astype(log_target.dtype))
     return Info(log_target, share, jnp.zeros((), bool), -log_target, jnp.zeros_like(log_target))
-
-
-class PredictiveMoves(ParameterMoves):
-    """The moves of the parameters when the target is predictive; Q has no exact conditional there and goes by HMC."""
-
-    def density(self, states: States, series: list[Series]) -> Density:
-        """The log density of the states as a function of the model, the weights integrated out."""
-        return lambda model: log_collapsed_predictive(model, states, series)
-
-    def draw_weights(
-        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
-    ) -> Float[Array, "Dx M"]:
-        """v | x, exact."""
-        return draw_gaussian(key, weights_given_states_predictive(self.apply(parameters), states, series))
-
-    def conjugate(self) -> set[str]:
-        """The sampled leaves that have an exact conditional: those of the emission."""
-        return super().conjugate() - {"log_process_std"}
-
-
-def log_collapsed_predictive(model: GPSSM, states: States, series: list[Series]) -> Float[Array, ""]:
-    """log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, A_d A_dᵀ + diag(B_d + Q_d)): v integrated out."""
-    count = sum(len(one) for one in series)
-    statistics = scaled_statistics(model, states, series)
-    return log_boundary(model, states, series) + log_evidence(statistics, jnp.ones_like(statistics.square), count)
-
-
-def weights_given_states_predictive(model: GPSSM, states: States, series: list[Series]) -> GaussianWeights:
-    """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹),  P_d = I + Σ_t AᵀA / (B + Q),  b_d = Σ_t Aᵀr / (B + Q)."""
-    statistics = scaled_statistics(model, states, series)
-    precision = statistics.gram + jnp.eye(model.basis.size, dtype=statistics.gram.dtype)[None]
-    return GaussianWeights(solve_positive(precision, statistics.cross), precision)
-
-
-def scaled_statistics(model: GPSSM, states: States, series: list[Series]) -> Statistics:
-    """The sums over time with A and r divided by √(B + Q), so that their noise has unit variance.
-
-    Σ log(B + Q), which that scaling adds to the log density, stands in the place of ΣB.
-    """
-    variance = model.process_variance
-
-    def terms(step: Step, following: Float[Array, "N Dx"]) -> Statistics:
-        spread = jnp.maximum(step.residual, 0.0) + variance[:, None]
-        gain = step.gain / jnp.sqrt(spread)[:, :, None]
-        error = (following - step.mean).T / jnp.sqrt(spread)
-        cross = jnp.matmul(gain.mT, error[:, :, None])[:, :, 0]
-        return Statistics(gram(gain), cross, jnp.sum(error**2, -1), jnp.sum(jnp.log(spread), -1))
-
-    return sum_over_time(model, states, series, terms)

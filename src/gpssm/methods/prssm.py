@@ -1,4 +1,4 @@
-"""PR-SSM (Doerr et al. 2018): the states follow the prior dynamics, and only x₀ is recognised from the data.
+"""`prssm` (Doerr et al. 2018): the states follow the prior dynamics, and only x₀ is recognised from the data.
 
     q(x, v) = q(v) q(x₀ | y, u) Π_t p(x_{t+1} | x_t),   x_{t+1} ~ N(m + A·mean, B + A L Lᵀ Aᵀ + Q)
     ELBO = Σ_t E log p(y_t | x_{t+1}) − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import solve_positive
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods.settings import Assumptions, States
 from gpssm.methods.variational import (
@@ -28,7 +29,7 @@ from gpssm.methods.variational import (
     Family,
     Moments,
     StartLaw,
-    Variational,
+    VariationalSettings,
     WeightLaw,
     build_variational,
     cut,
@@ -51,8 +52,8 @@ LEAST_STD = 0.01  # of x₀ at the start
 
 
 @dataclass(frozen=True)
-class PRSSM(Variational):
-    """Settings of PR-SSM.
+class PRSSM(VariationalSettings):
+    """Settings of `prssm`.
 
     :param window: rows of a sub-trajectory; None takes whole series.
     :param batch: sub-trajectories for each estimate of the bound.
@@ -67,9 +68,8 @@ class PRSSM(Variational):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value in (("window", 1 if self.window is None else self.window), ("batch", self.batch)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        check_whole("window", self.window, 1, none="for whole series")
+        check_whole("batch", self.batch, 1)
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model; the recognition net starts from a regression on these states."""

@@ -11,8 +11,9 @@ noise are drawn together: matrix normal and inverse Wishart in the paper and, si
 normal–inverse-gamma for each state dimension. With Q fixed, Q = Q°, it is the prior of every other method.
 """
 
+import functools
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +23,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower
 from gpssm.data.series import Series
-from gpssm.methods.particle_gibbs import ParticleConfig, build_gibbs, guide
-from gpssm.methods.settings import Assumptions, Density, ParameterMoves, Parameters, States
+from gpssm.methods.parameters import Density, ParameterMoves, Parameters
+from gpssm.methods.particle_gibbs import ParticleSettings, build_gibbs, sweep_states
+from gpssm.methods.settings import Assumptions, States
 from gpssm.model.bases import Hilbert, LinearFeatures, RandomFourier, parts_of
 from gpssm.model.conditionals import draw_gaussian, draw_noise
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Prior
 from gpssm.model.target import feynman_kac, log_boundary, transition_statistics
 from gpssm.model.types import GaussianWeights, Method, NoiseConditional
-from gpssm.moves import csmc, dual_averaging
+from gpssm.moves import dual_averaging
 from gpssm.start.build import Parts
 
 NOISE = "log_process_std"
@@ -39,7 +41,7 @@ FIRST_STEP, ACCEPTANCE = 0.2, 0.3  # of these: the size in log space at first, a
 
 
 @dataclass(frozen=True)
-class ReducedRank(ParticleConfig):
+class ReducedRank(ParticleSettings):
     """Settings of `rrank`. Nothing is optimised: leaves with that role are sampled.
 
     :param num_particles: particles in each sweep, the present path among them.
@@ -66,16 +68,19 @@ class ReducedRank(ParticleConfig):
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""
-        _check_basis(model)
+        for part in parts_of(model.basis):
+            if not isinstance(part, Hilbert | RandomFourier | LinearFeatures):
+                raise ValueError(
+                    "`rrank` needs a basis without residual, 'hilbert', 'fourier' or 'linear': "
+                    f"got {type(part).__name__}."
+                )
         moves = RankMoves(self.adopt(model), self.num_warmup, self.learning_rate)
 
         def move_states(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> States:
-            weights_key, *keys = jax.random.split(key, 1 + len(series))
-            weights, now = moves.draw_weights(weights_key, parameters, states, series), moves.apply(parameters)
-            forms = [feynman_kac(now, weights, one) for one in series]
-            guides = [guide(now, form, one) for form, one in zip(forms, series, strict=True)]
-            paths = zip(keys, states, forms, guides, strict=True)
-            return tuple(csmc.move(*one, self.num_particles, ancestry="ancestor") for one in paths)
+            keys = jax.random.split(key, 1 + len(series))
+            weights, now = moves.draw_weights(keys[0], parameters, states, series), moves.apply(parameters)
+            form = functools.partial(feynman_kac, now, weights)
+            return sweep_states(keys[1:], now, states, series, form, self.num_particles, ancestry="ancestor")[0]
 
         return build_gibbs(moves, states, move_states)
 
@@ -123,7 +128,8 @@ class RankMoves(ParameterMoves):
         walk_key, noise_key, other_key = jax.random.split(key, 3)
         parameters = self.walk(walk_key, parameters, states, iteration, series)
         parameters = self.draw_process_noise(noise_key, parameters, states, series)
-        return ParameterMoves.update(self._others(), other_key, parameters, states, iteration, series)
+        others = self._replace(model=self.model.with_roles("fix", NOISE, *self.walked()))
+        return ParameterMoves.update(others, other_key, parameters, states, iteration, series)
 
     def density(self, states: States, series: list[Series]) -> Density:
         """The log density of the states as a function of the model; weights, and Q unless fixed, are integrated out."""
@@ -169,7 +175,7 @@ class RankMoves(ParameterMoves):
         if not names:
             return parameters
         adapting = iteration < self.num_warmup
-        size = jnp.exp(jnp.where(adapting, parameters.memory.log_step, parameters.memory.log_average))
+        size = parameters.memory.size(adapting)
 
         def value(leaves: dict[str, Array]) -> Float[Array, " Dx"]:
             rows = self.log_rows(self.model.with_leaves(parameters.leaves | leaves), states, series)
@@ -192,8 +198,7 @@ class RankMoves(ParameterMoves):
 
         start = {name: parameters.leaves[name] for name in names}
         (leaves, _), acceptance = jax.lax.scan(step, (start, value(start)), jax.random.split(key, WALKS))
-        adapted = dual_averaging.update(parameters.memory, jnp.mean(acceptance), ACCEPTANCE)
-        memory = jax.tree.map(lambda new, old: jnp.where(adapting, new, old), adapted, parameters.memory)
+        memory = dual_averaging.update(parameters.memory, jnp.mean(acceptance), ACCEPTANCE, adapting)
         return parameters._replace(leaves=parameters.leaves | leaves, memory=memory)
 
     def walked(self) -> list[str]:
@@ -201,10 +206,6 @@ class RankMoves(ParameterMoves):
         rows = self.model.state_dim
         sampled = self.model.leaves("sample").items()
         return [name for name, leaf in sampled if name.startswith("kernel.") and leaf.shape[:1] == (rows,)]
-
-    def _others(self) -> Self:
-        """The moves of the leaves that are neither Q nor walked."""
-        return self._replace(model=self.model.with_roles("fix", NOISE, *self.walked()))
 
     def _regress(self, model: GPSSM, states: States, series: list[Series]) -> Regression:
         return regress(model, self.model.process_variance, states, series)
@@ -223,14 +224,6 @@ def _log_prior_rows(prior: Prior, leaf: Float[Array, "Dx ..."]) -> Float[Array, 
 
 def _choose(accepted: Array, new: Float[Array, "Dx ..."], old: Float[Array, "Dx ..."]) -> Float[Array, "Dx ..."]:
     return jnp.where(accepted.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-
-def _check_basis(model: GPSSM) -> None:
-    for part in parts_of(model.basis):
-        if not isinstance(part, Hilbert | RandomFourier | LinearFeatures):
-            raise ValueError(
-                f"`rrank` needs a basis without residual, 'hilbert', 'fourier' or 'linear': got {type(part).__name__}."
-            )
 
 
 def _noise_prior(model: GPSSM) -> InverseGamma:

@@ -1,15 +1,12 @@
-"""The rollout that the variational methods share, and its evidence lower bound:
+"""What the variational methods share: a rollout, its evidence lower bound, the optimiser, and draws from q.
 
+    q(v), q(x), θ ← Adam( ELBO + log p(θ) )
     ELBO = Σ { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)] } − KL[q(v) ‖ N(0, I)]
 
 Paths are drawn by reparameterisation, x_{t+1} = mean + variance^½ ε, and the methods differ in two choices only. First,
 the law of f(z_t) in q: given weights that are drawn once a path (`given`), or with the weights integrated out at each
 step (`marginal`). Second, the *conditioner*: what it makes of x_t, f, and anything that is free or comes from a net is
 the law of x_{t+1} and its KL_t. Series, or pieces cut from them, run side by side in one scan, which factors nothing.
-
-What the variational methods share beside their bound: settings, the optimiser, and draws from q.
-
-    q(v), q(x), θ ← Adam( ELBO + log p(θ) )
 
 Everything is learned together in the warm-up, once for all chains; the draws after it are independent. A leaf of the
 model is learned unless its role is "fix": the roles "optimise" and "sample" both give the value at the maximum, as a
@@ -27,12 +24,17 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.settings import Config, States
+from gpssm.methods.parameters import annealed_adam
+from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw, Info, Method
+
+LARGEST_GRADIENT = 10.0  # norm of the gradient for one row of data; a path that ran away gives more
+MOST_FAILURES = 1_000_000  # steps in a row with a gradient that is not finite, each of them left out
 
 
 class Moments(NamedTuple):
@@ -185,13 +187,10 @@ def take(series: list[Series], pieces: Pieces, chosen: Int[Array, " P"] | None =
     rows = first[None] + jnp.arange(pieces.length)[:, None]
     inside = rows < end[None]
     rows = jnp.where(inside, rows, first[None])
-    y, u = (jnp.concatenate([jnp.asarray(part) for part in parts])[rows] for parts in _columns(series))
+    columns = ([one.y for one in series], [one.u for one in series])
+    y, u = (jnp.concatenate([jnp.asarray(part) for part in parts])[rows] for parts in columns)
     weight = len(pieces.first) / (pieces.cover * len(index))
     return Batch(jnp.where(inside[:, :, None], y, jnp.nan), u, inside, weight)
-
-
-def _columns(series: list[Series]) -> tuple[list[Any], list[Any]]:
-    return [one.y for one in series], [one.u for one in series]
 
 
 def join(states: Float[Array, "W+1 K Dx"], pieces: Pieces, lengths: list[int]) -> tuple[Float[Array, "_ Dx"], ...]:
@@ -249,13 +248,9 @@ def path_bound(model: GPSSM, rolled: Rolled, start: StartLaw, batch: Batch) -> F
     return batch.weight * (steps / count - jnp.sum(start.divergence()))
 
 
-LARGEST_GRADIENT = 10.0  # norm of the gradient for one row of data; a path that ran away gives more
-MOST_FAILURES = 1_000_000  # steps in a row with a gradient that is not finite, each of them left out
-
-
 @dataclass(frozen=True)
-class Variational(Config):
-    """Settings of a variational method; `Config` has the others.
+class VariationalSettings(MethodSettings):
+    """Settings of a variational method; `MethodSettings` has the others.
 
     :param num_warmup: steps of the optimiser.
     :param learning_rate: Adam's first step size; it falls to zero along the warm-up, as half a cosine.
@@ -269,8 +264,7 @@ class Variational(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.num_samples, int) or self.num_samples < 1:
-            raise ValueError(f"num_samples must be a whole number of at least 1, got {self.num_samples!r}.")
+        check_whole("num_samples", self.num_samples, 1)
 
     def num_shared(self, model: GPSSM) -> int:
         """All of the warm-up: q is found once."""
@@ -307,12 +301,12 @@ class Family(NamedTuple):
     states: Callable[[PRNGKeyArray, GPSSM, WeightLaw, Float[Array, "Dx M"], Any, list[Series]], States]
 
 
-def build_variational(config: Variational, model: GPSSM, states: States, family: Family) -> Method:
+def build_variational(settings: VariationalSettings, model: GPSSM, states: States, family: Family) -> Method:
     """The three functions of a variational method, started from q(v) = p(v | x) at these states."""
     optimiser = optax.apply_if_finite(
         optax.chain(
             optax.clip_by_global_norm(LARGEST_GRADIENT),
-            optax.adam(optax.cosine_decay_schedule(config.learning_rate, max(config.num_warmup, 1))),
+            annealed_adam(settings.learning_rate, settings.num_warmup),
         ),
         MOST_FAILURES,
     )
@@ -338,7 +332,7 @@ def build_variational(config: Variational, model: GPSSM, states: States, family:
         return carry._replace(guess=guess, adam=adam, bound=jnp.where(jnp.isfinite(bound), bound, carry.bound))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        learning = carry.iteration < config.num_warmup
+        learning = carry.iteration < settings.num_warmup
         carry = jax.lax.cond(learning, lambda now: climb(key, now, series), lambda now: now, carry)
         one, cost = jnp.ones_like(carry.bound), learning.astype(carry.bound.dtype)
         info = Info(carry.bound, one, jnp.zeros((), bool), -carry.bound, cost)

@@ -1,28 +1,24 @@
-"""What VCDT and its factorised start share: a conditioner with free parameters at every step.
+"""`vcdt` (Ialongo et al. 2019) and its factorised start: conditioners of free parameters F, g, S at every step.
 
-    coupled:     v ~ q(v) once a path,  f | v ~ N(m + A v, B),          x_{t+1} | f ~ N(F_t f + g_t, S_t)
-    factorised:  f ~ N(m + A·mean, B + A L Lᵀ Aᵀ) at each step,         the same law of x_{t+1}, but independent of v
-
-with F and S diagonal. Both have the same q(x_{t+1} | x_t) where the weights are certain; their KL_t differs: coupled,
-x_{t+1} is tied to the f it came from; factorised, it is compared with an f that is independent of it.
-
-VCDT (Ialongo et al. 2019): states that depend on the weights, with a conditioner of free parameters at every step.
-
-    q(x, v) = q(v) q(x₀) Π_t q(x_{t+1} | x_t, v),   x_{t+1} ~ N(F_t (m + A v) + g_t, S_t + F_t B F_t)
+    q(x, v) = q(v) q(x₀) Π_t q(x_{t+1} | ·)
     ELBO = Σ_t E log p(y_t | x_{t+1}) − Σ_t KL_t − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
-    KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ] = ½ { (S + ((F − 1) f̄ + g)² + (F − 1)² B) / Q − 1 + log Q/S },  f̄ = m + A v
 
-v is drawn once a path, F and S are diagonal. The first part of the warm-up climbs the bound of the factorised model
-(`vcdt-factorised`), which has the same parameters. What deviates from the paper: everything starts from a linear fit,
-F, g and S from its smoothing distribution in place of F = 1, g = 0, S = Q.
+F and S are diagonal. In `vcdt` states depend on the weights, which are drawn once a path: x_{t+1} is tied to the f it
+came from, f | v ~ N(f̄, B) with f̄ = m + A v,
 
-The factorised start of VCDT (Ialongo et al. 2019): its conditioner with the weights integrated out.
+    x_{t+1} | f ~ N(F_t f + g_t, S_t)
+    KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ] = ½ { (S + ((F − 1) f̄ + g)² + (F − 1)² B) / Q − 1 + log Q/S }.
 
-    q(x, v) = q(v) q(x₀) Π_t q(x_{t+1} | x_t),   x_{t+1} ~ N(F_t f̄ + g_t, V_t)
-    KL_t = E_f KL[ N(F f̄ + g, V) ‖ N(f, Q) ] = ½ { (V + ((F − 1) f̄ + g)² + Var f) / Q − 1 + log Q/V }
+In `vcdt-factorised` the weights are integrated out at each step, f ~ N(f̄, Var f) with f̄ = m + A·mean and
+Var f = B + A L Lᵀ Aᵀ: x_{t+1} has the same law, with V = S + F² Var f, but is compared with an f that is independent of
+it, so that states and weights are independent,
 
-with f̄ = m + A·mean, Var f = B + A L Lᵀ Aᵀ and V = S + F² Var f: states and weights are independent. F, g and S are free
-at every step, diagonal, and start as those of `vcdt` do.
+    x_{t+1} ~ N(F_t f̄ + g_t, V_t)
+    KL_t = E_f KL[ N(F f̄ + g, V) ‖ N(f, Q) ] = ½ { (V + ((F − 1) f̄ + g)² + Var f) / Q − 1 + log Q/V }.
+
+Where the weights are certain q(x_{t+1} | x_t) is the same. `vcdt` climbs the factorised bound, which has the same
+parameters, in the first part of its warm-up. What deviates from the paper: everything starts from a linear fit, F, g
+and S from its smoothing distribution in place of F = 1, g = 0, S = Q.
 """
 
 from dataclasses import dataclass
@@ -36,6 +32,7 @@ from gpssm.core.linalg import BlockTridiagonal, block_cholesky
 from gpssm.data.series import Series
 from gpssm.methods.settings import Assumptions, States
 from gpssm.methods.variational import (
+    Batch,
     Conditional,
     Conditioner,
     Family,
@@ -43,7 +40,7 @@ from gpssm.methods.variational import (
     Moments,
     Rolled,
     StartLaw,
-    Variational,
+    VariationalSettings,
     WeightLaw,
     build_variational,
     cut,
@@ -59,6 +56,79 @@ from gpssm.methods.whitening import linearise, stack, unstack
 from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Method
+
+
+@dataclass(frozen=True)
+class VCDT(VariationalSettings):
+    """Settings of `vcdt`.
+
+    :param factorised: the share of the warm-up that the factorised model has.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)")
+
+    num_warmup: int = 600
+    learning_rate: float = 0.03
+    factorised: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.factorised <= 1:
+            raise ValueError(f"factorised is a share of the warm-up, from 0 to 1; got {self.factorised!r}.")
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The method for a model, its paths around these states at the start."""
+        paths_of = Trajectories(states, self.num_samples)
+
+        def bound(
+            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series], iteration: Array
+        ) -> Float[Array, ""]:
+            early = iteration < self.factorised * self.num_warmup
+            arguments = (key, model, weights, paths, series)
+            return jax.lax.cond(early, paths_of.factorised, paths_of.coupled, *arguments)
+
+        def draw(
+            key: PRNGKeyArray,
+            model: GPSSM,
+            _: WeightLaw,
+            v: Float[Array, "Dx M"],
+            paths: Paths,
+            series: list[Series],
+        ) -> States:
+            return paths_of.draw(key, model, given(v[:, None, :]), paths, series)
+
+        return build_variational(self, model, states, Family(paths_of.start, bound, draw))
+
+
+@dataclass(frozen=True)
+class VCDTFactorised(VariationalSettings):
+    """Settings of `vcdt-factorised`; `VariationalSettings` has them all."""
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)")
+
+    num_warmup: int = 600
+    learning_rate: float = 0.03
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """The method for a model, its paths around these states at the start."""
+        paths_of = Trajectories(states, self.num_samples)
+
+        def bound(
+            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series], _: Array
+        ) -> Float[Array, ""]:
+            return paths_of.factorised(key, model, weights, paths, series)
+
+        def draw(
+            key: PRNGKeyArray,
+            model: GPSSM,
+            weights: WeightLaw,
+            _: Float[Array, "Dx M"],
+            paths: Paths,
+            series: list[Series],
+        ) -> States:
+            return paths_of.draw(key, model, marginal(weights), paths, series)
+
+        return build_variational(self, model, states, Family(paths_of.start, bound, draw))
 
 
 class Free(NamedTuple):
@@ -149,34 +219,22 @@ class Trajectories(NamedTuple):
         """The bound with weights drawn once a path; the series of one sample share them."""
         weights_key, path_key = jax.random.split(key)
         v = jnp.tile(weights.draw(weights_key, self.num_samples), (1, len(series), 1))
-        return self._bound(path_key, model, given(v), tied, paths, series) - weights.divergence()
+        rolled = self.roll(path_key, model, given(v), tied, paths, series, self.num_samples)
+        return path_bound(model, rolled, paths.start, self.batch(series)) - weights.divergence()
 
     def factorised(
         self, key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series]
     ) -> Float[Array, ""]:
         """The bound with the weights integrated out at each step, states and weights independent."""
-        return self._bound(key, model, marginal(weights), apart, paths, series) - weights.divergence()
+        rolled = self.roll(key, model, marginal(weights), apart, paths, series, self.num_samples)
+        return path_bound(model, rolled, paths.start, self.batch(series)) - weights.divergence()
 
-    def draw(
-        self, key: PRNGKeyArray, model: GPSSM, function: Function, paths: Paths, series: list[Series]
-    ) -> tuple[Float[Array, "_ Dx"], ...]:
+    def draw(self, key: PRNGKeyArray, model: GPSSM, function: Function, paths: Paths, series: list[Series]) -> States:
         """One path for each series."""
-        rolled = self._roll(key, model, function, tied, paths, series, 1)
+        rolled = self.roll(key, model, function, tied, paths, series, 1)
         return join(rolled.states, cut(self.lengths, None), self.lengths)
 
-    def _bound(
-        self,
-        key: PRNGKeyArray,
-        model: GPSSM,
-        function: Function,
-        conditioner: Conditioner,
-        paths: Paths,
-        series: list[Series],
-    ) -> Float[Array, ""]:
-        rolled = self._roll(key, model, function, conditioner, paths, series, self.num_samples)
-        return path_bound(model, rolled, paths.start, take(series, cut(self.lengths, None)))
-
-    def _roll(
+    def roll(
         self,
         key: PRNGKeyArray,
         model: GPSSM,
@@ -186,80 +244,12 @@ class Trajectories(NamedTuple):
         series: list[Series],
         count: int,
     ) -> Rolled:
+        """`count` paths of each series; the anchor of their law stays as it is."""
         start_key, path_key = jax.random.split(key)
-        batch, start = take(series, cut(self.lengths, None)), paths.start.draw(start_key, count)
         law = paths.law._replace(anchor=jax.lax.stop_gradient(paths.law.anchor))
-        return roll(path_key, model, function, conditioner, start, batch.u, law)
+        start = paths.start.draw(start_key, count)
+        return roll(path_key, model, function, conditioner, start, self.batch(series).u, law)
 
-
-@dataclass(frozen=True)
-class VCDT(Variational):
-    """Settings of VCDT.
-
-    :param factorised: the share of the warm-up that the factorised model has.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)")
-
-    num_warmup: int = 600
-    learning_rate: float = 0.03
-    factorised: float = 0.3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.factorised <= 1:
-            raise ValueError(f"factorised is a share of the warm-up, from 0 to 1; got {self.factorised!r}.")
-
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The method for a model, its paths around these states at the start."""
-        paths_of = Trajectories(states, self.num_samples)
-
-        def bound(
-            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series], iteration: Array
-        ) -> Float[Array, ""]:
-            early = iteration < self.factorised * self.num_warmup
-            arguments = (key, model, weights, paths, series)
-            return jax.lax.cond(early, paths_of.factorised, paths_of.coupled, *arguments)
-
-        def draw(
-            key: PRNGKeyArray,
-            model: GPSSM,
-            _: WeightLaw,
-            v: Float[Array, "Dx M"],
-            paths: Paths,
-            series: list[Series],
-        ) -> States:
-            return paths_of.draw(key, model, given(v[:, None, :]), paths, series)
-
-        return build_variational(self, model, states, Family(paths_of.start, bound, draw))
-
-
-@dataclass(frozen=True)
-class VCDTFactorised(Variational):
-    """Settings of the factorised model; `Variational` has them all."""
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)")
-
-    num_warmup: int = 600
-    learning_rate: float = 0.03
-
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The method for a model, its paths around these states at the start."""
-        paths_of = Trajectories(states, self.num_samples)
-
-        def bound(
-            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series], _: Array
-        ) -> Float[Array, ""]:
-            return paths_of.factorised(key, model, weights, paths, series)
-
-        def draw(
-            key: PRNGKeyArray,
-            model: GPSSM,
-            weights: WeightLaw,
-            _: Float[Array, "Dx M"],
-            paths: Paths,
-            series: list[Series],
-        ) -> States:
-            return paths_of.draw(key, model, marginal(weights), paths, series)
-
-        return build_variational(self, model, states, Family(paths_of.start, bound, draw))
+    def batch(self, series: list[Series]) -> Batch:
+        """The series side by side."""
+        return take(series, cut(self.lengths, None))

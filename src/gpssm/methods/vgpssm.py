@@ -1,4 +1,4 @@
-"""VGPSSM: states and weights independent in q(x) q(v), and both free-form (Frigola, Chen & Rasmussen 2014).
+"""`vgpssm`: states and weights independent in q(x) q(v), and both free-form (Frigola, Chen & Rasmussen 2014).
 
     ELBO = −KL[q(v) ‖ p(v)] + H[q(x)] + E log p(x₀)
          + Σ_t E[ log p(y_t | x_{t+1}) + log N(x_{t+1}; m + A μ, Q) − ½ Σ_d (B_d + A_d Σ_d A_dᵀ) / Q_d ]
@@ -13,6 +13,7 @@ sweep goes into the damped averages of the natural parameters. All leaves that a
 Adam on the ELBO and their priors at that path; the paper learns none.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +24,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower, solve_positive
 from gpssm.data.series import Series
-from gpssm.methods.particle_gibbs import ParticleConfig, guide, info
+from gpssm.methods.parameters import annealed_adam
+from gpssm.methods.particle_gibbs import ParticleSettings, guide, info, sweep_states
 from gpssm.methods.settings import Assumptions, States
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.model import GPSSM
@@ -37,7 +39,7 @@ FIRST_STEP, FIRST, LATER_STEP = 0.8, 20, 0.4
 
 
 @dataclass(frozen=True)
-class VGPSSM(ParticleConfig):
+class VGPSSM(ParticleSettings):
     """Settings of `vgpssm`.
 
     :param num_particles: particles in each sweep, the present path among them.
@@ -63,7 +65,9 @@ class VGPSSM(ParticleConfig):
 
         def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
             now, weights = model.with_leaves(carry.leaves), carry.natural.weights()
-            moved, log_constant = _sweep(key, now, weights, carry.states, series, self.num_particles)
+            form = functools.partial(auxiliary, now, weights)
+            keys = jax.random.split(key, len(series))
+            moved, log_constant = sweep_states(keys, now, carry.states, series, form, self.num_particles)
             figures = info(log_constant - divergence(weights), carry.states, moved)
             after = carry._replace(states=moved, iteration=carry.iteration + 1)
             learning = carry.iteration < learner.num_steps
@@ -128,7 +132,7 @@ class Learner(NamedTuple):
         return carry._replace(natural=natural, leaves=jax.tree.map(jnp.add, carry.leaves, updates), adam=adam)
 
     def _optimiser(self) -> optax.GradientTransformation:
-        return optax.adam(optax.cosine_decay_schedule(self.learning_rate, max(self.num_steps, 1)))
+        return annealed_adam(self.learning_rate, self.num_steps)
 
 
 def damping(iteration: Int[Array, ""]) -> Float[Array, ""]:
@@ -189,24 +193,6 @@ def elbo(
         form, like = auxiliary(model, weights, one), jnp.zeros((len(one) + 1, model.state_dim), weights.mean.dtype)
         total = total + csmc.log_normaliser(one_key, like, form, guide(model, form, one), num_particles)
     return total
-
-
-def _sweep(
-    key: PRNGKeyArray,
-    model: GPSSM,
-    weights: GaussianWeights,
-    states: States,
-    series: list[Series],
-    num_particles: int,
-) -> tuple[States, Float[Array, ""]]:
-    """Paths from q(x) given those of the last sweep, and log Z as the sweeps see it."""
-    moved, total = [], jnp.zeros((), weights.mean.dtype)
-    for one_key, path, one in zip(jax.random.split(key, len(series)), states, series, strict=True):
-        form = auxiliary(model, weights, one)
-        path, log_constant = csmc.sweep(one_key, path, form, guide(model, form, one), num_particles)
-        moved.append(path)
-        total = total + log_constant
-    return tuple(moved), total
 
 
 def _root(weights: GaussianWeights) -> Float[Array, "Dx M M"]:

@@ -26,14 +26,13 @@ from gpssm.core.linalg import (
     solve_upper,
 )
 from gpssm.data.series import Series
+from gpssm.methods.settings import States
 from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, weights_given_states
 
 SWEEPS = 8  # of subspace iteration
 FLOOR = 1e-3  # least curvature that is believed
-
-Paths = tuple[Float[Array, "_ Dx"], ...]
 
 
 class Linearisation(NamedTuple):
@@ -65,12 +64,12 @@ class Whitening(NamedTuple):
         return _within(self.directions, self.shrink, jnp.ravel(whitened))
 
 
-def stack(paths: Paths) -> Float[Array, "N Dx"]:
+def stack(paths: States) -> Float[Array, "N Dx"]:
     """The states of all series, one after the other."""
     return jnp.concatenate(paths)
 
 
-def unstack(states: Float[Array, "N Dx"], series: list[Series]) -> Paths:
+def unstack(states: Float[Array, "N Dx"], series: list[Series]) -> States:
     """A path for each series again."""
     ends = itertools.accumulate((len(one) + 1 for one in series), initial=0)
     return tuple(states[start:end] for start, end in itertools.pairwise(ends))

@@ -2,18 +2,10 @@
 
     f_d(z) | v_d ~ N( m_d(z) + A_d(z)·v_d , B_d(z) ),   v_d ~ N(0, I)
 
-`gain` is A and `residual` is B. Everything that does not depend on z is worked out once by `projector`, so
-that scans over time and chains of gradients only multiply matrices.
-
-Inducing points: the sparse Gaussian process of the free-form posterior.
-
-The Hilbert-space (reduced-rank) basis: Laplacian eigenfunctions on a box.
-
-Random Fourier features.
-
-Linear features: a learned linear map, marginalised like any other weight.
-
-The registry of bases: names for configuration files, classes for code.
+`gain` is A and `residual` is B. Everything that does not depend on z is worked out once by `projector`, so that scans
+over time and chains of gradients only multiply matrices. `InducingPoints` is the sparse Gaussian process of the
+free-form posterior; `Hilbert`, `RandomFourier` and `LinearFeatures` have no residual; `Stacked` puts several side by
+side. How many of each and where, for given data, is for `start/build.py` to say.
 """
 
 import abc
@@ -30,6 +22,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower
 from gpssm.model.kernels import Kernel, Stationary
+
+JITTER = 1e-6  # of k(Z, Z), relative to its mean diagonal
 
 
 class Projection(NamedTuple):
@@ -53,35 +47,6 @@ class Basis(eqx.Module):
     @abc.abstractmethod
     def projector(self, kernel: Kernel) -> Projector:
         """The function z → (A(z), B(z)) with all factorisations done."""
-
-
-class Stacked(Basis):
-    """Independent parts side by side: gains are concatenated, residuals add up."""
-
-    parts: tuple[Basis, ...]
-
-    @property
-    def size(self) -> int:
-        """The sum of the parts' sizes."""
-        return sum(part.size for part in self.parts)
-
-    def projector(self, kernel: Kernel) -> Projector:
-        """A = [A₁, A₂, ...],  B = ΣB_i."""
-        projectors = [part.projector(kernel) for part in self.parts]
-
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            gains, residuals = zip(*(one(z) for one in projectors), strict=True)
-            return Projection(jnp.concatenate(gains, -1), functools.reduce(jnp.add, residuals))
-
-        return project
-
-
-def parts_of(basis: Basis) -> list[Basis]:
-    """What a basis is made of, side by side, however it was stacked; itself if it is one piece."""
-    return [one for part in basis.parts for one in parts_of(part)] if isinstance(basis, Stacked) else [basis]
-
-
-JITTER = 1e-6
 
 
 class InducingPoints(Basis):
@@ -231,6 +196,32 @@ class LinearFeatures(Basis):
             return Projection(gain, jnp.zeros(gain.shape[:2], gain.dtype))
 
         return project
+
+
+class Stacked(Basis):
+    """Independent parts side by side: gains are concatenated, residuals add up."""
+
+    parts: tuple[Basis, ...]
+
+    @property
+    def size(self) -> int:
+        """The sum of the parts' sizes."""
+        return sum(part.size for part in self.parts)
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """A = [A₁, A₂, ...],  B = ΣB_i."""
+        projectors = [part.projector(kernel) for part in self.parts]
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            gains, residuals = zip(*(one(z) for one in projectors), strict=True)
+            return Projection(jnp.concatenate(gains, -1), functools.reduce(jnp.add, residuals))
+
+        return project
+
+
+def parts_of(basis: Basis) -> list[Basis]:
+    """What a basis is made of, side by side, however it was stacked; itself if it is one piece."""
+    return [one for part in basis.parts for one in parts_of(part)] if isinstance(basis, Stacked) else [basis]
 
 
 BASES: dict[str, type[Basis]] = {

@@ -1,25 +1,9 @@
 """Covariance functions k_d(z, z'), one for each state dimension d, batched in one object.
 
-A kernel defines `__call__` (the matrix) and `diagonal`; `+`, `*` and `on` compose. Two families do almost
-everything: `Stationary` kernels are a function of the scaled squared distance, `DotProduct` kernels of scaled
-dot products, and a member of either is one short function. Arrays are unconstrained: `log_variance (Dx,)`,
+A kernel defines `__call__` (the matrix) and `diagonal`; `+`, `*` and `on` compose. Two families do almost everything:
+`Stationary` kernels are a function of the scaled squared distance, `DotProduct` kernels of scaled dot products, and a
+member of either is one short function and one line of `KERNELS`. Arrays are unconstrained: `log_variance (Dx,)`,
 `log_lengthscale (Dx, Dz)`.
-
-The squared-exponential (RBF, Gaussian) kernel.
-
-Matérn kernels of half-integer smoothness ν = 1/2, 3/2, 5/2.
-
-The rational-quadratic kernel.
-
-The periodic kernel.
-
-The linear kernel.
-
-The polynomial kernel.
-
-The neural-network (arc-sine) kernel: non-stationary.
-
-The registry of kernels: names for configuration files, classes for code.
 """
 
 import abc
@@ -48,14 +32,14 @@ class Kernel(eqx.Module):
         """S_d(ω) = ∫ k_d(τ) exp(−i ω·τ) dτ, for stationary kernels that have it in closed form."""
         raise TypeError(
             f"{type(self).__name__} has no spectral density in closed form. The Hilbert basis takes "
-            "SquaredExponential, Matern12, Matern32, Matern52 and their sums; use inducing points otherwise."
+            "squared-exponential and Matérn kernels and their sums; use inducing points otherwise."
         )
 
     def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "J Dz"]:
         """Draws from the spectral law of the kernel with unit lengthscales, for random Fourier features."""
         raise TypeError(
             f"{type(self).__name__} has no spectral sampler. Random Fourier features take "
-            "SquaredExponential, Matern12, Matern32, Matern52 and RationalQuadratic."
+            "squared-exponential, Matérn and rational-quadratic kernels; use inducing points otherwise."
         )
 
     def on(self, *dims: int) -> "Active":
@@ -161,28 +145,6 @@ class Stationary(_Scaled):
         return jnp.broadcast_to(self.variance[:, None], (self.variance.shape[0], z.shape[0]))
 
 
-class DotProduct(_Scaled):
-    """k_d(z, z') = σ²_d · h(s(z, z'), s(z, z), s(z', z')),  s(z, z') = 1 + w·w'  with w = `scaled(z)`."""
-
-    @abc.abstractmethod
-    def shape(
-        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
-    ) -> Float[Array, "Dx N M"]:
-        """h of the three dot products."""
-
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
-        """σ²_d h(s(z, z'), s(z, z), s(z', z'))."""
-        a, b = self.scaled(left), self.scaled(right)
-        left_square, right_square = 1 + jnp.sum(a**2, -1), 1 + jnp.sum(b**2, -1)
-        value = self.shape(1 + jnp.matmul(a, b.mT), left_square[:, :, None], right_square[:, None, :])
-        return self.variance[:, None, None] * value
-
-    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
-        """σ²_d h(s, s, s) with s = s(z, z)."""
-        square = (1 + jnp.sum(self.scaled(z) ** 2, -1))[:, :, None]
-        return self.variance[:, None] * self.shape(square, square, square)[:, :, 0]
-
-
 class SquaredExponential(Stationary):
     """k(z, z') = σ² exp(−½ r²): infinitely smooth functions."""
 
@@ -199,12 +161,6 @@ class SquaredExponential(Stationary):
     def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "J Dz"]:
         """ω ~ N(0, I)."""
         return jax.random.normal(key, (num, dim), self.log_lengthscale.dtype)
-
-
-def _distance(squared: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
-    """√r² with a zero gradient at r = 0, where the root's own is infinite."""
-    positive = squared > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)
 
 
 class Matern(Stationary):
@@ -278,6 +234,12 @@ class Matern52(Matern):
         return (1 + s + s**2 / 3) * jnp.exp(-s)
 
 
+def _distance(squared: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+    """√r² with a zero gradient at r = 0, where the root's own is infinite."""
+    positive = squared > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)
+
+
 class RationalQuadratic(Stationary):
     """k(z, z') = σ² (1 + r² / 2α)^{−α}: a scale mixture of squared exponentials."""
 
@@ -313,6 +275,28 @@ class Periodic(Stationary):
         angle = 2 * jnp.pi * z * jnp.exp(-self.log_period)
         inverse = jnp.exp(-self.log_lengthscale)[:, None, :]
         return jnp.concatenate([jnp.cos(angle)[None] * inverse, jnp.sin(angle)[None] * inverse], -1)
+
+
+class DotProduct(_Scaled):
+    """k_d(z, z') = σ²_d · h(s(z, z'), s(z, z), s(z', z')),  s(z, z') = 1 + w·w'  with w = `scaled(z)`."""
+
+    @abc.abstractmethod
+    def shape(
+        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
+    ) -> Float[Array, "Dx N M"]:
+        """h of the three dot products."""
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """σ²_d h(s(z, z'), s(z, z), s(z', z'))."""
+        a, b = self.scaled(left), self.scaled(right)
+        left_square, right_square = 1 + jnp.sum(a**2, -1), 1 + jnp.sum(b**2, -1)
+        value = self.shape(1 + jnp.matmul(a, b.mT), left_square[:, :, None], right_square[:, None, :])
+        return self.variance[:, None, None] * value
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """σ²_d h(s, s, s) with s = s(z, z)."""
+        square = (1 + jnp.sum(self.scaled(z) ** 2, -1))[:, :, None]
+        return self.variance[:, None] * self.shape(square, square, square)[:, :, 0]
 
 
 class Linear(DotProduct):

@@ -1,23 +1,8 @@
 """Likelihoods p(y | x): how a state shows itself in the outputs.
 
-Outputs are independent given the state, so a likelihood gives one log density for each entry. Missing entries
-(NaN) are masked in `Likelihood.log_prob` and `observed`, and nowhere else in the library.
-
-Linear-Gaussian emission.
-
-Gaussian noise around an elementwise nonlinear emission of C x + d.
-
-Gaussian noise around a user's own emission function of the state.
-
-Heavy-tailed noise: outputs with outliers.
-
-Counts.
-
-Binary outputs.
-
-A user's own log density.
-
-The registry of likelihoods: names for configuration files, classes for code.
+Outputs are independent given the state, so a likelihood gives one log density for each entry. Missing entries (NaN)
+are masked in `Likelihood.log_prob` and `observed`, and nowhere else in the library. A likelihood is one class, and one
+line of `LIKELIHOODS` if it can be built from what a linear fit knows: C, d and noise standard deviations.
 """
 
 import abc
@@ -236,7 +221,7 @@ class StudentT(LinearPredictor, Likelihood):
         return mean + jnp.exp(self.log_std)[None] * noise
 
 
-_LARGE = 1e9
+_LARGE = 1e9  # a count that large is its rate to four digits, and integers end
 
 
 class Poisson(LinearPredictor, Likelihood):
@@ -263,7 +248,7 @@ class Poisson(LinearPredictor, Likelihood):
         """Counts at the rate, as floats."""
         rate = jnp.exp(self.predictor(x))
         count = jax.random.poisson(key, jnp.minimum(rate, _LARGE)).astype(rate.dtype)
-        # A count that large is its rate to four digits, and integers end; a diverged state stays visible.
+        # A diverged state stays visible.
         return jnp.where(rate < _LARGE, count, rate)
 
     def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:

@@ -1,16 +1,7 @@
 """Mean functions m(x, u) of the transition: what the dynamics do before anything is learned.
 
-The identity mean.
-
-The zero mean.
-
-The linear mean.
-
-A user's own mean function: known physics, with the Gaussian process on what it misses.
-
-A long short-term memory cell as a mean function, for a recurrent network in state-space form.
-
-The registry of mean functions: names for configuration files, classes for code.
+They range from nothing known (`Identity`, `Zero`) over a linear fit (`LinearMap`) to known physics (`Function`), with
+the Gaussian process on what they miss. `LSTM` is a recurrent network in state-space form: a mean without a process.
 """
 
 import abc
@@ -68,7 +59,7 @@ class Function(Mean):
     The function may be an `equinox.Module`: its arrays are then leaves of the model: fix, optimise or sample.
     """
 
-    function: Callable[[Float[Array, " Dx"], Float[Array, " Du"]], Float[Array, " Dx"]] = eqx.field()
+    function: Callable[[Float[Array, " Dx"], Float[Array, " Du"]], Float[Array, " Dx"]]
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """The function at every row."""

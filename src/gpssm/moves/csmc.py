@@ -92,18 +92,6 @@ def locally_optimal(form: FeynmanKac, emission: Emission) -> Guide:
     return Guide(propose, log_weight)
 
 
-def move(
-    key: PRNGKeyArray,
-    path: Float[Array, "T+1 Dx"],
-    form: FeynmanKac,
-    guide: Guide,
-    num_particles: int,
-    ancestry: Ancestry = "backward",
-) -> Float[Array, "T+1 Dx"]:
-    """A new path given the present one, by a sweep of particles forward and one choice among them backward."""
-    return sweep(key, path, form, guide, num_particles, ancestry)[0]
-
-
 def sweep(
     key: PRNGKeyArray,
     path: Float[Array, "T+1 Dx"],
@@ -112,7 +100,10 @@ def sweep(
     num_particles: int,
     ancestry: Ancestry = "backward",
 ) -> tuple[Float[Array, "T+1 Dx"], Float[Array, ""]]:
-    """`move`, and the particles' estimate of log Z: with one of them held, 1/Z is what is estimated without bias."""
+    """A new path given the present one, by particles forward in time and one choice among them backward.
+
+    With it the particles' estimate of log Z: with one of them held, 1/Z is what is estimated without bias.
+    """
     forward_key, backward_key = jax.random.split(key)
     generations, last = _forward(forward_key, path, form, guide, num_particles, ancestry == "ancestor")
     moved = _choose(backward_key, generations, last, form, ancestry == "backward")

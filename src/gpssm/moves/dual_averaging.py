@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 SHRINKAGE, DELAY, DECAY = 0.05, 10.0, 0.75
 
@@ -17,6 +18,10 @@ class StepSize(NamedTuple):
     error: Float[Array, ""]
     updates: Float[Array, ""]
 
+    def size(self, adapting: Bool[Array, ""]) -> Float[Array, ""]:
+        """The step of the next move: the latest while it adapts, the average ever after."""
+        return jnp.exp(jnp.where(adapting, self.log_step, self.log_average))
+
 
 def start(step: Float[Array, ""] | float) -> StepSize:
     """Begin at a step size; the recursion is centred a little above it, since a large step is the cheaper mistake."""
@@ -25,11 +30,17 @@ def start(step: Float[Array, ""] | float) -> StepSize:
     return StepSize(log_step, log_step, log_step + jnp.log(2.0), zero, zero)
 
 
-def update(state: StepSize, acceptance: Float[Array, ""], target: float) -> StepSize:
-    """One step of the recursion: H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ."""
+def update(
+    state: StepSize, acceptance: Float[Array, ""], target: float, adapting: Bool[Array, ""] | bool = True
+) -> StepSize:
+    """One step of the recursion: H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ.
+
+    Where it no longer adapts the state stays as it is.
+    """
     count = state.updates + 1
     weight = 1 / (count + DELAY)
     error = (1 - weight) * state.error + weight * (target - acceptance)
     log_step = state.centre - jnp.sqrt(count) / SHRINKAGE * error
     fade = count**-DECAY
-    return StepSize(log_step, fade * log_step + (1 - fade) * state.log_average, state.centre, error, count)
+    moved = StepSize(log_step, fade * log_step + (1 - fade) * state.log_average, state.centre, error, count)
+    return jax.tree.map(lambda new, old: jnp.where(adapting, new, old), moved, state)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from gpssm.data.align import aligned
+from gpssm.data.align import align_columns
 from gpssm.evaluation.metrics import pit
 from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, MARKERS, house, legend, panels
 from gpssm.posterior.forecast import LEVELS, Forecast
@@ -49,7 +49,7 @@ def plot_calibration(pairs: Pair | Iterable[Pair], levels: tuple[float, ...] = L
 
 def _transform(forecast: Forecast, actual: Any) -> Float[np.ndarray, "H Dy"]:
     """The transform of each entry; NaN where nothing was observed, past the last row too."""
-    y = aligned(actual, forecast.outputs, "y")[: forecast.horizon]
+    y = align_columns(actual, forecast.outputs, "y")[: forecast.horizon]
     return pit(forecast.paths[:, : len(y)], y) if np.isfinite(y).any() else np.full(y.shape, np.nan)
 
 

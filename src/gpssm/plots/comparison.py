@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpssm.data.align import aligned
+from gpssm.data.align import align_columns
 from gpssm.plots.quantities import LEVEL
 from gpssm.plots.style import BLACK, DOTTED, GREY, LINES, MARKERS, draw, house, legend, panels, shade, time_axis
 from gpssm.posterior.forecast import Forecast
@@ -35,8 +35,8 @@ def plot_comparison(
         raise ValueError(f"there is no output {output!r}; there are {', '.join(first.outputs)}")
     shown = first.outputs if output is None else (output,)
     figure, axes = panels(len(shown), height=2.1, sharex=True)
-    before = None if history is None else aligned(history, first.outputs, "y")[-2 * first.horizon :]
-    after = None if actual is None else aligned(actual, first.outputs, "y")[: first.horizon]
+    before = None if history is None else align_columns(history, first.outputs, "y")[-2 * first.horizon :]
+    after = None if actual is None else align_columns(actual, first.outputs, "y")[: first.horizon]
     for panel, name in zip(axes[:, 0], shown, strict=True):
         column = first.outputs.index(name)
         if before is not None:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.plots.quantities import plain
+from gpssm.core.text import readable
 from gpssm.plots.style import BLUE, GREY, LIGHT, ORANGE, VERMILION, house, legend, panels, say
-from gpssm.posterior.diagnostics import diagnose
+from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -20,13 +20,16 @@ SMALLEST = 1e-3  # distance of R-hat from 1 that is drawn
 
 
 @house()
-def plot_ess(posterior: Posterior) -> "Figure":
+def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "Figure":
     """Effective sample sizes and R-hat of each group of quantities in `Posterior.diagnostics`, at their worst.
 
     The dashed line is at 100 effective draws a chain, the dotted at all draws kept. R-hat should lie in the shade below
     1.01; up to 1.05 will do for plots, not for tails.
+
+    :param diagnostics: those of the posterior, if they were computed already.
     """
-    rows = [one for one in diagnose(posterior).rows if one.number]
+    found = diagnose(posterior) if diagnostics is None else diagnostics
+    rows = [one for one in found.rows if one.number]
     figure, axes = panels(1, 2, height=0.35 + 0.3 * max(len(rows), 2), width_ratios=(3, 2), sharey=True)
     sizes, ratios = axes[0]
     if not rows:
@@ -40,7 +43,7 @@ def plot_ess(posterior: Posterior) -> "Figure":
     sizes.plot(medians, places, "|", color="black", markersize=9, markeredgewidth=1.5, label="bulk, median")
     sizes.axvline(ENOUGH * posterior.num_chains, color=GREY, linestyle="--", linewidth=0.9, label="100 a chain")
     sizes.axvline(posterior.num_chains * posterior.num_draws, color=GREY, linestyle=":", linewidth=0.9, label="draws")
-    sizes.set_yticks(places, [plain(one.name) for one in rows])
+    sizes.set_yticks(places, [readable(one.name) for one in rows])
     sizes.invert_yaxis()
     sizes.set_xlabel("effective draws")
     sizes.set_xlim(left=0)

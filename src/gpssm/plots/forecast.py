@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.data.align import aligned
+from gpssm.data.align import align_columns
 from gpssm.plots.style import BLACK, BLUE, DOTTED, GREY, LIGHT, draw, house, legend, panels, shade, time_axis
 from gpssm.posterior.forecast import LEVELS, SOME, Forecast
 
@@ -25,7 +25,7 @@ def plot_fan(
     if len(axes) != width:
         raise ValueError(f"ax must hold one pair of axes an output, {width} in all; got {len(axes)}")
     times = forecast.steps * (forecast.dt or 1)
-    before = np.zeros((0, width)) if history is None else aligned(history, forecast.outputs, "y")
+    before = np.zeros((0, width)) if history is None else align_columns(history, forecast.outputs, "y")
     before = before[-2 * forecast.horizon :]
     earlier, name = time_axis(len(before), forecast.dt, forecast.start - len(before))
     happened = None if actual is None else forecast.rows_of(actual)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.plots.quantities import plain
+from gpssm.core.text import readable
 from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, VERMILION, house, legend, panels, say
 from gpssm.posterior.posterior import Posterior
 
@@ -100,7 +100,7 @@ def _dress(panel: "Axes", name: str) -> None:
         panel.set_xticks(np.log(ticks), [f"{tick:.3g}" for tick in ticks])
     else:
         panel.locator_params(axis="x", nbins=5)
-    panel.set_xlabel(plain(f"{head}{dot}{last.removeprefix('log_')}"))
+    panel.set_xlabel(readable(f"{head}{dot}{last.removeprefix('log_')}"))
     panel.set_yticks([])
 
 

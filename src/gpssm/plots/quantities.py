@@ -1,6 +1,5 @@
 """What several figures ask of a posterior."""
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +31,3 @@ def quantities(posterior: Posterior) -> dict[str, Float[np.ndarray, "chain draw"
     frame = to_dataframe(posterior).drop(columns="acceptance")
     names = ["log_target", *(name for name in frame.columns if name != "log_target")]
     return {name: frame[name].to_numpy().reshape(posterior.num_chains, posterior.num_draws) for name in names}
-
-
-def plain(name: str) -> str:
-    """A parameter's name in words: `basis.parts.0.locations[3,0]` is `basis locations[3,0]`."""
-    return re.sub(r"parts\.\d+\.", "", name).replace(".", " ").replace("_", " ")

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpssm.model.likelihoods import Custom
 from gpssm.plots.quantities import LEVEL
 from gpssm.plots.style import BLACK, BLUE, VERMILION, draw, extremes, house, legend, panels, shade, time_axis
-from gpssm.posterior.explore import smooth
+from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 
@@ -17,16 +16,16 @@ if TYPE_CHECKING:
 
 
 @house()
-def plot_smoothed(posterior: Posterior, index: int = 0) -> "Figure":
+def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, Forecast] | None = None) -> "Figure":
     """Outputs of training series `index`: data, median and 90 % bands of E[y_t | x_{t+1}] and, lighter, of y_t itself.
 
     About nine in ten of the data should lie in the lighter band. Missing entries are shown as filled in, each with the
     90 % interval of what it may have been.
+
+    :param found: the smoothed outputs without and with noise, if they were computed already.
     """
     series = posterior.training_series(index)
-    outputs = smooth(posterior, index).outputs
-    samples = not (isinstance(posterior.model.likelihood, Custom) and posterior.model.likelihood.sampler is None)
-    observed = smooth(posterior, index, noise=True).outputs if samples else outputs
+    outputs, observed = found or smoothed_outputs(posterior, index)
     figure, axes = panels(series.output_dim, height=1.9, sharex=True)
     times, label = time_axis(len(series), series.dt)
     for column, panel in enumerate(axes[:, 0]):

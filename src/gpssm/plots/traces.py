@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from gpssm.plots.quantities import plain, quantities
+from gpssm.core.text import readable
+from gpssm.plots.quantities import quantities
 from gpssm.plots.style import LIGHT, LINES, draw, house, legend, panels, say
 from gpssm.posterior.diagnostics import rhat
 from gpssm.posterior.posterior import Posterior
@@ -58,7 +59,7 @@ def _rhat(values: Float[np.ndarray, "chain draw"]) -> float:
 
 def _title(name: str, values: Float[np.ndarray, "chain draw"]) -> str:
     found = _rhat(values)
-    return plain(name) + ("" if np.isnan(found) else f"   R-hat {found:.2f}")
+    return readable(name) + ("" if np.isnan(found) else f"   R-hat {found:.2f}")
 
 
 def _draw_trace(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:

@@ -14,7 +14,7 @@ from gpssm.data.series import Series
 from gpssm.model.likelihoods import Custom, GaussianNoise
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
-from gpssm.posterior.draws import BATCH
+from gpssm.posterior.draws import batch_size
 from gpssm.posterior.storage import name_axes
 
 if TYPE_CHECKING:
@@ -142,9 +142,8 @@ def _emissions(posterior: "Posterior", several: list[_Labels], seed: int) -> dic
     shape = (posterior.num_chains, posterior.num_draws)
     draws = jax.tree.map(lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), posterior.draws)
     keys = jax.random.split(jax.random.key(seed), shape[0] * shape[1])
-    batch = None if jax.default_backend() == "cpu" else BATCH
     outputs = [jnp.asarray(one.y) for one in posterior.series]
-    found = jax.tree.map(np.asarray, _emit(posterior.model, draws, keys, outputs, batch))
+    found = jax.tree.map(np.asarray, _emit(posterior.model, draws, keys, outputs, batch_size()))
     predictive, density = Group({}, {}, {"output": list(posterior.raw[0].outputs)}), Group({}, {}, {})
     for one, (y, log_density) in zip(several, found, strict=True):
         name, time = one.name("y"), one.name("time")

@@ -1,8 +1,11 @@
-"""Posteriors conditioned on new data: where the state is after some rows.
+"""Posteriors and new data: where the state is after some rows, and what comes next along them.
 
-Weights and parameters of every draw stay as they were learned; the filters of `filtering.py` do the rest.
+    condition    p(x_t | y_≤t, draw)                where the state is, to forecast from
+    predict      p(y_t | y_≤t−steps, draw)          some steps ahead, all along a series
+    simulate     p(y_{k+1:k+H} | y_≤k, draw)        through a new experiment, of which k rows are seen
 
-Along a series some steps ahead, and through a new experiment without looking: prediction and simulation.
+Weights and parameters of every draw stay as they were learned; the filters of `filtering.py` and the paths of
+`rollout.py` do the rest.
 """
 
 import dataclasses
@@ -12,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.data.align import aligned
+from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian
 from gpssm.posterior.draws import CurrentState, merge_chains
-from gpssm.posterior.filtering import Filtered, FlatState, Members, points, run_filter, run_predictions
-from gpssm.posterior.forecast import Forecast, ForecastDiagnostics, forecast
-from gpssm.posterior.rollout import BOUNDS, in_user_units, path_keys, plan, training_box
+from gpssm.posterior.filtering import CurrentStates, Filtered, points, run_filter, run_predictions
+from gpssm.posterior.forecast import Forecast, forecast
+from gpssm.posterior.rollout import BOUNDS, members_of, path_keys, plan, training_box
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -50,7 +53,7 @@ def condition(
 
     Rows go through a filter, in constant time and memory each, however many came before, and give the same result in
     one call or in many. Missing outputs are left out. With a linear-Gaussian emission the state is taken to be Gaussian
-    given the draw, which is exact where the transition is linear (`cubature.py`); `num_particles` asks for particles.
+    given the draw, which is exact where the transition is linear (`filtering.py`); `num_particles` asks for particles.
 
     :param series: outputs and controls in the user's units; columns go by name, or by position where they have none.
     :param new_experiment: whether the state starts afresh, x₀ ~ N(0, I); otherwise the rows follow the end of training
@@ -58,7 +61,7 @@ def condition(
     :param num_particles: particles a draw; by default none with a linear-Gaussian emission, and 64 with others. Later
         rows keep to the first's.
     """
-    rows = posterior.scaler.scale(like_training(posterior, series))
+    rows = posterior.scaler.scale(align_series(series, posterior.raw[0]))
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
@@ -83,7 +86,7 @@ def condition_at(
 
     :param rows: numbers that increase, from 0 to the length of the series; equal distances compile once.
     """
-    given, stops = like_training(posterior, series), [int(row) for row in rows]
+    given, stops = align_series(series, posterior.raw[0]), [int(row) for row in rows]
     if stops != sorted(set(stops)) or not stops or stops[0] < 0 or stops[-1] > len(given):
         raise ValueError(f"rows must increase and lie between 0 and {len(given)}, the series' length; got {stops}")
     first = at_start(posterior, new_experiment, num_particles, seed, index)
@@ -94,127 +97,6 @@ def condition_at(
             yield current
 
     return passing(first)
-
-
-@in_double_precision
-def at_start(
-    posterior: "Posterior", new_experiment: bool, num_particles: int | None, seed: int, index: int = -1
-) -> "Posterior":
-    """The same draws, with the cloud before any new row."""
-    draws = np.arange(posterior.num_chains * posterior.num_draws)
-    gaussian = takes_gaussian(posterior, num_particles, new_experiment)
-    return _with_cloud(posterior, begin(posterior, draws, new_experiment, num_particles, seed, index), gaussian)
-
-
-def takes_gaussian(posterior: "Posterior", num_particles: int | None, new_experiment: bool) -> bool:
-    """Whether the state is held as a Gaussian: as the cloud there is, or if no particles are asked for or needed."""
-    if posterior.current is not None and not new_experiment:
-        return posterior.current.gaussian
-    return num_particles is None and isinstance(posterior.model.likelihood, Gaussian)
-
-
-def begin(
-    posterior: "Posterior",
-    draws: Int[np.ndarray, " S"],
-    new_experiment: bool,
-    num_particles: int | None,
-    seed: int,
-    index: int,
-    lookback: int = LOOKBACK,
-) -> FlatState:
-    """The cloud of these draws before any of the rows to come.
-
-    A new experiment starts at x₀ ~ N(0, I). Otherwise the cloud is what earlier rows left; or, after the training
-    series, what its last `lookback` rows leave of each draw's state before them:
-
-        x_{T−lookback} ~ p(x_{T−lookback} | y_{1:T}, v),  x_T ~ p(x_T | x_{T−lookback}, y_{1:T}, v)
-
-    has the law of the last states, whatever the lookback, and more of it within each draw the further it goes back.
-    """
-    _check_number(posterior, num_particles, new_experiment)
-    length = len(posterior.training_series(index))
-    if posterior.current is not None and not new_experiment:
-        held = posterior.current
-        particles, log_weights, surprise = (
-            merge_chains(part)[draws] for part in (held.particles, held.log_weights, held.surprise)
-        )
-        return _flat_cloud(particles, log_weights, held.rows, surprise)
-    gaussian, dim = takes_gaussian(posterior, num_particles, new_experiment), posterior.model.state_dim
-    number = 2 * dim if gaussian else num_particles or NUM_PARTICLES
-    equal, one = np.full((len(draws), number), -np.log(number)), np.ones(len(draws))
-    if new_experiment:
-        return _flat_cloud(_prior_states(gaussian, number, dim, filter_keys(seed, draws)), equal, 0, one)
-    before = max(length - lookback, 0)
-    states = merge_chains(posterior.draws.states[index])[draws, before]
-    cloud = _flat_cloud(np.repeat(states[:, None], number, axis=1), equal, before, one)
-    if before == length:
-        return cloud
-    return filter_rows(posterior, draws, cloud, posterior.series[index][before:], seed, gaussian).cloud
-
-
-def _prior_states(gaussian: bool, number: int, dim: int, keys: PRNGKeyArray) -> Float[Array, "S N Dx"]:
-    """x₀ ~ N(0, I) for each key (S,): draws, or points that stand for it."""
-    if gaussian:
-        return jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (keys.shape[0], number, dim))
-    return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), (number, dim)))(keys)
-
-
-def filter_rows(
-    posterior: "Posterior", draws: Int[np.ndarray, " S"], cloud: FlatState, rows: Series, seed: int, gaussian: bool
-) -> Filtered:
-    """The filter of these draws along scaled rows, from the cloud before them."""
-    return run_filter(members_of(posterior, draws), filter_keys(seed, draws), cloud, rows, gaussian)
-
-
-def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
-    """A key for the filter of each draw, by its number; no forecast of the same seed has them."""
-    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), FILTER)
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(draws))
-
-
-def members_of(posterior: "Posterior", draws: Int[np.ndarray, " S"]) -> Members:
-    """These draws, for compiled code."""
-    _, weights, leaves = jax.tree.map(
-        lambda leaf: jnp.asarray(merge_chains(leaf)[draws]), posterior.draws._replace(states=())
-    )
-    return Members(posterior.model, weights, leaves)
-
-
-def like_training(posterior: "Posterior", series: Any) -> Series:
-    """One series of new rows, in the user's units, with the training series' columns in their order."""
-    given, expected = Series.of(series), posterior.raw[0]
-    if isinstance(given, list):
-        raise TypeError(f"new data come as one series at a time; got a list of {len(given)}. Call once for each")
-    y, u = aligned(given, expected.outputs, "y"), aligned(given, expected.inputs, "u")
-    return dataclasses.replace(given, y=y, u=u, outputs=expected.outputs, inputs=expected.inputs)
-
-
-def _check_number(posterior: "Posterior", num_particles: int | None, new_experiment: bool) -> None:
-    if num_particles is None:
-        return
-    if not isinstance(num_particles, int) or num_particles < 2:
-        raise ValueError(f"num_particles must be a whole number of at least 2; got {num_particles!r}")
-    cloud = None if new_experiment else posterior.current
-    held = cloud and cloud.log_weights.shape[-1]
-    if cloud and (cloud.gaussian or held != num_particles):
-        what = "a Gaussian stands" if cloud.gaussian else f"{held} particles stand"
-        raise ValueError(f"{what} for the state already, and will for later rows; got {num_particles}: drop it")
-
-
-def _flat_cloud(particles: Any, log_weights: Any, rows: int, surprise: Any) -> FlatState:
-    """A cloud for compiled code, to which the number of rows is data too: the next row must not compile again."""
-    return FlatState(*map(jnp.asarray, (particles, log_weights, rows, surprise)))
-
-
-def _with_cloud(posterior: "Posterior", cloud: FlatState, gaussian: bool) -> "Posterior":
-    axes = (posterior.num_chains, posterior.num_draws)
-    particles, log_weights, surprise = (
-        np.asarray(part).reshape(*axes, *part.shape[1:])
-        for part in (cloud.particles, cloud.log_weights, cloud.surprise)
-    )
-    return dataclasses.replace(
-        posterior, current=CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise)
-    )
 
 
 @in_double_precision
@@ -245,14 +127,14 @@ def predict(
     for name, value in (("steps", steps), ("num_paths", num_paths)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
-    given, scaler = like_training(posterior, series), posterior.scaler
+    given = align_series(series, posterior.raw[0])
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
     found = run_predictions(
         members_of(posterior, draws),
         filter_keys(seed, draws),
         cloud,
-        scaler.scale(given),
+        posterior.scaler.scale(given),
         min(steps, len(given)),
         path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each),
         jnp.asarray(slots),
@@ -260,17 +142,15 @@ def predict(
         noise,
         takes_gaussian(posterior, num_particles, new_experiment),
     )
-    paths, moments, ahead = in_user_units(scaler, jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), found.emission))
-    return Forecast(
-        paths=paths,
+    return Forecast.of_paths(
+        found,
+        posterior.scaler,
+        bounds,
+        given.u,
         outputs=given.outputs,
         start=int(cloud.rows),
-        u=given.u,
         inputs=given.inputs,
         dt=given.dt or posterior.raw[index].dt,
-        moments=moments,
-        moments_ahead=ahead,
-        diagnostics=ForecastDiagnostics(np.asarray(found.left), np.asarray(found.novelty), bounds is not None),
     )
 
 
@@ -298,3 +178,100 @@ def simulate(
     else:
         start = condition(posterior, warmup, new_experiment=True, num_particles=num_particles, seed=seed)
     return forecast(start, horizon, u, seed=seed, **settings)
+
+
+@in_double_precision
+def at_start(
+    posterior: "Posterior", new_experiment: bool, num_particles: int | None, seed: int, index: int = -1
+) -> "Posterior":
+    """The same draws, with the cloud before any new row."""
+    draws = np.arange(posterior.num_chains * posterior.num_draws)
+    gaussian = takes_gaussian(posterior, num_particles, new_experiment)
+    return _with_cloud(posterior, begin(posterior, draws, new_experiment, num_particles, seed, index), gaussian)
+
+
+def takes_gaussian(posterior: "Posterior", num_particles: int | None, new_experiment: bool) -> bool:
+    """Whether the state is held as a Gaussian: as the cloud there is, or if no particles are asked for or needed."""
+    if posterior.current is not None and not new_experiment:
+        return posterior.current.gaussian
+    return num_particles is None and isinstance(posterior.model.likelihood, Gaussian)
+
+
+def begin(
+    posterior: "Posterior",
+    draws: Int[np.ndarray, " S"],
+    new_experiment: bool,
+    num_particles: int | None,
+    seed: int,
+    index: int,
+    lookback: int = LOOKBACK,
+) -> CurrentStates:
+    """The cloud of these draws before any of the rows to come.
+
+    A new experiment starts at x₀ ~ N(0, I). Otherwise the cloud is what earlier rows left; or, after the training
+    series, what its last `lookback` rows leave of each draw's state before them:
+
+        x_{T−lookback} ~ p(x_{T−lookback} | y_{1:T}, v),  x_T ~ p(x_T | x_{T−lookback}, y_{1:T}, v)
+
+    has the law of the last states, whatever the lookback, and more of it within each draw the further it goes back.
+    """
+    _check_number(posterior, num_particles, new_experiment)
+    length = len(posterior.training_series(index))
+    if posterior.current is not None and not new_experiment:
+        held = posterior.current
+        flat = (jnp.asarray(merge_chains(part)[draws]) for part in (held.particles, held.log_weights, held.surprise))
+        particles, log_weights, surprise = flat
+        return CurrentStates(particles, log_weights, jnp.asarray(held.rows), surprise)
+    gaussian, dim = takes_gaussian(posterior, num_particles, new_experiment), posterior.model.state_dim
+    number = 2 * dim if gaussian else num_particles or NUM_PARTICLES
+    before = 0 if new_experiment else max(length - lookback, 0)
+    if not new_experiment:
+        states = merge_chains(posterior.draws.states[index])[draws, before]
+        particles = jnp.asarray(np.repeat(states[:, None], number, axis=1))
+    elif gaussian:
+        particles = jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (len(draws), number, dim))
+    else:
+        normal = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), (number, dim)))
+        particles = normal(filter_keys(seed, draws))
+    equal = jnp.full((len(draws), number), -np.log(number))
+    cloud = CurrentStates(particles, equal, jnp.asarray(before), jnp.ones(len(draws)))
+    if new_experiment or before == length:
+        return cloud
+    return filter_rows(posterior, draws, cloud, posterior.series[index][before:], seed, gaussian).cloud
+
+
+def filter_rows(
+    posterior: "Posterior", draws: Int[np.ndarray, " S"], cloud: CurrentStates, rows: Series, seed: int, gaussian: bool
+) -> Filtered:
+    """The filter of these draws along scaled rows, from the cloud before them."""
+    return run_filter(members_of(posterior, draws), filter_keys(seed, draws), cloud, rows, gaussian)
+
+
+def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
+    """A key for the filter of each draw, by its number; no forecast of the same seed has them."""
+    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), FILTER)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(draws))
+
+
+def _check_number(posterior: "Posterior", num_particles: int | None, new_experiment: bool) -> None:
+    if num_particles is None:
+        return
+    if not isinstance(num_particles, int) or num_particles < 2:
+        raise ValueError(f"num_particles must be a whole number of at least 2; got {num_particles!r}")
+    cloud = None if new_experiment else posterior.current
+    held = cloud and cloud.log_weights.shape[-1]
+    if cloud and (cloud.gaussian or held != num_particles):
+        what = "a Gaussian stands" if cloud.gaussian else f"{held} particles stand"
+        raise ValueError(f"{what} for the state already, and will for later rows; got {num_particles}: drop it")
+
+
+def _with_cloud(posterior: "Posterior", cloud: CurrentStates, gaussian: bool) -> "Posterior":
+    """The same draws, with the state where the cloud is."""
+    axes = (posterior.num_chains, posterior.num_draws)
+    particles, log_weights, surprise = (
+        np.asarray(part).reshape(*axes, *part.shape[1:])
+        for part in (cloud.particles, cloud.log_weights, cloud.surprise)
+    )
+    return dataclasses.replace(
+        posterior, current=CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise)
+    )

@@ -1,12 +1,10 @@
-"""Has it converged, and how much is it worth: R-hat and effective sample sizes (Vehtari et al. 2021), and what can be
-read off a sampler's own figures.
+"""Has a run converged, and how much is it worth: R-hat and effective sample sizes (Vehtari et al. 2021) of what matters
+to a user, and what can be read off the sampler's own figures.
 
-Everything here takes draws with leading axes (chain, draw); any axes behind them are quantities of their own.
-
-How well a run sampled: draws of what matters to a user, and what diagnostics make of them.
+Draws have leading axes (chain, draw); any axes behind them are quantities of their own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,100 +15,20 @@ from jaxtyping import Array, ArrayLike, Float
 from scipy import special, stats
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.data.align import HORIZON
+from gpssm.core.text import figure_table, readable
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Draw, Info
-from gpssm.posterior.draws import map_draws
+from gpssm.model.types import Draw
+from gpssm.posterior.draws import map_draws, merge_chains
 from gpssm.posterior.explore import function_values, outputs_of
+from gpssm.posterior.forecast import HORIZON
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-STUCK = 50  # iterations in a row without an accepted move that make a chain stuck
-STILL = 1e-6  # acceptance below this is none
-MANY_DIVERGENT = 0.05
+REFERENCES = 20  # inputs at which f is compared
+ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 Values = Float[np.ndarray | Array, "chain draw *shape"]
-
-
-def rhat(values: Values) -> Float[np.ndarray, "*shape"]:
-    """Rank-normalised split R-hat: the larger of that of the values and that of their distance from the median."""
-    halves = _split(values)
-    folded = np.abs(halves - np.median(halves, axis=(0, 1)))
-    return np.maximum(_plain_rhat(_normal_scores(halves)), _plain_rhat(_normal_scores(folded)))
-
-
-def ess_bulk(values: Values) -> Float[np.ndarray, "*shape"]:
-    """Effective number of draws for the middle of the distribution: that of the normal scores of the split chains."""
-    return _ess(_normal_scores(_split(values)))
-
-
-def ess_tail(values: Values) -> Float[np.ndarray, "*shape"]:
-    """Effective number of draws for the 5 % and 95 % quantiles, the smaller of the two."""
-    quantiles = np.quantile(values, (0.05, 0.95), axis=(0, 1))
-    return np.minimum(*(_ess(_split((values <= quantile).astype(float))) for quantile in quantiles))
-
-
-def bfmi(energy: Float[np.ndarray | Array, "chain draw"]) -> Float[np.ndarray, " chain"]:
-    """Σ_n (E_n − E_{n−1})² / Σ_n (E_n − Ē)²: how freely momentum draws move a chain between energies."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.sum(np.diff(energy, axis=1) ** 2, 1) / (np.var(energy, axis=1) * energy.shape[1])
-
-
-def _split(values: Values) -> Values:
-    """Each chain's first and last half as two chains; of an odd number of draws the middle one goes."""
-    half = values.shape[1] // 2
-    return np.concatenate([values[:, :half], values[:, values.shape[1] - half :]], axis=0)
-
-
-def _normal_scores(values: Values) -> Values:
-    """Φ⁻¹((rank − 3/8) / (N + 1/4)), ranks over all chains together."""
-    flat = values.reshape(-1, *values.shape[2:])
-    ranks = stats.rankdata(flat, axis=0, nan_policy="propagate")
-    return special.ndtri((ranks - 0.375) / (len(flat) + 0.25)).reshape(values.shape)
-
-
-def _plain_rhat(values: Values) -> Float[np.ndarray, "*shape"]:
-    """√((B/W + n − 1) / n) with B/n the variance of the chains' means and W the mean of their variances."""
-    count = values.shape[1]
-    between = count * np.var(np.mean(values, 1), axis=0, ddof=1)
-    within = np.mean(np.var(values, axis=1, ddof=1), axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.sqrt((between / within + count - 1) / count)
-
-
-def _ess(values: Values) -> Float[np.ndarray, "*shape"]:
-    """N / τ with τ = −1 + 2 Σ_k (ρ_2k + ρ_2k+1) over Geyer's initial positive, then monotone, sequence of pairs."""
-    chains, count = values.shape[:2]
-    if count < 4:
-        return np.full(values.shape[2:], np.nan)
-    covariance = np.mean(_autocovariance(values), axis=0)
-    within = covariance[0] * count / (count - 1)
-    spread = covariance[0] + (np.var(np.mean(values, 1), axis=0, ddof=1) if chains > 1 else 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rho = 1 - (within - covariance) / spread
-    rho[0] = 1.0
-    last = max((count - 1) // 2 - 1, 0)
-    even, pairs = rho[0 : 2 * last + 1 : 2], rho[0 : 2 * last + 1 : 2] + rho[1 : 2 * last + 2 : 2]
-    ended = pairs <= 0
-    # The first pair that is not positive ends the sum; of it only the even term counts.
-    cut = np.where(ended.any(0), ended.argmax(0), last)
-    kept = np.arange(last + 1).reshape(-1, *(1,) * (pairs.ndim - 1)) < cut
-    monotone = np.sum(np.where(kept, np.minimum.accumulate(pairs, axis=0), 0.0), axis=0)
-    tail, pair = (np.take_along_axis(terms, cut[None], axis=0)[0] for terms in (even, pairs))
-    tail = np.where(pair < 0, np.maximum(tail, 0.0), tail)
-    total = chains * count
-    effective = total / np.maximum(-1 + 2 * monotone + tail, 1 / np.log10(total))
-    constant = np.ptp(values, axis=(0, 1)) < np.finfo(float).resolution
-    return np.where(constant, float(total), np.where(np.isfinite(values).all((0, 1)), effective, np.nan))
-
-
-def _autocovariance(values: Values) -> Values:
-    """Σ_t (x_t − x̄)(x_{t+k} − x̄) / n for every lag k, by the fast Fourier transform."""
-    count = values.shape[1]
-    centred = values - np.mean(values, axis=1, keepdims=True)
-    spectrum = np.fft.rfft(centred, n=2 * count, axis=1)
-    return np.fft.irfft(np.abs(spectrum) ** 2, n=2 * count, axis=1)[:, :count] / count
 
 
 class Row(NamedTuple):
@@ -123,23 +41,11 @@ class Row(NamedTuple):
     ess_bulk_median: float
     ess_tail: float
 
-
-def row(name: str, values: Values) -> Row:
-    """Summarise draws of many quantities; those that do not vary at all are left out."""
-    flat = values.reshape(*values.shape[:2], -1)
-    flat = flat[:, :, ~(np.ptp(flat, axis=(0, 1)) == 0)]
-    if not flat.size:
-        return Row(name, 0, np.nan, np.nan, np.nan, np.nan)
-    bulk = ess_bulk(flat)
-    figures = (np.max(rhat(flat)), np.min(bulk), np.median(bulk), np.min(ess_tail(flat)))
-    return Row(name, flat.shape[2], *(float(figure) for figure in figures))
-
-
-def row_within(name: str, values: Values) -> Row:
-    """As `row`, each chain by itself: the worst R-hat, and the effective draws of the chains added up."""
-    rows = [row(name, chain[None]) for chain in values]
-    total = [float(np.sum([getattr(one, field) for one in rows])) for field in Row._fields[3:]]
-    return Row(name, max(one.number for one in rows), float(np.max([one.rhat for one in rows])), *total)
+    @property
+    def title(self) -> str:
+        """The name as a sentence begins with it."""
+        words = readable(self.name)
+        return words[:1].upper() + words[1:]
 
 
 @dataclass(frozen=True)
@@ -172,71 +78,22 @@ class Diagnostics:
         return pandas.DataFrame(self.rows, columns=list(Row._fields)).set_index("name")
 
     def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table("", "number", "R-hat", "ESS bulk", "(median)", "ESS tail", caption=_CAPTION)
-        for one in self.rows:
-            table.add_row(one.name, str(one.number), f"{one.rhat:.3f}", *(f"{figure:.0f}" for figure in one[3:]))
-        console = Console(width=110, record=False)
-        with console.capture() as captured:
-            console.print(table)
+        caption = (
+            "R-hat and ESS at their worst in each group. States, and f as a function of them, are identified only up "
+            "to a change of the states' coordinates: compare predicted outputs across chains."
+        )
+        head = ["", "number", "R-hat", "ESS bulk", "(median)", "ESS tail"]
+        rows = [
+            (one.name, one.number, f"{one.rhat:.3f}", *(f"{figure:.0f}" for figure in one[3:])) for one in self.rows
+        ]
         seconds = ", ".join(f"{name} {value:.1f} s" for name, value in self.seconds.items())
+        acceptance, bfmi = (" ".join(f"{one:.2f}" for one in chains) for chains in (self.acceptance, self.bfmi))
         lines = [
-            f"acceptance {_list(self.acceptance)}   divergent moves {self.divergences}   E-BFMI {_list(self.bfmi)}",
+            f"acceptance {acceptance}   divergent moves {self.divergences}   E-BFMI {bfmi}",
             f"gradients {self.gradients:.0f}   {seconds}",
             *(f"note: {note}" for note in self.notes),
         ]
-        return captured.get() + "\n".join(lines)
-
-
-_CAPTION = (
-    "R-hat and ESS at their worst in each group. States, and f as a function of them, are identified only up to a "
-    "change of the states' coordinates: compare predicted outputs across chains."
-)
-
-
-def _list(values: Sequence[float] | np.ndarray) -> str:
-    return " ".join(f"{value:.2f}" for value in values)
-
-
-def find_trouble(info: Info) -> list[str]:
-    """What is wrong with a run of (chain, draw) figures, each with the likely cause and remedy; empty if nothing."""
-    notes = []
-    for chain in np.flatnonzero(~np.isfinite(info.log_target).all(1)):
-        share = np.mean(~np.isfinite(info.log_target[chain]))
-        notes.append(
-            f"chain {chain}: the log target was not finite in {share:.0%} of the draws. The transition probably ran "
-            "away from the data: raise num_warmup, lower state_dim, or take mean='linear'. Do not use this chain."
-        )
-    still = _longest_run(np.asarray(info.acceptance) < STILL)
-    for chain in np.flatnonzero(still >= min(STUCK, info.acceptance.shape[1])):
-        notes.append(
-            f"chain {chain} was stuck: no move was accepted for {still[chain]} draws in a row. The step size is "
-            "too large for where it is: raise num_warmup, or start from another seed."
-        )
-    share = float(np.mean(info.divergent))
-    if share > MANY_DIVERGENT:
-        notes.append(
-            f"{share:.0%} of the moves diverged: the posterior has parts too sharply curved for the step size, mostly "
-            "a noise variance near zero. Raise num_warmup, give that noise a stronger prior, or fix it."
-        )
-    return notes
-
-
-def _longest_run(flags: np.ndarray) -> np.ndarray:
-    """The longest run of true values in each row."""
-    length, longest = np.zeros(len(flags), int), np.zeros(len(flags), int)
-    for column in np.asarray(flags).T:
-        length = np.where(column, length + 1, 0)
-        longest = np.maximum(longest, length)
-    return longest
-
-
-REFERENCES = 20  # inputs at which f is compared
-DISAGREE = 1.2  # R-hat of the forecast at which a fit is not returned without a word
-ENOUGH = 100  # draws a chain for that
-ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
+        return "\n".join([figure_table(head, rows, caption=caption, width=80), "", *lines])
 
 
 def diagnose(posterior: "Posterior") -> Diagnostics:
@@ -245,12 +102,16 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     parameters = [row(name, leaf) for name, leaf in posterior.draws.leaves.items() if name in sampled]
     states = np.concatenate([_thinned(path) for path in posterior.draws.states], -1)
     outputs = np.concatenate([_thinned(outputs_of(posterior, index)) for index in range(len(posterior.series))], -1)
+    # f at inputs that the first series passed through, evenly spaced, at the states' posterior mean
+    x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
+    chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
+    f = function_values(posterior, x[chosen], posterior.series[0].u[chosen])
     rows = (
         *parameters,
-        row("function values", function_values(posterior, *_reference_inputs(posterior))),
+        row("function values", f),
         row_within("states, within chains", states),
         row("smoothed outputs", outputs),
-        row(f"{HORIZON}-step forecast mean", forecast_mean(posterior, np.repeat(posterior.raw[0].u[-1:], HORIZON, 0))),
+        forecast_row(posterior),
         row("log target", posterior.info.log_target),
     )
     return Diagnostics(
@@ -262,6 +123,80 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         seconds=posterior.seconds._asdict(),
         notes=posterior.notes,
     )
+
+
+def forecast_row(posterior: "Posterior") -> Row:
+    """The convergence of the mean forecast under the last controls, held: what a user sees first of all."""
+    held = np.repeat(posterior.raw[0].u[-1:], HORIZON, 0)
+    return row(f"{HORIZON}-step forecast mean", forecast_mean(posterior, held))
+
+
+def _thinned(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "chain draw n"]:
+    """At most ENTRIES of the quantities, evenly spaced."""
+    flat = np.asarray(values).reshape(*values.shape[:2], -1)
+    return flat[:, :, :: -(-flat.shape[2] // ENTRIES)]
+
+
+def row(name: str, values: Values) -> Row:
+    """Summarise draws of many quantities; those that do not vary at all are left out."""
+    flat = values.reshape(*values.shape[:2], -1)
+    flat = flat[:, :, ~(np.ptp(flat, axis=(0, 1)) == 0)]
+    if not flat.size:
+        return Row(name, 0, np.nan, np.nan, np.nan, np.nan)
+    bulk = ess_bulk(flat)
+    figures = (np.max(rhat(flat)), np.min(bulk), np.median(bulk), np.min(ess_tail(flat)))
+    return Row(name, flat.shape[2], *(float(figure) for figure in figures))
+
+
+def row_within(name: str, values: Values) -> Row:
+    """As `row`, each chain by itself: the worst R-hat, and the effective draws of the chains added up."""
+    rows = [row(name, chain[None]) for chain in values]
+    total = [float(np.sum([getattr(one, field) for one in rows])) for field in Row._fields[3:]]
+    return Row(name, max(one.number for one in rows), float(np.max([one.rhat for one in rows])), *total)
+
+
+def rhat(values: Values) -> Float[np.ndarray, "*shape"]:
+    """Rank-normalised split R-hat: the larger of that of the values and that of their distance from the median.
+
+    Of one chain it compares the two halves; NaN for fewer than 4 draws, and fewer than 8 of one chain.
+    """
+    if len(values) > 1:
+        return _by_arviz("rhat", values)
+    # arviz-stats wants two chains and halves them: those that are halves already are ranked here, and not halved again.
+    half = values.shape[1] // 2
+    halves = np.concatenate([values[:, :half], values[:, values.shape[1] - half :]])
+    folded = np.abs(halves - np.median(halves, axis=(0, 1)))
+    return np.maximum(*(_by_arviz("rhat", _normal_scores(part), method="identity") for part in (halves, folded)))
+
+
+def ess_bulk(values: Values) -> Float[np.ndarray, "*shape"]:
+    """Effective number of draws for the middle of the distribution: that of the normal scores of the split chains."""
+    return _by_arviz("ess", values, method="bulk")
+
+
+def ess_tail(values: Values) -> Float[np.ndarray, "*shape"]:
+    """Effective number of draws for the 5 % and 95 % quantiles, the smaller of the two."""
+    return _by_arviz("ess", values, method="tail", prob=(0.05, 0.95))
+
+
+def bfmi(energy: Float[np.ndarray | Array, "chain draw"]) -> Float[np.ndarray, " chain"]:
+    """Σ_n (E_n − E_{n−1})² / Σ_n (E_n − Ē)²: how freely momentum draws move a chain between energies."""
+    return _by_arviz("bfmi", energy)
+
+
+def _by_arviz(figure: str, values: Values, **settings: Any) -> Float[np.ndarray, "*shape"]:
+    """A figure of `arviz_stats`, which takes a second to import; what does not vary has R-hat and E-BFMI NaN."""
+    from arviz_stats.base.array import array_stats
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return getattr(array_stats, figure)(np.asarray(values), chain_axis=0, draw_axis=1, **settings)[()]
+
+
+def _normal_scores(values: Values) -> Values:
+    """Φ⁻¹((rank − 3/8) / (N + 1/4)), ranks over all chains together."""
+    flat = values.reshape(-1, *values.shape[2:])
+    ranks = stats.rankdata(flat, axis=0, nan_policy="propagate")
+    return special.ndtri((ranks - 0.375) / (len(flat) + 0.25)).reshape(values.shape)
 
 
 @in_double_precision
@@ -289,46 +224,15 @@ def _mean_path(model: GPSSM, draw: Draw, controls: Float[Array, "H Du"]) -> Floa
     return model.likelihood.moments(path)[0]
 
 
-def find_disagreement(posterior: "Posterior") -> list[str]:
-    """A note if the chains disagree about the forecast, which does not depend on the states' coordinates; else none.
-
-    A run of few draws is a trial, of which nothing can be said.
-    """
-    if posterior.num_draws < ENOUGH:
-        return []
-    rhat = row("", forecast_mean(posterior, np.repeat(posterior.raw[0].u[-1:], HORIZON, 0))).rhat
-    if not rhat > DISAGREE:
-        return []
-    return [
-        f"The chains disagree about the {HORIZON}-step forecast (R-hat {rhat:.2f}; below {DISAGREE} is wanted). They "
-        "have not run long enough, or the posterior has several modes: raise num_warmup and num_draws, lower "
-        "state_dim, or compare the chains' forecasts."
-    ]
-
-
 def non_gaussianity(posterior: "Posterior", level: float = 0.05) -> dict[str, float]:
     """The share of marginals of states and weights that D'Agostino and Pearson's test finds not Gaussian at `level`.
 
     All draws of all chains are tested as if independent: thin a run until its effective sample size is near their
     number, or the test sees autocorrelation. Of Gaussian marginals a share of about `level` is rejected.
     """
-    groups = {"states": np.concatenate([_flat(path) for path in posterior.draws.states], -1)}
-    groups["weights"] = _flat(posterior.draws.weights)
-    return {name: float(np.mean(stats.normaltest(values, axis=0).pvalue < level)) for name, values in groups.items()}
-
-
-def _flat(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "N n"]:
-    return np.asarray(values).reshape(values.shape[0] * values.shape[1], -1)
-
-
-def _thinned(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "chain draw n"]:
-    """At most ENTRIES of the quantities, evenly spaced."""
-    flat = np.asarray(values).reshape(*values.shape[:2], -1)
-    return flat[:, :, :: -(-flat.shape[2] // ENTRIES)]
-
-
-def _reference_inputs(posterior: "Posterior") -> tuple[Float[np.ndarray, "N Dx"], Float[np.ndarray, "N Du"]]:
-    """Evenly spaced inputs along the first series, at the states' posterior mean."""
-    x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
-    chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
-    return x[chosen], posterior.series[0].u[chosen]
+    groups = {"states": posterior.draws.states, "weights": (posterior.draws.weights,)}
+    found = {}
+    for name, leaves in groups.items():
+        values = np.concatenate([merge_chains(leaf).reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], -1)
+        found[name] = float(np.mean(stats.normaltest(values, axis=0).pvalue < level))
+    return found

@@ -13,8 +13,6 @@ from gpssm.core.runtime import in_double_precision
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 
-BATCH = 256  # draws at once on a GPU
-
 
 class Seconds(NamedTuple):
     """Wall-clock seconds of a fit: linear fit and model, compilation, iterations."""
@@ -43,6 +41,11 @@ def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.
     return np.asarray(leaf).reshape(-1, *leaf.shape[2:])
 
 
+def batch_size() -> int | None:
+    """How many draws `jax.lax.map` should take at once: one after the other on a CPU, many on a GPU."""
+    return None if jax.default_backend() == "cpu" else 256
+
+
 @in_double_precision
 def map_draws(values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: Draw, inputs: Any) -> np.ndarray:
     """`values(model, draw, inputs)` at every draw, with the model of that draw; axes (chain, draw, ...).
@@ -51,7 +54,7 @@ def map_draws(values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: 
     """
     shape = draws.weights.shape[:2]
     flat = jax.tree.map(lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), draws)
-    result = np.asarray(_map_flat(values, model, flat, inputs, None if jax.default_backend() == "cpu" else BATCH))
+    result = np.asarray(_map_flat(values, model, flat, inputs, batch_size()))
     return result.reshape(*shape, *result.shape[1:])
 
 

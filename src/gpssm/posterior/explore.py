@@ -1,6 +1,8 @@
-"""What happened in the training data: states, and outputs without their noise, at every draw.
+"""What a posterior says of the data and of the system, at every draw.
 
-What was learned: the transition f at any state and control, its derivatives, and where it has seen data.
+    smooth                            what happened in the training data: states, and outputs without their noise
+    function_values, transition       what was learned: f at any state and control, and where it has seen data
+    linearise                         its derivatives
 
 Averages over draws are averages over chains too, which may settle in different coordinates of the states. Where
 `Posterior.diagnostics` shows that they did, look at one chain at a time.
@@ -16,15 +18,18 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.data.align import aligned
+from gpssm.data.align import align_columns
+from gpssm.model.likelihoods import Custom
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
 from gpssm.posterior.forecast import Forecast
-from gpssm.posterior.rollout import Emission, emissions, in_user_units, path_keys
+from gpssm.posterior.rollout import Emission, emissions, path_keys
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
+
+Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # states and controls, both scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +63,17 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), np.arange(len(states)), len(series))
     leaves = {name: jnp.asarray(merge_chains(leaf)) for name, leaf in posterior.draws.leaves.items()}
     found = _emitted(posterior.model, leaves, keys, jnp.asarray(states[:, 1:]), noise)
-    paths, moments, _ = in_user_units(posterior.scaler, found)
+    paths, moments, _ = found.in_units(posterior.scaler)
     outputs = Forecast(paths, series.outputs, 0, series.u, series.inputs, series.dt, moments)
     return Smoothed(outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y))
+
+
+def smoothed_outputs(posterior: "Posterior", index: int = 0) -> tuple[Forecast, Forecast]:
+    """Outputs along training series `index` without and with noise; both without where a likelihood cannot draw any."""
+    outputs, likelihood = smooth(posterior, index).outputs, posterior.model.likelihood
+    if isinstance(likelihood, Custom) and likelihood.sampler is None:
+        return outputs, outputs
+    return outputs, smooth(posterior, index, noise=True).outputs
 
 
 def outputs_of(posterior: "Posterior", index: int = 0) -> Float[np.ndarray, "chain draw T Dy"]:
@@ -75,9 +88,6 @@ def _emitted(
 ) -> Emission:
     likelihoods = eqx.filter_vmap(lambda values: model.with_leaves(values).likelihood, axis_size=x.shape[0])(leaves)
     return emissions(likelihoods, keys, x, noise)
-
-
-Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]
 
 
 class TransitionEstimate(NamedTuple):
@@ -107,7 +117,6 @@ def function_values(
     posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Float[ArrayLike, "N Du"]
 ) -> Float[np.ndarray, "chain draw N Dx"]:
     """E[f(z) | v] = m(z) + A(z) v of each draw at the inputs z = [x; u], both in scaled units."""
-
     return map_draws(_function, posterior.model, posterior.draws, (jnp.asarray(x), jnp.asarray(u)))
 
 
@@ -118,7 +127,6 @@ def _function(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx"]:
 @in_double_precision
 def transition(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> TransitionEstimate:
     """E f, and Var f = Var(E[f | v]) + E[B] over draws, at states x in scaled units and controls u in the user's."""
-
     found = map_draws(_function_and_doubt, posterior.model, posterior.draws, _inputs(posterior, x, u))
     mean, residual, share = np.moveaxis(found, 2, 0)
     std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(residual, axis=(0, 1)))
@@ -165,7 +173,7 @@ def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inpu
         raise ValueError(f"x must have shape (N, {posterior.model.state_dim}), one state a row; got {np.shape(x)}")
     if u is None:
         u = np.zeros((len(states), 0))
-    controls = aligned(np.atleast_2d(u) if np.ndim(x) == 1 else u, names, "u")
+    controls = align_columns(np.atleast_2d(u) if np.ndim(x) == 1 else u, names, "u")
     if len(controls) != len(states):
         raise ValueError(f"u must have a row for each of the {len(states)} states; got {len(controls)}")
     return jnp.asarray(states), jnp.asarray(posterior.scaler.scale_inputs(controls))

@@ -1,15 +1,14 @@
 """A forecast: paths of future outputs in the user's units, and what can be read off them.
 
 The paths are draws from p(y_{T+1:T+H} | data), one function draw a path, so that every figure of a forecast is a
-statistic over paths: nothing is assumed Gaussian.
-
-From a posterior to a forecast: which draws to run, from where, with which controls, and back to the user's units.
+statistic over paths: nothing is assumed Gaussian. `rollout.py` runs them; here is which draws to run, from where, with
+which controls, and back to the user's units.
 """
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +16,16 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.data.align import aligned, future_inputs
+from gpssm.data.align import align_columns, future_inputs
+from gpssm.data.scaler import Scaler
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
 from gpssm.posterior.rollout import (
     BOUNDS,
+    Pair,
+    Paths,
     choose_particles,
-    in_user_units,
+    members_of,
     path_keys,
     plan,
     simulate_paths,
@@ -33,7 +35,9 @@ from gpssm.posterior.rollout import (
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
+HORIZON = 30  # steps, where neither they nor controls are given
 LEVELS = (0.5, 0.9)
+BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
 SOME, MANY = 0.05, 0.5  # shares of paths that left, above which a note says so, and says it louder
 
 
@@ -58,26 +62,10 @@ class ForecastDiagnostics:
     @property
     def notes(self) -> tuple[str, ...]:
         """In plain words, what to distrust; empty when there is nothing."""
-        share, steps = self.share_left, len(self.left_by_step)
-        if share > 0 and not self.replaced:
-            return (f"{share:.1%} of the paths overflowed within {steps} steps. Leave bounds at a number.",)
-        if share <= SOME:
-            return ()
-        notes = [
-            f"{share:.0%} of the paths left the region the model knows within {steps} steps. The forecast is that of "
-            "the paths that stayed."
-        ]
-        if share > MANY:
-            notes.append(
-                "Most paths left: do not trust this forecast at long horizons. Shorten the horizon, check that u stays "
-                "in the range it had in training, or fit with mean='linear' or a smaller state_dim."
-            )
-        if share == 1:
-            notes.append(
-                f"No path was left from step {np.argmax(self.left_by_step == 1) + 1} on: there is no forecast from "
-                "there, and the last values are held."
-            )
-        return tuple(notes)
+        from gpssm.evaluation.checks import check_paths
+
+        found = check_paths(self)
+        return () if found.level == "good" else (f"{found.name}: {found.figure}. {found.words}",)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,9 +87,22 @@ class Forecast:
     u: Float[np.ndarray, "H Du"]
     inputs: tuple[str, ...] = ()
     dt: float | None = None
-    moments: tuple[Float[np.ndarray, "S H Dy"], Float[np.ndarray, "S H Dy"]] | None = None
-    moments_ahead: tuple[Float[np.ndarray, "S H Dy"], Float[np.ndarray, "S H Dy"]] | None = None
+    moments: Pair | None = None
+    moments_ahead: Pair | None = None
     diagnostics: ForecastDiagnostics | None = None
+
+    @classmethod
+    def of_paths(cls, found: Paths, scaler: Scaler, bounds: float | None, u: np.ndarray, **known: Any) -> Self:
+        """What a rollout within these bounds found over the rows of u, in the user's units.
+
+        It may have gone further. `known` are outputs, start, inputs and dt.
+        """
+        # In NumPy, which compiles nothing for a new horizon.
+        emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], found)
+        emission = jax.tree.map(lambda part: np.ascontiguousarray(np.moveaxis(part, 0, 1)), emission)
+        paths, moments, ahead = emission.in_units(scaler)
+        diagnostics = ForecastDiagnostics(left, novelty, bounds is not None)
+        return cls(paths=paths, u=u, moments=moments, moments_ahead=ahead, diagnostics=diagnostics, **known)
 
     @property
     def horizon(self) -> int:
@@ -177,7 +178,7 @@ class Forecast:
 
     def rows_of(self, actual: Any) -> Float[np.ndarray, "H Dy"]:
         """The first H rows of what happened."""
-        values = aligned(actual, self.outputs, "y")
+        values = align_columns(actual, self.outputs, "y")
         if len(values) < self.horizon:
             raise ValueError(
                 f"the forecast has {self.horizon} steps and needs as many rows of what happened; got {len(values)}. "
@@ -212,9 +213,6 @@ class Forecast:
         return "\n".join([repr(self), table, *(f"note: {note}" for note in notes)])
 
 
-BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
-
-
 @in_double_precision
 def forecast(
     posterior: "Posterior",
@@ -231,44 +229,35 @@ def forecast(
     series = posterior.training_series(index)
     if num_paths < 1 or (bounds is not None and not bounds > 0):
         raise ValueError(f"num_paths must be 1 or more, and bounds positive or None; got {num_paths} and {bounds}")
-    controls = future_inputs(u, series.inputs, horizon)
+    controls = future_inputs(u, series.inputs, horizon, HORIZON)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
-    _, weights, leaves = jax.tree.map(lambda leaf: jnp.asarray(merge_chains(leaf)[draws]), posterior.draws)
     surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
     scale = noise_scale(jnp.asarray(surprise))
+    scaled = np.pad(posterior.scaler.scale_inputs(controls), ((0, -len(controls) % BLOCK), (0, 0)), mode="edge")
     found = simulate_paths(
-        posterior.model,
-        weights,
-        leaves,
+        members_of(posterior, draws),
         scale,
         start_states(posterior, index, draws, keys, scale),
-        jnp.asarray(
-            np.pad(posterior.scaler.scale_inputs(controls), ((0, -len(controls) % BLOCK), (0, 0)), mode="edge")
-        ),
+        jnp.asarray(scaled),
         keys,
         jnp.asarray(slots),
         None if bounds is None else training_box(posterior, draws, bounds),
         noise,
     )
-    found = jax.tree.map(lambda part: part[: len(controls)], found)
-    paths, moments, ahead = in_user_units(
-        posterior.scaler, jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1), found.emission)
-    )
-    diagnostics = ForecastDiagnostics(np.asarray(found.left), np.asarray(found.novelty), bounds is not None)
-    if diagnostics.share_left > MANY:
-        warnings.warn(" ".join(diagnostics.notes), stacklevel=4)
-    return Forecast(
-        paths=paths,
+    result = Forecast.of_paths(
+        found,
+        posterior.scaler,
+        bounds,
+        controls,
         outputs=series.outputs,
         start=len(series) if posterior.current is None else posterior.current.rows,
-        u=controls,
         inputs=series.inputs,
         dt=series.dt,
-        moments=moments,
-        moments_ahead=ahead,
-        diagnostics=diagnostics,
     )
+    if result.diagnostics and result.diagnostics.share_left > MANY:
+        warnings.warn(" ".join(result.diagnostics.notes), stacklevel=4)
+    return result
 
 
 def start_states(

@@ -173,6 +173,12 @@ class Posterior:
         """∂f/∂x, ∂f/∂u and ∂E[y]/∂x with standard deviations over draws; x and u as in `transition`."""
         return explore.linearise(self, x, u)
 
+    def with_notes(self, said: tuple[str, ...] = ()) -> Self:
+        """The posterior with what was said of its run, and what the checks find wrong with it, as notes."""
+        from gpssm.evaluation.checks import find_notes
+
+        return replace(self, notes=(*said, *find_notes(self)))
+
     def diagnostics(self) -> Diagnostics:
         """R-hat and effective sample sizes of parameters, f, states and outputs, and the sampler's own figures.
 

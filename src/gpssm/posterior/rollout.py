@@ -1,18 +1,14 @@
-"""The models of many draws at once, with all factorisations done: what forecasts and filters move states with.
+"""Paths into the future: free runs of every draw's own function, all in parallel.
 
-    x' | x, v_s ~ N(m_s(z) + A_s(z) v_s, B_s(z) + Q_s),   z = [x; u],   s = 1..S
+    x_{t+1} ~ N(m_s(z_t) + A_s(z_t) v_s, B_s(z_t) + Q_s),   y_t ~ p_s(y | x_{t+1}),   z_t = [x_t; u_t],   s = 1..S
 
-is the law of the next state under draw s. Factorising (L⁻¹ of the inducing points' covariance, say) happens once a draw
-and one draw after the other, and once in all where the draws share kernel, basis and mean. Moving the states then is
-matrix products only, for all draws in parallel.
+is the model of draw s: weights v and parameters are its own all along a path; B and Q are drawn afresh at each step. An
+`Ensemble` is the models of many draws with all factorisations done, which forecasts and filters move states with.
+Factorising (L⁻¹ of the inducing points' covariance, say) happens once a draw and one draw after the other, and once in
+all where the draws share kernel, basis and mean. Moving the states then is matrix products only.
 
-Paths into the future: free runs of every draw's own function, all in parallel.
-
-    x_{t+1} ~ N(m(z_t) + A(z_t) v, B(z_t) + Q),   y_t ~ p(y | x_{t+1})
-
-Weights v and parameters are those of one draw all along a path; B and Q are drawn afresh at each step. Each path has
-random numbers of its own, from the seed, the draw, the path's number within the draw and the step: a longer forecast
-starts with the shorter one.
+Each path has random numbers of its own, from the seed, the draw, the path's number within the draw and the step: a
+longer forecast starts with the shorter one.
 
 **Paths that leave.** A Gaussian process says nothing about f far from all data, and some draws of it are unstable
 there: a few paths that run away would make the mean and variance of a forecast meaningless. The region that a draw
@@ -41,7 +37,27 @@ from gpssm.posterior.draws import merge_chains
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-_PARTS_OF_TRANSITION = ("kernel.", "basis.", "mean.")
+BOUNDS = 3.0
+START = 2**32 - 1  # in place of a step's number, for where a path starts
+NOISES = 3.0  # process noises that a coordinate's training states are taken to range over, to each side, at least
+
+Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]  # mean and variance
+
+
+class Members(NamedTuple):
+    """S draws with the model they belong to: each array of `weights` and `leaves` has a leading axis S."""
+
+    model: GPSSM
+    weights: Float[Array, "S Dx M"]
+    leaves: dict[str, Array]
+
+
+def members_of(posterior: "Posterior", draws: Int[np.ndarray, " S"]) -> Members:
+    """These draws, for compiled code."""
+    _, weights, leaves = jax.tree.map(
+        lambda leaf: jnp.asarray(merge_chains(leaf)[draws]), posterior.draws._replace(states=())
+    )
+    return Members(posterior.model, weights, leaves)
 
 
 class Moments(NamedTuple):
@@ -85,9 +101,9 @@ class Ensemble(eqx.Module):
 
 def assemble(model: GPSSM, weights: Float[Array, "S Dx M"], leaves: dict[str, Array], input_dim: int) -> Ensemble:
     """The ensemble of S draws, given by their weights and their leaves, each with a leading axis S."""
-    shared = not any(name.startswith(_PARTS_OF_TRANSITION) for name in leaves)
+    shared = not any(name.startswith(("kernel.", "basis.", "mean.")) for name in leaves)
     x, u = (jnp.zeros((1, width), model.log_process_std.dtype) for width in (model.state_dim, input_dim))
-    fixed: list[Any] = []
+    fixed: list[Any] = []  # what of a transition is no array, which `lax.map` cannot give back
 
     def transition(current: GPSSM) -> Any:
         move = current.transition()
@@ -113,14 +129,6 @@ def assemble(model: GPSSM, weights: Float[Array, "S Dx M"], leaves: dict[str, Ar
     return Ensemble(stacked, weights, variance, likelihood, shared)
 
 
-BOUNDS = 3.0
-START = 2**32 - 1  # in place of a step's number, for where a path starts
-NOISES = 3.0  # process noises that a coordinate's training states are taken to range over, to each side, at least
-
-
-Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]
-
-
 class Plan(NamedTuple):
     """S draws to run, P = `each` paths of each of them, and which of these S·P paths are those asked for."""
 
@@ -129,26 +137,18 @@ class Plan(NamedTuple):
     slots: Int[np.ndarray, " N"]
 
 
-class Emission(NamedTuple):
-    """Outputs, the mean and variance of the law they were drawn from, and of their law given the state before.
-
-    The last two make a smoother mixture over paths. They are known where the emission is linear and Gaussian, and
-    elsewhere the first two over again.
-    """
-
-    y: Float[Array, "*shape Dy"]
-    mean: Float[Array, "*shape Dy"]
-    variance: Float[Array, "*shape Dy"]
-    mean_ahead: Float[Array, "*shape Dy"]
-    variance_ahead: Float[Array, "*shape Dy"]
+def plan(num_draws: int, num_paths: int) -> Plan:
+    """Spread paths evenly over the draws: path i goes to draw ⌊i · draws / paths⌋, so their numbers differ by one."""
+    chosen = np.arange(num_paths) * num_draws // num_paths
+    draws, first, place, counts = np.unique(chosen, return_index=True, return_inverse=True, return_counts=True)
+    each = int(counts.max())
+    return Plan(draws, each, place * each + np.arange(num_paths) - first[place])
 
 
-class Paths(NamedTuple):
-    """N paths of H steps, the share that had left by each step, and the novelty of where the living were."""
-
-    emission: Emission  # arrays (H, N, Dy)
-    left: Float[Array, " H"]
-    novelty: Float[Array, " H"]
+def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRNGKeyArray:
+    """One key a path, (S, P), from the draw's number and the path's within the draw."""
+    fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+    return fold(jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(draws)), jnp.arange(each))
 
 
 class Box(NamedTuple):
@@ -171,45 +171,6 @@ class Box(NamedTuple):
         return self._replace(bounds=self.bounds * jnp.maximum(jnp.nanmedian(self.away(start, process_variance)), 1.0))
 
 
-def plan(num_draws: int, num_paths: int) -> Plan:
-    """Spread paths evenly over the draws: path i goes to draw ⌊i · draws / paths⌋, so their numbers differ by one."""
-    chosen = np.arange(num_paths) * num_draws // num_paths
-    draws, first, place, counts = np.unique(chosen, return_index=True, return_inverse=True, return_counts=True)
-    each = int(counts.max())
-    return Plan(draws, each, place * each + np.arange(num_paths) - first[place])
-
-
-def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRNGKeyArray:
-    """One key a path, (S, P), from the draw's number and the path's within the draw."""
-    fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
-    return fold(jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(draws)), jnp.arange(each))
-
-
-def draw_states(keys: PRNGKeyArray, cloud: Float[Array, "S N Dx"], scale: Float[Array, " S"]) -> Float[Array, "S P Dx"]:
-    """x ~ N(m, s P) for each key (S, P): m + √s Σ_i ε_i (p_i − m) / √N has the points' covariance, scaled."""
-    mean = jnp.mean(cloud, 1, keepdims=True)
-    gaps = jnp.sqrt(scale / cloud.shape[1])[:, None, None] * (cloud - mean)
-    normal = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, cloud.shape[1:2], cloud.dtype)))(keys)
-    return mean + jnp.matmul(normal, gaps)
-
-
-def choose_particles(
-    keys: PRNGKeyArray,
-    particles: Float[Array, "S N Dx"],
-    log_weights: Float[Array, "S N"],
-    scale: Float[Array, " S"],
-    gaussian: bool,
-) -> Float[Array, "S P Dx"]:
-    """A particle for each path with a key (S, P), by weight; a state from the cloud's Gaussian if it is one."""
-    if gaussian:
-        return draw_states(jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles, scale)
-
-    def choose(key: PRNGKeyArray, particles: Float[Array, "N Dx"], weights: Float[Array, " N"]) -> Float[Array, " Dx"]:
-        return particles[jax.random.categorical(jax.random.fold_in(key, START), weights)]
-
-    return jax.vmap(jax.vmap(choose, (0, None, None)))(keys, particles, log_weights)
-
-
 def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: float) -> Box:
     """The box around each draw's training states, over all its series."""
     states = [merge_chains(path)[draws] for path in posterior.draws.states]
@@ -218,45 +179,40 @@ def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: f
     return Box(jnp.asarray((low + high) / 2), jnp.asarray((high - low) / 2), jnp.asarray(bounds, low.dtype))
 
 
-def emissions(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "S N Dx"], noise: bool) -> Emission:
-    """y ~ p(y | x), or the mean, under each draw's likelihood (arrays with a leading axis S), one key a state."""
+class Emission(NamedTuple):
+    """Outputs, the mean and variance of the law they were drawn from, and of their law given the state before.
 
-    def one(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Emission:
-        mean, variance = likelihood.moments(x)
-        y = jax.vmap(lambda key, x: likelihood.sample(key, x[None])[0])(keys, x) if noise else mean
-        return Emission(y, mean, variance, mean, variance)
-
-    return eqx.filter_vmap(one)(likelihood, keys, x)
-
-
-def look_ahead(likelihood: Likelihood, emission: Emission, now: Moments) -> Emission:
-    """With the moments of y given the state before, C E[x'] + d and C Var[x'] Cᵀ + R, for a Gaussian emission."""
-    if not isinstance(likelihood, Gaussian):
-        return emission
-
-    def one(likelihood: Gaussian, now: Moments) -> tuple[Float[Array, "P Dy"], Float[Array, "P Dy"]]:
-        mean, noise = likelihood.moments(now.mean)
-        return mean, jnp.matmul(now.variance, jnp.square(likelihood.C).T) + noise
-
-    mean, variance = eqx.filter_vmap(one)(likelihood, now)
-    return emission._replace(mean_ahead=mean, variance_ahead=variance)
-
-
-def stand_in(source: Int[Array, " N"], alive: Bool[Array, " N"], lots: Float[Array, " N"]) -> Int[Array, " N"]:
-    """Whom each path copies: itself while it lives, else the path it copied before, else a living one by its lot.
-
-    Lots are uniform on [0, 1). Where no path lives the result has no meaning.
+    The last two make a smoother mixture over paths. They are known where the emission is linear and Gaussian, and
+    elsewhere the first two over again.
     """
-    living = jnp.cumsum(alive)
-    chosen = jnp.searchsorted(living, jnp.floor(lots * living[-1]).astype(living.dtype) + 1)
-    return jnp.where(alive, jnp.arange(alive.shape[0]), jnp.where(alive[source], source, chosen))
+
+    y: Float[Array, "*shape Dy"]
+    mean: Float[Array, "*shape Dy"]
+    variance: Float[Array, "*shape Dy"]
+    mean_ahead: Float[Array, "*shape Dy"]
+    variance_ahead: Float[Array, "*shape Dy"]
+
+    def in_units(self, scaler: Scaler) -> tuple[np.ndarray, Pair, Pair]:
+        """The outputs, their mean and variance, and those given the state before, in the user's units."""
+
+        def pair(mean: Array, variance: Array) -> Pair:
+            return scaler.unscale_mean(mean), scaler.unscale_variance(variance)
+
+        ahead = pair(self.mean_ahead, self.variance_ahead)
+        return scaler.unscale_paths(self.y), pair(self.mean, self.variance), ahead
+
+
+class Paths(NamedTuple):
+    """N paths of H steps, the share that had left by each step, and the novelty of where the living were."""
+
+    emission: Emission  # arrays (H, N, Dy)
+    left: Float[Array, " H"]
+    novelty: Float[Array, " H"]
 
 
 @eqx.filter_jit
 def simulate_paths(
-    model: GPSSM,
-    weights: Float[Array, "S Dx M"],
-    leaves: dict[str, Array],
+    members: Members,
     scale: Float[Array, " S"],
     start: Float[Array, "S P Dx"],
     u: Float[Array, "H Du"],
@@ -266,7 +222,7 @@ def simulate_paths(
     noise: bool,
 ) -> Paths:
     """`run_paths` of the ensemble of these draws with their noises scaled, compiled."""
-    ensemble = assemble(model, weights, leaves, u.shape[1]).scaled(scale)
+    ensemble = assemble(*members, u.shape[1]).scaled(scale)
     return run_paths(ensemble, start, u, keys, slots, box, noise)
 
 
@@ -317,11 +273,60 @@ def run_paths(
     return Paths(*jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1])
 
 
-def in_user_units(scaler: Scaler, emission: Emission) -> tuple[np.ndarray, Pair, Pair]:
-    """The outputs (S, T, Dy), their mean and variance, and those given the state before, in the user's units."""
+def emissions(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "S N Dx"], noise: bool) -> Emission:
+    """y ~ p(y | x), or the mean, under each draw's likelihood (arrays with a leading axis S), one key a state."""
 
-    def pair(mean: Array, variance: Array) -> Pair:
-        return scaler.unscale_mean(mean), scaler.unscale_variance(variance)
+    def one(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Emission:
+        mean, variance = likelihood.moments(x)
+        y = jax.vmap(lambda key, x: likelihood.sample(key, x[None])[0])(keys, x) if noise else mean
+        return Emission(y, mean, variance, mean, variance)
 
-    y, mean, variance, mean_ahead, variance_ahead = emission
-    return scaler.unscale_paths(y), pair(mean, variance), pair(mean_ahead, variance_ahead)
+    return eqx.filter_vmap(one)(likelihood, keys, x)
+
+
+def look_ahead(likelihood: Likelihood, emission: Emission, now: Moments) -> Emission:
+    """With the moments of y given the state before, C E[x'] + d and C Var[x'] Cᵀ + R, for a Gaussian emission."""
+    if not isinstance(likelihood, Gaussian):
+        return emission
+
+    def one(likelihood: Gaussian, now: Moments) -> tuple[Float[Array, "P Dy"], Float[Array, "P Dy"]]:
+        mean, noise = likelihood.moments(now.mean)
+        return mean, jnp.matmul(now.variance, jnp.square(likelihood.C).T) + noise
+
+    mean, variance = eqx.filter_vmap(one)(likelihood, now)
+    return emission._replace(mean_ahead=mean, variance_ahead=variance)
+
+
+def stand_in(source: Int[Array, " N"], alive: Bool[Array, " N"], lots: Float[Array, " N"]) -> Int[Array, " N"]:
+    """Whom each path copies: itself while it lives, else the path it copied before, else a living one by its lot.
+
+    Lots are uniform on [0, 1). Where no path lives the result has no meaning.
+    """
+    living = jnp.cumsum(alive)
+    chosen = jnp.searchsorted(living, jnp.floor(lots * living[-1]).astype(living.dtype) + 1)
+    return jnp.where(alive, jnp.arange(alive.shape[0]), jnp.where(alive[source], source, chosen))
+
+
+def choose_particles(
+    keys: PRNGKeyArray,
+    particles: Float[Array, "S N Dx"],
+    log_weights: Float[Array, "S N"],
+    scale: Float[Array, " S"],
+    gaussian: bool,
+) -> Float[Array, "S P Dx"]:
+    """A particle for each path with a key (S, P), by weight; a state from the cloud's Gaussian if it is one."""
+    if gaussian:
+        return draw_states(jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles, scale)
+
+    def choose(key: PRNGKeyArray, particles: Float[Array, "N Dx"], weights: Float[Array, " N"]) -> Float[Array, " Dx"]:
+        return particles[jax.random.categorical(jax.random.fold_in(key, START), weights)]
+
+    return jax.vmap(jax.vmap(choose, (0, None, None)))(keys, particles, log_weights)
+
+
+def draw_states(keys: PRNGKeyArray, cloud: Float[Array, "S N Dx"], scale: Float[Array, " S"]) -> Float[Array, "S P Dx"]:
+    """x ~ N(m, s P) for each key (S, P): m + √s Σ_i ε_i (p_i − m) / √N has the points' covariance, scaled."""
+    mean = jnp.mean(cloud, 1, keepdims=True)
+    gaps = jnp.sqrt(scale / cloud.shape[1])[:, None, None] * (cloud - mean)
+    normal = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, cloud.shape[1:2], cloud.dtype)))(keys)
+    return mean + jnp.matmul(normal, gaps)

@@ -1,25 +1,21 @@
-"""Objects of this package as plain descriptions and arrays, and back: no pickle, and no code from a file.
+"""Posteriors in netCDF files, bit for bit: no pickle, and no code from a file.
 
-    description, arrays = describe(model)
-    model = restore(description, arrays)
+A file has a group for each field of `Posterior` with the field's arrays by dotted name, their dimensions named, and a
+root attribute for each field: a *description* in JSON of how the field is put together from its arrays. Other
+attributes give the format, the versions of what wrote it, and hashes. Any netCDF tool can read the arrays:
+
+    xarray.open_dataset("run.nc", group="draws")  # states.0 (chain, draw, time, state), weights, leaves.*
 
 A description is made of what JSON has; a tag says what else a thing is:
 
     {"tuple": [...]}, {"dict": {...}}                        as Python has them
     {"class": "kernels.Sum", "fields": {...}}                a class of `TABLE`: no other is ever made
-    {"array": "kernel.left.log_variance", "dtype": ...}      an entry of `arrays`, by its dotted name
+    {"array": "kernel.left.log_variance", "dtype": ...}      an array of the group, by its dotted name
     {"link": "abs"}                                          a link of `LINKS`
     {"part": "mean.function", "was": "physics.drag", ...}    a user's own function or class
 
-Code cannot be stored. A user's own part is stored by name, with the arrays it holds, and is handed over to `restore`.
-
-Posteriors in netCDF files, bit for bit, without pickle.
-
-A file has a group for each field of `Posterior` with the field's arrays by dotted name, dimensions named, and a root
-attribute for each field that says in JSON how it is put together from them (`serialise.py`). Other attributes give
-the format, the versions of what wrote it, and hashes. Any netCDF tool can read the arrays:
-
-    xarray.open_dataset("run.nc", group="draws")  # states.0 (chain, draw, time, state), weights, leaves.*
+Code cannot be stored. A user's own part is stored by name, with the arrays it holds, and is handed over when a file is
+read.
 """
 
 import dataclasses
@@ -28,7 +24,7 @@ import errno
 import importlib.metadata
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,188 +45,21 @@ from gpssm.posterior import draws
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-Names = tuple[str, ...]
 Arrays = dict[str, np.ndarray]
 
-_MODULES = (kernels, bases, means, likelihoods, priors, model, types, series, scaler, draws)
-_PLAIN = (type(None), bool, int, float, str)
-
-
-def _label(cls: type) -> str:
-    return f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
-
-
-def _is_record(thing: Any) -> bool:
-    own = isinstance(thing, type) and thing.__module__.startswith("gpssm.")
-    return own and (dataclasses.is_dataclass(thing) or hasattr(thing, "_fields"))
-
-
-# Every class a description may name.
-TABLE: dict[str, type] = {_label(cls): cls for home in _MODULES for cls in vars(home).values() if _is_record(cls)}
-
-
-def describe(thing: Any) -> tuple[Any, Arrays]:
-    """The description of a thing, fit for JSON, and its arrays by dotted name."""
-    arrays: Arrays = {}
-    return _describe(thing, (), arrays), arrays
-
-
-@in_double_precision
-def restore(description: Any, arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any] | None = None) -> Any:
-    """The thing that was described, every array as it was to the last bit.
-
-    :param parts: the user's own functions and classes by dotted name; `user_parts` says which are needed.
-    """
-    parts = parts or {}
-    missing = {name: was for name, was in user_parts(description).items() if name not in parts}
-    if missing:
-        wanted = ", ".join(f"{name!r}: ..." for name in missing)
-        found = "; ".join(f"{name} was {was}" for name, was in missing.items())
-        raise ValueError(f"A user's own functions are not stored ({found}). Hand them over: parts={{{wanted}}}.")
-    return _restore(description, arrays, parts)
-
-
-def user_parts(description: Any) -> dict[str, str]:
-    """The user's own parts that a description needs, and what each was when it was described."""
-    if isinstance(description, list):
-        return {name: was for entry in description for name, was in user_parts(entry).items()}
-    if not isinstance(description, dict):
-        return {}
-    if "part" in description:
-        return {description["part"]: description["was"]}
-    inner = next((description[tag] for tag in ("tuple", "dict", "fields") if tag in description), [])
-    return user_parts(list(inner.values()) if isinstance(inner, dict) else inner)
-
-
-def _describe(thing: Any, path: Names, arrays: Arrays) -> Any:
-    if type(thing) in _PLAIN:
-        return thing
-    if isinstance(thing, np.ndarray | np.generic | jax.Array):
-        return _describe_array(thing, path, arrays)
-    if type(thing) in (list, tuple):
-        entries = [_describe(entry, (*path, str(index)), arrays) for index, entry in enumerate(thing)]
-        return entries if isinstance(thing, list) else {"tuple": entries}
-    if type(thing) is dict and all(isinstance(key, str) for key in thing):
-        return {"dict": {key: _describe(value, (*path, key), arrays) for key, value in thing.items()}}
-    if isinstance(thing, Link) and thing in LINKS.values():
-        return {"link": next(name for name, link in LINKS.items() if link == thing)}
-    if type(thing) in TABLE.values():
-        fields = {name: _describe(getattr(thing, name), (*path, name), arrays) for name in _fields(type(thing))}
-        return {"class": _label(type(thing)), "fields": fields}
-    return _describe_part(thing, path, arrays)
-
-
-def _fields(cls: type) -> list[str]:
-    named = getattr(cls, "_fields", None)
-    return [field.name for field in dataclasses.fields(cls)] if named is None else list(named)
-
-
-def _describe_array(array: Any, path: Names, arrays: Arrays) -> dict[str, Any]:
-    """Its name, dtype and kind; an array without entries is described by its shape alone."""
-    kind = "jax" if isinstance(array, jax.Array) else "number" if isinstance(array, np.generic) else "numpy"
-    # A slash would name a group of a file.
-    name, value = ".".join(path).replace("/", "|") or "value", np.asarray(array)
-    description = {"array": name, "dtype": value.dtype.name, "kind": kind}
-    # A weak type gives way to the dtype of the leaf it meets, so it is part of the value; JAX has it on numbers.
-    if isinstance(array, jax.Array) and array.weak_type and not value.shape:
-        description["kind"] = "weak"
-    if value.size == 0:
-        return description | {"shape": list(value.shape)}
-    while name in arrays:  # a dictionary's keys may have dots of their own
-        name += "_"
-    arrays[name] = value
-    return description | {"array": name}
-
-
-def _restore_array(description: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
-    dtype, kind = np.dtype(description["dtype"]), description["kind"]
-    value = np.zeros(description["shape"]) if "shape" in description else arrays[description["array"]]
-    value = np.asarray(value).astype(dtype)
-    if kind == "weak":
-        with jax.enable_x64(dtype.itemsize == 8):
-            return jnp.asarray(value.item())
-    return jnp.asarray(value) if kind == "jax" else value[()] if kind == "number" else value
-
-
-def _describe_part(thing: Any, path: Names, arrays: Arrays) -> dict[str, Any]:
-    name = ".".join(path)
-    if not callable(thing) and not isinstance(thing, eqx.Module):
-        raise TypeError(f"{name or 'this'} is a {type(thing).__name__}, which cannot be saved: use plain values.")
-    source = thing if hasattr(thing, "__qualname__") else type(thing)
-    leaves = [
-        _describe_array(leaf, (*path, jax.tree_util.keystr(keys, simple=True, separator=".")), arrays)
-        for keys, leaf in jax.tree_util.tree_flatten_with_path(thing)[0]
-        if _is_array(leaf)
-    ]
-    return {"part": name, "was": f"{source.__module__}.{source.__qualname__}", "leaves": leaves}
-
-
-def _restore_part(description: dict[str, Any], arrays: Mapping[str, np.ndarray], given: Any) -> Any:
-    """What the user gave, with the arrays that were stored in place of its own."""
-    leaves, tree = jax.tree.flatten(given)
-    stored = [_restore_array(leaf, arrays) for leaf in description["leaves"]]
-    own, expected = (_shapes(filter(_is_array, several)) for several in (leaves, stored))
-    if own != expected:
-        raise ValueError(
-            f"The part {description['part']!r} was {description['was']} with arrays of shapes {expected}; "
-            f"what was given has {own}. Give one of the same structure."
-        )
-    following = iter(stored)
-    return jax.tree.unflatten(tree, [next(following) if _is_array(leaf) else leaf for leaf in leaves])
-
-
-def _shapes(leaves: Any) -> list[tuple[int, ...]]:
-    return [leaf.shape for leaf in leaves]
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | jax.Array)
-
-
-def _restore(description: Any, arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any]) -> Any:
-    def each(entries: dict[str, Any]) -> dict[str, Any]:
-        return {name: _restore(entry, arrays, parts) for name, entry in entries.items()}
-
-    if isinstance(description, list):
-        return [_restore(entry, arrays, parts) for entry in description]
-    if not isinstance(description, dict):
-        return description
-    makers: dict[str, Callable[[], Any]] = {
-        "tuple": lambda: tuple(_restore(description["tuple"], arrays, parts)),
-        "dict": lambda: each(description["dict"]),
-        "class": lambda: _class(description["class"])(**each(description["fields"])),
-        "array": lambda: _restore_array(description, arrays),
-        "link": lambda: LINKS[description["link"]],
-        "part": lambda: _restore_part(description, arrays, parts[description["part"]]),
-    }
-    return makers[next(iter(description))]()
-
-
-# What files of version 0.1.0 call a class or a field by.
-_RENAMED = {"fitted.Cloud": "draws.CurrentState", "fitted.Seconds": "draws.Seconds", "cloud": "current"}
-
-
-def _class(label: str) -> type:
-    label = _RENAMED.get(label, label)
-    if label not in TABLE:
-        raise ValueError(f"This version of gpssm has no class {label!r}. Upgrade gpssm to read it.")
-    return TABLE[label]
-
-
 FORMAT, VERSION = "gpssm posterior", 1
-
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_LARGE = 2**16  # bytes of an array from which compression is worth its time
-_COMPRESSION = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+LARGE = 2**16  # bytes of an array from which compression is worth its time
+COMPRESSION = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
 
 # Axes in front of all arrays of a field, and the axes of an array by a part of its name.
-_LEADING = {
+LEADING = {
     "draws": ("chain", "draw"),
     "info": ("chain", "draw"),
     "current": ("chain", "draw"),
     "warmup": ("chain", "iteration"),
 }
-_AXES = {
+AXES = {
     "states": ("time", "state"),
     "weights": ("state", "inducing"),
     "particles": ("particle", "state"),
@@ -254,6 +83,19 @@ _AXES = {
     "log_std": ("output",),
     "log_excess": ("output",),
 }
+
+# Every class a description may name.
+TABLE: dict[str, type] = {
+    f"{thing.__module__.rpartition('.')[2]}.{thing.__name__}": thing
+    for home in (kernels, bases, means, likelihoods, priors, model, types, series, scaler, draws)
+    for thing in vars(home).values()
+    if isinstance(thing, type)
+    and thing.__module__.startswith("gpssm.")
+    and (dataclasses.is_dataclass(thing) or hasattr(thing, "_fields"))
+}
+LABELS = {cls: label for label, cls in TABLE.items()}
+# What files of version 0.1.0 call a class or a field by.
+RENAMED = {"fitted.Cloud": "draws.CurrentState", "fitted.Seconds": "draws.Seconds", "cloud": "current"}
 
 
 def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
@@ -279,9 +121,43 @@ def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, 
         names, needed = (", ".join(sorted(several)) for several in (unknown, known))
         raise KeyError(f"{path} needs no part {names}. It needs: {needed or 'none'}.")
     return {
-        _RENAMED.get(name, name): restore(description, arrays[name], parts)
-        for name, description in descriptions.items()
+        RENAMED.get(name, name): restore(description, arrays[name], parts) for name, description in descriptions.items()
     }
+
+
+def _image(posterior: "Posterior") -> bytes:
+    """The file's bytes. They are made in memory: HDF5 itself does not survive a disk that fills up."""
+    import h5netcdf
+
+    described = {name: describe(getattr(posterior, name)) for name in _fields(type(posterior))}
+    texts = {field: json.dumps(description) for field, (description, _) in described.items()}
+    # netCDF has no booleans; the description knows which arrays were.
+    arrays = {
+        field: {name: array.astype(np.int8) if array.dtype == bool else array for name, array in several.items()}
+        for field, (_, several) in described.items()
+    }
+    attributes = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "gpssm_version": gpssm.__version__,
+        **{f"{name}_version": importlib.metadata.version(name) for name in ("jax", "numpy")},
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "data_hash": digest(list(posterior.raw)),
+        "content_hash": digest(texts, arrays),
+    }
+    buffer = io.BytesIO()
+    with h5netcdf.File(buffer, "w") as file:
+        for name, value in (attributes | texts).items():
+            file.attrs[name] = value
+        for field, several in arrays.items():
+            group, sizes = file.create_group(field), {}
+            axes = {
+                name: name_axes(name, array.shape, sizes, LEADING.get(field, ())) for name, array in several.items()
+            }
+            group.dimensions = sizes
+            for name, array in several.items():
+                group.create_variable(name, axes[name], data=array, **(COMPRESSION if array.nbytes >= LARGE else {}))
+    return buffer.getvalue()
 
 
 def name_axes(
@@ -293,7 +169,7 @@ def name_axes(
     """
     leading = leading if len(shape) >= len(leading) else ()
     rank = len(shape) - len(leading)
-    known = (_AXES[part] for part in reversed(name.split(".")) if rank and len(_AXES.get(part, ())) == rank)
+    known = (AXES[part] for part in reversed(name.split(".")) if rank and len(AXES.get(part, ())) == rank)
     wanted = (*leading, *next(known, tuple(f"axis_{index}" for index in range(rank))))
     axes = [
         axis if sizes.get(axis, size) == size else f"{axis}_{size}" for axis, size in zip(wanted, shape, strict=True)
@@ -302,82 +178,40 @@ def name_axes(
     return tuple(axes)
 
 
-def _image(posterior: "Posterior") -> bytes:
-    """The file's bytes. They are made in memory: HDF5 itself does not survive a disk that fills up."""
-    import h5netcdf
-
-    described = {name: describe(getattr(posterior, name)) for name in _fields(type(posterior))}
-    texts = {name: json.dumps(description) for name, (description, _) in described.items()}
-    arrays = {
-        field: {name: _storable(array) for name, array in values.items()} for field, (_, values) in described.items()
-    }
-    buffer = io.BytesIO()
-    with h5netcdf.File(buffer, "w") as file:
-        for name, value in (_attributes(posterior, texts, arrays) | texts).items():
-            file.attrs[name] = value
-        for field, values in arrays.items():
-            _write_arrays(file.create_group(field), values, _LEADING.get(field, ()))
-    return buffer.getvalue()
-
-
-def _attributes(posterior: "Posterior", texts: dict[str, str], arrays: dict[str, Arrays]) -> dict[str, Any]:
-    versions = {f"{name}_version": importlib.metadata.version(name) for name in ("jax", "numpy")}
-    return {
-        "format": FORMAT,
-        "format_version": VERSION,
-        "gpssm_version": gpssm.__version__,
-        **versions,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "data_hash": digest(list(posterior.raw)),
-        "content_hash": digest(texts, arrays),
-    }
-
-
-def _write_arrays(group: Any, arrays: Arrays, leading: tuple[str, ...]) -> None:
-    sizes: dict[str, int] = {}
-    axes = {name: name_axes(name, array.shape, sizes, leading) for name, array in arrays.items()}
-    group.dimensions = sizes
-    for name, array in arrays.items():
-        options = _COMPRESSION if array.nbytes >= _LARGE else {}
-        group.create_variable(name, axes[name], data=array, **options)
-
-
-def _storable(array: np.ndarray) -> np.ndarray:
-    """netCDF has no booleans; the description knows which arrays were."""
-    return array.astype(np.int8) if array.dtype == bool else array
-
-
 def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
     """Descriptions and arrays by field, if the file holds what was written."""
     import h5netcdf
     import h5py
 
-    _check_signature(path)
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is no such file; posterior.save(path) writes one", str(path))
+    with open(path, "rb") as file:
+        if file.read(len(SIGNATURE)) != SIGNATURE:
+            raise ValueError(f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote.")
     # Opened by h5py, a file is closed whatever is found in it; h5netcdf alone keeps hold of a damaged one, and HDF5
     # then shows its contents in place of what is written there later.
     with _damage(path), h5py.File(path, "r") as opened:
         attributes = dict(opened.attrs)
-    _check_format(path, attributes)
+    if attributes.get("format") != FORMAT:
+        raise ValueError(f"{path} was written by another program. Give the path of a file that posterior.save wrote.")
+    with _damage(path):
+        version = int(np.asarray(attributes["format_version"]).item())
+    if version > VERSION:
+        raise ValueError(
+            f"{path} has format {version}, written by gpssm {attributes.get('gpssm_version')}; this is gpssm "
+            f"{gpssm.__version__}, which reads formats up to {VERSION}. Upgrade gpssm to load it."
+        )
     with _damage(path), h5py.File(path, "r") as opened, h5netcdf.File(opened, "r") as file:
-        texts = {str(name): str(attributes[name]) for name in opened if name in attributes}
-        arrays = {name: _read_arrays(file[name]) for name in texts}
+        texts = {str(field): str(attributes[field]) for field in opened if field in attributes}
+        found = {
+            field: {name: np.asarray(variable[...]) for name, variable in file[field].variables.items()}
+            for field in texts
+        }
+    # HDF5's dtypes are equal to NumPy's own, but not the same to a hash.
+    arrays = jax.tree.map(lambda array: array.astype(array.dtype.name), found)
     if attributes.get("content_hash") != digest(texts, arrays):
         raise _damaged(path, "some of its arrays or descriptions are missing or changed")
-    return {name: json.loads(text) for name, text in texts.items()}, arrays
-
-
-def _read_arrays(group: Any) -> Arrays:
-    arrays = {name: np.asarray(variable[...]) for name, variable in group.variables.items()}
-    # HDF5's dtypes are equal to NumPy's own, but not the same to a hash.
-    return {name: array.astype(array.dtype.name) for name, array in arrays.items()}
-
-
-def _check_signature(path: Path) -> None:
-    if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, "there is no such file; posterior.save(path) writes one", str(path))
-    with open(path, "rb") as file:
-        if file.read(len(_SIGNATURE)) != _SIGNATURE:
-            raise ValueError(f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote.")
+    return {field: json.loads(text) for field, text in texts.items()}, arrays
 
 
 @contextmanager
@@ -389,17 +223,153 @@ def _damage(path: Path) -> Iterator[None]:
         raise _damaged(path, "it cannot be read, perhaps it was cut off") from error
 
 
-def _check_format(path: Path, attributes: Mapping[str, Any]) -> None:
-    if attributes.get("format") != FORMAT:
-        raise ValueError(f"{path} was written by another program. Give the path of a file that posterior.save wrote.")
-    with _damage(path):
-        version = int(np.asarray(attributes["format_version"]).item())
-    if version > VERSION:
-        raise ValueError(
-            f"{path} has format {version}, written by gpssm {attributes.get('gpssm_version')}; this is gpssm "
-            f"{gpssm.__version__}, which reads formats up to {VERSION}. Upgrade gpssm to load it."
-        )
-
-
 def _damaged(path: Path, reason: str) -> ValueError:
     return ValueError(f"{path} is damaged ({reason}). Take a sound copy, or fit and save again.")
+
+
+def describe(thing: Any) -> tuple[Any, Arrays]:
+    """The description of a thing, fit for JSON, and its arrays by dotted name."""
+    arrays: Arrays = {}
+
+    def each(entries: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        return {name: of(entry, (*path, name)) for name, entry in entries.items()}
+
+    def of(thing: Any, path: tuple[str, ...]) -> Any:
+        if type(thing) in (type(None), bool, int, float, str):
+            return thing
+        if isinstance(thing, np.ndarray | np.generic | jax.Array):
+            return _describe_array(thing, path, arrays)
+        if type(thing) in (list, tuple):
+            entries = [of(entry, (*path, str(index))) for index, entry in enumerate(thing)]
+            return entries if isinstance(thing, list) else {"tuple": entries}
+        if type(thing) is dict and all(isinstance(key, str) for key in thing):
+            return {"dict": each(thing, path)}
+        if isinstance(thing, Link) and thing in LINKS.values():
+            return {"link": next(name for name, link in LINKS.items() if link == thing)}
+        if type(thing) in LABELS:
+            own = {name: getattr(thing, name) for name in _fields(type(thing))}
+            return {"class": LABELS[type(thing)], "fields": each(own, path)}
+        return _describe_part(thing, path, arrays)
+
+    return of(thing, ()), arrays
+
+
+@in_double_precision
+def restore(description: Any, arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any] | None = None) -> Any:
+    """The thing that was described, every array as it was to the last bit.
+
+    :param parts: the user's own functions and classes by dotted name; `user_parts` says which are needed.
+    """
+    parts = parts or {}
+    missing = {name: was for name, was in user_parts(description).items() if name not in parts}
+    if missing:
+        wanted = ", ".join(f"{name!r}: ..." for name in missing)
+        found = "; ".join(f"{name} was {was}" for name, was in missing.items())
+        raise ValueError(f"A user's own functions are not stored ({found}). Hand them over: parts={{{wanted}}}.")
+
+    def each(entries: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: of(entry) for name, entry in entries.items()}
+
+    def of(description: Any) -> Any:
+        if isinstance(description, list):
+            return [of(entry) for entry in description]
+        if not isinstance(description, dict):
+            return description
+        match next(iter(description)):
+            case "tuple":
+                return tuple(of(description["tuple"]))
+            case "dict":
+                return each(description["dict"])
+            case "class":
+                return _class(description["class"])(**each(description["fields"]))
+            case "array":
+                return _restore_array(description, arrays)
+            case "link":
+                return LINKS[description["link"]]
+            case _:
+                return _restore_part(description, arrays, parts[description["part"]])
+
+    return of(description)
+
+
+def user_parts(description: Any) -> dict[str, str]:
+    """The user's own parts that a description needs, and what each was when it was described."""
+    if isinstance(description, list):
+        return {name: was for entry in description for name, was in user_parts(entry).items()}
+    if not isinstance(description, dict):
+        return {}
+    if "part" in description:
+        return {description["part"]: description["was"]}
+    inner = next((description[tag] for tag in ("tuple", "dict", "fields") if tag in description), [])
+    return user_parts(list(inner.values()) if isinstance(inner, dict) else inner)
+
+
+def _fields(cls: type) -> list[str]:
+    named = getattr(cls, "_fields", None)
+    return [field.name for field in dataclasses.fields(cls)] if named is None else list(named)
+
+
+def _class(label: str) -> type:
+    label = RENAMED.get(label, label)
+    if label not in TABLE:
+        raise ValueError(f"This version of gpssm has no class {label!r}. Upgrade gpssm to read it.")
+    return TABLE[label]
+
+
+def _describe_array(array: Any, path: tuple[str, ...], arrays: Arrays) -> dict[str, Any]:
+    """Its name, dtype and kind; an array without entries is described by its shape alone."""
+    kind = "jax" if isinstance(array, jax.Array) else "number" if isinstance(array, np.generic) else "numpy"
+    # A slash would name a group of a file.
+    name, value = ".".join(path).replace("/", "|") or "value", np.asarray(array)
+    # A weak type gives way to the dtype of the leaf it meets, so it is part of the value; JAX has it on numbers.
+    if isinstance(array, jax.Array) and array.weak_type and not value.shape:
+        kind = "weak"
+    description = {"array": name, "dtype": value.dtype.name, "kind": kind}
+    if value.size == 0:
+        return description | {"shape": list(value.shape)}
+    while name in arrays:  # a dictionary's keys may have dots of their own
+        name += "_"
+    arrays[name] = value
+    return description | {"array": name}
+
+
+def _restore_array(description: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
+    dtype, kind = np.dtype(description["dtype"]), description["kind"]
+    value = np.zeros(description["shape"]) if "shape" in description else arrays[description["array"]]
+    value = np.asarray(value).astype(dtype)
+    if kind == "weak":
+        with jax.enable_x64(dtype.itemsize == 8):
+            return jnp.asarray(value.item())
+    return jnp.asarray(value) if kind == "jax" else value[()] if kind == "number" else value
+
+
+def _describe_part(thing: Any, path: tuple[str, ...], arrays: Arrays) -> dict[str, Any]:
+    """The name of a user's own part, what it was, and the arrays it holds."""
+    name = ".".join(path)
+    if not callable(thing) and not isinstance(thing, eqx.Module):
+        raise TypeError(f"{name or 'this'} is a {type(thing).__name__}, which cannot be saved: use plain values.")
+    source = thing if hasattr(thing, "__qualname__") else type(thing)
+    leaves = [
+        _describe_array(leaf, (*path, jax.tree_util.keystr(keys, simple=True, separator=".")), arrays)
+        for keys, leaf in jax.tree_util.tree_flatten_with_path(thing)[0]
+        if _is_array(leaf)
+    ]
+    return {"part": name, "was": f"{source.__module__}.{source.__qualname__}", "leaves": leaves}
+
+
+def _restore_part(description: dict[str, Any], arrays: Mapping[str, np.ndarray], given: Any) -> Any:
+    """What the user gave, with the arrays that were stored in place of its own."""
+    leaves, tree = jax.tree.flatten(given)
+    stored = [_restore_array(leaf, arrays) for leaf in description["leaves"]]
+    own, expected = [leaf.shape for leaf in leaves if _is_array(leaf)], [leaf.shape for leaf in stored]
+    if own != expected:
+        raise ValueError(
+            f"The part {description['part']!r} was {description['was']} with arrays of shapes {expected}; "
+            f"what was given has {own}. Give one of the same structure."
+        )
+    following = iter(stored)
+    return jax.tree.unflatten(tree, [next(following) if _is_array(leaf) else leaf for leaf in leaves])
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | jax.Array)

@@ -11,9 +11,10 @@ from typing import Any
 
 from gpssm.core.files import write_atomically
 from gpssm.core.runtime import in_double_precision
+from gpssm.evaluation.baselines import BASELINES
+from gpssm.evaluation.examine import Examination, examine
 from gpssm.posterior.posterior import Posterior
-from gpssm.report.content import gather
-from gpssm.report.contest import BASELINES
+from gpssm.report.content import compose
 from gpssm.report.page import render
 
 __all__ = ["BASELINES", "make_report", "write_report"]
@@ -21,7 +22,7 @@ __all__ = ["BASELINES", "make_report", "write_report"]
 
 @in_double_precision
 def make_report(
-    posterior: Posterior,
+    posterior: Posterior | Examination,
     *,
     test: Any = None,
     inputs: Any = None,
@@ -32,17 +33,18 @@ def make_report(
 ) -> str:
     """The report of a fit as the text of one HTML file.
 
-    :param test: the rows that follow the (last) training series, in the user's units: they are forecast, and decide
-        between the model and the baselines. Without them the end of the training series does, which the page says.
-    :param inputs: without `test`, the controls of the steps to forecast; else the last ones are held for 30 steps.
-    :param baselines: methods to fit to the same data, or posteriors of theirs by name.
+    :param posterior: the fit, or what `examine` found of it: then `test`, `inputs` and `baselines` play no part.
+    :param test, inputs, baselines: as in `evaluation.examine.examine`.
     :param pictures: PNG images that are drawn already, by the names of `gpssm.plots` (`transition`, `residuals`, ...).
     :param files: texts to offer for download by file name, beside forecast.csv, metrics.json and config.json.
     """
-    return render(gather(posterior, test, inputs, baselines, title, {} if pictures is None else pictures, files or {}))
+    found = posterior
+    if isinstance(found, Posterior):
+        found = examine(found, test, inputs=inputs, baselines=baselines)
+    return render(compose(found, title, {} if pictures is None else pictures, files or {}))
 
 
-def write_report(posterior: Posterior, path: str | Path, **options: Any) -> Path:
+def write_report(posterior: Posterior | Examination, path: str | Path, **options: Any) -> Path:
     """Write what `make_report` makes, with the same options; what was there stays until all of it is written."""
     path, text = Path(path), make_report(posterior, **options)
     write_atomically(path, lambda file: file.write(text.encode()))

@@ -2,20 +2,21 @@
 
 A group is {"id", "x", "methods", "levels", "keys", "panels"}: methods and levels can be switched for all its panels
 together, keys name the lines that cannot. A panel is one output: {"title", "lines", "bands", "split"}. Lines and bands
-start at `x0` and go on in steps of `dx`; a value that does not exist is null.
+start at `x0` and go on in steps of `dx`; a value that does not exist is null. The first of the methods is the fit, and
+goes by the key MODEL.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from gpssm.data.series import Series
-from gpssm.posterior.explore import Smoothed
+from gpssm.evaluation.baselines import RollingComparison, label
 from gpssm.posterior.forecast import Forecast
-from gpssm.report.contest import MODEL, Contest, label
 
+MODEL = "model"  # the key of the fit that the report is about
 LEVELS = (0.5, 0.9)
 DIGITS = 5
 FIT_ROWS = 1500  # of the fit that are drawn, the last ones
@@ -28,16 +29,22 @@ def numbers(values: Float[np.ndarray, " n"]) -> list[float | None]:
     return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values]
 
 
+def keys_of(methods: Iterable[str]) -> dict[str, str]:
+    """The key of each method on the page, and what it is called there."""
+    _, *others = methods
+    return {MODEL: "This model"} | {name: label(name) for name in others}
+
+
 def forecast_group(forecasts: Mapping[str, Forecast], history: Series, actual: Series | None, shown: set[str]) -> Group:
-    """Fans of all methods, with what came before and what happened; `shown` are switched on when the page opens."""
-    first = forecasts[MODEL]
+    """Fans of all methods, with what came before and what happened; keys in `shown` are switched on at first."""
+    names, first = keys_of(forecasts), next(iter(forecasts.values()))
     unit, before = _unit(first.dt), history.y[-2 * first.horizon :]
     panels = []
     for j, output in enumerate(first.outputs):
         lines, bands = [], []
-        for name, forecast in forecasts.items():
-            place = {"key": name, "x0": first.start * unit, "dx": unit}
-            lines.append(place | {"label": f"{label(name)}, median", "values": numbers(forecast.median[:, j])})
+        for (key, name), forecast in zip(names.items(), forecasts.values(), strict=True):
+            place = {"key": key, "x0": first.start * unit, "dx": unit}
+            lines.append(place | {"label": f"{name}, median", "values": numbers(forecast.median[:, j])})
             for level in LEVELS:
                 low, high = (numbers(end[:, j]) for end in forecast.interval(level))
                 bands.append(place | {"level": round(100 * level), "low": low, "high": high})
@@ -45,19 +52,18 @@ def forecast_group(forecasts: Mapping[str, Forecast], history: Series, actual: S
         if actual is not None:
             lines.append(_data("actual", "Actual", actual.y[: first.horizon, j], first.start * unit, unit))
         panels.append({"title": output, "lines": lines, "bands": bands, "split": (first.start - 0.5) * unit})
-    keys = {"history": "History"} | ({} if actual is None else {"actual": "Actual"})
-    return _group("forecast", first.dt, forecasts, shown, panels) | {"keys": keys}
+    data = {"history": "History"} | ({} if actual is None else {"actual": "Actual"})
+    return _group("forecast", first.dt, names, shown, panels) | {"keys": data}
 
 
-def fit_group(smoothed: Smoothed, observed: Forecast, series: Series) -> Group:
+def fit_group(smoothed: Forecast, observed: Forecast, series: Series) -> Group:
     """The training outputs as the model sees them, and the interval that new observations would lie in."""
     unit, first = _unit(series.dt), max(len(series) - FIT_ROWS, 0)
     panels = []
     for j, output in enumerate(series.outputs):
         place = {"key": MODEL, "x0": first * unit, "dx": unit}
-        median = numbers(smoothed.outputs.median[first:, j])
         lines = [
-            place | {"label": "Model, without noise", "values": median},
+            place | {"label": "Model, without noise", "values": numbers(smoothed.median[first:, j])},
             _data("actual", "Data", series.y[first:, j], first * unit, unit, kind="dots"),
         ]
         low, high = (numbers(end[first:, j]) for end in observed.interval(0.9))
@@ -67,23 +73,23 @@ def fit_group(smoothed: Smoothed, observed: Forecast, series: Series) -> Group:
     }
 
 
-def error_group(contest: Contest) -> Group:
-    """RMSE of each method by step ahead."""
+def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
+    """RMSE of each method by step ahead, over the rolling forecasts."""
+    names = keys_of(one.method for one in rolling.entries)
     panels = []
-    for output in contest.entries[0].by_step:
+    for output in rolling.entries[0].by_step:
         lines = [
-            {"key": one.key, "label": one.label, "x0": 1, "dx": 1, "values": numbers(one.by_step[output])}
-            for one in contest.entries
+            {"key": key, "label": name, "x0": 1, "dx": 1, "values": numbers(one.by_step[output])}
+            for (key, name), one in zip(names.items(), rolling.entries, strict=True)
         ]
         panels.append({"title": output, "lines": lines, "bands": [], "zero": True})
-    group = _group("errors", None, {one.key: one for one in contest.entries}, contest.foremost, panels)
-    return group | {"x": "steps ahead", "levels": []}
+    return _group("errors", None, names, shown, panels) | {"x": "steps ahead", "levels": []}
 
 
 def _group(
-    name: str, dt: float | None, methods: Mapping[str, Any], shown: set[str], panels: list[dict[str, Any]]
+    name: str, dt: float | None, methods: Mapping[str, str], shown: set[str], panels: list[dict[str, Any]]
 ) -> Group:
-    switches = [{"key": key, "label": label(key), "on": key in shown} for key in methods]
+    switches = [{"key": key, "label": title, "on": key in shown} for key, title in methods.items()]
     levels = [round(100 * level) for level in LEVELS] if methods else []
     axis = "row" if dt is None else "time"
     return {"id": name, "x": axis, "methods": switches, "levels": levels, "keys": {}, "panels": panels}

@@ -8,8 +8,8 @@ import json
 from importlib import resources
 from typing import Any
 
+from gpssm.core.text import percent
 from gpssm.report.content import Content
-from gpssm.report.words import percent
 
 SYMBOLS = {"good": "✓", "caution": "!", "problem": "✕", "unknown": "–"}
 LEVELS = {"good": "Good", "caution": "Caution", "problem": "Problem", "unknown": "Not applicable"}

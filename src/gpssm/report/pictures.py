@@ -1,18 +1,13 @@
 """The static pictures of the page, with what they show in words for those who cannot see them."""
 
 import base64
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from gpssm import plots
-from gpssm.data.series import Series
-from gpssm.evaluation.backtest import Backtest
+from gpssm.evaluation.checks import ONE_STEP
+from gpssm.evaluation.examine import Examination
+from gpssm.plots.gallery import figures_of
 from gpssm.plots.style import to_png
-from gpssm.posterior.forecast import Forecast
-from gpssm.posterior.posterior import Posterior
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DPI = 140
 
@@ -68,34 +63,28 @@ WORDS = {
 }
 
 
-def draw_pictures(
-    posterior: Posterior, forecast: Forecast, actual: Series | None, judged: Backtest, given: Mapping[str, bytes]
-) -> tuple[dict[str, Picture], list[str]]:
-    """Every picture by name, and a sentence for each that could not be drawn: none of them is worth a report."""
-    last = len(posterior.raw) - 1
-    pairs = [
-        (one, judged.series[origin:]) for origin, one in zip(judged.origins.tolist(), judged.forecasts, strict=True)
-    ]
-    makers: dict[str, Callable[[], Figure]] = {
-        "forecast": lambda: plots.plot_forecast(forecast, actual, posterior.raw[-1]),
-        "calibration": lambda: plots.plot_calibration(pairs),
-        "residuals": lambda: plots.plot_residuals(posterior, last),
-        "transition": lambda: plots.plot_transition(posterior),
-        "states": lambda: plots.plot_states(posterior, last),
-        "ess": lambda: plots.plot_ess(posterior),
-        "traces": lambda: plots.plot_traces(posterior),
-        "parameters": lambda: plots.plot_parameters(posterior),
-    }
-    found, failures = {}, []
-    for name, make in makers.items():
+def embed_pictures(found: Examination, given: Mapping[str, bytes]) -> tuple[dict[str, Picture], list[str]]:
+    """Every picture of the page by name, those given as they are; and a sentence for each that could not be drawn."""
+    drawn, failures = {}, []
+    makers = figures_of(found)
+    for name, (alt, caption) in WORDS.items():
         try:
-            found[name] = _picture(name, given[name] if name in given else to_png(make(), DPI))
+            png = given[name] if name in given else to_png(makers[name](), DPI)
         except (ValueError, ArithmeticError) as error:
             failures.append(f"The picture of {name} could not be drawn: {error}")
-    return found, failures
+            continue
+        # The size stands at a fixed place in a PNG's header.
+        width, height = (int.from_bytes(png[place : place + 4]) for place in (16, 20))
+        source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+        drawn[name] = Picture(source, alt, f"{caption} {_protocol(name, found)}".strip(), width, height)
+    return drawn, failures
 
 
-def _picture(name: str, png: bytes) -> Picture:
-    # The size stands at a fixed place in a PNG's header.
-    width, height = (int.from_bytes(png[place : place + 4]) for place in (16, 20))
-    return Picture(f"data:image/png;base64,{base64.b64encode(png).decode()}", *WORDS[name], width, height)
+def _protocol(name: str, found: Examination) -> str:
+    """On what the figure was made, in a sentence."""
+    judged = {
+        "forecast": f"{found.future}",
+        "calibration": f"On {found.rolling.judged.protocol}.",
+        "residuals": f"On {ONE_STEP}.",
+    }
+    return judged.get(name, "")

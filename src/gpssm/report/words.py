@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from gpssm.core.text import count, join_names, percent
 from gpssm.evaluation.summary import Facts, OutputSummary, Summary
 
 SAMPLED = {
@@ -12,7 +13,7 @@ SAMPLED = {
 SLIGHT, MARKED = 0.01, 0.1  # shares of the change of the states that no linear map explains
 
 
-def describe(summary: Summary) -> list[str]:
+def in_sentences(summary: Summary) -> list[str]:
     """A few paragraphs: the model and its data, the sampling, each output, and how nonlinear it all is."""
     return [
         _fitted(summary.facts),
@@ -26,10 +27,10 @@ def _fitted(facts: Facts) -> str:
     states = count(facts.states, "hidden state")
     model = f"A Gaussian process state-space model with {states}" if facts.kernel else f"A linear model with {states}"
     names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
-    shown = _join(names) if len(names) <= 4 else f"{len(names)} series with {sum(facts.rows)} rows in all"
-    driven = f", driven by {_join(facts.inputs)}" if facts.inputs else ", without controls"
+    shown = join_names(names) if len(names) <= 4 else f"{len(names)} series with {sum(facts.rows)} rows in all"
+    driven = f", driven by {join_names(facts.inputs)}" if facts.inputs else ", without controls"
     missing = f" {percent(facts.missing)} of the outputs are missing and were filled in." if facts.missing else ""
-    return f"{model} was fitted to {shown}. It explains {_join(facts.outputs)}{driven}.{missing}"
+    return f"{model} was fitted to {shown}. It explains {join_names(facts.outputs)}{driven}.{missing}"
 
 
 def _output(one: OutputSummary, summary: Summary) -> str:
@@ -56,18 +57,3 @@ def _nonlinear(summary: Summary) -> Iterator[str]:
     else:
         words = f"The dynamics are {'clearly' if share > MARKED else 'somewhat'} nonlinear"
     yield f"{words}: a linear map leaves {percent(share)} of the change from step to step unexplained."
-
-
-def count(number: int, noun: str) -> str:
-    """A number of things, the noun in its plural where it should be."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def percent(share: float) -> str:
-    """A share in per cent, to two digits where it is small."""
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
-
-
-def _join(names: tuple[str, ...] | list[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last

@@ -1,11 +1,13 @@
 """A model from data: parts chosen by name or given, started from a linear fit."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.cluster.vq
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
@@ -16,7 +18,7 @@ from gpssm.model.likelihoods import Likelihood, LinkedGaussian, make_likelihood
 from gpssm.model.means import Function, Identity, LinearMap, Mean, Zero
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Data
-from gpssm.start.linear_fit import fit_linear, inducing_locations
+from gpssm.start.linear_fit import fit_linear
 from gpssm.start.linear_ssm import LinearSSM, smooth
 from gpssm.start.output_error import fit_output_error
 
@@ -25,6 +27,7 @@ from gpssm.start.output_error import fit_output_error
 NOISE_RATIO, MOST_VARIANCE, LENGTHSCALE = 10.0, 0.1, 2.0
 LINEAR_SCALE = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
 BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
+MOST_POINTS = 10_000  # that k-means looks at
 
 
 Part = TypeVar("Part")
@@ -116,7 +119,7 @@ def build_model(
         raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} asked.")
     variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
     kernel = make_kernel(kernel, state_dim, start.z.shape[1], variance, LENGTHSCALE)
-    chosen = _make_basis(basis, kernel, start, num_inducing, key)
+    chosen = basis if isinstance(basis, Basis) else _look_up("basis", basis, _BASES)(kernel, start, num_inducing, key)
     if mean == "linear" and basis != "linear":
         chosen = Stacked((chosen, LinearFeatures.build(state_dim, start.z.shape[1], LINEAR_SCALE)))
     linear = start.linear
@@ -146,14 +149,8 @@ def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: Linea
     return _look_up("mean", spec, known)
 
 
-def _make_basis(spec: str | Basis, kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
-    return spec if isinstance(spec, Basis) else _look_up("basis", spec, _BASES)(kernel, start, num, key)
-
-
 def _inducing(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
-    states, controls = np.split(start.z, [start.state_dim], axis=1)
-    seed = int(jax.random.bits(key, dtype="uint32"))
-    return InducingPoints(jnp.asarray(inducing_locations(states, controls, num, seed)))
+    return InducingPoints(inducing_locations(start.z, num, int(jax.random.bits(key, dtype="uint32"))))
 
 
 def _hilbert(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
@@ -171,6 +168,27 @@ def _linear(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> 
 
 
 _BASES = {"inducing": _inducing, "hilbert": _hilbert, "fourier": _fourier, "linear": _linear}
+
+
+def inducing_locations(z: Float[np.ndarray, "N Dz"], num: int, seed: int = 0) -> Float[Array, "num Dz"]:
+    """Centres of `num` clusters of the rows z = [x; u] by k-means, with every column at unit variance meanwhile.
+
+    They minimise Σ_n min_j |z_n − Z_j|² locally, from a k-means++ start; of more than MOST_POINTS rows a random
+    choice is used. No two are equal: where there are fewer distinct points, copies moved by about a tenth of a
+    standard deviation fill up.
+    """
+    generator = np.random.default_rng(seed)
+    centre, scale = z.mean(axis=0), z.std(axis=0)
+    scale = np.where(scale > 0.0, scale, 1.0)
+    found = np.unique((z - centre) / scale, axis=0)
+    if len(found) > num:
+        found = generator.permutation(found)[:MOST_POINTS]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an empty cluster keeps its last centre
+            found = np.unique(scipy.cluster.vq.kmeans2(found, num, minit="++", rng=generator)[0], axis=0)
+    copies = generator.choice(found, num - len(found))
+    moved = copies + 0.1 * generator.normal(size=copies.shape)
+    return jnp.asarray(np.concatenate([found, moved]) * scale + centre)
 
 
 def _look_up(what: str, name: str, known: Mapping[str, Part]) -> Part:

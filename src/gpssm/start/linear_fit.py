@@ -1,6 +1,8 @@
-"""Starting values from data: a stable linear fit in good coordinates, its order, inducing locations."""
+"""A linear state-space model from data: stable, in good coordinates, and of an order chosen by BIC.
 
-import warnings
+`linear_ssm.py` has the model itself, `subspace.py` the closed form that the fit starts from.
+"""
+
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -8,7 +10,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.cluster.vq
 import scipy.linalg
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
@@ -24,14 +25,6 @@ from gpssm.start.subspace import from_states, past_states, subspace
 RADIUS = 0.999  # largest modulus of the eigenvalues of A in a linear fit
 NUM_EM = 50  # steps of expectation-maximisation; with 500, likelihoods rise and forecasts get worse
 NUM_LBFGS = 400  # steps among stable models, for a fit that would be unstable
-MOST_POINTS = 10_000  # that k-means looks at
-
-
-class OrderSelection(NamedTuple):
-    """The state dimension with the least BIC, and the BIC of every dimension tried."""
-
-    best: int
-    scores: dict[int, float]
 
 
 @in_double_precision
@@ -177,10 +170,11 @@ def _loss_and_gradient(
     return -log_marginal(_constrain(ravel_pytree(like)[1](vector), frame, floor), series)
 
 
-@jax.jit
-def _em_each(starts: LinearSSM, series: list[Series], num_em: int) -> tuple[LinearSSM, Float[Array, " n"]]:
-    """EM from each of the stacked starts, one after the other."""
-    return jax.lax.map(lambda ssm: run_em(ssm, series, num_em), starts)
+class OrderSelection(NamedTuple):
+    """The state dimension with the least BIC, and the BIC of every dimension tried."""
+
+    best: int
+    scores: dict[int, float]
 
 
 @in_double_precision
@@ -204,25 +198,7 @@ def select_order(series: Series | Sequence[Series], max_dim: int = 8, *, num_em:
     return OrderSelection(dims[int(np.nanargmin(scores))], dict(zip(dims, scores.tolist(), strict=True)))
 
 
-def inducing_locations(
-    states: Float[np.ndarray, "N Dx"], controls: Float[np.ndarray, "N Du"], num: int, seed: int = 0
-) -> Float[Array, "num Dx+Du"]:
-    """Centres of `num` clusters of the rows z = [x; u] by k-means, with every column at unit variance meanwhile.
-
-    They minimise Σ_n min_j |z_n − Z_j|² locally, from a k-means++ start; of more than MOST_POINTS rows a random
-    choice is used. No two are equal: where there are fewer distinct points, copies moved by about a tenth of a
-    standard deviation fill up.
-    """
-    generator = np.random.default_rng(seed)
-    points = np.concatenate([np.asarray(states), np.asarray(controls)], axis=1)
-    centre, scale = points.mean(axis=0), points.std(axis=0)
-    scale = np.where(scale > 0.0, scale, 1.0)
-    found = np.unique((points - centre) / scale, axis=0)
-    if len(found) > num:
-        found = generator.permutation(found)[:MOST_POINTS]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an empty cluster keeps its last centre
-            found = np.unique(scipy.cluster.vq.kmeans2(found, num, minit="++", rng=generator)[0], axis=0)
-    copies = generator.choice(found, num - len(found))
-    moved = copies + 0.1 * generator.normal(size=copies.shape)
-    return jnp.asarray(np.concatenate([found, moved]) * scale + centre)
+@jax.jit
+def _em_each(starts: LinearSSM, series: list[Series], num_em: int) -> tuple[LinearSSM, Float[Array, " n"]]:
+    """EM from each of the stacked starts, one after the other."""
+    return jax.lax.map(lambda ssm: run_em(ssm, series, num_em), starts)

@@ -1,4 +1,4 @@
-"""The linear-Gaussian state-space model: smoothing, likelihood, expectation-maximisation, forecasts.
+"""The linear-Gaussian state-space model: smoothing, likelihood, expectation-maximisation.
 
     x₀ ~ N(0, I)      x_{t+1} = A x_t + B u_t + b + N(0, Q)      y_t = C x_{t+1} + d + N(0, diag(σ²))
 
@@ -46,6 +46,58 @@ class Smoothed(NamedTuple):
     factor: BlockCholesky
 
 
+@jax.jit
+def smooth(ssm: LinearSSM, series: Series | Sequence[Series]) -> Smoothed:
+    """The exact posterior of the states given all outputs, as a Kalman smoother gives it.
+
+    The states of several series follow each other in one chain, T₁+1 of the first and so on.
+    """
+    return _smooth(ssm, _rows(series))
+
+
+@jax.jit
+def log_marginal(ssm: LinearSSM, series: Series | Sequence[Series]) -> Float[Array, ""]:
+    """log p(y), summed over the series: log p(y, x) − log p(x | y) at the smoothed mean x = μ.
+
+    log p(μ | y) = ½ log det Λ − ½ N Dx log 2π, with N = Σ(T_i + 1) states in all.
+    """
+    rows = _rows(series)
+    return _log_marginal(ssm, rows, _smooth(ssm, rows))
+
+
+@jax.jit
+def run_em(
+    ssm: LinearSSM, series: Series | Sequence[Series], num_steps: int, tolerance: float = 1e-6
+) -> tuple[LinearSSM, Float[Array, ""]]:
+    """Expectation-maximisation: the model after at most `num_steps` steps, and its log p(y).
+
+    With E over the smoothing posterior and z = [x_t; u_t; 1], a step sets [A B b] = E[x_{t+1} zᵀ] E[z zᵀ]⁻¹
+    and Q to the expected square of what is left; each output is regressed on [x; 1] over the rows where it is
+    observed. It stops once log p(y) gains less than `tolerance` times its size. State dimensions that are
+    inert (no dynamics, no emission, unit noise) stay so.
+    """
+    rows = _rows(series)
+
+    def proceed(carry: tuple) -> Array:
+        step, _, before, now = carry
+        return (step < num_steps) & ~(jnp.abs(now - before) < tolerance * jnp.abs(now))
+
+    def update(carry: tuple) -> tuple:
+        step, ssm, _, before = carry
+        posterior = _smooth(ssm, rows)
+        return step + 1, _maximise(rows, posterior), before, _log_marginal(ssm, rows, posterior)
+
+    infinity = jnp.asarray(jnp.inf, ssm.d.dtype)
+    _, ssm, _, _ = lax.while_loop(proceed, update, (0, ssm, -infinity, infinity))
+    return ssm, _log_marginal(ssm, rows, _smooth(ssm, rows))
+
+
+def noise_floor(y: Float[Array | np.ndarray, "N Dy"]) -> Float[Array, " Dy"]:
+    """The least σ of each output, a share of its standard deviation; absolute for one that never changes."""
+    std = jnp.nanstd(y, axis=0)
+    return NOISE_FLOOR * jnp.where(std > 0.0, std, 1.0)
+
+
 class Rows(NamedTuple):
     """Series laid out with one row a state, so that several of them form a single chain of N states.
 
@@ -70,39 +122,12 @@ def _rows(series: Series | Sequence[Series]) -> Rows:
     return Rows(jnp.where(missing, 0.0, y), 1.0 - missing.astype(y.dtype), u, jnp.asarray(moves, y.dtype))
 
 
-@jax.jit
-def smoothing_precision(
-    ssm: LinearSSM, series: Series | Sequence[Series]
-) -> tuple[BlockTridiagonal, Float[Array, "T+1 Dx"]]:
+def _precision(ssm: LinearSSM, rows: Rows) -> tuple[BlockTridiagonal, Float[Array, "N Dx"]]:
     """Precision Λ and linear term η of the states' posterior, N(Λ⁻¹η, Λ⁻¹).
 
-    Diagonal blocks Q⁻¹ (I for x₀) + AᵀQ⁻¹A (not for the last state) + CᵀR⁻¹C, lower blocks −Q⁻¹A. The states
-    of several series follow each other, with a zero block in between.
+    Diagonal blocks Q⁻¹ (I for x₀) + AᵀQ⁻¹A (not for the last state) + CᵀR⁻¹C, lower blocks −Q⁻¹A, and zero between two
+    series. η = Q⁻¹c_t − AᵀQ⁻¹c_{t+1} + CᵀR⁻¹(y_t − d), a row a state, where c_t = B u + b leads to it.
     """
-    return _precision(ssm, _rows(series))
-
-
-@jax.jit
-def smooth(ssm: LinearSSM, series: Series | Sequence[Series]) -> Smoothed:
-    """The exact posterior of the states given all outputs, as a Kalman smoother gives it.
-
-    The states of several series follow each other in one chain, T₁+1 of the first and so on.
-    """
-    return _smooth(ssm, _rows(series))
-
-
-@jax.jit
-def log_marginal(ssm: LinearSSM, series: Series | Sequence[Series]) -> Float[Array, ""]:
-    """log p(y), summed over the series: log p(y, x) − log p(x | y) at the smoothed mean x = μ.
-
-    log p(μ | y) = ½ log det Λ − ½ N Dx log 2π, with N = Σ(T_i + 1) states in all.
-    """
-    rows = _rows(series)
-    return _log_marginal(ssm, rows, _smooth(ssm, rows))
-
-
-def _precision(ssm: LinearSSM, rows: Rows) -> tuple[BlockTridiagonal, Float[Array, "N Dx"]]:
-    """Λ and η = Q⁻¹c_t − AᵀQ⁻¹c_{t+1} + CᵀR⁻¹(y_t − d), a row a state, where c_t = B u + b leads to it."""
     identity = jnp.eye(ssm.offset.shape[0], dtype=ssm.offset.dtype)
     whitener = linalg.inverse_lower(jnp.linalg.cholesky(ssm.process_cov))
     process_precision = whitener.T @ whitener
@@ -142,33 +167,6 @@ def _log_marginal(ssm: LinearSSM, rows: Rows, posterior: Smoothed) -> Float[Arra
         + jnp.sum(rows.observed * log_outputs)
     )
     return log_joint + 0.5 * (states.size * jnp.log(2.0 * jnp.pi) - linalg.log_det(posterior.factor))
-
-
-@jax.jit
-def run_em(
-    ssm: LinearSSM, series: Series | Sequence[Series], num_steps: int, tolerance: float = 1e-6
-) -> tuple[LinearSSM, Float[Array, ""]]:
-    """Expectation-maximisation: the model after at most `num_steps` steps, and its log p(y).
-
-    With E over the smoothing posterior and z = [x_t; u_t; 1], a step sets [A B b] = E[x_{t+1} zᵀ] E[z zᵀ]⁻¹
-    and Q to the expected square of what is left; each output is regressed on [x; 1] over the rows where it is
-    observed. It stops once log p(y) gains less than `tolerance` times its size. State dimensions that are
-    inert (no dynamics, no emission, unit noise) stay so.
-    """
-    rows = _rows(series)
-
-    def proceed(carry: tuple) -> Array:
-        step, _, before, now = carry
-        return (step < num_steps) & ~(jnp.abs(now - before) < tolerance * jnp.abs(now))
-
-    def update(carry: tuple) -> tuple:
-        step, ssm, _, before = carry
-        posterior = _smooth(ssm, rows)
-        return step + 1, _maximise(rows, posterior), before, _log_marginal(ssm, rows, posterior)
-
-    infinity = jnp.asarray(jnp.inf, ssm.d.dtype)
-    _, ssm, _, _ = lax.while_loop(proceed, update, (0, ssm, -infinity, infinity))
-    return ssm, _log_marginal(ssm, rows, _smooth(ssm, rows))
 
 
 def _maximise(rows: Rows, posterior: Smoothed) -> LinearSSM:
@@ -217,34 +215,8 @@ def _fit_emission(rows: Rows, mean: Float[Array, "N Dx"], covariance: Float[Arra
     return {"C": C, "d": d, "noise_std": jnp.maximum(noise_std, floor)}
 
 
-def noise_floor(y: Float[Array | np.ndarray, "N Dy"]) -> Float[Array, " Dy"]:
-    """The least σ of each output, a share of its standard deviation; absolute for one that never changes."""
-    std = jnp.nanstd(y, axis=0)
-    return NOISE_FLOOR * jnp.where(std > 0.0, std, 1.0)
-
-
 def _regress(square: Float[Array, "p p"], product: Float[Array, "m p"]) -> Float[Array, "m p"]:
     """W = E[x zᵀ] E[z zᵀ]⁻¹, with a small ridge."""
     ridge = RIDGE * (jnp.diagonal(square) + 1.0)
     inverse = linalg.inverse_lower(linalg.cholesky(square + jnp.diag(ridge), jitter=0.0))
     return product @ inverse.T @ inverse
-
-
-@jax.jit
-def forecast_linear(
-    ssm: LinearSSM, mean: Float[Array, " Dx"], cov: Float[Array, "Dx Dx"], u: Float[Array, "H Du"]
-) -> tuple[Float[Array, "H Dy"], Float[Array, "H Dy"]]:
-    """Means and variances (H, Dy) of the next H outputs, from a state x ~ N(mean, cov) driven by the controls u.
-
-    m ← A m + B u + b,  P ← A P Aᵀ + Q at each step; then y ~ N(C m + d, C P Cᵀ + diag(σ²)), the diagonal of which
-    is returned: the law of each output at each time, not of all jointly.
-    """
-
-    def step(carry: tuple[Array, Array], control: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        mean, cov = carry
-        mean = ssm.transition @ mean + ssm.control @ control + ssm.offset
-        cov = ssm.transition @ cov @ ssm.transition.T + ssm.process_cov
-        variance = jnp.einsum("ki,ij,kj->k", ssm.C, cov, ssm.C) + ssm.noise_std**2
-        return (mean, cov), (ssm.C @ mean + ssm.d, variance)
-
-    return lax.scan(step, (mean, cov), u)[1]

@@ -22,9 +22,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import observed
+from gpssm.start.linear_fit import RADIUS
 from gpssm.start.linear_ssm import NOISE_FLOOR, LinearSSM
 
-RADIUS = 0.999  # largest modulus of the eigenvalues of A
 NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
 LEARNING_RATE = 0.03
 PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
@@ -87,8 +87,8 @@ def loss(modes: Modes, problem: Problem, emission: Emission) -> Float[Array, ""]
     """The mean of (y − ŷ)², over the variances of the outputs; missing entries count as zero."""
     errors = []
     for index, one in enumerate(problem.series):
-        y, present = observed(one.y)
-        states = free_run(modes, modes.start[index], one.u)
+        y, present = observed(jnp.asarray(one.y))
+        states = free_run(modes, modes.start[index], jnp.asarray(one.u))
         predicted = emission(states[1:] @ modes.C.T + modes.d[None])
         errors.append(jnp.where(present, (y - predicted) ** 2 / problem.scale[None], 0.0))
     return jnp.mean(jnp.concatenate(errors))

@@ -19,7 +19,7 @@ back by its start and by the other windows. The share of states that end there i
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -223,7 +223,7 @@ def _descend(
     def evaluate(point: Point) -> tuple[tuple[Array, Runs], Point]:
         return jax.value_and_grad(loss, has_aux=True)(point, model, blocks)
 
-    def step(index: Array, carry: tuple[Point, optax.OptState, Array]) -> tuple[Point, optax.OptState, Array]:
+    def step(index: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         point, memory, values, _ = carry
         (value, runs), slope = evaluate(point)
         # A slope that is no number leaves everything where it is, the optimiser's memory too.

@@ -1,14 +1,13 @@
 """`gpssm bench` and `gpssm bench report`: many methods on many series."""
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, register, register_group, table, usage
+from gpssm.cli.shell import Answer, Screen, register, register_group, usage
 
 bench = typer.Typer(name="bench", no_args_is_help=True)
 
@@ -49,6 +48,7 @@ def sweep(
     gpssm bench report DIR
     """
     from gpssm.bench import AUTO, PROTOCOLS, run_sweep
+    from gpssm.bench.tables import rmse_table, summarise
     from gpssm.methods import METHODS
 
     with usage():
@@ -69,7 +69,7 @@ def sweep(
         progress=screen.progress,
         retry=retry,
     )
-    return Answer(lines, [_summary(lines), f"Tables and figures: gpssm bench report {out}"])
+    return Answer(lines, [rmse_table(summarise(lines)), f"\nTables and figures: gpssm bench report {out}"])
 
 
 def _names(text: str, what: str, known: Sequence[str] = ()) -> list[str]:
@@ -120,21 +120,6 @@ def _value(text: str) -> Any:
     except json.JSONDecodeError:
         return text
     return tuple(value) if isinstance(value, list) else value
-
-
-def _summary(lines: Sequence[dict[str, Any]]) -> Any:
-    from gpssm.bench.tables import summarise
-
-    entries = [one for one in summarise(lines) if one.metric == "rmse"]
-    rows = [
-        (one.dataset, one.method, one.protocol, _known(one.mean), _known(one.sd), one.seeds, one.failed)
-        for one in entries
-    ]
-    return table("RMSE over seeds", ["series", "method", "protocol", "mean", "sd", "seeds", "failed"], rows, left=3)
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def report(

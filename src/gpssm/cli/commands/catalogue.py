@@ -58,7 +58,7 @@ def list_data(screen: Screen) -> Answer:
     from gpssm.data.datasets import REGISTRY, SIMULATORS
 
     entries = {name: entry.description for name, entry in REGISTRY.items()}
-    entries |= {f"sim:{name}": (inspect.getmodule(one).__doc__ or "").strip() for name, one in SIMULATORS.items()}
+    entries |= {f"sim:{name}": (inspect.getdoc(one) or "").split("\n")[0] for name, one in SIMULATORS.items()}
     return Answer(entries, [table("Series", ["name", "what it is"], list(entries.items()), left=2)])
 
 
@@ -73,14 +73,14 @@ def fetch(
     \b
     gpssm data fetch furnace sim:duffing
     """
-    from gpssm.bench.published import load_one
     from gpssm.cli.run_folder import Run
+    from gpssm.data.datasets import load
 
     paths = {name: out / f"{name.removeprefix('sim:').replace(':', '-')}.csv" for name in names}
     with usage():
         if there := [str(path) for path in paths.values() if path.exists() and not overwrite]:
             raise ValueError(f"{', '.join(there)} exists: give --overwrite to replace it")
-        series = {name: load_one(name) for name in names}
+        series = {name: load(name) for name in names}
     files = {name: str(Run(out).write_series(path.name, series[name])) for name, path in paths.items()}
     shown = [
         f"{files[name]}: {len(one)} rows, -y {' -y '.join(map(repr, one.outputs))}"

@@ -24,11 +24,10 @@ def compare(
 
 def report(screen: Screen, run: RunFolder) -> Answer:
     """Write the report of a run again, and say where it is."""
-    from gpssm.cli import pipeline
+    from gpssm.cli.pipeline import report_again
     from gpssm.cli.run_folder import Run
 
-    found = Run.open(run)
-    path = pipeline.report(found, found.posterior(), found.test())
+    path = report_again(Run.open(run))
     return Answer({"report": str(path)}, [str(path)])
 
 

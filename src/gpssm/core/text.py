@@ -1,0 +1,139 @@
+"""Words and figures for people, values for JSON, and checks whose messages say what to do."""
+
+import importlib.util
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+DASH = "–"  # for a figure that does not exist
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things, the noun in its plural where it should be."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """A share as "12 %"; two digits below ten per cent, a bound below a hundredth of one."""
+    if not share >= 1e-4:
+        return "< 0.01 %" if share > 0 else f"{100 * share:g} %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Names as a sentence has them: a, b and c."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def readable(name: str) -> str:
+    """A parameter's dotted name in words: `basis.parts.0.locations[3,0]` is `basis locations[3,0]`."""
+    return re.sub(r"parts\.\d+\.", "", name).replace(".", " ").replace("_", " ")
+
+
+def figure(value: Any, digits: int = 4) -> str:
+    """A number in so many significant digits, a dash for None and NaN, and anything else as it is."""
+    if value is None or value != value:
+        return DASH
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def rich_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, words: int = 1, title: str = "", caption: str = ""
+) -> "Table":
+    """Figures as a table for a terminal; `figure_table` gives it as text.
+
+    The first `words` columns are text and begin at the left, the others are numbers and end at the right. A cell is
+    written as `figure` does it: numbers in four digits, a dash for None and NaN. One that is to look otherwise, with a
+    mark or with other digits, is given as a string.
+    """
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title or None,
+        caption=caption or None,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < words else "right", no_wrap=number >= words)
+    for row in rows:
+        table.add_row(*map(figure, row))
+    return table
+
+
+def figure_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int = 120, **settings: Any) -> str:
+    """`rich_table` as lines of text, for `print` and `__str__`.
+
+        print(figure_table(["method", "RMSE", "seeds"], [("arx", 0.4853, 5), ("mean", None, 0)], title="Furnace"))
+
+    :param width: in characters, to which words are wrapped.
+    :param settings: others of `rich_table`.
+    """
+    from rich.console import Console
+
+    page = io.StringIO()
+    # Names of columns are the user's: brackets and colons in them are no markup.
+    as_it_is: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "color_system": None}
+    Console(file=page, width=width, force_jupyter=False, **as_it_is).print(rich_table(columns, rows, **settings))
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).strip("\n")
+
+
+def to_json(value: Any, indent: int | None = 1, **options: Any) -> str:
+    """A value as JSON, with null for NaN and infinities: see `jsonable`. Other options are those of `json.dumps`."""
+    return json.dumps(jsonable(value), indent=indent, allow_nan=False, **options)
+
+
+def jsonable(value: Any) -> Any:
+    """A value in what JSON has: dicts of text, lists, text, numbers, true, false and null.
+
+    NaN and infinities are None, arrays are lists, paths are text, and what JSON cannot hold is its `stable_repr`.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): jsonable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(one) for one in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    # NumPy's and JAX's arrays, and NumPy's numbers.
+    return jsonable(value.tolist()) if hasattr(value, "tolist") else stable_repr(value)
+
+
+def check_whole(name: str, value: Any, least: int, none: str | None = None) -> None:
+    """Refuse what is not a whole number of at least `least`; True and False are none.
+
+    :param none: what None stands for, where it is allowed: "for all rows".
+    """
+    if value is None and none is not None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        given = f", got {value!r}." if none is None else f", or None {none}; got {value!r}."
+        raise ValueError(f"{name} must be a whole number of at least {least}{given}")
+
+
+def check_installed(what: str, module: str, extra: str) -> None:
+    """Refuse what needs a package that not every user has, and say how to get it: `extra` is one of pyproject.toml."""
+    if importlib.util.find_spec(module) is None:
+        raise ImportError(f"{what} needs {module}, which is not installed: pip install 'gpssm[{extra}]'")
+
+
+def stable_repr(thing: Any) -> str:
+    """Its `repr` without memory addresses, which differ from one run to the next."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))

@@ -1,0 +1,230 @@
+"""Everything that a report, a run folder and the command line say of a fit, computed once.
+
+    found = examine(posterior, test)
+    found.checks, found.scores, found.forecasts
+
+Three protocols, and every figure says which one it is of: the *forecast* from the end of the training data over the
+rows held out, its first 30 steps and all of them; *rolling* forecasts along those rows, each with what was known at its
+origin; and *training* rows, in sample.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpssm.core.files import digest
+from gpssm.core.text import count
+from gpssm.data.align import align_columns
+from gpssm.data.series import Series
+from gpssm.evaluation import checks
+from gpssm.evaluation.baselines import (
+    BASELINES,
+    RollingComparison,
+    choose_rows,
+    compare_rolling,
+    fit_baselines,
+)
+from gpssm.evaluation.checks import Check
+from gpssm.evaluation.residuals import Residuals, find_residuals
+from gpssm.evaluation.summary import Summary, summarise
+from gpssm.posterior.diagnostics import Diagnostics
+from gpssm.posterior.explore import smoothed_outputs
+from gpssm.posterior.forecast import HORIZON, Forecast
+from gpssm.posterior.posterior import Posterior
+
+SCORED = (0.5, 0.8, 0.9)
+MOST_VALUES = 2e7  # of all paths of a forecast together: more do not fit where they are sorted and scored
+
+Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found. `forecasts` has the fit's own method first; `future` says in a sentence what they assume.
+
+    `scores` are by horizon, "30" and "full", then by method; empty without test rows. `smoothed` and `observed` are the
+    outputs of the last training series in hindsight, without and with noise. `held` says that the forecast is an
+    illustration, with the last controls held because none were given. `failures` are sentences about what could not be
+    computed.
+    """
+
+    posterior: Posterior
+    test: Series | None
+    forecasts: Mapping[str, Forecast]
+    future: str
+    held: bool
+    horizons: Mapping[str, int]
+    scores: Scores
+    rolling: RollingComparison
+    diagnostics: Diagnostics
+    summary: Summary
+    residuals: Residuals
+    smoothed: Forecast
+    observed: Forecast
+    checks: tuple[Check, ...]
+    failures: tuple[str, ...]
+
+    @property
+    def method(self) -> str:
+        """The name of the fit's method."""
+        return str(self.posterior.config["method"])
+
+    @property
+    def forecast(self) -> Forecast:
+        """The fit's own forecast."""
+        return self.forecasts[self.method]
+
+    @property
+    def worth(self) -> Check:
+        """Whether a simpler model would do."""
+        return checks.check_worth(self.rolling)
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be known before anything here is used: failures, and checks that found a problem."""
+        problems = [f"{one.name}: {one.figure}. {one.words}" for one in self.checks if one.level == "problem"]
+        return [*self.failures, *problems]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures in dicts, lists, numbers and strings."""
+        posterior, test, judged = self.posterior, self.test, self.rolling.judged
+        where = test and {"rows": len(test), "first": len(posterior.raw[-1]), "hash": digest(test)}
+        return {
+            "method": self.method,
+            "state_dim": posterior.model.state_dim,
+            "num_chains": posterior.num_chains,
+            "num_draws": posterior.num_draws,
+            "horizons": dict(self.horizons),
+            "scores": self.scores,
+            "rolling": {
+                "protocol": judged.protocol,
+                "held_out": judged.held_out,
+                "origins": len(self.rolling.own.origins),
+                "horizon": judged.horizon,
+                "methods": {
+                    one.method: {"scaled_crps": one.loss, "outputs": one.figures} for one in self.rolling.entries
+                },
+            },
+            "checks": [one._asdict() for one in self.checks],
+            "diagnostics": [one._asdict() for one in self.diagnostics.rows],
+            "summary": self.summary.to_dict(),
+            "test": where,
+            "seconds": posterior.seconds._asdict(),
+            "notes": self.notes,
+        }
+
+
+def examine(
+    posterior: Posterior,
+    test: Any = None,
+    *,
+    inputs: Any = None,
+    baselines: Sequence[str] | Mapping[str, Posterior] = BASELINES,
+    num_paths: int = 1000,
+    say: Callable[[str], None] = lambda text: None,
+) -> Examination:
+    """Fit baselines, forecast, judge.
+
+    :param test: the rows that follow the (last) training series, in the user's units: they are forecast, and decide
+        between the model and the baselines. Without them the end of the training series does, which the checks say.
+    :param inputs: without `test`, the controls of the steps to forecast; else the last ones are held for 30 steps.
+    :param baselines: methods to fit to the same data, or posteriors of theirs by name.
+    :param num_paths: of each forecast.
+    :param say: told what is being done.
+    """
+    if posterior.current is not None:
+        raise ValueError("a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`")
+    rows = None if test is None else _test_rows(posterior, test)
+    say("Fitting the baselines")
+    others, failures = fit_baselines(posterior, baselines)
+    say("Forecasting")
+    forecasts, future = _forecast_all({str(posterior.config["method"]): posterior, **others}, rows, inputs, num_paths)
+    horizons = {} if rows is None else _horizons(rows)
+    scores = {
+        name: {method: one[:steps].score(rows, SCORED) for method, one in forecasts.items()}
+        for name, steps in horizons.items()
+    }
+    say("Judging")
+    rolling = compare_rolling(posterior, others, choose_rows(posterior, rows))
+    diagnostics, residuals = posterior.diagnostics(), find_residuals(posterior)
+    summary = summarise(posterior, diagnostics)
+    last, own = len(posterior.raw) - 1, next(iter(forecasts.values()))
+    smoothed, observed = smoothed_outputs(posterior, last)
+    found = (
+        checks.check_worth(rolling),
+        *checks.check_coverage(rolling),
+        *(() if rows is None else checks.check_free_run(own, rows)),
+        *(() if own.diagnostics is None else [checks.check_paths(own.diagnostics)]),
+        *checks.check_residuals(residuals),
+        *summary.checks,
+    )
+    return Examination(
+        posterior=posterior,
+        test=rows,
+        forecasts=forecasts,
+        future=future,
+        held=rows is None and inputs is None and bool(posterior.raw[-1].inputs),
+        horizons=horizons,
+        scores=scores,
+        rolling=rolling,
+        diagnostics=diagnostics,
+        summary=summary,
+        residuals=residuals,
+        smoothed=smoothed,
+        observed=observed,
+        checks=found,
+        failures=(*failures, *rolling.failures),
+    )
+
+
+def forecast_rows(
+    posterior: Posterior, u: Any, horizon: int | None = None, num_paths: int = 1000, seed: int | None = None
+) -> Forecast:
+    """The forecast under controls `u` (a Series or an array of rows), seeded as the fit; of a long one fewer paths."""
+    steps = horizon or (HORIZON if u is None else len(u))
+    most = int(MOST_VALUES / (steps * posterior.raw[-1].output_dim))
+    controls = u if posterior.raw[-1].inputs else None
+    seed = posterior.seed if seed is None else seed
+    return posterior.forecast(steps, controls, num_paths=max(min(num_paths, most), 2), seed=seed)
+
+
+def _test_rows(posterior: Posterior, test: Any) -> Series:
+    """The test rows with the columns of the training series, in their order."""
+    given, known = Series.of(test), posterior.raw[-1]
+    if not isinstance(given, Series):
+        raise TypeError(f"test must be the rows that follow the last training series; got a list of {len(given)}")
+    y, u = align_columns(given, known.outputs, "y"), align_columns(given, known.inputs, "u")
+    return Series(y, u, outputs=known.outputs, inputs=known.inputs, dt=known.dt)
+
+
+def _forecast_all(
+    posteriors: Mapping[str, Posterior], test: Series | None, inputs: Any, num_paths: int
+) -> tuple[dict[str, Forecast], str]:
+    """The forecast of each, and a sentence about what it assumes."""
+    known = next(iter(posteriors.values())).raw[-1]
+    if test is not None:
+        u, said = test.u, f"The {count(len(test), 'step')} after the end of the training data"
+        said += ", under the controls of the held-out rows." if known.inputs else "."
+    elif inputs is not None:
+        u = align_columns(inputs, known.inputs, "u")
+        said = f"The next {count(len(u), 'step')}, under the controls that were given for them."
+    else:
+        u, said = np.repeat(known.u[-1:], HORIZON, axis=0), f"The next {HORIZON} steps."
+        if known.inputs:
+            said += " No future controls were given: the last ones are held, so read this as an illustration."
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a check tells of paths that left
+        seed = next(iter(posteriors.values())).seed
+        found = {name: forecast_rows(one, u, len(u), num_paths, seed) for name, one in posteriors.items()}
+    return found, said
+
+
+def _horizons(test: Series) -> dict[str, int]:
+    """The steps to judge by: the first 30, and all, as far as something was observed in them."""
+    steps = {str(HORIZON): HORIZON} if len(test) > HORIZON else {}
+    return {
+        name: number for name, number in (steps | {"full": len(test)}).items() if np.isfinite(test.y[:number]).any()
+    }

@@ -1,0 +1,91 @@
+"""Words, tables of figures, JSON, checks of arguments, and what is said where an optional package is missing."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import CACHE
+from gpssm.core.text import check_whole, figure_table, jsonable, to_json
+
+OPTIONAL = ("blackjax", "joblib", "pooch", "distributed", "matplotlib", "pyarrow")
+
+
+def test_a_table_of_figures():
+    rows = [("a [b]", "p30", 0.485312, 5), ("mean", "full", math.nan, None), ("last", "p30", "12.5*", np.float64(2e9))]
+    text = figure_table(["method", "protocol", "RMSE", "seeds"], rows, words=2, title="Furnace", caption="* the best")
+    assert text.split("\n") == [
+        "Furnace",
+        "",
+        " method  protocol    RMSE  seeds",
+        " ───────────────────────────────",
+        " a [b]   p30       0.4853      5",
+        " mean    full           –      –",
+        " last    p30        12.5*  2e+09",
+        "",
+        "* the best",
+    ]
+    long = figure_table(["words", "x"], [("many words " * 10, 1.0)], width=40)
+    assert max(map(len, long.split("\n"))) <= 40
+
+
+def test_json_has_no_nan_and_no_numpy():
+    value = {
+        1: [math.nan, math.inf, -0.5, True, None, "ü"],
+        "numpy": (np.float32(0.5), np.int64(3), np.bool_(True), np.array([[1.0, np.nan]])),
+        "path": Path("a/b"),
+        "function": print,
+    }
+    expected = {
+        "1": [None, None, -0.5, True, None, "ü"],
+        "numpy": [0.5, 3, True, [[1.0, None]]],
+        "path": "a/b",
+        "function": "<built-in function print>",
+    }
+    assert jsonable(value) == json.loads(to_json(value)) == expected
+    assert "at 0x" not in jsonable(object())
+
+
+def test_the_core_does_without_optional_packages():
+    code = f"""
+import sys
+for name in {OPTIONAL}:
+    sys.modules[name] = None
+import jax, numpy as np, gpssm
+from gpssm.methods import METHODS
+gpssm.fit, gpssm.plots, gpssm.benchmark
+series = gpssm.Series(np.sin(np.arange(40.0)))
+gpssm.fit(series, method="mean", num_draws=2, num_chains=1, progress=False).forecast(3, num_paths=4)
+for extra, call in {{
+    "nuts": lambda: METHODS["ffvd-nuts"].build(None, ()),
+    "data": lambda: gpssm.datasets.load("dryer"),
+    "bench": lambda: list(gpssm.benchmark.sweep.run_processes([], None, 2)),
+    "cluster": lambda: list(gpssm.benchmark.sweep.run_cluster([], None, "")),
+    "plots": lambda: gpssm.plots.plot_series(series),
+}}.items():
+    try:
+        call()
+    except ImportError as error:
+        assert f"pip install 'gpssm[{{extra}}]'" in str(error), error
+    else:
+        raise AssertionError(extra)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GPSSM_DATA"}
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_whole_numbers():
+    check_whole("thin", 1, 1)
+    check_whole("window", None, 1, none="for all rows")
+    for value in (0, 2.0, "3", True, None):
+        with pytest.raises(ValueError, match=f"^thin must be a whole number of at least 1, got {value!r}\\.$"):
+            check_whole("thin", value, 1)
+    with pytest.raises(ValueError, match="window must be a whole number of at least 1, or None for all rows; got 0"):
+        check_whole("window", 0, 1, none="for all rows")

@@ -1,0 +1,95 @@
+"""An examination made by hand: figures that a test chose, without a fit, a forecast or a compiled program."""
+
+import numpy as np
+
+from gpssm.evaluation import checks
+from gpssm.evaluation.backtest import Backtest
+from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows
+from gpssm.evaluation.examine import Examination
+from gpssm.evaluation.residuals import Correlation, Residuals
+from gpssm.evaluation.summary import Facts, OutputSummary, Sampling, Summary
+from gpssm.posterior.diagnostics import Diagnostics, Row
+from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
+
+HORIZON = 10
+
+
+def make_forecast(rng, rows, start, horizon, paths=60):
+    """Random paths around the rows they are of."""
+    y = np.nan_to_num(rows.y[:horizon])
+    trust = ForecastDiagnostics(np.linspace(0, 0.1, horizon), np.zeros(horizon))
+    return Forecast(
+        y + rng.normal(size=(paths, *y.shape)),
+        rows.outputs,
+        start,
+        rows.u[:horizon],
+        rows.inputs,
+        rows.dt,
+        diagnostics=trust,
+    )
+
+
+def make_examination(posterior, test, methods=("by hand", "last", "mean")):
+    """All figures of a posterior and of the rows that follow it, drawn at random."""
+    rng, train = np.random.default_rng(5), posterior.raw[-1]
+    forecasts = {name: make_forecast(rng, test, len(train), len(test)) for name in methods}
+    judged = RollingRows(test, 0, HORIZON, HORIZON, True)
+    origins = np.arange(0, len(test) - HORIZON + 1, HORIZON)
+    several = tuple(make_forecast(rng, test[int(origin) :], len(train) + int(origin), HORIZON) for origin in origins)
+    own = Backtest(test, origins, several, ({},) * len(origins), (0.9,), "never")
+    entries = tuple(
+        Entry(
+            name,
+            {output: {"rmse": 1.0, "crps": 0.5, "coverage_90": 0.9, "width_90": 3.0} for output in test.outputs},
+            number + rng.uniform(size=len(origins)),
+            {output: rng.uniform(size=HORIZON) for output in test.outputs},
+        )
+        for number, name in enumerate(methods)
+    )
+    rolling = RollingComparison(judged, entries, own, ())
+    rows = (Row("smoothed outputs", 30, 1.01, 400, 500, 300), Row("30-step forecast mean", 30, 1.01, 400, 500, 300))
+    residuals = Residuals(
+        train,
+        rng.normal(size=train.y.shape),
+        (Correlation(np.zeros(5), 0.5),) * train.output_dim,
+        ({name: Correlation(np.zeros(11), 0.5) for name in train.inputs},) * train.output_dim,
+    )
+    facts = Facts(
+        "by hand",
+        (train.name or "series 0",),
+        (len(train),),
+        train.outputs,
+        train.inputs,
+        0.0,
+        2,
+        "InducingPoints",
+        6,
+        "SquaredExponential",
+        "Identity",
+        "Gaussian",
+        2,
+        20,
+        3.0,
+    )
+    outputs = tuple(OutputSummary(name, 1.0, 0.1, 0.1, 0.2, 0.5, 3, None) for name in train.outputs)
+    sampling = Sampling("good", 1.01, 400, 1.01, 400, 0, 0.8, ())
+    found = (checks.check_worth(rolling), *checks.check_coverage(rolling), *checks.check_residuals(residuals))
+    summary = Summary(facts, sampling, outputs, 30, 60, 0.9, 0.1, 0.2, tuple(checks.check_mixing(rows)))
+    hindsight = make_forecast(rng, train, 0, len(train))
+    return Examination(
+        posterior=posterior,
+        test=test,
+        forecasts=forecasts,
+        future=f"The {len(test)} steps after the end of the training data.",
+        held=False,
+        horizons={},
+        scores={},
+        rolling=rolling,
+        diagnostics=Diagnostics(rows, np.full(2, 0.8), 0, np.ones(2), 100.0, {"run": 1.0}, ()),
+        summary=summary,
+        residuals=residuals,
+        smoothed=hindsight,
+        observed=hindsight,
+        checks=(*found, *summary.checks),
+        failures=(),
+    )

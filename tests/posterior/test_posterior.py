@@ -1,0 +1,80 @@
+"""Posteriors: fewer draws with all that belongs to them, and verbs that compile once for all draws of a shape."""
+
+import contextlib
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from builders import make_series
+from gpssm.posterior.posterior import ALIKE
+from posteriors import make_posterior
+
+
+@pytest.mark.parametrize(("most", "kept"), [(100, 10), (20, 10), (10, 5), (7, 4), (1, 1)])
+def test_draws_are_evenly_spaced_along_each_chain(most, kept):
+    posterior = make_posterior(chains=2, draws=10)
+    fewer = posterior.thinned(most)
+    assert (fewer.num_chains, fewer.num_draws) == (2, kept)
+    every = -(-20 // most)
+    for path, whole in zip(fewer.draws.states, posterior.draws.states, strict=True):
+        np.testing.assert_array_equal(path, whole[:, ::every])
+    assert fewer.info.log_target.shape == (2, kept)
+    assert posterior.num_draws == 10
+
+
+def test_the_current_state_is_thinned_too():
+    conditioned = make_posterior().condition(make_series(6, seed=3))
+    fewer = conditioned.thinned(4)
+    assert fewer.current.particles.shape[:2] == fewer.current.log_weights.shape[:2] == (2, 2)
+    np.testing.assert_array_equal(fewer.current.particles, conditioned.current.particles[:, ::2])
+    assert fewer.current.rows == 5 + 6
+
+
+def test_draws_that_differ_in_states_alone_are_few():
+    weights = np.ones((2, 30, 2, 6))
+    assert make_posterior(draws=30, weights=weights, leaves={}).thinned(50).num_draws == ALIKE // 2
+    assert make_posterior(draws=30, leaves={}).thinned(50).num_draws == 15
+
+
+@contextlib.contextmanager
+def compilations():
+    """Collects a name for every program that is compiled, or loaded from the compilation cache."""
+    seen = []
+
+    def listen(event, *_, **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_verbs_compile_nothing_for_other_draws_of_the_same_shapes():
+    posterior = make_posterior()
+    draws = jax.tree.map(lambda leaf: leaf + 0.01, posterior.draws)
+    model = posterior.model.with_leaves({"likelihood.d": posterior.model.likelihood.d + 0.1})
+    other = dataclasses.replace(posterior, draws=draws, model=model)
+    x, u, rows = np.ones((4, 2)), np.ones((4, 1)), make_series(6, seed=3)
+    verbs = {
+        "diagnostics": lambda one, steps: one.diagnostics(),
+        "smooth": lambda one, steps: one.smooth(),
+        "transition": lambda one, steps: one.transition(x, u),
+        "linearise": lambda one, steps: one.linearise(x, u),
+        "function": lambda one, steps: one.function(x, u),
+        "forecast": lambda one, steps: one.forecast(steps, np.zeros((steps, 1)), num_paths=30),
+        "condition": lambda one, steps: one.condition(rows),
+        "predict": lambda one, steps: one.predict(rows, 2, num_paths=30),
+    }
+    with compilations() as first:
+        for verb in verbs.values():
+            verb(posterior, 30)
+    assert first
+    for name, verb in verbs.items():
+        with compilations() as again:
+            verb(other, 7)  # horizons are rounded up, so that they share a program too
+        assert not again, f"{name} compiled {len(again)} programs again"
