@@ -27,25 +27,24 @@ def series():
     return Series(np.array(y)[:, None] + 0.05 * rng.normal(size=(72, 1)), u)
 
 
+def be_quick(patch):
+    """Few steps, and short chains: what is tested is not how good they are."""
+    for name, value in (("NUM_STEPS", 50), ("NUM_STARTS", 4), ("NUM_LBFGS", 20)):
+        patch.setattr(output_error, name, value)
+    patch.setattr(starts, "shoot", lambda *given: shooting.shoot(*given, num_steps=20))
+    for name, value in (("ROUNDS", (3, 3)), ("WARMUP", 8), ("KEPT", 4)):
+        patch.setattr(candidates, name, value)
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(output_error, "NUM_STEPS", 50)
-    monkeypatch.setattr(output_error, "NUM_STARTS", 4)
-    monkeypatch.setattr(output_error, "NUM_LBFGS", 20)
-    monkeypatch.setattr(starts, "shoot", lambda *given: shooting.shoot(*given, num_steps=20))
-    monkeypatch.setattr(candidates, "ROUNDS", (3, 3))
-    monkeypatch.setattr(candidates, "WARMUP", 8)
-    monkeypatch.setattr(candidates, "KEPT", 4)
+    be_quick(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def compared(series):
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("NUM_STEPS", 50), ("NUM_STARTS", 4), ("NUM_LBFGS", 20)):
-            patch.setattr(output_error, name, value)
-        patch.setattr(starts, "shoot", lambda *given: shooting.shoot(*given, num_steps=20))
-        for name, value in (("ROUNDS", (3, 3)), ("WARMUP", 8), ("KEPT", 4)):
-            patch.setattr(candidates, name, value)
+        be_quick(patch)
         return [fit(series, start=["em", "em+shooting"], progress=False, **SMALL) for _ in range(2)]
 
 
@@ -109,6 +108,7 @@ def test_what_is_compared_follows_from_the_data(series, monkeypatch):
     assert plan(series, noise="small")._noises(compared=True) == ["small"]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of a chain of three draws
 def test_a_start_may_be_named_or_given_as_states(series):
     states = 0.1 * np.random.default_rng(0).normal(size=(73, 2))
     given = fit(series, start=states, noise="small", progress=False, **SMALL)
