@@ -59,6 +59,9 @@ def test_the_best_of_the_table_is_what_was_fitted(compared):
     assert table[0]["iterations"] > table[-1]["iterations"]
     assert table[0]["run_of_start"] > 0
     json.dumps(table, allow_nan=False)
+    shown = str(posterior.summary())
+    assert "Where it started" in shown
+    assert all(row["start"] in shown for row in table)
 
 
 def test_the_choice_is_the_same_twice(compared):

@@ -94,10 +94,10 @@ def fit(
         and what it cannot is observation noise. "auto" compares these where starts are compared; else it is "free".
     :param num_warmup, num_draws, thin: in place of the method's own numbers.
     :param hyper: "optimise" draws the noises that have an exact conditional and optimises the other parameters during
-        warm-up; "sample" draws all of them; "fix" keeps them where the linear fit put them.
+        warm-up; "sample" draws all of them; "fix" keeps them where the start put them.
     :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
     :param learn: parameters to learn that are fixed otherwise, as the output map is (`likelihood.C`, `likelihood.d`):
-        the states' coordinates are free, so that it can stay where the linear fit put it.
+        the states' coordinates are free, so that it can stay where the start put it.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
     :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
