@@ -12,12 +12,16 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 import jax
 import pytest
 
+from gpssm.methods.ffvd import FFVD
+
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "jax"
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+# Comparing starts takes longer than all else in a fit: those who test it name the starts to compare.
+FFVD.compares = False
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -31,10 +31,14 @@ from gpssm.model.bases import BASES
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 from gpssm.model.means import MEANS
+from gpssm.start.starts import STARTS
 
 ALL = "all"
 # Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
-FIT = ("state_dim", "num_inducing", "kernel", "mean", "likelihood", "basis", "num_chains", "hyper", "fixed", "learn")
+FIT = (
+    *("state_dim", "num_inducing", "kernel", "mean", "likelihood", "basis", "start", "noise"),
+    *("num_chains", "hyper", "fixed", "learn"),
+)
 NEVER = ("function", "stacked")  # parts that take more than a name
 HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"
 
@@ -75,8 +79,11 @@ class Settings:
         _check_keys("[fit]", self.fit, FIT)
         for part in re.split(r"[+*]", str(self.fit.get("kernel", "se"))):
             _check_name("kernel", part.strip(), KERNELS)
-        for name, known in (("mean", MEANS), ("likelihood", LIKELIHOODS), ("basis", BASES), ("hyper", get_args(Hyper))):
-            if name in self.fit:
+        for name, known in (
+            *(("mean", MEANS), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASES)),
+            *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper))),
+        ):
+            if isinstance(self.fit.get(name), str):
                 _check_name(name, self.fit[name], [one for one in known if one not in NEVER])
         if not all(0 < level < 1 for level in self.levels):
             raise ValueError(f"levels are shares between 0 and 1, or percentages; got {self.levels}")

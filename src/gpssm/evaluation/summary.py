@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpssm.core.text import count, jsonable, percent
+from gpssm.core.text import count, figure, jsonable, percent
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
     Check,
@@ -96,6 +96,7 @@ class Summary:
     nonlinear: float  # share of the variance of f along the data that no linear map explains
     nonlinear_change: float  # the same, of f(x, u) − x
     checks: tuple[Check, ...]  # of the run, in sample
+    starts: tuple[dict[str, Any], ...] = ()  # that were compared, best first: a row of figures each
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -110,6 +111,7 @@ class Summary:
     def __str__(self) -> str:
         sections = {
             "What was fitted": self._fitted(),
+            "Where it started (errors on held-out training rows, in standard deviations)": self._started(),
             f"How well it sampled: {self.sampling.verdict}": self._sampled(),
             "How noisy, how predictable (in sample)": self._predictable(),
             "How nonlinear": [
@@ -119,7 +121,10 @@ class Summary:
             "What to distrust": [f"- {doubt}" for doubt in self.doubts] or ["Nothing that stands out."],
         }
         lines = [
-            line for title, body in sections.items() for line in (title, *(f"  {line}".rstrip() for line in body), "")
+            line
+            for title, body in sections.items()
+            if body
+            for line in (title, *(f"  {line}".rstrip() for line in body), "")
         ]
         return "\n".join(lines[:-1])
 
@@ -136,6 +141,17 @@ class Summary:
             f"process  {process}",
             f"method   {facts.method}, {count(facts.chains, 'chain')} of {count(facts.draws, 'draw')}, "
             f"{facts.seconds:.0f} s",
+        ]
+
+    def _started(self) -> list[str]:
+        """A line a candidate; none where nothing was compared."""
+        if not self.starts:
+            return []
+        head = f"{'start':<24}{'noise':<8}{'likelihood':<12}{f'{HORIZON} steps':>9}{'free run':>10}"
+        return [head] + [
+            f"{row['start']:<24}{row['noise']!s:<8}{row['likelihood']:<12}{figure(row['rolling'], 3):>9}"
+            f"{figure(row['run'], 3):>10}"
+            for row in self.starts
         ]
 
     def _sampled(self) -> list[str]:
@@ -212,6 +228,7 @@ def summarise(posterior: Posterior, diagnostics: Diagnostics | None = None) -> S
         nonlinear=figures.nonlinear,
         nonlinear_change=figures.nonlinear_change,
         checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
+        starts=tuple(posterior.config.get("fit", {}).get("starts", ())),
     )
 
 

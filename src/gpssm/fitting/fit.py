@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
+from gpssm.fitting.candidates import Plan, with_any_values
 from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode
@@ -22,7 +22,7 @@ from gpssm.methods import METHODS
 from gpssm.methods.settings import MethodSettings
 from gpssm.model.bases import Basis
 from gpssm.model.kernels import Kernel
-from gpssm.model.likelihoods import Gaussian, Likelihood, make_likelihood
+from gpssm.model.likelihoods import Gaussian, Likelihood
 from gpssm.model.means import Mean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
@@ -30,6 +30,7 @@ from gpssm.posterior.draws import Seconds, absorb_optimised
 from gpssm.posterior.posterior import Posterior
 from gpssm.start.build import Parts, pseudo_series
 from gpssm.start.linear_fit import select_order
+from gpssm.start.starts import Noise
 
 Hyper = Literal["optimise", "sample", "fix"]
 Auto = Literal["auto"]
@@ -49,8 +50,10 @@ def fit(
     num_inducing: int | Auto = 50,
     kernel: str | Kernel = "se",
     mean: str | Mean | Callable[[Array, Array], Array] = "linear",
-    likelihood: str | Likelihood = "gaussian",
+    likelihood: str | Likelihood = "auto",
     basis: str | Basis = "inducing",
+    start: str | Sequence[Any] = "auto",
+    noise: Noise | Auto | float = "auto",
     num_chains: int = 4,
     num_warmup: int | None = None,
     num_draws: int | None = None,
@@ -78,13 +81,23 @@ def fit(
     :param method: a name from `gpssm.methods.METHODS`, or a configuration with settings of its own.
     :param state_dim: number of states; "auto" takes the order of the linear model with the least BIC.
     :param num_inducing: number of inducing points, or functions of another basis; "auto": 10 to 50, one for five rows.
-    :param kernel, mean, likelihood, basis: parts by name or given: see `build_model`.
+    :param kernel, mean, basis: parts by name or given: see `build_model`.
+    :param likelihood: "auto" is "gaussian"; where starts are compared, and outputs touch zero but never go below, the
+        absolute value of something that changes sign ("abs") is compared with it.
+    :param start: where the sampler begins, which decides where it ends: a name from `gpssm.start.starts.STARTS`; names
+        to compare by forecasts inside the training rows (`candidates.py`); states (T+1, Dx) of each series; or "auto",
+        which compares all of them for `ffvd` and is "em" for other methods. What was compared is in
+        `posterior.config["fit"]["starts"]`.
+    :param noise: what is assumed of the process noise. "free": nearly nothing, so that what the transition cannot
+        explain becomes noise. "small", or a number: its standard deviation is held near .003, or that number, of the
+        states' scale by a prior worth as many observations as there are, so that the transition must explain the rest,
+        and what it cannot is observation noise. "auto" compares these where starts are compared; else it is "free".
     :param num_warmup, num_draws, thin: in place of the method's own numbers.
     :param hyper: "optimise" draws the noises that have an exact conditional and optimises the other parameters during
-        warm-up; "sample" draws all of them; "fix" keeps them where the linear fit put them.
+        warm-up; "sample" draws all of them; "fix" keeps them where the start put them.
     :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
     :param learn: parameters to learn that are fixed otherwise, as the output map is (`likelihood.C`, `likelihood.d`):
-        the states' coordinates are free, so that it can stay where the linear fit put it.
+        the states' coordinates are free, so that it can stay where the start put it.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
     :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
@@ -95,12 +108,17 @@ def fit(
     raw = as_list(series)
     check_trainable(raw)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
-    scaler = Scaler.fit(raw, outputs=_with_any_values(likelihood, raw[0].output_dim).scaling)
-    scaled = [scaler.scale(one) for one in raw]
-    parts = Parts(*_choose_sizes(scaled, likelihood, state_dim, num_inducing), kernel, mean, likelihood, basis)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    model, states = config.prepare(scaled, parts, key)
-    model = config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
+    plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
+    scaled = plan.scale("gaussian" if likelihood == "auto" else likelihood)[1]
+    sizes = _choose_sizes(scaled, "gaussian" if likelihood == "auto" else likelihood, state_dim, num_inducing)
+
+    def with_roles(model: GPSSM) -> GPSSM:
+        return config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
+
+    prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis), with_roles)
+    scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
+    model = with_roles(prepared.start.model)
     setup = time.perf_counter() - began
     found = sample(
         config,
@@ -116,7 +134,9 @@ def fit(
         chunk=chunk,
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
+    asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
     settings = _write_down(config, model, parts, asked)
+    found = found._replace(notes=(*prepared.start.notes, *found.notes))
     return _to_posterior(model, found, scaled, raw, scaler, settings, setup, seed)
 
 
@@ -166,16 +186,11 @@ def _choose_sizes(
 ) -> tuple[int, int]:
     """The two sizes, with numbers in the place of "auto"."""
     if state_dim == "auto":
-        pseudo = pseudo_series(series, _with_any_values(likelihood, series[0].output_dim))
+        pseudo = pseudo_series(series, with_any_values(likelihood, series[0].output_dim))
         state_dim = select_order(pseudo, MAX_ORDER).best
     if num_inducing == "auto":
         num_inducing = int(np.clip(sum(len(one) for one in series) // ROWS_A_POINT, *INDUCING))
     return state_dim, num_inducing
-
-
-def _with_any_values(likelihood: str | Likelihood, width: int) -> Likelihood:
-    """A likelihood to ask what its class says, for which any values will do."""
-    return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width))
 
 
 def assign_roles(model: GPSSM, hyper: Hyper, fixed: Sequence[str] = (), learn: Sequence[str] = ()) -> GPSSM:

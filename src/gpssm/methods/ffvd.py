@@ -12,7 +12,7 @@ The sampler takes its density from the moves of the parameters, so that `exact` 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,8 @@ class FFVD(MethodSettings):
     :param rank: soft directions whose curvature is measured.
     :param target_acceptance: what the step size aims at.
     """
+
+    compares: ClassVar[bool] = True
 
     num_warmup: int = 400
     num_draws: int = 250

@@ -70,10 +70,10 @@ def linear_start(series: Data, state_dim: int, likelihood: str | Likelihood = "g
     chosen = make_likelihood(likelihood, jnp.zeros((width, state_dim)), jnp.zeros(width), jnp.ones(width))
     if isinstance(chosen, LinkedGaussian) and not chosen.link.one_to_one and experiments[0].input_dim > 0:
         found = fit_output_error(experiments, state_dim, chosen.link.forward, jax.random.key(0))
-        return _start(found.linear, found.states, experiments)
+        return from_path(found.linear, found.states, experiments)
     pseudo = pseudo_series(experiments, chosen)
     linear = fit_linear(pseudo, state_dim)
-    return _start(linear, [np.asarray(smooth(linear, one).mean) for one in pseudo], pseudo)
+    return from_path(linear, [np.asarray(smooth(linear, one).mean) for one in pseudo], pseudo)
 
 
 def pseudo_series(series: list[Series], likelihood: Likelihood) -> list[Series]:
@@ -81,7 +81,8 @@ def pseudo_series(series: list[Series], likelihood: Likelihood) -> list[Series]:
     return [Series(np.asarray(likelihood.pseudo_outputs(jnp.asarray(one.y))), one.u) for one in series]
 
 
-def _start(linear: LinearSSM, states: list[Float[np.ndarray, "_ Dx"]], series: list[Series]) -> LinearStart:
+def from_path(linear: LinearSSM, states: list[Float[np.ndarray, "_ Dx"]], series: list[Series]) -> LinearStart:
+    """A linear model with its states of each series."""
     z = np.concatenate([np.hstack([path[:-1], one.u]) for path, one in zip(states, series, strict=True)])
     return LinearStart(linear, states, z)
 

@@ -8,6 +8,7 @@ many random starts since it has many minima. The controls must tell where the st
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -63,23 +64,34 @@ def fit_output_error(series: list[Series], state_dim: int, emission: Emission, k
     arrays = [jax.tree.map(jnp.asarray, one) for one in series]
     scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
 
-    def loss(modes: Modes) -> Float[Array, ""]:
-        errors = []
-        for index, one in enumerate(arrays):
-            y, present = observed(one.y)
-            states = free_run(modes, modes.start[index], one.u)
-            predicted = emission(states[1:] @ modes.C.T + modes.d[None])
-            errors.append(jnp.where(present, (y - predicted) ** 2 / scale[None], 0.0))
-        return jnp.mean(jnp.concatenate(errors))
-
+    problem = Problem(arrays, scale)
     starts = jax.vmap(lambda one: _random(one, arrays, state_dim))(jax.random.split(key, NUM_STARTS))
-    found, losses = _descend(loss, starts)
+    found, losses = _descend(starts, problem, emission, NUM_STEPS)
+    losses = np.asarray(losses)
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
-    polished = [_polish(loss, jax.tree.map(lambda leaf, at=at: leaf[at], found)) for at in best]
-    modes = min(polished, key=lambda one: float(loss(one)))
+    polished = [_polish(jax.tree.map(lambda leaf, at=at: leaf[at], found), problem, emission) for at in best]
+    error, modes = min(polished, key=lambda one: one[0])
     states = [np.asarray(free_run(modes, modes.start[index], one.u)) for index, one in enumerate(arrays)]
-    noise = np.sqrt(np.maximum(float(loss(modes)), NOISE_FLOOR**2) * np.asarray(scale))
+    noise = np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale))
     return _normalise(modes, states, noise)
+
+
+class Problem(NamedTuple):
+    """What the free runs are compared with; an argument of compiled code, so that equal shapes share a program."""
+
+    series: list[Series]
+    scale: Float[Array, " Dy"]
+
+
+def loss(modes: Modes, problem: Problem, emission: Emission) -> Float[Array, ""]:
+    """The mean of (y − ŷ)², over the variances of the outputs; missing entries count as zero."""
+    errors = []
+    for index, one in enumerate(problem.series):
+        y, present = observed(jnp.asarray(one.y))
+        states = free_run(modes, modes.start[index], jnp.asarray(one.u))
+        predicted = emission(states[1:] @ modes.C.T + modes.d[None])
+        errors.append(jnp.where(present, (y - predicted) ** 2 / problem.scale[None], 0.0))
+    return jnp.mean(jnp.concatenate(errors))
 
 
 def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dx"]:
@@ -108,37 +120,43 @@ def _random(key: PRNGKeyArray, series: list[Series], state_dim: int) -> Modes:
     )
 
 
-def _descend(loss: Callable[[Modes], Array], starts: Modes) -> tuple[Modes, np.ndarray]:
+@partial(jax.jit, static_argnames=("emission", "num_steps"))
+def _descend(starts: Modes, problem: Problem, emission: Emission, num_steps: int) -> tuple[Modes, Float[Array, " n"]]:
     """Adam from all starts side by side, and the loss at the end of each."""
     optimiser = optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, NUM_STEPS))
+        optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps))
     )
 
     def run(modes: Modes) -> tuple[Modes, Array]:
         def step(carry: tuple[Modes, optax.OptState], _: None) -> tuple[tuple[Modes, optax.OptState], None]:
             modes, state = carry
-            updates, state = optimiser.update(jax.grad(loss)(modes), state)
+            updates, state = optimiser.update(jax.grad(loss)(modes, problem, emission), state)
             return (jax.tree.map(jnp.add, modes, updates), state), None
 
-        (modes, _), _ = jax.lax.scan(step, (modes, optimiser.init(modes)), None, length=NUM_STEPS)
-        return modes, loss(modes)
+        (modes, _), _ = jax.lax.scan(step, (modes, optimiser.init(modes)), None, length=num_steps)
+        return modes, loss(modes, problem, emission)
 
-    found, losses = jax.jit(jax.vmap(run))(starts)
-    return found, np.asarray(losses)
+    return jax.vmap(run)(starts)
 
 
-def _polish(loss: Callable[[Modes], Array], modes: Modes) -> Modes:
-    """L-BFGS to the bottom of the valley."""
+@partial(jax.jit, static_argnames="emission")
+def _value_and_slope(
+    vector: Float[Array, " p"], like: Modes, problem: Problem, emission: Emission
+) -> tuple[Float[Array, ""], Float[Array, " p"]]:
+    return jax.value_and_grad(lambda vector: loss(ravel_pytree(like)[1](vector), problem, emission))(vector)
+
+
+def _polish(modes: Modes, problem: Problem, emission: Emission) -> tuple[float, Modes]:
+    """L-BFGS to the bottom of the valley: the loss there, and where it is."""
     flat, unravel = ravel_pytree(modes)
-    both = jax.jit(jax.value_and_grad(lambda vector: loss(unravel(vector))))
 
     def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = both(vector)
+        value, slope = _value_and_slope(jnp.asarray(vector), modes, problem, emission)
         return float(value), np.asarray(slope, float)
 
     options = {"maxiter": NUM_LBFGS}
     result = scipy.optimize.minimize(evaluate, np.asarray(flat), jac=True, method="L-BFGS-B", options=options)
-    return unravel(jnp.asarray(result.x))
+    return float(result.fun), unravel(jnp.asarray(result.x))
 
 
 def _normalise(modes: Modes, states: list[np.ndarray], noise: np.ndarray) -> OutputErrorFit:

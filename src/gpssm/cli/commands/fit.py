@@ -47,6 +47,10 @@ def fit(
     mean: Annotated[str | None, _option(help="linear, identity or zero.", panel=MODEL)] = None,
     likelihood: Annotated[str | None, _option(help="See `gpssm likelihoods`.", panel=MODEL)] = None,
     basis: Annotated[str | None, _option(help="inducing, hilbert, fourier or linear.", panel=MODEL)] = None,
+    start: Annotated[
+        str | None, _option(help="Where sampling begins: em, output-error+shooting, ... or auto.", panel=MODEL)
+    ] = None,
+    noise: Annotated[str | None, _option(help="Process noise: free, small, a number, or auto.", panel=MODEL)] = None,
     hyper: Annotated[str | None, _option(help="Parameters: optimise, sample or fix.", panel=SAMPLING)] = None,
     chains: Annotated[int | None, _option(help="Number of chains.", panel=SAMPLING)] = None,
     warmup: Annotated[int | None, _option(help="Iterations thrown away.", panel=SAMPLING)] = None,
@@ -62,6 +66,7 @@ def fit(
     with usage():
         fitted = {"state_dim": _whole_or_word(state_dim), "num_inducing": inducing, "kernel": kernel, "mean": mean}
         fitted |= {"likelihood": likelihood, "basis": basis, "hyper": hyper, "num_chains": chains}
+        fitted |= {"start": start, "noise": _number_or_word(noise)}
         given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
         given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
         own = {"num_warmup": warmup, "num_draws": draws, "thin": thin}
@@ -120,6 +125,13 @@ def _split(text: str) -> int | float | str:
         return text if text == "all" else int(text) if text.isdigit() else float(text)
     except ValueError:
         raise ValueError(f"--train is a share like 0.5, a number of rows, or all; got {text!r}") from None
+
+
+def _number_or_word(text: str | None) -> float | str | None:
+    try:
+        return text if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _whole_or_word(text: str | None) -> int | str | None:

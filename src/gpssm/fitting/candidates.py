@@ -1,0 +1,442 @@
+"""Which start, which noise, which emission: candidates compared by their forecasts inside the training rows.
+
+A quarter of every series is held out, once at its end and once at its beginning. In each of the two *folds* a candidate
+is started on the other rows, runs a short chain, and forecasts the held-out rows from many origins, the state found by
+a filter and the functions as they were learned:
+
+    rolling   the mean CRPS of the first `HORIZON` steps, over all origins
+    run       the mean CRPS of free runs to the end, over the origins in the first half
+
+Both are over the standard deviation of the outputs. The score is the geometric mean of the two and of the folds: what
+is twice as good in one of them outweighs what is twice as bad in another, whatever their scale.
+
+All starts are judged first, with the process noise free. If the best of them comes from shooting, smaller and smaller
+noises are tried from it while that helps. The best half goes on with its chains and is judged again, and so is any
+other that turns out to be ahead of them. No row that was not given to `fit` is seen. Chains of all candidates and folds
+share their compiled programs, since the folds are equally long.
+"""
+
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.scaler import Scaler
+from gpssm.data.series import Series
+from gpssm.methods.settings import MethodSettings
+from gpssm.model.likelihoods import Likelihood, make_likelihood
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw
+from gpssm.posterior.draws import Seconds, absorb_optimised
+from gpssm.posterior.posterior import Posterior
+from gpssm.start.build import LinearStart, Parts
+from gpssm.start.starts import SMALL, STARTS, Noise, Start, make_start, with_noise
+
+HELD_OUT = 0.25  # share of the rows in each fold
+HORIZON, STEP = 30, 10  # of the rolling forecasts
+FEWEST = 15  # rows that a series must hold out to be judged on
+MOST_SERIES = 3  # to judge on
+KNOWN = 20  # rows at the beginning of a series, or a third of those held out, to find its state by
+WARMUP = 200  # iterations of a chain's warm-up
+ROUNDS = (80, 250)  # iterations before a chain is judged, in each round
+KEPT, THIN, PATHS = 24, 2, 96  # draws to judge by, iterations between them, paths of their forecasts
+NOISES = (0.02, SMALL)  # √Q of the regimes to try beside the free one, each if the one before was an improvement
+NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
+WORSE = 1.1  # times the CRPS of the start's own free runs, from which on a fit is called worse than its start
+
+
+class Candidate(NamedTuple):
+    """A start, a regime of the process noise and an emission, by name."""
+
+    start: str
+    noise: Noise | float
+    likelihood: str | Likelihood
+
+    def row(self) -> dict[str, Any]:
+        """Its names, for a table."""
+        likelihood = self.likelihood if isinstance(self.likelihood, str) else type(self.likelihood).__name__
+        return {"start": self.start, "noise": self.noise, "likelihood": likelihood}
+
+
+class Choice(NamedTuple):
+    """The candidate that forecast best, the figures of all, best first, and what there is to say about it."""
+
+    best: Candidate
+    table: list[dict[str, Any]]
+    notes: tuple[str, ...]
+
+
+class Fold(NamedTuple):
+    """Series to learn from, and held-out rows by the number of their series: what follows it, or came before."""
+
+    series: list[Series]
+    rest: dict[int, Series]
+    before: bool
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are to learn from."""
+        return sum(len(one) for one in self.series)
+
+
+class Verdict(NamedTuple):
+    """How a candidate's forecasts were, in standard deviations of the outputs, and the share of paths that left."""
+
+    rolling: float
+    run: float
+    left: float
+
+    @property
+    def score(self) -> float:
+        """√(rolling · run)."""
+        score = math.sqrt(self.rolling * self.run)
+        return score if math.isfinite(score) else math.inf
+
+
+def make_folds(series: Sequence[Series]) -> list[Fold]:
+    """The two folds; none if no series is long enough to hold out rows of."""
+    counts = [int(HELD_OUT * len(one)) for one in series]
+    counts = [count if count >= FEWEST else 0 for count in counts]
+    longest = sorted(range(len(series)), key=lambda index: -counts[index])[:MOST_SERIES]
+    judged = sorted(index for index in longest if counts[index])
+    if not judged:
+        return []
+    pairs = list(zip(series, counts, strict=True))
+    last = {index: series[index][len(series[index]) - counts[index] :] for index in judged}
+    first = {index: series[index][: counts[index]] for index in judged}
+    return [
+        Fold([one[: len(one) - count] for one, count in pairs], last, before=False),
+        Fold([one[count:] for one, count in pairs], first, before=True),
+    ]
+
+
+class Chain:
+    """A short chain of one candidate on one fold, which can go on."""
+
+    def __init__(
+        self, config: MethodSettings, model: GPSSM, states: Sequence[np.ndarray], scaler: Scaler, fold: Fold, seed: int
+    ) -> None:
+        self.config, self.model, self.scaler, self.fold = config, model, scaler, fold
+        self.states = tuple(jnp.asarray(path) for path in states)
+        self.series = jax.tree.map(jnp.asarray, [scaler.scale(one) for one in fold.series])
+        self.key, self.seed = jax.random.key(seed, impl="threefry2x32"), seed
+        self.carry = _begin(self.key, config, model, self.states, self.series)
+
+    def at_start(self) -> Verdict:
+        """The forecasts of the start itself: its states and parameters, and weights given these."""
+        draws = _draw_here(self.key, self.carry, self.config, self.model, self.states, self.series)
+        return self._judge(draws)
+
+    def advance(self, skip: int) -> Verdict:
+        """So many iterations, and the forecasts of the draws after them."""
+        self.key, key = jax.random.split(self.key)
+        arguments = (self.config, self.model, self.states, self.series)
+        self.carry, draws = _advance(key, self.carry, jnp.asarray(skip), *arguments)
+        return self._judge(draws)
+
+    def _judge(self, draws: Draw) -> Verdict:
+        model, draws = absorb_optimised(self.model, jax.tree.map(lambda leaf: np.asarray(leaf)[None], draws))
+        nothing: Any = None
+        scaled = tuple(self.scaler.scale(one) for one in self.fold.series)
+        raw = tuple(self.fold.series)
+        posterior = Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, Seconds(0, 0, 0), self.seed)
+        return judge(posterior, self.fold, self.seed)
+
+
+@eqx.filter_jit
+def _begin(key: PRNGKeyArray, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]) -> Any:
+    carry = config.build(model, states).init(key, series)
+    # Without JAX's weak types, which would go at the first iteration.
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), carry)
+
+
+@eqx.filter_jit
+def _draw_here(
+    key: PRNGKeyArray, carry: Any, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]
+) -> Draw:
+    method = config.build(model, states)
+    return jax.lax.map(lambda one: method.draw(one, carry, series), jax.random.split(key, KEPT))
+
+
+@eqx.filter_jit
+def _advance(
+    key: PRNGKeyArray, carry: Any, skip: Array, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]
+) -> tuple[Any, Draw]:
+    """`skip` iterations, then THIN for each of KEPT draws. The model is an argument: candidates share the program."""
+    method = config.build(model, states)
+    one = jax.eval_shape(method.draw, key, carry, series)
+    empty = jax.tree.map(lambda leaf: jnp.zeros((KEPT, *leaf.shape), leaf.dtype), one)
+
+    def iterate(index: Array, held: tuple[Any, Draw]) -> tuple[Any, Draw]:
+        carry, draws = held
+        step_key, draw_key = jax.random.split(jax.random.fold_in(key, index))
+        carry, _ = method.step(step_key, carry, series)
+        place = (index - skip) // THIN
+        keep = (index >= skip) & ((index - skip) % THIN == THIN - 1)
+
+        def store(draws: Draw) -> Draw:
+            drawn = method.draw(draw_key, carry, series)
+            return jax.tree.map(lambda rows, value: rows.at[place].set(value), draws, drawn)
+
+        return carry, jax.lax.cond(keep, store, lambda same: same, draws)
+
+    return jax.lax.fori_loop(0, skip + KEPT * THIN, iterate, (carry, empty))
+
+
+def judge(posterior: Posterior, fold: Fold, seed: int) -> Verdict:
+    """The forecasts of a fold's held-out rows from every STEP-th of them."""
+    spread = np.nanstd(np.concatenate([one.y for one in fold.series]), axis=0)
+    rolling, runs, left = [], [], []
+    for index, rows in fold.rest.items():
+        known = min(KNOWN, len(rows) // 3) if fold.before else 0
+        horizon = min(HORIZON, max((len(rows) - known) // 2, 1))
+        origins = range(known, len(rows) - horizon + 1, STEP)
+        informed = posterior.condition_at(rows, origins, new_experiment=fold.before, seed=seed, index=index)
+        for origin, now in zip(origins, informed, strict=True):
+            ahead = rows[origin:]
+            # All forecasts are equally long, and so one program; what lies beyond the rows is not looked at.
+            u = np.pad(ahead.u, ((0, origin), (0, 0)), mode="edge")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = now.forecast(len(rows), u, num_paths=PATHS, seed=seed, index=index)
+            errors = _crps(found.paths[:, : len(ahead)] / spread, ahead.y / spread)
+            rolling.append(np.nanmean(errors[:horizon]) if np.isfinite(errors[:horizon]).any() else np.nan)
+            left.append(0.0 if found.diagnostics is None else found.diagnostics.left_by_step[len(ahead) - 1])
+            if origin <= (len(rows) + known) // 2:
+                runs.append(np.nanmean(errors) if np.isfinite(errors).any() else np.nan)
+    return Verdict(float(np.nanmean(rolling)), float(np.nanmean(runs)), float(np.mean(left)))
+
+
+def _crps(paths: Float[np.ndarray, "S H Dy"], actual: Float[np.ndarray, "H Dy"]) -> Float[np.ndarray, "H Dy"]:
+    """E|X − y| − ½E|X − X'|, NaN where nothing was observed."""
+    ordered, count = np.sort(paths, axis=0), len(paths)
+    ranks = 2 * np.arange(count) - count + 1
+    spread = np.einsum("s,shd->hd", ranks, ordered) / (count * (count - 1))
+    return np.mean(np.abs(paths - actual), axis=0) - spread
+
+
+def with_any_values(likelihood: str | Likelihood, width: int) -> Likelihood:
+    """A likelihood to ask what its class says, for which any values will do."""
+    return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width))
+
+
+class Prepared(NamedTuple):
+    """What a fit begins with, and how it was found: a table of candidates, empty if there was nothing to compare."""
+
+    scaler: Scaler
+    series: list[Series]
+    parts: Parts
+    start: Start
+    name: str
+    noise: Noise | float
+    table: list[dict[str, Any]]
+
+
+class Plan(NamedTuple):
+    """What was asked for in the way of a start, as `fit` says."""
+
+    config: MethodSettings
+    raw: Sequence[Series]
+    likelihood: str | Likelihood
+    start: str | Sequence[Any]
+    noise: Noise | str | float
+    fixed: Sequence[str]
+    key: PRNGKeyArray
+    seed: int
+
+    def scale(self, likelihood: str | Likelihood) -> tuple[Scaler, list[Series]]:
+        """The series as this likelihood may see them."""
+        scaler = Scaler.fit(list(self.raw), outputs=with_any_values(likelihood, self.raw[0].output_dim).scaling)
+        return scaler, [scaler.scale(one) for one in self.raw]
+
+    def prepare(self, parts: Parts, roles: Callable[[GPSSM], GPSSM]) -> Prepared:
+        """The start that was asked for, or the best of those to compare."""
+        own = type(self.config).prepare is not MethodSettings.prepare
+        names = self._names(own)
+        likelihoods = self._likelihoods(compared=names is not None and len(names) > 1)
+        noises = self._noises(compared=names is not None and len(names) > 1)
+        best, table, notes = Candidate("" if names is None else names[0], noises[0], likelihoods[0]), [], ()
+        if names is not None and len(names) * len(noises) * len(likelihoods) > 1:
+            contest = Contest(self, parts, roles)
+            if contest.folds:
+                best, table, notes = choose(contest, names, noises, likelihoods)
+        parts = parts._replace(likelihood=best.likelihood)
+        scaler, series = self.scale(best.likelihood)
+        if names is not None and not own and best.start != "em":
+            start = make_start(best.start, series, parts, self.key, self.fixed)
+        else:
+            start = Start(*self.config.prepare(series, parts, self.key))
+        if names is None:
+            start = start._replace(states=self._states(start.states))
+        model = with_noise(start.model, best.noise, sum(len(one) for one in series))
+        start = start._replace(model=model, notes=(*start.notes, *notes))
+        return Prepared(scaler, series, parts, start, best.start or "states", best.noise, table)
+
+    def _names(self, own: bool) -> list[str] | None:
+        """The starts to compare, or the only one; None where states were given."""
+        if isinstance(self.start, str):
+            if self.start != "auto":
+                names = [self.start]
+            elif self.config.compares and not own:
+                # Without controls the free run of a linear model dies away, or goes round for ever.
+                names = [name for name in STARTS if self.raw[0].input_dim > 0 or name.startswith("em")]
+            else:
+                names = ["em"]
+        elif len(self.start) and all(isinstance(one, str) for one in self.start):
+            names = list(self.start)
+        else:
+            return None
+        if unknown := [name for name in names if name not in STARTS]:
+            known = ", ".join(["auto", *STARTS])
+            raise KeyError(f"Unknown start {unknown[0]!r}. Known: {known}; or give a path of states for each series.")
+        if own and names != ["em"]:
+            raise ValueError(f"{type(self.config).__name__} has a start of its own: leave out start={self.start!r}.")
+        return names
+
+    def _noises(self, compared: bool) -> list[Noise | float]:
+        if self.noise == "auto":
+            return ["free", *NOISES] if compared else ["free"]
+        return [self.noise]  # type: ignore[list-item]
+
+    def _likelihoods(self, compared: bool) -> list[str | Likelihood]:
+        if self.likelihood != "auto":
+            return [self.likelihood]
+        lowest = np.nanmin(np.concatenate([one.y for one in self.raw]), 0)
+        highest = np.nanmax(np.concatenate([one.y for one in self.raw]), 0)
+        rectified = bool(np.all((lowest >= 0) & (lowest <= NEAR_ZERO * highest))) and self.raw[0].input_dim > 0
+        return ["gaussian", "abs"] if compared and rectified else ["gaussian"]
+
+    def _states(self, like: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The states that were given, one path a series."""
+        given = [self.start] if len(self.raw) == 1 and np.ndim(self.start[0]) == 1 else self.start
+        paths = [np.asarray(path, float) for path in given]
+        if [path.shape for path in paths] != [path.shape for path in like]:
+            raise ValueError(
+                f"start takes states of shapes {[path.shape for path in like]}, (T+1, Dx) a series; got "
+                f"{[path.shape for path in paths]}."
+            )
+        return paths
+
+
+class Contest:
+    """The chains of all candidates so far, on all folds, and their latest verdicts."""
+
+    def __init__(self, plan: Plan, parts: Parts, roles: Callable[[GPSSM], GPSSM]) -> None:
+        self.config = dataclasses.replace(plan.config, num_warmup=WARMUP)
+        self.plan, self.parts, self.roles, self.folds = plan, parts, roles, make_folds(plan.raw)
+        self.linear: dict[Any, LinearStart] = {}
+        self.starts: dict[Any, Any] = {}
+        self.chains: dict[Candidate, list[Chain]] = {}
+        self.rows: dict[Candidate, dict[str, Any]] = {}
+
+    def run(self, candidate: Candidate, skip: int) -> None:
+        """Let a candidate's chains go on, and judge them."""
+        began = time.process_time()
+        row = candidate.row() | {"score": math.inf, "rolling": math.inf, "run": math.inf, "left": 1.0}
+        try:
+            if candidate not in self.chains:
+                self.chains[candidate] = [self._chain(candidate, number) for number in range(len(self.folds))]
+            verdicts = [chain.advance(skip) for chain in self.chains[candidate]]
+        except (ArithmeticError, RuntimeError, ValueError) as error:
+            row["failed"] = str(error)
+        else:
+            row["score"] = _mean([one.score for one in verdicts])
+            row["rolling"], row["run"] = (_mean([one[at] for one in verdicts]) for at in (0, 1))
+            row["left"] = float(np.mean([one.left for one in verdicts]))
+        row["iterations"] = self.rows.get(candidate, {}).get("iterations", 0) + skip + KEPT * THIN
+        row["cpu_seconds"] = self.rows.get(candidate, {}).get("cpu_seconds", 0.0) + time.process_time() - began
+        self.rows[candidate] = row
+
+    def ranked(self, among: Sequence[Candidate]) -> list[Candidate]:
+        """Best first; in a tie the one that came first."""
+        return sorted(among, key=lambda one: self.rows[one]["score"])
+
+    def at_start(self, candidate: Candidate) -> float:
+        """The CRPS of the free runs of the start itself."""
+        return _mean([self._chain(candidate, number).at_start().run for number in range(len(self.folds))])
+
+    def _chain(self, candidate: Candidate, number: int) -> Chain:
+        fold, parts = self.folds[number], self.parts._replace(likelihood=candidate.likelihood)
+        scaler, series = self.plan._replace(raw=fold.series).scale(candidate.likelihood)
+        recipe = STARTS[candidate.start]
+        fit = (recipe.linear, candidate.row()["likelihood"], number)
+        if fit not in self.linear:
+            self.linear[fit] = recipe.linear(series, parts.state_dim, parts.likelihood)
+        made = (candidate.start, candidate.row()["likelihood"], number)
+        if made not in self.starts:
+            self.starts[made] = make_start(
+                candidate.start, series, parts, self.plan.key, self.plan.fixed, self.linear[fit]
+            )
+        start = self.starts[made]
+        model = self.roles(with_noise(start.model, candidate.noise, fold.rows))
+        return Chain(self.config, model, start.states, scaler, fold, self.plan.seed)
+
+
+@in_double_precision
+def choose(
+    contest: Contest, starts: Sequence[str], noises: Sequence[Noise | float], likelihoods: Sequence[Any]
+) -> Choice:
+    """The best of the candidates, by two rounds.
+
+    :param noises: regimes of the process noise: the first for all starts, the others for the best of them only.
+    """
+    first = [
+        Candidate(start, noises[0], likelihood)
+        for likelihood in likelihoods
+        for start in starts
+        if not (start.startswith("em") and _same_fit(likelihood, likelihoods))
+    ]
+    for candidate in first:
+        contest.run(candidate, ROUNDS[0])
+    going = contest.ranked(first)[: -(-len(first) // 2)]
+    best = going[0]
+    others = [best._replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
+    for before, candidate in pairwise([best, *others]):
+        contest.run(candidate, ROUNDS[0])
+        if contest.rows[candidate]["score"] > contest.rows[before]["score"]:
+            break
+    going = contest.ranked([*going, *(one for one in others if one in contest.rows)])[: len(going)]
+    for candidate in going:
+        contest.run(candidate, ROUNDS[1])
+    # One that fell behind early may still be better than what those ahead turned out to be: it goes on as well.
+    while len(going) < len(first) and (leader := contest.ranked(list(contest.rows))[0]) not in going:
+        contest.run(leader, ROUNDS[1])
+        going.append(leader)
+    order = contest.ranked(going) + contest.ranked([one for one in contest.rows if one not in going])
+    best, notes = order[0], ()
+    at_start = contest.at_start(best)
+    contest.rows[best]["run_of_start"] = at_start
+    if contest.rows[best]["run"] > WORSE * at_start:
+        notes = (
+            f"On held-out training rows the fit's free runs are worse than those of its start, {best.start}: CRPS "
+            f"{contest.rows[best]['run']:.3g} against {at_start:.3g} standard deviations. Longer chains, or "
+            "noise='small', may help.",
+        )
+    return Choice(best, [_plain(contest.rows[one]) for one in order], notes)
+
+
+def _same_fit(likelihood: Any, likelihoods: Sequence[Any]) -> bool:
+    """Whether the linear fit `em` would be that of output-error: behind a link that loses the sign."""
+    return len(likelihoods) > 1 and likelihood in ("abs", "square")
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric mean."""
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with None for figures that are no numbers, so that it can be written down."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }

@@ -1,0 +1,241 @@
+"""A start for free runs: the MAP of a model through windows of growing length, by multiple shooting.
+
+A window of L steps is a free run of the transition's mean, without process noise, from a start of its own:
+
+    x_{t+1} = m(z_t) + A(z_t)·v,   z_t = [x_t; u_t],   y_t ~ p(y | x_{t+1})
+
+and the window's start s_w is tied to the end e_{w−1} of the window before. What is minimised is
+
+    J = −Σ_t log p(y_t | x_{t+1}) + Σ_w |s_w − e_{w−1}|² / 2δ² + ½|s_0|² + ½|v|² − log p(θ)
+
+over the weights v, the starts and the leaves θ of kernel, basis, mean and likelihood that are not fixed. Short windows
+come first, since their J has few minima; each length begins where the one before ended (Bock & Plitt 1984; for
+networks Ribeiro et al. 2020). All windows of all series run side by side. A window that a series does not fill has
+missing outputs at its end, which the likelihood leaves out.
+
+**Paths that run away.** While v is far from its place a free run may leave for good, and its gradient with it. No state
+goes beyond ±`BOX` (states have unit scale), where it stands still for the gradient as well: its window is then drawn
+back by its start and by the other windows. The share of states that end there is reported.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.data.series import Series, as_list
+from gpssm.model.bases import Basis, InducingPoints, parts_of
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Data
+
+LENGTHS = (16, 64, 256)  # rows of a window, from short to long
+WHOLE = 1024  # a record of at most as many rows is one window at last
+DEFECT = 0.05  # δ, for states of unit scale
+BOX = 8.0
+NUM_STEPS, LEARNING_RATE = 500, 0.01  # of Adam for each length; its step falls to zero along a cosine
+NOT_IN_RUN = "log_process_std"  # the leaf that a free run has no use for
+
+Function = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Float[Array, "N Dx"]]
+
+
+class Blocks(NamedTuple):
+    """All series cut into W blocks of B rows, so that all window lengths are one program; a window lies in one block.
+
+    Rows beyond the end of a series have missing outputs and no window.
+    """
+
+    y: Float[Array, "W B Dy"]
+    u: Float[Array, "W B Du"]
+    starts: Bool[Array, "W B"]  # whether a window starts at a row
+    first: Bool[Array, " W"]  # whether a block begins a series
+
+
+class Point(NamedTuple):
+    """What is learned: weights, leaves, and the state at the start of a window (at other rows it has no effect)."""
+
+    weights: Float[Array, "Dx M"]
+    leaves: dict[str, Array]
+    starts: Float[Array, "W B Dx"]
+
+
+class Runs(NamedTuple):
+    """The states of all windows: as they are at each row, and as they were reached by the window before."""
+
+    states: Float[Array, "W B Dx"]
+    reached: Float[Array, "W B Dx"]
+    following: Float[Array, "W B Dx"]
+
+
+class Shot(NamedTuple):
+    """A model and weights whose free runs follow the series, the states of these runs, and how the search went.
+
+    `objective` has J / N by window length, before and after; `clipped` is the share of the states at the wall.
+    """
+
+    model: GPSSM
+    weights: Float[Array, "Dx M"]
+    states: list[Float[np.ndarray, "_ Dx"]]
+    objective: dict[int, tuple[float, float]]
+    clipped: float
+
+
+@in_double_precision
+def shoot(
+    model: GPSSM,
+    states: Sequence[Float[np.ndarray, "_ Dx"]],
+    series: Data,
+    weights: Float[Array, "Dx M"] | None = None,
+    lengths: Sequence[int] | None = None,
+    num_steps: int = NUM_STEPS,
+) -> Shot:
+    """Learn weights, emission, kernel and locations by free runs of windows of growing length.
+
+    :param model: with the values to begin at; leaves with the role "fix" stay.
+    :param states: of each series (T+1, Dx), from which the windows of the first length start.
+    :param series: scaled; outputs may be missing.
+    :param weights: to begin at; zero by default, which is the model's mean function.
+    :param lengths: rows of a window, for each stage, in place of `window_lengths`.
+    :param num_steps: of Adam, for each stage.
+    """
+    experiments = as_list(series)
+    rows = [len(one) for one in experiments]
+    paths = [np.asarray(path, float) for path in states]
+    found = Point(
+        jnp.zeros((model.state_dim, model.basis.size)) if weights is None else jnp.asarray(weights),
+        {name: leaf for name, leaf in model.free_leaves().items() if name != NOT_IN_RUN},
+        jnp.zeros(()),
+    )
+    objective, wall = {}, 0.0
+    for length in window_lengths(rows) if lengths is None else lengths:
+        blocks = cut(experiments, length)
+        found = found._replace(starts=_in_blocks([path[:-1] for path in paths], blocks.u.shape[1], 0.0))
+        found, values, runs = _descend(found, model, blocks, jnp.asarray(num_steps))
+        paths = _join(runs, rows)
+        objective[length] = (float(values[0]), float(values[1]))
+        wall = float(np.mean(np.concatenate([np.abs(path).max(1) for path in paths]) >= BOX))
+    return Shot(model.with_leaves(found.leaves), found.weights, paths, objective, wall)
+
+
+def window_lengths(rows: Sequence[int]) -> list[int]:
+    """Those of `LENGTHS` that are shorter than the longest series, and its length if that is at most `WHOLE`."""
+    longest = max(rows)
+    shorter = [length for length in LENGTHS if length < longest]
+    return [*shorter, longest] if longest <= WHOLE else shorter
+
+
+def cut(series: Sequence[Series], length: int) -> Blocks:
+    """All series in windows of so many rows, from each series' first row on."""
+    longest = max(len(one) for one in series)
+    size = longest if longest <= WHOLE else max(LENGTHS)
+    y = _in_blocks([np.asarray(one.y, float) for one in series], size, np.nan)
+    u = _in_blocks([np.asarray(one.u, float) for one in series], size, 0.0)
+    marks = [(np.arange(len(one)) % length == 0)[:, None] for one in series]
+    begin = [(np.arange(len(one)) == 0)[:, None] for one in series]
+    return Blocks(y, u, _in_blocks(marks, size, False)[:, :, 0], _in_blocks(begin, size, False)[:, 0, 0])
+
+
+def _in_blocks(values: Sequence[np.ndarray], size: int, fill: float | bool) -> Array:
+    """Rows of each series in blocks of so many, the last of each series filled up."""
+    padded = [np.pad(one, ((0, -len(one) % size), (0, 0)), constant_values=fill) for one in values]
+    return jnp.asarray(np.concatenate([one.reshape(len(one) // size, size, one.shape[1]) for one in padded]))
+
+
+def _join(runs: Runs, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx"]]:
+    """The states x₀, ..., x_T of each series."""
+    states, following = (np.asarray(part) for part in (runs.states, runs.following))
+    paths, place, size = [], 0, states.shape[1]
+    for count in rows:
+        blocks = -(-count // size)
+        before, after = (part[place : place + blocks].reshape(blocks * size, -1) for part in (states, following))
+        paths.append(np.concatenate([before[:count], after[count - 1 : count]]))
+        place += blocks
+    return paths
+
+
+def function_given(model: GPSSM, weights: Float[Array, "Dx M"]) -> Function:
+    """(x, u) → m(x, u) + A(z)·v, with A·v = k(z, Z) L⁻ᵀv of inducing points as one product a point."""
+    folded, place = [], 0
+    for part in parts_of(model.basis):
+        folded.append(_fold(part, model, weights[:, place : place + part.size]))
+        place += part.size
+
+    def function(x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        z = jnp.concatenate([x, u], -1)
+        return sum((part(z) for part in folded), model.mean(x, u))
+
+    return function
+
+
+def _fold(part: Basis, model: GPSSM, weights: Float[Array, "Dx M"]) -> Callable[[Array], Array]:
+    if isinstance(part, InducingPoints):
+        factor = part.factor(model.kernel)
+        coefficients = jax.scipy.linalg.solve_triangular(factor, weights[:, :, None], lower=True, trans=1)
+        return lambda z: jnp.matmul(model.kernel(z, part.locations), coefficients)[:, :, 0].T
+    project = part.projector(model.kernel)
+    return lambda z: jnp.matmul(project(z).gain, weights[:, :, None])[:, :, 0].T
+
+
+def free_run(function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks) -> Runs:
+    """All blocks side by side, each window from its start on, no state beyond ±`BOX`."""
+
+    def move(reached: Float[Array, "W Dx"], row: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, ...]]:
+        control, start, marked = row
+        x = jnp.where(marked[:, None], start, reached)
+        following = jnp.clip(function(x, control), -BOX, BOX)
+        return following, (x, reached, following)
+
+    rows = jax.tree.map(lambda values: jnp.swapaxes(values, 0, 1), (blocks.u, starts, blocks.starts))
+    last, runs = jax.lax.scan(move, starts[:, 0], rows)
+    states, reached, following = (jnp.swapaxes(part, 0, 1) for part in runs)
+    # The first row of a block was reached at the end of the block before.
+    return Runs(states, reached.at[1:, 0].set(last[:-1]), following)
+
+
+def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], Runs]:
+    """J / N for N rows with outputs, and the free runs."""
+    model = model.with_leaves(point.leaves)
+    runs = free_run(function_given(model, point.weights), point.starts, blocks)
+    flat = runs.following.reshape(-1, model.state_dim)
+    outputs = blocks.y.reshape(flat.shape[0], -1)
+    begins = blocks.starts.at[:, 0].set(blocks.starts[:, 0] & ~blocks.first)
+    gaps = jnp.where(begins[:, :, None], (runs.states - runs.reached) / DEFECT, 0.0)
+    first = jnp.where(blocks.first[:, None], runs.states[:, 0], 0.0)
+    prior = sum((model.priors[name].log_prob(leaf) for name, leaf in point.leaves.items()), jnp.zeros(()))
+    fit = jnp.sum(model.likelihood.log_prob(flat, outputs))
+    squares = jnp.sum(gaps**2) + jnp.sum(first**2) + jnp.sum(point.weights**2)
+    rows = jnp.sum(jnp.any(jnp.isfinite(outputs), -1))
+    return (0.5 * squares - fit - prior) / jnp.maximum(rows, 1), runs
+
+
+@eqx.filter_jit
+def _descend(
+    point: Point, model: GPSSM, blocks: Blocks, steps: Int[Array, ""]
+) -> tuple[Point, Float[Array, " 2"], Runs]:
+    """Adam from a point: where it ends, the loss before and after, and the free runs there."""
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
+
+    def evaluate(point: Point) -> tuple[tuple[Array, Runs], Point]:
+        return jax.value_and_grad(loss, has_aux=True)(point, model, blocks)
+
+    def step(index: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        point, memory, values, _ = carry
+        (value, runs), slope = evaluate(point)
+        # A slope that is no number leaves everything where it is, the optimiser's memory too.
+        safe = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(slope)]))
+        rate = jnp.where(index < steps, 0.5 * LEARNING_RATE * (1 + jnp.cos(jnp.pi * index / steps)), 0.0)
+        updates, following = optimiser.update(slope, memory)
+        moved = (jax.tree.map(lambda leaf, update: leaf - rate * update, point, updates), following)
+        point, memory = jax.tree.map(lambda new, old: jnp.where(safe, new, old), moved, (point, memory))
+        return point, memory, values.at[jnp.minimum(index, 1)].set(value), runs
+
+    empty = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(loss, point, model, blocks)[1])
+    # One step more, of length zero: it evaluates where the last one led.
+    carry = (point, optimiser.init(point), jnp.zeros(2), empty)
+    point, _, values, runs = jax.lax.fori_loop(0, steps + 1, step, carry)
+    return point, values, runs

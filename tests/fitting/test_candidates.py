@@ -1,0 +1,131 @@
+"""Candidates are compared inside the training rows, by proper figures, and the choice is that of the table."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gpssm.data.series import Series
+from gpssm.fitting import candidates
+from gpssm.fitting.candidates import Plan, make_folds
+from gpssm.fitting.fit import fit
+from gpssm.methods import METHODS
+from gpssm.methods.ffvd import FFVD
+from gpssm.start import output_error, shooting, starts
+
+SMALL = {"method": FFVD(4, 3, 1, num_leapfrog=2, rank=2), "state_dim": 2, "num_inducing": 6, "num_chains": 1}
+
+
+@pytest.fixture(scope="module")
+def series():
+    rng = np.random.default_rng(0)
+    u = np.repeat(rng.normal(size=10), 8)[:72, None]
+    x, y = np.zeros(2), []
+    for control in u[:, 0]:
+        x = np.array([[0.9, 0.2], [-0.2, 0.9]]) @ x + np.array([0.1, 0.4]) * control
+        y.append(x[0])
+    return Series(np.array(y)[:, None] + 0.05 * rng.normal(size=(72, 1)), u)
+
+
+def be_quick(patch):
+    """Few steps, and short chains: what is tested is not how good they are."""
+    for name, value in (("NUM_STEPS", 50), ("NUM_STARTS", 4), ("NUM_LBFGS", 20)):
+        patch.setattr(output_error, name, value)
+    patch.setattr(starts, "shoot", lambda *given: shooting.shoot(*given, num_steps=20))
+    for name, value in (("ROUNDS", (3, 3)), ("WARMUP", 8), ("KEPT", 4)):
+        patch.setattr(candidates, name, value)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    be_quick(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def compared(series):
+    with pytest.MonkeyPatch.context() as patch:
+        be_quick(patch)
+        return [fit(series, start=["em", "em+shooting"], progress=False, **SMALL) for _ in range(2)]
+
+
+def test_the_best_of_the_table_is_what_was_fitted(compared):
+    posterior = compared[0]
+    said = posterior.config["fit"]
+    table = said["starts"]
+    assert (said["start"], said["noise"], said["likelihood"]) == tuple(
+        table[0][name] for name in ("start", "noise", "likelihood")
+    )
+    assert {row["start"] for row in table} == {"em", "em+shooting"}
+    assert table[0]["iterations"] > table[-1]["iterations"]
+    assert table[0]["run_of_start"] > 0
+    json.dumps(table, allow_nan=False)
+    shown = str(posterior.summary())
+    assert "Where it started" in shown
+    assert all(row["start"] in shown for row in table)
+
+
+def test_the_choice_is_the_same_twice(compared):
+    first, second = compared
+
+    def figures(posterior):
+        return [{k: v for k, v in row.items() if k != "cpu_seconds"} for row in posterior.config["fit"]["starts"]]
+
+    assert figures(first) == figures(second)
+    np.testing.assert_array_equal(first.draws.weights, second.draws.weights)
+
+
+def test_folds_are_equally_long_and_hold_out_either_end():
+    rng = np.random.default_rng(0)
+    long, short = (Series(rng.normal(size=(rows, 1)), rng.normal(size=(rows, 1))) for rows in (100, 20))
+    after, before = make_folds([long, short])
+    assert [len(one) for one in after.series] == [len(one) for one in before.series] == [75, 20]
+    np.testing.assert_array_equal(after.rest[0].y, long.y[75:])
+    np.testing.assert_array_equal(before.rest[0].y, long.y[:25])
+    np.testing.assert_array_equal(before.series[0].y, long.y[25:])
+    assert list(after.rest) == [0]
+    assert make_folds([short]) == []
+
+
+def test_the_crps_is_that_of_its_definition():
+    rng = np.random.default_rng(0)
+    paths, actual = rng.normal(size=(7, 3, 2)), rng.normal(size=(3, 2))
+    actual[1, 0] = np.nan
+    pairs = np.abs(paths[:, None] - paths[None]).sum((0, 1)) / (7 * 6)
+    expected = np.abs(paths - actual).mean(0) - 0.5 * pairs
+    np.testing.assert_allclose(candidates._crps(paths, actual), expected)
+
+
+def plan(series, **given):
+    asked = {"likelihood": "auto", "start": "auto", "noise": "auto"} | given
+    return Plan(METHODS["ffvd"], [series], asked["likelihood"], asked["start"], asked["noise"], (), None, 0)
+
+
+def test_what_is_compared_follows_from_the_data(series, monkeypatch):
+    monkeypatch.setattr(FFVD, "compares", True)
+    assert plan(series)._names(own=False) == list(starts.STARTS)
+    assert plan(Series(series.y, None))._names(own=False) == ["em", "em+shooting"]
+    assert plan(series)._likelihoods(compared=True) == ["gaussian"]
+    assert plan(Series(np.abs(series.y), series.u))._likelihoods(compared=True) == ["gaussian", "abs"]
+    assert plan(Series(np.abs(series.y), series.u))._likelihoods(compared=False) == ["gaussian"]
+    assert plan(series)._noises(compared=True)[0] == "free"
+    assert plan(series, noise="small")._noises(compared=True) == ["small"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of a chain of three draws
+def test_a_start_may_be_named_or_given_as_states(series):
+    states = 0.1 * np.random.default_rng(0).normal(size=(73, 2))
+    given = fit(series, start=states, noise="small", progress=False, **SMALL)
+    assert given.config["fit"]["start"] == "states"
+    assert given.config["fit"]["noise"] == "small"
+    named = fit(series, start="output-error", progress=False, **SMALL)
+    assert named.config["fit"]["start"] == "output-error"
+    assert named.config["fit"]["starts"] == []
+    with pytest.raises(ValueError, match=r"states of shapes \[\(73, 2\)\]"):
+        fit(series, start=states[:-1], progress=False, **SMALL)
+    with pytest.raises(KeyError, match="Known: auto, em"):
+        fit(series, start="magic", progress=False, **SMALL)
+
+
+def test_methods_with_a_start_of_their_own_keep_it(series):
+    with pytest.raises(ValueError, match="start of its own"):
+        fit(series, method="arx", start="output-error", progress=False)
