@@ -8,17 +8,19 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of a test's time is compilation, and its arrays are small.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Set here for the processes that tests start, too.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".cache" / "jax"))
 
 import jax
 import pytest
 
 from gpssm.methods.ffvd import FFVD
 
-CACHE = Path(__file__).resolve().parent.parent / ".cache" / "jax"
+CACHE = os.environ["JAX_COMPILATION_CACHE_DIR"]
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_compilation_cache_dir", str(CACHE))
+jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 # Comparing starts takes longer than all else in a fit: those who test it name the starts to compare.
 FFVD.compares = False
