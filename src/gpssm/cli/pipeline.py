@@ -3,9 +3,11 @@ with known truth.
 """
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -96,9 +98,17 @@ def beside(
 
 
 def _step_back() -> None:
-    """Leave Ctrl-C to the process that asked, and the cores to its sampler."""
+    """Leave Ctrl-C to the process that asked, and the cores to its sampler; end when it does, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(5)
+    asking = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if asking is not None:
+            multiprocessing.connection.wait([asking.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 @contextmanager
