@@ -138,6 +138,21 @@ def test_cards_table_and_list_of_doubts_show_the_same_checks(found, pictures):
     assert "Nothing that stands out" in make_report(sound, pictures=pictures)
 
 
+def test_the_starts_that_were_compared_are_a_table(found, pictures):
+    row = {
+        "start": "em+shooting",
+        "noise": "free",
+        "likelihood": "gaussian",
+        "rolling": 0.1,
+        "run": 0.25,
+        "score": None,
+    }
+    text = make_report(replace(found, summary=replace(found.summary, starts=(row,))), pictures=pictures)
+    assert "em+shooting" in text
+    assert "Where it started" in text
+    assert "Where it started" not in make_report(found, pictures=pictures)
+
+
 def test_every_judgement_says_of_what_it_is(page):
     assert page.count("held-out rows, 2 rolling forecasts of 10 steps") >= 4
     assert "training rows, one step ahead" in page

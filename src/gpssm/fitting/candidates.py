@@ -267,9 +267,9 @@ class Plan(NamedTuple):
         noises = self._noises(compared=names is not None and len(names) > 1)
         best, table, notes = Candidate("" if names is None else names[0], noises[0], likelihoods[0]), [], ()
         if names is not None and len(names) * len(noises) * len(likelihoods) > 1:
-            contest = Contest(self, parts, roles)
-            if contest.folds:
-                best, table, notes = choose(contest, names, noises, likelihoods)
+            trials = Trials(self, parts, roles)
+            if trials.folds:
+                best, table, notes = choose(trials, names, noises, likelihoods)
         parts = parts._replace(likelihood=best.likelihood)
         scaler, series = self.scale(best.likelihood)
         if names is not None and not own and best.start != "em":
@@ -328,7 +328,7 @@ class Plan(NamedTuple):
         return paths
 
 
-class Contest:
+class Trials:
     """The chains of all candidates so far, on all folds, and their latest verdicts."""
 
     def __init__(self, plan: Plan, parts: Parts, roles: Callable[[GPSSM], GPSSM]) -> None:
@@ -384,7 +384,7 @@ class Contest:
 
 @in_double_precision
 def choose(
-    contest: Contest, starts: Sequence[str], noises: Sequence[Noise | float], likelihoods: Sequence[Any]
+    trials: Trials, starts: Sequence[str], noises: Sequence[Noise | float], likelihoods: Sequence[Any]
 ) -> Choice:
     """The best of the candidates, by two rounds.
 
@@ -397,32 +397,32 @@ def choose(
         if not (start.startswith("em") and _same_fit(likelihood, likelihoods))
     ]
     for candidate in first:
-        contest.run(candidate, ROUNDS[0])
-    going = contest.ranked(first)[: -(-len(first) // 2)]
+        trials.run(candidate, ROUNDS[0])
+    going = trials.ranked(first)[: -(-len(first) // 2)]
     best = going[0]
     others = [best._replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
     for before, candidate in pairwise([best, *others]):
-        contest.run(candidate, ROUNDS[0])
-        if contest.rows[candidate]["score"] > contest.rows[before]["score"]:
+        trials.run(candidate, ROUNDS[0])
+        if trials.rows[candidate]["score"] > trials.rows[before]["score"]:
             break
-    going = contest.ranked([*going, *(one for one in others if one in contest.rows)])[: len(going)]
+    going = trials.ranked([*going, *(one for one in others if one in trials.rows)])[: len(going)]
     for candidate in going:
-        contest.run(candidate, ROUNDS[1])
+        trials.run(candidate, ROUNDS[1])
     # One that fell behind early may still be better than what those ahead turned out to be: it goes on as well.
-    while len(going) < len(first) and (leader := contest.ranked(list(contest.rows))[0]) not in going:
-        contest.run(leader, ROUNDS[1])
+    while len(going) < len(first) and (leader := trials.ranked(list(trials.rows))[0]) not in going:
+        trials.run(leader, ROUNDS[1])
         going.append(leader)
-    order = contest.ranked(going) + contest.ranked([one for one in contest.rows if one not in going])
+    order = trials.ranked(going) + trials.ranked([one for one in trials.rows if one not in going])
     best, notes = order[0], ()
-    at_start = contest.at_start(best)
-    contest.rows[best]["run_of_start"] = at_start
-    if contest.rows[best]["run"] > WORSE * at_start:
+    at_start = trials.at_start(best)
+    trials.rows[best]["run_of_start"] = at_start
+    if trials.rows[best]["run"] > WORSE * at_start:
         notes = (
             f"On held-out training rows the fit's free runs are worse than those of its start, {best.start}: CRPS "
-            f"{contest.rows[best]['run']:.3g} against {at_start:.3g} standard deviations. Longer chains, or "
+            f"{trials.rows[best]['run']:.3g} against {at_start:.3g} standard deviations. Longer chains, or "
             "noise='small', may help.",
         )
-    return Choice(best, [_plain(contest.rows[one]) for one in order], notes)
+    return Choice(best, [_plain(trials.rows[one]) for one in order], notes)
 
 
 def _same_fit(likelihood: Any, likelihoods: Sequence[Any]) -> bool:

@@ -38,6 +38,7 @@ class Content:
 
     title: str
     words: list[str]
+    starts: tuple[dict[str, Any], ...]
     worth: Check
     checks: tuple[Check, ...]
     doubts: list[Check]
@@ -79,6 +80,7 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
     return Content(
         title=title or f"{history.name or ', '.join(history.outputs)}: model report",
         words=in_sentences(found.summary),
+        starts=found.summary.starts,
         worth=found.worth,
         checks=found.checks,
         doubts=doubts(found.checks),
@@ -115,9 +117,10 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
     roles = {role: [name for name, its in posterior.model.roles if its == role] for role in ("sample", "optimise")}
     model = {"states": facts.states, "kernel": facts.kernel or "none", "basis": facts.basis, "mean": facts.mean}
     model |= {"inducing points": facts.inducing, "likelihood": facts.likelihood}
-    method = {name: value for name, value in posterior.config.items() if name != "fit"}
+    settings = {name: value for name, value in posterior.config.items() if name != "fit"}
+    settings |= {name: value for name, value in posterior.config.get("fit", {}).items() if name != "starts"}
     return {
-        "Method": method | dict(posterior.config.get("fit", {})),
+        "Method": {name: ", ".join(map(str, one)) if isinstance(one, list) else one for name, one in settings.items()},
         "Model": model | {f"parameters: {role}": ", ".join(names) or "none" for role, names in roles.items()},
         "Data": {
             "series": ", ".join(f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)),
