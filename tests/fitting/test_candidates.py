@@ -45,11 +45,11 @@ def _quick(monkeypatch):
 def compared(series):
     with pytest.MonkeyPatch.context() as patch:
         be_quick(patch)
-        return [fit(series, start=["em", "em+shooting"], progress=False, **SMALL) for _ in range(2)]
+        return fit(series, start=["em", "em+shooting"], progress=False, **SMALL)
 
 
 def test_the_best_of_the_table_is_what_was_fitted(compared):
-    posterior = compared[0]
+    posterior = compared
     said = posterior.config["fit"]
     table = said["starts"]
     assert (said["start"], said["noise"], said["likelihood"]) == tuple(
@@ -64,8 +64,9 @@ def test_the_best_of_the_table_is_what_was_fitted(compared):
     assert all(row["start"] in shown for row in table)
 
 
-def test_the_choice_is_the_same_twice(compared):
-    first, second = compared
+@pytest.mark.slow
+def test_the_choice_is_the_same_twice(compared, series):
+    first, second = compared, fit(series, start=["em", "em+shooting"], progress=False, **SMALL)
 
     def figures(posterior):
         return [{k: v for k, v in row.items() if k != "cpu_seconds"} for row in posterior.config["fit"]["starts"]]

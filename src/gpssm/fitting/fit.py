@@ -82,22 +82,19 @@ def fit(
     :param state_dim: number of states; "auto" takes the order of the linear model with the least BIC.
     :param num_inducing: number of inducing points, or functions of another basis; "auto": 10 to 50, one for five rows.
     :param kernel, mean, basis: parts by name or given: see `build_model`.
-    :param likelihood: "auto" is "gaussian"; where starts are compared, and outputs touch zero but never go below, the
-        absolute value of something that changes sign ("abs") is compared with it.
+    :param likelihood: "auto" is "gaussian"; "abs" is compared with it where outputs touch zero but never go below.
     :param start: where the sampler begins, which decides where it ends: a name from `gpssm.start.starts.STARTS`; names
         to compare by forecasts inside the training rows (`candidates.py`); states (T+1, Dx) of each series; or "auto",
-        which compares all of them for `ffvd` and is "em" for other methods. What was compared is in
-        `posterior.config["fit"]["starts"]`.
-    :param noise: what is assumed of the process noise. "free": nearly nothing, so that what the transition cannot
-        explain becomes noise. "small", or a number: its standard deviation is held near .003, or that number, of the
-        states' scale by a prior worth as many observations as there are, so that the transition must explain the rest,
-        and what it cannot is observation noise. "auto" compares these where starts are compared; else it is "free".
+        which compares all of them for `ffvd` and is "em" for other methods.
+    :param noise: of the process. "free" assumes nearly nothing: what the transition cannot explain becomes noise.
+        "small", or a number, holds its standard deviation near .003, or that number, of the states' scale, so that what
+        the transition cannot explain is observation noise. "auto" compares them where starts are, else it is "free".
     :param num_warmup, num_draws, thin: in place of the method's own numbers.
     :param hyper: "optimise" draws the noises that have an exact conditional and optimises the other parameters during
         warm-up; "sample" draws all of them; "fix" keeps them where the start put them.
     :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
     :param learn: parameters to learn that are fixed otherwise, as the output map is (`likelihood.C`, `likelihood.d`):
-        the states' coordinates are free, so that it can stay where the start put it.
+        the states' coordinates are free.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
     :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
@@ -110,8 +107,8 @@ def fit(
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
-    scaled = plan.scale("gaussian" if likelihood == "auto" else likelihood)[1]
-    sizes = _choose_sizes(scaled, "gaussian" if likelihood == "auto" else likelihood, state_dim, num_inducing)
+    first = "gaussian" if likelihood == "auto" else likelihood
+    sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
 
     def with_roles(model: GPSSM) -> GPSSM:
         return config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
