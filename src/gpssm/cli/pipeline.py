@@ -135,7 +135,10 @@ def _posterior(run: Run, settings: Settings, train: list[Series], progress: Mode
     """The run's posterior: the one saved, or a fit that is saved when all its draws are there."""
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
-    say(f"Fitting {settings.method} to {sum(map(len, train))} rows")
+    compares = settings.config.compares and settings.fit_arguments["start"] == "auto"
+    say(
+        f"{'Comparing starts, then fitting' if compares else 'Fitting'} {settings.method} to {sum(map(len, train))} rows"
+    )
     posterior = fit(train, progress=progress, checkpoint=run.checkpoint, resume=True, **settings.fit_arguments)
     wanted = settings.config.num_draws
     if posterior.num_draws < wanted:

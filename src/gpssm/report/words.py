@@ -6,9 +6,9 @@ from gpssm.core.text import count, join_names, percent
 from gpssm.evaluation.summary import Facts, OutputSummary, Summary
 
 SAMPLED = {
-    "good": "The sampler explored the posterior well: what follows is not an artefact of too few draws.",
-    "fair": "The sampler explored the posterior fairly: means and intervals are usable, their last digit is not.",
-    "poor": "The sampler did not explore the posterior well: take everything below as provisional, and run it longer.",
+    "good": "Chains agree about outputs and forecasts, and there are draws enough of them.",
+    "fair": "Chains agree fairly about outputs and forecasts: means and intervals are usable, their last digit is not.",
+    "poor": "Chains do not agree about outputs and forecasts: take everything below as provisional, and run it longer.",
 }
 SLIGHT, MARKED = 0.01, 0.1  # shares of the change of the states that no linear map explains
 
