@@ -136,9 +136,8 @@ def _posterior(run: Run, settings: Settings, train: list[Series], progress: Mode
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
     compares = settings.config.compares and settings.fit_arguments["start"] == "auto"
-    say(
-        f"{'Comparing starts, then fitting' if compares else 'Fitting'} {settings.method} to {sum(map(len, train))} rows"
-    )
+    verb = "Comparing starts, then fitting" if compares else "Fitting"
+    say(f"{verb} {settings.method} to {sum(map(len, train))} rows")
     posterior = fit(train, progress=progress, checkpoint=run.checkpoint, resume=True, **settings.fit_arguments)
     wanted = settings.config.num_draws
     if posterior.num_draws < wanted:
