@@ -61,7 +61,7 @@ class SGHMCSettings(MethodSettings):
 
 @dataclass(frozen=True)
 class FFVDM(SGHMCSettings):
-    """Settings of `ffvd-m`, SGHMC on log q*(v, x).
+    """The paper's joint sampler (Fan et al. 2023): stochastic-gradient HMC on log q*(v, x).
 
     :param window: transitions in each gradient, next to each other in time; None takes all of them.
     """
@@ -91,7 +91,7 @@ class FFVDM(SGHMCSettings):
 
 @dataclass(frozen=True)
 class FFVDCM(SGHMCSettings):
-    """Settings of `ffvd-c-m`, SGHMC on log q*(x)."""
+    """The paper's collapsed sampler (Fan et al. 2023): stochastic-gradient HMC on log q*(x)."""
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The sampler for a model, started at these states."""

@@ -85,7 +85,9 @@ class Baseline(MethodSettings):
 
 @dataclass(frozen=True)
 class ARX(Baseline):
-    """Settings of `arx`: y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise.
+    """Linear regression on past outputs and controls, with its orders chosen by the data.
+
+        y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise
 
     :param orders: (na, nb); None chooses both by the Bayesian information criterion.
     :param max_order: the largest that is tried for either.
@@ -108,7 +110,7 @@ class ARX(Baseline):
 
 @dataclass(frozen=True)
 class LGSSM(Baseline):
-    """Settings of `lgssm`.
+    """A linear-Gaussian state-space model by subspace identification and expectation-maximisation.
 
     :param order: number of states; None chooses it by the Bayesian information criterion.
     :param max_order: the largest that is tried.

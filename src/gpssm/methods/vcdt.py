@@ -60,7 +60,7 @@ from gpssm.model.types import Method
 
 @dataclass(frozen=True)
 class VCDT(VariationalSettings):
-    """Settings of `vcdt`.
+    """States that depend on the weights, by conditioners of free parameters at every step (Ialongo et al. 2019).
 
     :param factorised: the share of the warm-up that the factorised model has.
     """
@@ -102,7 +102,7 @@ class VCDT(VariationalSettings):
 
 @dataclass(frozen=True)
 class VCDTFactorised(VariationalSettings):
-    """Settings of `vcdt-factorised`; `VariationalSettings` has them all."""
+    """The factorised start of `vcdt`: its conditioners, with the weights integrated out."""
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)")
 

@@ -16,7 +16,10 @@ def methods(screen: Screen) -> Answer:
     """List the methods."""
     from gpssm.methods import METHODS
 
-    return _listed("Methods", {name: inspect.getmodule(type(config)) for name, config in METHODS.items()})
+    homes = {name: inspect.getmodule(type(config)) for name, config in METHODS.items()}
+    # Of methods that share a file each says by itself what it is.
+    shared = {name for name, home in homes.items() if list(homes.values()).count(home) > 1}
+    return _listed("Methods", {name: type(METHODS[name]) if name in shared else home for name, home in homes.items()})
 
 
 def kernels(screen: Screen) -> Answer:
