@@ -20,6 +20,7 @@ _NAMES = {
     "Posterior": "posterior.posterior",
     "Scaler": "data.scaler",
     "Series": "data.series",
+    "Stack": "evaluation.stack",
     "backtest": "evaluation.backtest",
     "build_model": "start.build",
     "compare": "evaluation.compare",
@@ -27,6 +28,7 @@ _NAMES = {
     "load": "posterior.posterior",
     "read": "data.readers",
     "select": "evaluation.select",
+    "stack": "evaluation.stack",
 }
 # Modules that are public under a name of their own, `gpssm.kernels`, whatever room they are in.
 _MODULES = {

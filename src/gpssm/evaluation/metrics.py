@@ -149,12 +149,13 @@ def score(
 
     The first three judge the paths' mean. (mean, variance) pairs, each (S, H, Dy): `moments` of the outputs given the
     states, for `nmll_paper`, which is NaN without; `mixture`, by default the same, of which the predictive distribution
-    is a mixture. Without either, `nlpd` puts Gaussians of Silverman's bandwidth around the paths: a noisier figure.
+    is a mixture. Without either, `nlpd` is that of `log_density`: a noisier figure.
     """
     paths = _forecast(paths, y := _outputs(y), fewest=2)
     mean = paths.mean(0)
     figures: dict[str, Score] = {"rmse": rmse(mean, y), "mae": mae(mean, y), "fit": fit_percent(mean, y)}
-    figures["nlpd"] = nlpd(*given, y) if (given := mixture or moments) else _smoothed_nlpd(paths, y)
+    given = mixture or moments
+    figures["nlpd"] = nlpd(*given, y) if given else -np.mean(log_density(paths, y)[~np.isnan(y)])
     figures["nmll_paper"] = np.nan if moments is None else nmll_paper(*moments, y)
     figures |= {"crps": crps(paths, y), "energy": energy_score(paths, y)}
     for level in levels:
@@ -163,13 +164,18 @@ def score(
     return {name: float(figure) for name, figure in figures.items()}
 
 
-def _smoothed_nlpd(paths: Paths, y: Entries) -> Score:
-    """`nlpd` of Gaussians around the paths, as `score` says; the quartiles keep a few wild paths from widening them."""
+def log_density(paths: ArrayLike, y: ArrayLike) -> Entries:
+    """log p(y) (H, Dy) of a density estimate: Gaussians of Silverman's bandwidth around the paths, NaN where y is.
+
+    The quartiles keep a few wild paths from widening them. Where all paths are equal there is no density, but NaN.
+    """
+    paths = _forecast(paths, y := _outputs(y), fewest=2)
     low, high = np.quantile(paths, (0.25, 0.75), axis=0)
     std = np.std(paths, axis=0, ddof=1) * (np.ptp(paths, axis=0) > 0)  # rounding errors are no spread
     spread = np.where(high > low, np.minimum(std, (high - low) / 1.34), std)
-    bandwidth = np.where(np.isnan(y), 1.0, 1.06 * spread * len(paths) ** -0.2)
-    return nlpd(paths, np.broadcast_to(bandwidth**2, paths.shape), y) if (bandwidth > 0).all() else np.nan
+    bandwidth = np.where(spread > 0, 1.06 * spread * len(paths) ** -0.2, np.nan)
+    densities = -0.5 * (np.log(2 * np.pi * bandwidth**2) + ((y - paths) / bandwidth) ** 2)
+    return logsumexp(densities, axis=0) - np.log(len(paths))
 
 
 def _log_densities(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> Paths:

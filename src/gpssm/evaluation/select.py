@@ -9,6 +9,7 @@ import numpy as np
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
+from gpssm.fitting.candidates import may_be_rectified
 from gpssm.fitting.progress import Mode
 from gpssm.start.linear_fit import select_order
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ORDERS = (2, 5)  # of the candidates at least and at most; more states are slow to sample
-NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
 FEWER = 3  # parts of the training data's rest, after `share`, of which the horizon takes one at most
 
 
@@ -90,7 +90,6 @@ def default_candidates(series: Series) -> list[dict[str, Any]]:
     first = min(order, ORDERS[1] - 2)
     orders = range(first, first + 3)
     tried = [{"state_dim": number, "mean": mean} for number in orders for mean in ("linear", "linear-fixed")]
-    lowest, highest = np.nanmin(series.y, 0), np.nanmax(series.y, 0)
-    if np.all((lowest >= 0) & (lowest <= NEAR_ZERO * highest)) and series.input_dim > 0:
+    if may_be_rectified([series]):
         tried.append({"state_dim": max(order, 3), "likelihood": "abs"})
     return tried

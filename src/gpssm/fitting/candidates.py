@@ -20,7 +20,7 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ from gpssm.model.likelihoods import Likelihood, make_likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import Seconds, absorb_optimised
+from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.start.build import LinearStart, Parts
 from gpssm.start.starts import SMALL, STARTS, Noise, Start, make_start, with_noise
@@ -193,10 +194,17 @@ def _advance(
     return jax.lax.fori_loop(0, skip + KEPT * THIN, iterate, (carry, empty))
 
 
-def judge(posterior: Posterior, fold: Fold, seed: int) -> Verdict:
-    """The forecasts of a fold's held-out rows from every STEP-th of them."""
-    spread = np.nanstd(np.concatenate([one.y for one in fold.series]), axis=0)
-    rolling, runs, left = [], [], []
+class HeldOut(NamedTuple):
+    """A forecast of held-out rows, and those rows. `horizon` is what of it is rolling; `early` whether it is a run."""
+
+    forecast: Forecast
+    rows: Series
+    horizon: int
+    early: bool
+
+
+def held_out_forecasts(posterior: Posterior, fold: Fold, seed: int, num_paths: int = PATHS) -> Iterator[HeldOut]:
+    """Forecasts of a fold's held-out rows to their end, from every STEP-th of them."""
     for index, rows in fold.rest.items():
         known = min(KNOWN, len(rows) // 3) if fold.before else 0
         horizon = min(HORIZON, max((len(rows) - known) // 2, 1))
@@ -208,12 +216,20 @@ def judge(posterior: Posterior, fold: Fold, seed: int) -> Verdict:
             u = np.pad(ahead.u, ((0, origin), (0, 0)), mode="edge")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = now.forecast(len(rows), u, num_paths=PATHS, seed=seed, index=index)
-            errors = _crps(found.paths[:, : len(ahead)] / spread, ahead.y / spread)
-            rolling.append(np.nanmean(errors[:horizon]) if np.isfinite(errors[:horizon]).any() else np.nan)
-            left.append(0.0 if found.diagnostics is None else found.diagnostics.left_by_step[len(ahead) - 1])
-            if origin <= (len(rows) + known) // 2:
-                runs.append(np.nanmean(errors) if np.isfinite(errors).any() else np.nan)
+                found = now.forecast(len(rows), u, num_paths=num_paths, seed=seed, index=index)
+            yield HeldOut(found[: len(ahead)], ahead, horizon, origin <= (len(rows) + known) // 2)
+
+
+def judge(posterior: Posterior, fold: Fold, seed: int) -> Verdict:
+    """The forecasts of a fold's held-out rows from every STEP-th of them."""
+    spread = np.nanstd(np.concatenate([one.y for one in fold.series]), axis=0)
+    rolling, runs, left = [], [], []
+    for found, rows, horizon, early in held_out_forecasts(posterior, fold, seed):
+        errors = _crps(found.paths / spread, rows.y / spread)
+        rolling.append(np.nanmean(errors[:horizon]) if np.isfinite(errors[:horizon]).any() else np.nan)
+        left.append(0.0 if found.diagnostics is None else found.diagnostics.share_left)
+        if early:
+            runs.append(np.nanmean(errors) if np.isfinite(errors).any() else np.nan)
     return Verdict(float(np.nanmean(rolling)), float(np.nanmean(runs)), float(np.mean(left)))
 
 
@@ -223,6 +239,22 @@ def _crps(paths: Float[np.ndarray, "S H Dy"], actual: Float[np.ndarray, "H Dy"])
     ranks = 2 * np.arange(count) - count + 1
     spread = np.einsum("s,shd->hd", ranks, ordered) / (count * (count - 1))
     return np.mean(np.abs(paths - actual), axis=0) - spread
+
+
+def competitors(series: Sequence[Series]) -> list[str]:
+    """The starts that compete by default.
+
+    Without controls the free run of a linear model dies away, or goes round for ever. With them it is no match for what
+    shooting makes of it.
+    """
+    return ["em", "em+shooting", *(["output-error+shooting"] if series[0].input_dim > 0 else [])]
+
+
+def may_be_rectified(series: Sequence[Series]) -> bool:
+    """Whether outputs touch zero and never go below: they may be the absolute value of what changes sign."""
+    y = np.concatenate([one.y for one in series])
+    lowest, highest = np.nanmin(y, 0), np.nanmax(y, 0)
+    return series[0].input_dim > 0 and bool(np.all((lowest >= 0) & (lowest <= NEAR_ZERO * highest)))
 
 
 def with_any_values(likelihood: str | Likelihood, width: int) -> Likelihood:
@@ -272,7 +304,7 @@ class Plan(NamedTuple):
                 best, table, notes = choose(trials, names, noises, likelihoods)
         parts = parts._replace(likelihood=best.likelihood)
         scaler, series = self.scale(best.likelihood)
-        if names is not None and not own and best.start != "em":
+        if names is not None and not own and (self.config.compares or best.start != "em"):
             start = make_start(best.start, series, parts, self.key, self.fixed)
         else:
             start = Start(*self.config.prepare(series, parts, self.key))
@@ -288,8 +320,7 @@ class Plan(NamedTuple):
             if self.start != "auto":
                 names = [self.start]
             elif self.config.compares and not own:
-                # Without controls the free run of a linear model dies away, or goes round for ever.
-                names = [name for name in STARTS if self.raw[0].input_dim > 0 or name.startswith("em")]
+                names = competitors(self.raw)
             else:
                 names = ["em"]
         elif len(self.start) and all(isinstance(one, str) for one in self.start):
@@ -311,10 +342,7 @@ class Plan(NamedTuple):
     def _likelihoods(self, compared: bool) -> list[str | Likelihood]:
         if self.likelihood != "auto":
             return [self.likelihood]
-        lowest = np.nanmin(np.concatenate([one.y for one in self.raw]), 0)
-        highest = np.nanmax(np.concatenate([one.y for one in self.raw]), 0)
-        rectified = bool(np.all((lowest >= 0) & (lowest <= NEAR_ZERO * highest))) and self.raw[0].input_dim > 0
-        return ["gaussian", "abs"] if compared and rectified else ["gaussian"]
+        return ["gaussian", "abs"] if compared and may_be_rectified(self.raw) else ["gaussian"]
 
     def _states(self, like: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The states that were given, one path a series."""

@@ -104,6 +104,27 @@ class Forecast:
         diagnostics = ForecastDiagnostics(left, novelty, bounds is not None)
         return cls(paths=paths, u=u, moments=moments, moments_ahead=ahead, diagnostics=diagnostics, **known)
 
+    @classmethod
+    def join(cls, parts: Sequence["Forecast"]) -> "Forecast":
+        """All paths of forecasts of the same steps: a mixture of them, each with the weight of its paths."""
+
+        def pair(name: str) -> Pair | None:
+            pairs = [found for one in parts if (found := getattr(one, name)) is not None]
+            if len(pairs) < len(parts):
+                return None
+            return np.concatenate([one[0] for one in pairs]), np.concatenate([one[1] for one in pairs])
+
+        diagnostics, known = None, [one.diagnostics for one in parts if one.diagnostics is not None]
+        if len(known) == len(parts):
+            left, novelty = (
+                np.average([getattr(one, name) for one in known], axis=0, weights=[len(one.paths) for one in parts])
+                for name in ("left_by_step", "novelty")
+            )
+            diagnostics = ForecastDiagnostics(left, novelty, all(one.replaced for one in known))
+        paths = np.concatenate([one.paths for one in parts])
+        both = {"moments": pair("moments"), "moments_ahead": pair("moments_ahead")}
+        return replace(parts[0], paths=paths, diagnostics=diagnostics, **both)
+
     @property
     def horizon(self) -> int:
         """H, the number of steps."""

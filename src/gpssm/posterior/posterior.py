@@ -1,5 +1,6 @@
 """What a fit gives back: draws from the posterior, and the verbs of what can be done with them."""
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -229,10 +230,14 @@ class Posterior:
 
 @in_double_precision
 def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
-    """The posterior that `Posterior.save` wrote.
+    """The posterior that `Posterior.save` wrote, or the stack of several.
 
         posterior = gpssm.load("run.nc", parts={"mean.function": drag})
 
     :param parts: the user's own functions in the model by dotted name; where one is missing the error names it.
     """
+    if zipfile.is_zipfile(path):
+        from gpssm.evaluation.stack import load_stack
+
+        return load_stack(path, parts)
     return Posterior(**storage.read(path, parts))

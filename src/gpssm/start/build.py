@@ -25,7 +25,7 @@ from gpssm.start.output_error import fit_output_error
 # The kernel at the start, for states and controls of unit scale. Its variance follows the process noise of the linear
 # fit: the density pays for B/2Q at every step, so a large variance beside a small Q starts far from anywhere likely.
 NOISE_RATIO, MOST_VARIANCE, LENGTHSCALE = 10.0, 0.1, 2.0
-LINEAR_SCALE = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
+SLACK = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
 BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
 MOST_POINTS = 10_000  # that k-means looks at
 
@@ -45,11 +45,15 @@ class Parts(NamedTuple):
 
 
 class LinearStart(NamedTuple):
-    """What a linear fit offers to start from: its parameters, and the smoothed states of each series."""
+    """What a linear fit offers to start from: its parameters, and the smoothed states of each series.
+
+    `slack` is how far the coefficients of a linear mean may stray from the fit: their prior standard deviation.
+    """
 
     linear: LinearSSM
     states: list[Float[np.ndarray, "_ Dx"]]
     z: Float[np.ndarray, "N Dz"]  # [x_t; u_t] over all transitions
+    slack: float = SLACK
 
     @property
     def state_dim(self) -> int:
@@ -121,7 +125,7 @@ def build_model(
     kernel = make_kernel(kernel, state_dim, start.z.shape[1], variance, LENGTHSCALE)
     chosen = basis if isinstance(basis, Basis) else _look_up("basis", basis, _BASES)(kernel, start, num_inducing, key)
     if mean == "linear" and basis != "linear":
-        chosen = Stacked((chosen, LinearFeatures.build(state_dim, start.z.shape[1], LINEAR_SCALE)))
+        chosen = Stacked((chosen, LinearFeatures.build(state_dim, start.z.shape[1], start.slack)))
     linear = start.linear
     model = GPSSM.create(
         kernel,
@@ -164,7 +168,7 @@ def _fourier(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) ->
 
 
 def _linear(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
-    return LinearFeatures.build(start.state_dim, start.z.shape[1], LINEAR_SCALE)
+    return LinearFeatures.build(start.state_dim, start.z.shape[1], start.slack)
 
 
 _BASES = {"inducing": _inducing, "hilbert": _hilbert, "fourier": _fourier, "linear": _linear}

@@ -30,13 +30,15 @@ from gpssm.data.series import Series
 from gpssm.model.likelihoods import Likelihood, LinkedGaussian, make_likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
-from gpssm.start.build import LinearStart, Parts, build_model, from_path, linear_start, pseudo_series
+from gpssm.start.build import SLACK, LinearStart, Parts, build_model, from_path, linear_start, pseudo_series
 from gpssm.start.output_error import fit_output_error
 from gpssm.start.shooting import shoot
 
 Noise = Literal["free", "small"]
 SMALL = 0.003  # √Q of the regime "small", for states of unit scale
 WORTH = 1.0
+# From a linear fit a free linear mean soon leaves what the free run needs; after shooting it has followed it already.
+STIFF = 0.003
 KERNEL_VARIANCE = 0.05  # that shooting begins with; build_model takes it from a noise that a free run does not have
 AFTER_SHOOTING = 0.01  # √Q that the sampler begins with after shooting, if it is free
 SOME_CLIPPED = 0.01  # share of the states at the wall that is worth a word
@@ -51,10 +53,11 @@ class Start(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a start is made: a linear fit, and whether shooting follows."""
+    """How a start is made: a linear fit, whether shooting follows, and how far a linear mean may stray from the fit."""
 
     linear: Callable[[list[Series], int, str | Likelihood], LinearStart]
     shooting: bool
+    slack: float
 
 
 def make_start(
@@ -74,6 +77,7 @@ def make_start(
         raise KeyError(f"Unknown start {name!r}. Known: {', '.join(STARTS)}; or give a path of states a series.")
     recipe = STARTS[name]
     linear = recipe.linear(series, parts.state_dim, parts.likelihood) if linear is None else linear
+    linear = linear._replace(slack=recipe.slack)
     if not recipe.shooting:
         return Start(build_model(series, *parts, key=key, start=linear), linear.states)
     return shooting_start(linear, series, parts, key, fixed)
@@ -117,10 +121,10 @@ def _same(predictor: Float[jax.Array, "N Dy"]) -> Float[jax.Array, "N Dy"]:
 
 
 STARTS: dict[str, Recipe] = {
-    "em": Recipe(linear_start, False),
-    "output-error": Recipe(output_error_start, False),
-    "em+shooting": Recipe(linear_start, True),
-    "output-error+shooting": Recipe(output_error_start, True),
+    "em": Recipe(linear_start, False, STIFF),
+    "output-error": Recipe(output_error_start, False, STIFF),
+    "em+shooting": Recipe(linear_start, True, SLACK),
+    "output-error+shooting": Recipe(output_error_start, True, SLACK),
 }
 
 

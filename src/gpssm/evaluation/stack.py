@@ -1,0 +1,319 @@
+"""Several posteriors as one: forecasts of all of them, mixed by weights that were found on held-out rows.
+
+    p(y) = Σ_k w_k p_k(y)        w = argmax  n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k
+
+Chains stay in the mode they start in, and no method is best everywhere. Stacking (Yao, Vehtari, Simpson & Gelman 2018;
+for chains that do not mix, Yao, Vehtari & Gelman 2022) weighs posteriors by what their mixture is worth: two that err
+in different places are better together than the better one alone. The y_i are the N entries of rolling forecasts of n
+held-out rows, where p_k is a density estimate from member k's paths. The last term is a Dirichlet prior worth one row a
+member, which matters where rows are few.
+"""
+
+import dataclasses
+import json
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import softmax
+
+from gpssm.core.files import write_atomically
+from gpssm.core.text import check_installed, check_whole, figure, to_json
+from gpssm.data.series import Series, as_list
+from gpssm.evaluation import metrics
+from gpssm.fitting.candidates import (
+    FEWEST,
+    HELD_OUT,
+    Fold,
+    competitors,
+    held_out_forecasts,
+    make_folds,
+    may_be_rectified,
+)
+from gpssm.fitting.fit import fit
+from gpssm.posterior.draws import Seconds
+from gpssm.posterior.explore import Smoothed
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.posterior import Posterior, load
+
+PATHS, DRAWS = 200, 100  # of the forecasts that members are weighed by
+SMALLEST = 0.05  # weight below which a member is dropped
+STEPS = 1000  # of expectation-maximisation
+LIST = "stack.json"  # in the file of a stack, beside its members
+
+Member = Posterior | Mapping[str, Any] | str
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stack(Posterior):
+    """Posteriors by name, heaviest first, and their weights, which add up to one.
+
+    It forecasts, simulates, predicts, smooths outputs and conditions as a mixture: of `num_paths` paths each member
+    makes its share. What is about one model (`draws`, `model`, `transition`, `diagnostics`, ...) is that of the
+    heaviest member. `table` has a row for every member that was weighed, those left out too.
+    """
+
+    members: Mapping[str, Posterior] = field(default_factory=dict)
+    weights: Float[np.ndarray, " K"] = field(default_factory=lambda: np.ones(0))
+    table: tuple[Row, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        members: Mapping[str, Posterior],
+        weights: Iterable[float],
+        table: Iterable[Row] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """The stack of posteriors, heaviest first; `table` says how their weights came about."""
+        first, table = next(iter(members.values())), tuple(table)
+        fields = {one.name: getattr(first, one.name) for one in dataclasses.fields(Posterior)}
+        fields["config"] = first.config | {"method": "stack", "members": list(table)}
+        fields["seconds"] = Seconds(*map(sum, zip(*(one.seconds for one in members.values()), strict=True)))
+        fields["notes"] = notes
+        return cls(**fields, members=dict(members), weights=np.array(list(weights)), table=table)
+
+    def __repr__(self) -> str:
+        return f"Stack({', '.join(f'{name} {weight:.2f}' for name, weight, _ in self._shares(1))})"
+
+    def __str__(self) -> str:
+        lines = [f"{'member':<36}{'weight':>8}{'log score':>11}{'CRPS':>9}"]
+        for row in self.table:
+            scores = f"{figure(row['log_score'], 3):>11}{figure(row['crps'], 3):>9}"
+            lines.append(f"{row['member']:<36}{row['weight']:>8.2f}{scores}")
+        return "\n".join([*lines, *self.notes])
+
+    def forecast(self, *args: Any, num_paths: int = 1000, **options: Any) -> Forecast:  # type: ignore[override]
+        """As `Posterior.forecast`, each member with its share of the paths."""
+        parts = self._shares(num_paths)
+        return Forecast.join([self.members[name].forecast(*args, num_paths=n, **options) for name, _, n in parts])
+
+    def simulate(self, *args: Any, num_paths: int = 1000, **options: Any) -> Forecast:  # type: ignore[override]
+        """As `Posterior.simulate`, each member with its share of the paths."""
+        parts = self._shares(num_paths)
+        return Forecast.join([self.members[name].simulate(*args, num_paths=n, **options) for name, _, n in parts])
+
+    def predict(self, *args: Any, num_paths: int = 1000, **options: Any) -> Forecast:  # type: ignore[override]
+        """As `Posterior.predict`, each member with its share of the paths."""
+        parts = self._shares(num_paths)
+        return Forecast.join([self.members[name].predict(*args, num_paths=n, **options) for name, _, n in parts])
+
+    def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
+        """As `Posterior.smooth`: the outputs are the mixture's, the states the heaviest member's in its coordinates."""
+        draws = min(one.num_chains * one.num_draws for one in self.members.values())
+        found = [self.members[name].thinned(n).smooth(index, noise, seed) for name, _, n in self._shares(draws)]
+        outputs, y = Forecast.join([one.outputs for one in found]), self.training_series(index).y
+        return Smoothed(outputs, found[0].states, np.where(np.isnan(y), outputs.mean, y))
+
+    def condition(self, *args: Any, **options: Any) -> Self:  # type: ignore[override]
+        """As `Posterior.condition`, every member; the weights stay."""
+        return self._with(one.condition(*args, **options) for one in self.members.values())
+
+    def condition_at(self, *args: Any, **options: Any) -> Iterator[Self]:  # type: ignore[override]
+        """As `Posterior.condition_at`, every member; the weights stay."""
+        return map(self._with, zip(*(one.condition_at(*args, **options) for one in self.members.values()), strict=True))
+
+    def update(self, series: Any, **options: Any) -> Self:
+        """As `Posterior.update`, every member; the weights stay."""
+        return self._with(one.update(series, **options) for one in self.members.values())
+
+    def thinned(self, most: int) -> Self:
+        """At most so many draws in all, or one a chain: each member has its share."""
+        return self._with([self.members[name].thinned(share) for name, _, share in self._shares(most)])
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Save members and weights in one file, for `gpssm.load`: a zip of what `Posterior.save` writes for each."""
+        if Path(path).exists() and not overwrite:
+            raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
+        listed = {"names": list(self.members), "weights": self.weights.tolist(), "table": self.table}
+
+        def write(file: Any) -> None:
+            with zipfile.ZipFile(file, "w") as archive, TemporaryDirectory() as folder:
+                archive.writestr(LIST, to_json(listed | {"notes": self.notes}))
+                for number, member in enumerate(self.members.values()):
+                    member.save(Path(folder) / f"{number}.nc")
+                    archive.write(Path(folder) / f"{number}.nc", f"{number}.nc")
+
+        write_atomically(Path(path), write)
+
+    def _shares(self, total: int) -> list[tuple[str, float, int]]:
+        """Name, weight and share of so many things of each member."""
+        return list(zip(self.members, self.weights.tolist(), share_out(total, self.weights), strict=True))
+
+    def _with(self, changed: Iterable[Posterior]) -> Self:
+        members = dict(zip(self.members, changed, strict=True))
+        return type(self).of(members, self.weights, self.table, self.notes)
+
+
+def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stack:
+    """The stack that `Stack.save` wrote."""
+    with zipfile.ZipFile(path) as archive, TemporaryDirectory() as folder:
+        listed = json.loads(archive.read(LIST))
+        files = [archive.extract(f"{number}.nc", folder) for number in range(len(listed["names"]))]
+        members = {name: load(file, parts) for name, file in zip(listed["names"], files, strict=True)}
+    return Stack.of(members, listed["weights"], listed["table"], tuple(listed["notes"]))
+
+
+def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:
+    """So many things by weight, one for each at least, the odd ones by the largest remainder."""
+    rest = max(total - len(weights), 0)
+    shares = np.floor(rest * weights)
+    odd = int(rest - shares.sum())
+    shares[np.argsort(shares - rest * weights, kind="stable")[:odd]] += 1
+    return (1 + shares).astype(int).tolist()
+
+
+def stacking_weights(log_densities: Float[np.ndarray, "K N"], rows: int) -> Float[np.ndarray, " K"]:
+    """argmax of n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k over weights that add up to one, with n = `rows`.
+
+    By expectation-maximisation, w_k ∝ 1 + n/N Σ_i w_k p_k(y_i) / Σ_j w_j p_j(y_i), of a concave objective.
+    """
+    number, entries = log_densities.shape
+    weights = np.full(number, 1 / number)
+    for _ in range(STEPS):
+        shares = softmax(np.log(weights)[:, None] + log_densities, axis=0)
+        weights = (1 + rows / entries * shares.sum(1)) / (number + rows)
+    return weights
+
+
+def stack(
+    members: Sequence[Member] | Mapping[str, Member] | None,
+    series: Any,
+    *,
+    seed: int = 0,
+    jobs: int = 1,
+    num_chains: int = 2,
+    **fit_arguments: Any,
+) -> Stack:
+    """Posteriors mixed into one, weighted by the log score of their rolling forecasts of held-out rows.
+
+        mixed = gpssm.stack(None, train)                                    # the members of `default_members`
+        mixed = gpssm.stack(["lgssm", {"start": "em+shooting"}], train)
+        mixed = gpssm.stack({"two states": small, "four": large}, rows_that_follow)
+
+    *Settings* are fitted to the series without their last quarter, and without their first, and weighed by forecasts of
+    these; then those with weight are fitted to all of it. *Posteriors* are fitted already: they are weighed by rows
+    that follow their data, which none of them has seen.
+
+    :param members: settings of `fit` each, or names of methods; or posteriors. By name, or named after what they are.
+    :param series: the training data of settings, or the rows to weigh posteriors by.
+    :param jobs: processes in which members are weighed.
+    :param num_chains: of each member in the end; while they are weighed they have one.
+    :param fit_arguments: settings of `fit` that all members share.
+    """
+    raw = as_list(series)
+    check_whole("jobs", jobs, 1)
+    given = default_members(raw) if members is None else members
+    named = dict(given) if isinstance(given, Mapping) else {_name(one): one for one in given}
+    if len(named) < 2:
+        raise ValueError(f"a stack needs two members or more, with names of their own; got {list(named)}")
+    ready = {name: one for name, one in named.items() if isinstance(one, Posterior)}
+    if ready and len(ready) < len(named):
+        raise TypeError("members must be all posteriors, weighed by rows that follow their data, or all settings")
+    if ready:
+        if fit_arguments:
+            raise TypeError(f"posteriors are fitted already and take no {', '.join(fit_arguments)}")
+        unseen = [Fold([], {-1: one}, before=False) for one in raw]
+        return _combine(
+            {name: _weigh([one] * len(raw), unseen, seed) for name, one in ready.items()}, ready.__getitem__
+        )
+    folds = make_folds(raw)
+    if not folds:
+        raise ValueError(f"a stack needs a series of {int(FEWEST / HELD_OUT)} rows or more, to hold out some of them")
+    shared: dict[str, Any] = {"seed": seed, "progress": False, "num_chains": num_chains} | fit_arguments
+    settings: dict[str, dict[str, Any]] = {
+        name: shared | ({"method": one} if isinstance(one, str) else {**one}) for name, one in named.items()
+    }
+    if jobs == 1:
+        weighed = [_try(one, folds, seed) for one in settings.values()]
+    else:
+        check_installed("a stack in several processes", "joblib", "bench")
+        import joblib
+
+        tasks = (joblib.delayed(_try)(one, folds, seed) for one in settings.values())
+        weighed: list[Weighed | Exception] = list(joblib.Parallel(jobs)(tasks))  # type: ignore[arg-type]
+    return _combine(dict(zip(settings, weighed, strict=True)), lambda name: fit(raw, **settings[name]))
+
+
+def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
+    """`ffvd` from the starts that compete by default, its two best rivals, and a linear model.
+
+    Where outputs touch zero and never go below, the absolute value of something that changes sign as well.
+    """
+    starts, known = competitors(series), {"noise": "free", "likelihood": "gaussian"}
+    members = [{"method": "ffvd", "start": start} | known for start in starts]
+    if may_be_rectified(series):
+        members += [{"method": "ffvd", "start": start} | known | {"likelihood": "abs"} for start in starts[::2]]
+    return [*members, {"method": "rrank"}, {"method": "prssm"}, {"method": "arx"}]
+
+
+def _name(member: Member) -> str:
+    """A member after what it is: its method and what else was set."""
+    if isinstance(member, str):
+        return member
+    settings = member.config["fit"] | {"method": member.config["method"]} if isinstance(member, Posterior) else member
+    shown = ("method", "start", "noise", "likelihood", "state_dim", "mean", "kernel")
+    plain = [str(settings[name]) for name in shown if name in settings and settings[name] not in ("free", "gaussian")]
+    return " ".join(plain) or "ffvd"
+
+
+class Weighed(NamedTuple):
+    """What a member made of n held-out rows: log p(y_i) of the N entries, and the mean CRPS of these forecasts."""
+
+    log_densities: Float[np.ndarray, " N"]
+    crps: float
+    rows: int
+
+
+def _try(settings: Mapping[str, Any], folds: Sequence[Fold], seed: int) -> Weighed | Exception:
+    """A member fitted to each fold, with one chain, and weighed; or why that failed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = [fit(fold.series, **{**settings, "num_chains": 1}) for fold in folds]
+        return _weigh(found, folds, seed)
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        return error
+
+
+def _weigh(posteriors: Sequence[Posterior], folds: Sequence[Fold], seed: int) -> Weighed:
+    """Rolling forecasts of the held-out rows of each fold, by the posterior that has not seen them."""
+    densities, scores = [], []
+    for posterior, fold in zip(posteriors, folds, strict=True):
+        for found, rows, horizon, _ in held_out_forecasts(posterior.thinned(DRAWS), fold, seed, PATHS):
+            paths, y = found.paths[:, :horizon], rows.y[:horizon]
+            if not np.isnan(y).all():
+                densities.append(metrics.log_density(paths, y)[~np.isnan(y)])
+                scores.append(metrics.crps(paths, y))
+    held = sum(len(rows) for fold in folds for rows in fold.rest.values())
+    return Weighed(np.concatenate(densities), float(np.mean(scores)), held)
+
+
+def _combine(weighed: Mapping[str, Weighed | Exception], finish: Callable[[str], Posterior]) -> Stack:
+    """The stack of the members with weight, and notes of those that failed or have next to none."""
+    sound = {name: one for name, one in weighed.items() if isinstance(one, Weighed)}
+    notes = [f"{name} failed and is left out: {one}" for name, one in weighed.items() if isinstance(one, Exception)]
+    if not sound:
+        raise RuntimeError(" ".join(notes))
+    densities = np.stack([one.log_densities for one in sound.values()])
+    # Where all paths of a member are equal it has no density: such an entry says nothing of the others either.
+    densities = densities[:, np.isfinite(densities).all(0)]
+    weights = stacking_weights(densities, next(iter(sound.values())).rows)
+    weights = np.where(weights < min(SMALLEST, weights.max()), 0.0, weights)
+    scores = zip(sound, weights / weights.sum(), densities.mean(1), strict=True)
+    table = [
+        {"member": name, "weight": float(weight), "log_score": float(score), "crps": sound[name].crps}
+        for name, weight, score in sorted(scores, key=lambda row: -row[1])
+    ]
+    if dropped := [row["member"] for row in table if not row["weight"]]:
+        notes.append(f"Left out, with next to no weight: {', '.join(dropped)}.")
+    kept = [row for row in table if row["weight"]]
+    members = {row["member"]: finish(row["member"]) for row in kept}
+    return Stack.of(members, [row["weight"] for row in kept], table, tuple(notes))

@@ -1,0 +1,202 @@
+"""Stacks: weights that maximise the mixture's log score, and verbs that are those of a mixture."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.optimize
+from scipy.special import logsumexp, softmax
+
+import gpssm
+from gpssm.data.series import Series
+from gpssm.evaluation import metrics
+from gpssm.evaluation.stack import Stack, default_members, share_out, stacking_weights
+from gpssm.fitting.candidates import make_folds
+from gpssm.methods import ARX
+
+FIRST, SECOND = ARX(orders=(2, 1), num_draws=40), ARX(orders=(1, 1), num_draws=40)
+MEMBERS = {"second order": {"method": FIRST}, "first order": {"method": SECOND}}
+
+
+def make_series(length=160, seed=0):
+    """y_t = 1.2 y_{t−1} − 0.5 y_{t−2} + 0.8 u_t + noise."""
+    rng = np.random.default_rng(seed)
+    u, y = rng.normal(size=length), np.zeros(length)
+    for t in range(2, length):
+        y[t] = 1.2 * y[t - 1] - 0.5 * y[t - 2] + 0.8 * u[t] + 0.3 * rng.normal()
+    return Series(y, u, outputs="level", inputs="pump")
+
+
+SERIES = make_series()
+TRAIN, TEST = SERIES[:120], SERIES[120:]
+
+
+@pytest.fixture(scope="module")
+def posteriors():
+    return {name: gpssm.fit(TRAIN, num_chains=1, progress=False, **one) for name, one in MEMBERS.items()}
+
+
+@pytest.fixture(scope="module")
+def even(posteriors):
+    return Stack.of(posteriors, [0.75, 0.25])
+
+
+def test_weights_are_those_an_optimiser_finds():
+    log_densities = np.random.default_rng(0).normal(-1, 2, size=(4, 50))
+    rows = 20
+
+    def loss(free):
+        weights = softmax(free)
+        mixture = logsumexp(np.log(weights)[:, None] + log_densities, axis=0)
+        return -rows * np.mean(mixture) - np.sum(np.log(weights))
+
+    expected = softmax(scipy.optimize.minimize(loss, np.zeros(4), tol=1e-12).x)
+    np.testing.assert_allclose(stacking_weights(log_densities, rows), expected, atol=1e-5)
+
+
+def test_members_that_err_in_different_places_share_the_weight():
+    # Each knows half of the entries: neither is better, and the mixture is better than both.
+    apart = np.log([[0.9] * 30 + [0.01] * 30, [0.01] * 30 + [0.9] * 30])
+    np.testing.assert_allclose(stacking_weights(apart, 60), 0.5)
+    worse = np.log([[0.9] * 60, [0.3] * 60])
+    assert stacking_weights(worse, 60)[1] == pytest.approx(1 / 62, rel=0.5)  # the prior's row, and little else
+
+
+def test_shares_add_up():
+    assert share_out(10, np.array([0.5, 0.3, 0.2])) == [5, 3, 2]
+    assert share_out(2, np.array([0.98, 0.01, 0.01])) == [1, 1, 1]
+    assert sum(share_out(997, np.array([0.41, 0.39, 0.2]))) == 997
+
+
+def test_a_forecast_mixes_those_of_the_members(even, posteriors):
+    found = even.forecast(10, TEST.u, num_paths=40, seed=3)
+    parts = [
+        one.forecast(10, TEST.u, num_paths=n, seed=3) for one, n in zip(posteriors.values(), (30, 10), strict=True)
+    ]
+    np.testing.assert_array_equal(found.paths, np.concatenate([one.paths for one in parts]))
+    np.testing.assert_array_equal(found.moments[1], np.concatenate([one.moments[1] for one in parts]))
+    left = 0.75 * parts[0].diagnostics.left_by_step + 0.25 * parts[1].diagnostics.left_by_step
+    np.testing.assert_allclose(found.diagnostics.left_by_step, left)
+    assert found.score(TEST)["rmse"] > 0
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda one, n: one.condition(TEST[:5]).forecast(5, TEST.u[5:], num_paths=n),
+        lambda one, n: list(one.condition_at(TEST, [0, 5]))[1].forecast(5, TEST.u[5:], num_paths=n),
+        lambda one, n: one.predict(TEST[:8], 2, num_paths=n),
+        lambda one, n: one.simulate(TEST.u[5:10], warmup=TEST[:5], num_paths=n),
+    ],
+)
+def test_other_verbs_are_mixtures_too(even, posteriors, verb):
+    expected = [verb(one, n).paths for one, n in zip(posteriors.values(), (30, 10), strict=True)]
+    np.testing.assert_allclose(verb(even, 40).paths, np.concatenate(expected))
+
+
+def test_smoothed_outputs_are_mixed_and_missing_ones_filled_in(posteriors):
+    stack = Stack.of(posteriors, [0.5, 0.5])
+    found = stack.smooth()
+    assert found.outputs.paths.shape[1:] == (len(TRAIN), 1)
+    np.testing.assert_array_equal(found.imputed, TRAIN.y)
+
+
+def test_settings_are_weighed_inside_the_training_rows_alone():
+    stack = gpssm.stack(MEMBERS, TRAIN, num_chains=1)
+    assert stack.weights[0] > 0.8
+    assert [row["member"] for row in stack.table] == ["second order", "first order"]
+    rows = {row["member"]: row for row in stack.table}
+    assert rows["second order"]["log_score"] > rows["first order"]["log_score"]
+    # The scores by hand, from the same fits to three quarters of the rows.
+    last, first = make_folds([TRAIN])
+    scores = []
+    for fold, known in ((last, 0), (first, 10)):
+        fit = gpssm.fit(fold.series, method=FIRST, num_chains=1, progress=False)
+        rows_held = fold.rest[0]
+        for origin in range(known, len(rows_held) - (len(rows_held) - known) // 2 + 1, 10):
+            (now,) = fit.thinned(100).condition_at(rows_held, [origin], new_experiment=fold.before)
+            horizon = (len(rows_held) - known) // 2
+            ahead = rows_held[origin : origin + horizon]
+            paths = now.forecast(
+                len(rows_held), np.pad(rows_held.u[origin:], ((0, origin), (0, 0)), mode="edge"), num_paths=200
+            )
+            scores.append(metrics.log_density(paths.paths[:, :horizon], ahead.y).ravel())
+    assert rows["second order"]["log_score"] == pytest.approx(np.concatenate(scores).mean(), abs=1e-6)
+
+
+def test_posteriors_are_weighed_by_rows_they_have_not_seen(posteriors):
+    stack = gpssm.stack(posteriors, TEST)
+    assert stack.members["second order"] is posteriors["second order"]
+    assert stack.weights[0] > 0.7
+    assert sum(stack.weights) == pytest.approx(1)
+
+
+def test_a_member_without_weight_is_dropped_and_named(posteriors):
+    spoilt = gpssm.fit(TRAIN, method="mean", num_chains=1, progress=False)
+    stack = gpssm.stack(posteriors | {"mean": spoilt}, TEST)
+    row = next(row for row in stack.table if row["member"] == "mean")
+    assert row["weight"] == 0
+    assert "mean" not in stack.members
+    assert "Left out, with next to no weight: mean." in stack.notes
+
+
+def test_a_member_that_fails_is_named_and_the_others_stay():
+    stack = gpssm.stack({**MEMBERS, "broken": {"method": "exact", "state_dim": 10**6}}, TRAIN, num_chains=1)
+    assert set(stack.members) <= set(MEMBERS)
+    assert any(note.startswith("broken failed and is left out") for note in stack.notes)
+
+
+def test_saved_and_loaded_it_forecasts_the_same(even, tmp_path):
+    stack = dataclasses.replace(even, notes=("a note",))
+    stack.save(tmp_path / "stack.zip")
+    again = gpssm.load(tmp_path / "stack.zip")
+    assert isinstance(again, Stack)
+    assert (again.notes, list(again.members)) == (("a note",), list(stack.members))
+    expected = stack.forecast(5, TEST.u, num_paths=20).paths
+    np.testing.assert_array_equal(again.forecast(5, TEST.u, num_paths=20).paths, expected)
+    with pytest.raises(FileExistsError, match="overwrite"):
+        stack.save(tmp_path / "stack.zip")
+
+
+def test_it_goes_wherever_a_posterior_goes(even):
+    found = gpssm.backtest(TEST, even, horizon=10, num_paths=20, progress=False)
+    assert np.isfinite(found.scores["crps"])
+    assert gpssm.compare({"stack": even}, TEST, horizon=5, num_paths=20).scores["stack"]["rmse"] > 0
+    assert "second order" in str(
+        Stack.of(
+            even.members, even.weights, [{"member": "second order", "weight": 1.0, "log_score": -1.0, "crps": 0.1}]
+        )
+    )
+    assert "second order 0.75" in repr(even)
+
+
+def test_jobs_change_nothing():
+    alone, beside = (gpssm.stack(MEMBERS, TRAIN, num_chains=1, jobs=jobs) for jobs in (1, 2))
+    np.testing.assert_allclose(alone.weights, beside.weights, rtol=1e-9)
+
+
+def test_default_members_know_the_data():
+    assert {"method": "arx"} in default_members([TRAIN])
+    assert not any("output-error" in str(one) for one in default_members([Series(TRAIN.y)]))
+    rectified = Series(np.abs(TRAIN.y), TRAIN.u)
+    assert any(one.get("likelihood") == "abs" for one in default_members([rectified]))
+
+
+@pytest.mark.parametrize(
+    ("members", "series", "message"),
+    [
+        (["arx"], TRAIN, "two members"),
+        (["arx", "arx"], TRAIN, "names of their own"),
+        (["arx", "lgssm"], TRAIN[:20], "60 rows"),
+    ],
+)
+def test_what_cannot_be_stacked_is_refused(members, series, message):
+    with pytest.raises(ValueError, match=message):
+        gpssm.stack(members, series)
+
+
+def test_posteriors_and_settings_do_not_mix(posteriors):
+    with pytest.raises(TypeError, match="all posteriors"):
+        gpssm.stack({**posteriors, "arx": "arx"}, TEST)
+    with pytest.raises(TypeError, match="fitted already"):
+        gpssm.stack(posteriors, TEST, state_dim=2)
