@@ -83,12 +83,12 @@ class Rolling:
 class Simulate:
     """One free run through another record, whose state starts at x₀ ~ N(0, I) and is found by its first rows.
 
-    A run holds five numbers for each path and row, and as many again in other units: of a long record there are as few
-    paths as make `most` path rows, which keeps it below about a gigabyte.
+    A run holds some thirty numbers for each path and row at its peak, scores included: of a long record there are as few
+    paths as make `most` rows of paths in all, which keeps it near a gigabyte.
     """
 
     num_paths: int = 1000
-    most: int = 9_000_000
+    most: int = 4_500_000
 
     def judge(self, posterior: Posterior, test: Series, seed: int) -> Outcome:
         """The figures of the rows after the first `test.window`."""

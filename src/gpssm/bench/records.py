@@ -59,7 +59,7 @@ def load_data(name: str) -> Data:
     return USED[name](*load_records(name)) if name in RECORDS else load(name)
 
 
-EVERY = 25  # rows of EMPS: 25 ms, while the position has next to nothing faster than 10 Hz
+EVERY = 10  # rows of EMPS: 10 ms, while the position has next to nothing faster than 10 Hz
 QUIET, STRETCH = 5200, 1024  # rows of the circuit before its input sets in, and rows to train on after them
 
 
