@@ -17,15 +17,18 @@ from gpssm.bench import PUBLISHED, Cell, cells, load_results, load_selections, r
 from gpssm.bench import sweep as sweep_module
 from gpssm.bench.auto import searches
 from gpssm.bench.cells import FILE, append, key
-from gpssm.bench.protocols import Rolling
+from gpssm.bench.protocols import Rolling, Simulate
 from gpssm.bench.published import DATASETS
+from gpssm.bench.records import EVERY, Records, fingerprint, load_data
 from gpssm.bench.tables import current, methods_of, number, rmse_table, summarise
 from gpssm.core.files import digest
 from gpssm.core.runtime import THREADS
-from gpssm.data.series import Series
+from gpssm.data.datasets import load
+from gpssm.data.series import Series, as_list
 from gpssm.evaluation.select import select
 from gpssm.fitting.fit import fit
 from gpssm.methods import ARX
+from stand_ins import write_stand_ins
 
 SMALL = {"num_chains": 2, "num_draws": 20}
 TINY = {"state_dim": 1, "num_inducing": 4, "num_chains": 1, "num_warmup": 3, "num_draws": 3}
@@ -164,6 +167,61 @@ def test_a_rolling_forecast_knows_the_rows_before_its_origin_and_no_others(poste
     for origin in (0, 10, 20):
         np.testing.assert_array_equal(clean[origin], later[origin])
     assert np.mean(later[30] - clean[30]) == pytest.approx(3, abs=0.3)
+
+
+@pytest.fixture(scope="module")
+def records():
+    """One record to train on, which is what `posterior` was fitted to, and another of 60 rows to run through."""
+    return Records(toy_series()[:60], replace(toy_series(60, seed=5), window=10), "all rows of a toy")
+
+
+def test_a_simulation_knows_the_first_rows_of_a_record_and_no_others(posterior, records):
+    test = records.test
+    found = Simulate().judge(posterior, test, 1).metrics
+    by_hand = posterior.thinned(1000).condition(test[:10], new_experiment=True, seed=1)
+    by_hand = by_hand.forecast(50, test.u[10:], seed=1)
+    assert {name: found[name] for name in by_hand.score(test[10:])} == pytest.approx(by_hand.score(test[10:]))
+    # As many paths as the rows allow.
+    assert Simulate(num_paths=9999, most=1000 * 50 + 49).judge(posterior, test, 1).metrics == pytest.approx(found)
+    y = test.y.copy()
+    y[10:] += 3.0
+    moved = Simulate().judge(posterior, replace(test, y=y), 1).metrics
+    assert moved["mae"] == pytest.approx(np.mean(np.abs(y[10:] - by_hand.mean)))
+    with pytest.raises(ValueError, match="11 steps needs as many test rows; there are 10"):
+        Simulate().judge(posterior, test[:10], 1)
+
+
+def test_a_data_set_is_judged_by_the_protocols_that_apply_to_it(tmp_path, posterior, records):
+    both = {"halves": toy_series(), "records": records}
+    results = sweep(tmp_path, ["last"], seeds=[1], protocols=("rolling", "simulate"), datasets=both)
+    assert [(one["dataset"], one["protocol"], one["status"]) for one in results] == [
+        ("halves", "rolling", "ok"),
+        ("records", "simulate", "ok"),
+    ]
+    assert [one["draws"] for one in results] == [digest(posterior.draws)] * 2
+    assert [one["data"] for one in results] == ["", "all rows of a toy"]
+    assert results[1]["metrics"] == pytest.approx(Simulate().judge(posterior, records.test, 1).metrics)
+    text = write_report(tmp_path).read_text()
+    assert "records: all rows of a toy." in text
+    rolling, simulation = text.split("## Rolling-30")[1].split("## Simulation")
+    assert "|  | halves |" in rolling
+    assert "|  | records |" in simulation.split("## Cost")[0]
+    with pytest.raises(ValueError, match="'records' is judged by simulate; got none of them in p30, full"):
+        sweep(tmp_path, ["last"], protocols=("p30", "full"), datasets=both)
+    assert fingerprint(records) != fingerprint(records._replace(test=replace(records.test, window=11)))
+    assert fingerprint(both["halves"]) == digest(both["halves"])
+
+
+def test_records_of_the_benchmarks_say_which_rows_are_used(tmp_path, monkeypatch):
+    write_stand_ins(tmp_path, monkeypatch)
+    stage, circuit = load_data("emps"), load_data("wiener-hammerstein")
+    assert (len(stage.train), stage.test.dt, stage.test.window) == (800 // EVERY, EVERY * 1e-3, 20 // EVERY)
+    assert f"at every {EVERY}th row" in stage.words
+    whole = load("wiener-hammerstein")
+    np.testing.assert_array_equal(circuit.test.y, whole.y[6000:])
+    assert all(np.isin(one.y, whole.y[:6000]).all() for one in as_list(circuit.train))
+    assert circuit.test.window == 50
+    assert load_data("sim:kink") == load("sim:kink")
 
 
 def test_a_sweep_goes_on_where_it_stopped(tmp_path, pretend):
@@ -495,13 +553,14 @@ def test_memory_is_given_back(monkeypatch):
 
 def test_published_figures():
     known = {(one.source, one.protocol, one.metric, one.method, one.dataset): (one.mean, one.sd) for one in PUBLISHED}
-    assert len(known) == len(PUBLISHED) == 8 * 6 + 4 * 6 + 3 * 5
+    assert len(known) == len(PUBLISHED) == 8 * 6 + 4 * 6 + 3 * 5 + 7
     best = {
         name: min(one.mean for one in PUBLISHED if one.dataset == name and one.method.startswith("FFVD") and one.sd)
         for name in DATASETS
     }
     assert list(best.values()) == [0.259, 0.009, 0.342, 0.065, 0.280, 0.548]
     assert known["FFVD", "p30", "nmll_paper", "VCDT", "furnace"] == (7.49, None)
+    assert known["SIM", "simulate", "rmse", "dynoNet", "wiener-hammerstein"] == (0.0012, None)
     assert known["EnVI", "full", "rmse", "EnVI", "furnace"] == (1.388, None)
 
 

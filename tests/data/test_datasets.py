@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.io
 
 from gpssm.data import datasets as benchmarks
-from gpssm.data.datasets import SIMULATORS, load, names, simulate
+from gpssm.data.datasets import SIMULATORS, load, load_records, names, simulate
+from stand_ins import write_stand_ins
 
-ROWS = {"actuator": 1024, "ballbeam": 1000, "drive": 500, "dryer": 1000, "flutter": 1024, "furnace": 296}
+SIX = {"actuator": 1024, "ballbeam": 1000, "drive": 500, "dryer": 1000, "flutter": 1024, "furnace": 296}
+ROWS = SIX | {"drive-2": 500, "drive-3": 500, "emps": 24_841, "emps-pulses": 24_841, "wiener-hammerstein": 188_000}
 FOLDER = os.environ.get("GPSSM_DATA")
 needs_files = pytest.mark.skipif(not FOLDER, reason="set GPSSM_DATA to the folder of the benchmark files")
 
@@ -21,7 +24,7 @@ needs_files = pytest.mark.skipif(not FOLDER, reason="set GPSSM_DATA to the folde
 @pytest.mark.parametrize("name", names())
 def test_benchmarks(name):
     series = load(name)
-    assert len(series) == ROWS[name.split("-")[0]]
+    assert len(series) == ROWS[name]
     assert (series.output_dim, series.input_dim, series.name) == (1, 1, name)
     assert np.isfinite(series.y).all()
     assert series.dt == benchmarks.REGISTRY[name].dt
@@ -34,11 +37,15 @@ def test_inputs_and_outputs_are_not_exchanged():
         "ballbeam": (-1.963499e-03, -4.885198e-03),
         "dryer": (6.41, 4.7660989),
         "furnace": (-0.109, 53.8),
+        "wiener-hammerstein": (-0.11605, 0.083432),
     }
     for name, (u, y) in first.items():
         assert (load(name).u[0, 0], load(name).y[0, 0]) == (u, y)
     assert load("drive").y.min() >= 0.0  # a speed without sign
     assert load("drive") != load("drive-2") != load("drive-3")
+    # A stage that moves between 0 and a quarter of a metre, by voltages of some volts.
+    assert -0.001 < load("emps").y.min() < load("emps").y.max() < 0.25
+    assert 4 < load("emps").u.max() < load("emps-pulses").u.max() < 10
 
 
 @needs_files
@@ -49,6 +56,47 @@ def test_a_damaged_benchmark_is_refused(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("GPSSM_DATA", str(tmp_path))
     with pytest.raises(ValueError, match=r"dryer\.dat is not the benchmark 'dryer': its SHA-256"):
         load("dryer")
+
+
+@needs_files
+def test_records_of_the_real_files():
+    for name, rows, window in (("emps", (24_841, 24_841), 20), ("wiener-hammerstein", (100_000, 88_000), 50)):
+        train, test = load_records(name)
+        assert (len(train), len(test), train.window, test.window) == (*rows, None, window)
+
+
+@pytest.fixture
+def stand_ins(tmp_path, monkeypatch):
+    """Small files in the formats of the two benchmarks with records, in a folder that GPSSM_DATA names."""
+    return write_stand_ins(tmp_path, monkeypatch)
+
+
+def test_two_files_are_two_records(stand_ins):
+    train, test = load_records("emps")
+    assert (train, test) == (load("emps"), replace(load("emps-pulses"), window=20))
+    for name, found in (("emps.mat", train), ("emps_pulses.mat", test)):
+        columns = scipy.io.loadmat(stand_ins / name)
+        np.testing.assert_array_equal(found.y, columns["qm"])
+        np.testing.assert_array_equal(found.u, columns["vir"])
+    assert (train.dt, train.outputs, train.inputs) == (0.001, ("position",), ("motor voltage",))
+
+
+def test_one_file_is_two_records_by_rows(stand_ins):
+    train, test = load_records("wiener-hammerstein")
+    y = np.loadtxt(stand_ins / "wiener_hammerstein.csv", delimiter=",", skiprows=1, usecols=1)
+    np.testing.assert_array_equal(np.concatenate([train.y, test.y])[:, 0], y)
+    assert (len(train), len(test), test.window) == (6000, len(y) - 6000, 50)
+
+
+def test_a_damaged_test_record_is_refused(stand_ins):
+    (stand_ins / "emps_pulses.mat").write_bytes((stand_ins / "emps.mat").read_bytes())
+    with pytest.raises(ValueError, match=r"emps_pulses\.mat is not the benchmark 'emps-pulses'"):
+        load_records("emps")
+    (stand_ins / "emps_pulses.mat").unlink()
+    with pytest.raises(FileNotFoundError, match=r"https://.*EMPS/data/DATA_EMPS_PULSES\.mat there"):
+        load_records("emps")
+    with pytest.raises(ValueError, match="'dryer' has no test record of its own; those that have one are emps"):
+        load_records("dryer")
 
 
 def test_an_absent_benchmark_says_where_to_put_it(tmp_path, monkeypatch):
@@ -213,7 +261,7 @@ def test_duffing_steps_converge_at_fourth_order():
 
 
 def test_simulations_have_names_with_options():
-    assert names()[:6] == tuple(ROWS)
+    assert names()[:6] == tuple(SIX)
     assert load("sim:kink:num_steps=50:seed=3") == simulate("kink", num_steps=50, seed=3).series
     assert load("sim:duffing:noise_std=0.5") != load("sim:duffing")
     for wrong in ("sim:kink:num_steps", "sim:kink:num_steps=many", "sim:nothing", "nothing"):

@@ -232,3 +232,18 @@ def test_names_never_compile_twice():
 def test_vmap_over_a_stack_of_series():
     stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[example()] * 3)
     assert jax.vmap(lambda series: jnp.nansum(series.y))(stack).shape == (3,)
+
+
+def test_a_decimated_integrator_is_an_integrator():
+    """y_t = y_{t−1} + u_t has, every k rows, y'_t = y'_{t−1} + k u'_t: the mean of the controls is all that counts."""
+    u = np.random.default_rng(0).normal(size=(23, 2))
+    series = Series(np.cumsum(u, axis=0), u, dt=0.1, window=9)
+    fewer = series.decimated(5)
+    assert (len(fewer), fewer.dt, fewer.window) == (4, 0.5, 1)
+    np.testing.assert_array_equal(fewer.y, series.y[[4, 9, 14, 19]])
+    np.testing.assert_allclose(np.cumsum(5 * fewer.u, axis=0), fewer.y)
+    assert series.decimated(3).window == 3
+    assert series.decimated(1) == series
+    for wrong in (0, 24, 1.5):
+        with pytest.raises(ValueError, match="whole number from 1 to the 23 rows"):
+            series.decimated(wrong)

@@ -4,6 +4,7 @@ from gpssm.bench.auto import AUTO, load_selections
 from gpssm.bench.cells import Cell, load_results, run_cell
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED
+from gpssm.bench.records import Records, load_data
 from gpssm.bench.report import write_report
 from gpssm.bench.sweep import run_sweep
 
@@ -12,6 +13,8 @@ __all__ = [
     "PROTOCOLS",
     "PUBLISHED",
     "Cell",
+    "Records",
+    "load_data",
     "load_results",
     "load_selections",
     "run_cell",

@@ -6,12 +6,13 @@ beside the results. The cells of `ffvd-auto` are then cells like others, with th
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpssm.bench.cells import OWN, Attempt, Cell, Line, attempt, failure, halves, lost
+from gpssm.bench.cells import OWN, Attempt, Cell, Line, attempt, failure, lost
+from gpssm.bench.records import divide
 from gpssm.core.files import digest, write_atomically
 from gpssm.core.text import jsonable, to_json
 from gpssm.data.series import Series
@@ -27,7 +28,7 @@ class Search:
     """A data set for which settings are wanted; `settings` are arguments of `gpssm.select`."""
 
     dataset: str
-    train: Series = field(repr=False)
+    train: Series | Sequence[Series] = field(repr=False)
     settings: Mapping[str, Any]
 
     @property
@@ -52,7 +53,7 @@ def run_search(search: Search) -> list[Line]:
     return [search.record(attempt(_select, search.train, search.settings))]
 
 
-def _select(train: Series, settings: Mapping[str, Any]) -> Line:
+def _select(train: Series | Sequence[Series], settings: Mapping[str, Any]) -> Line:
     found = select(train, **settings)
     rows = [
         {
@@ -80,7 +81,7 @@ def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def searches(cells: Iterable[Cell], settings: Mapping[str, Any]) -> list[Search]:
     """One for each data set that has cells of `ffvd-auto`."""
     series = {cell.dataset: cell.series for cell in cells if cell.method == AUTO}
-    return [Search(name, halves(one)[0], settings) for name, one in series.items()]
+    return [Search(name, divide(one).train, settings) for name, one in series.items()]
 
 
 def load_selections(folder: str | Path) -> dict[str, Line]:

@@ -1,7 +1,7 @@
-"""One cell of a sweep, a method fitted to the training half of a data set with one seed and judged, and its results.
+"""One cell of a sweep, a method fitted to the training rows of a data set with one seed and judged, and its results.
 
-The first half of the rows (T // 2) trains, the second tests. `fit` is handed the training half alone, and takes from it
-the scaling of outputs and controls, orders, parameters and states; one fit serves all protocols.
+`records.py` says what trains and what tests. `fit` is handed the training rows alone, and takes from them the scaling
+of outputs and controls, orders, parameters and states; one fit serves all protocols.
 
 A result is the outcome of one (dataset, method, seed, protocol): a line of results.jsonl, which is only ever appended
 to. What it must agree in to be the same result is its `key`. A line goes into the file in one write; where a crash
@@ -30,9 +30,9 @@ import numpy as np
 
 from gpssm import __version__
 from gpssm.bench.protocols import PROTOCOLS
+from gpssm.bench.records import Data, divide, fingerprint
 from gpssm.core.files import digest
 from gpssm.core.text import jsonable, to_json
-from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
 from gpssm.methods.settings import MethodSettings
@@ -51,7 +51,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A data set, a method with settings for `fit`, and a seed; with the protocols to judge it by.
+    """A data set, a method with settings for `fit`, and a seed; with the protocols to judge it by, if they apply.
 
     `method` is the name it has in tables. It is also the method, unless `settings` has another: {"method": ARX(...)}.
     """
@@ -59,7 +59,7 @@ class Cell:
     dataset: str
     method: str
     seed: int
-    series: Series = field(repr=False)
+    series: Data = field(repr=False)
     settings: Mapping[str, Any] = field(default_factory=dict)
     protocols: tuple[str, ...] = tuple(PROTOCOLS)
 
@@ -69,6 +69,8 @@ class Cell:
             raise ValueError(f"settings of {self.method!r} are arguments of gpssm.fit; {unknown} are none of {allowed}")
         if unknown := [name for name in self.protocols if name not in PROTOCOLS]:
             raise KeyError(f"Unknown protocols {unknown}. Known: {', '.join(PROTOCOLS)}.")
+        applying = divide(self.series).protocols
+        object.__setattr__(self, "protocols", tuple(name for name in self.protocols if name in applying))
         _ = self.algorithm
 
     @property
@@ -98,8 +100,9 @@ class Cell:
             "seed": self.seed,
             "protocol": protocol,
             "config_hash": digest(json.dumps(config, sort_keys=True)),
-            "data_hash": digest(self.series),
+            "data_hash": fingerprint(self.series),
             "config": config,
+            "data": divide(self.series).words,
         }
 
     def died(self, error: BaseException) -> list[Line]:
@@ -109,7 +112,7 @@ class Cell:
 
 def run_cell(cell: Cell) -> list[Line]:
     """Fit and judge; a result for each protocol, whatever happens."""
-    train, test = halves(cell.series)
+    train, test, *_ = divide(cell.series)
     _forget_peak()
     fitting = attempt(fit, train, **{"method": cell.method, **cell.settings, "seed": cell.seed, "progress": False})
     facts = fitting if fitting.error else attempt(_fit_facts, fitting.value)
@@ -120,11 +123,6 @@ def run_cell(cell: Cell) -> list[Line]:
         lines.append(failure(cell, name, judging) if failed else _success(cell, name, fitting, facts, judging))
     _tidy()
     return lines
-
-
-def halves(series: Series) -> tuple[Series, Series]:
-    """What to train on, and what to test on."""
-    return series.split(len(series) // 2)
 
 
 class Attempt(NamedTuple):

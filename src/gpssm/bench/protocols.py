@@ -1,11 +1,14 @@
-"""How a fit is judged: from a posterior of the training half, and the test half, to one set of figures.
+"""How a fit is judged: from a posterior of the training rows, and the test rows, to one set of figures.
 
     p30      from the last training state, a free run over the first 30 test steps
     full     the same over the whole test half
     rolling  from each origin 0, 10, 20, ... of the test half, given the data up to it and the functions as they were
              learned, a forecast of 30 steps; figures are means over origins
+    simulate through a test record of its own, a free run given its first `window` rows to find the state by; figures
+             are over the rows after those
 
-A forecast is given the controls of the steps it covers, and no output of theirs.
+The first three are for a series in two halves, the last for records (`records.py`). A forecast is given the controls of
+the steps it covers, and no output of theirs.
 """
 
 from collections.abc import Iterator
@@ -76,13 +79,40 @@ class Rolling:
             yield origin, informed.forecast(self.horizon, u, num_paths=self.num_paths, seed=seed)
 
 
-Protocol = FreeRun | Rolling
-PROTOCOLS: dict[str, Protocol] = {"p30": FreeRun(30), "full": FreeRun(None), "rolling": Rolling()}
+@dataclass(frozen=True)
+class Simulate:
+    """One free run through another record, whose state starts at x₀ ~ N(0, I) and is found by its first rows.
+
+    A run holds some thirty numbers for each path and row at its peak, scores included: of a long record there are as few
+    paths as make `most` rows of paths in all, which keeps it near a gigabyte.
+    """
+
+    num_paths: int = 1000
+    most: int = 4_500_000
+
+    def judge(self, posterior: Posterior, test: Series, seed: int) -> Outcome:
+        """The figures of the rows after the first `test.window`."""
+        known = test.window or 0
+        _check_length(test, known + 1)
+        paths = max(min(self.num_paths, self.most // (len(test) - known)), 2)
+        # A draw without a path is not run through the first rows.
+        fewer, after = posterior.thinned(paths), test[known:]
+        found = fewer.simulate(after.u, warmup=test[:known] if known else None, num_paths=paths, seed=seed)
+        return _score(found, after)
+
+
+Protocol = FreeRun | Rolling | Simulate
+PROTOCOLS: dict[str, Protocol] = {
+    "p30": FreeRun(30),
+    "full": FreeRun(None),
+    "rolling": Rolling(),
+    "simulate": Simulate(),
+}
 
 
 def _check_length(test: Series, horizon: int) -> None:
     if len(test) < horizon:
-        raise ValueError(f"a forecast of {horizon} steps needs as many test rows; the test half has {len(test)}")
+        raise ValueError(f"a forecast of {horizon} steps needs as many test rows; there are {len(test)}")
 
 
 def _score(forecast: Forecast, actual: Series) -> Outcome:

@@ -1,10 +1,12 @@
-"""Published figures of the six benchmarks, in original units, to stand beside measured ones and never among them.
+"""Published figures of the benchmarks, in original units, to stand beside measured ones and never among them.
 
 Sources, by the name in `Published.source`:
 
     FFVD    Fan, Bonilla, O'Kane, Sisson, ICML 2023: 30 steps from the last training state, mean ± sd over runs
     RGPSSM  its 2024 paper, an online extended Kalman filter in one pass
     EnVI    its 2024 paper, the whole second half from the last training state
+    SIM     free runs through the test records of EMPS and Wiener–Hammerstein, as collected in the literature, by models
+            that were trained on all rows of the training record
 
 The paper's "NMLL" is `nmll_paper` here, which is no log predictive density: see `gpssm.metrics.nmll_paper`.
 """
@@ -29,11 +31,13 @@ class Published(NamedTuple):
 Figure = float | tuple[float, float] | None
 
 
-def _rows(source: str, protocol: str, metric: str, table: dict[str, tuple[Figure, ...]]) -> list[Published]:
+def _rows(
+    source: str, protocol: str, metric: str, table: dict[str, tuple[Figure, ...]], datasets: tuple[str, ...] = DATASETS
+) -> list[Published]:
     """The figures of a table {method: one a data set}, each a mean or a pair (mean, sd)."""
     rows = []
     for method, figures in table.items():
-        for dataset, figure in zip(DATASETS, figures, strict=True):
+        for dataset, figure in zip(datasets, figures, strict=True):
             if figure is not None:
                 mean, sd = figure if isinstance(figure, tuple) else (figure, None)
                 rows.append(Published(source, protocol, metric, method, dataset, mean, sd))
@@ -56,6 +60,14 @@ _NMLL: dict[str, tuple[Figure, ...]] = {
     "VCDT": (-0.36, -0.65, 1.23, -0.02, 6.13, 7.49),
     "FFVD-M": (-0.03, 0.09, 1.66, -0.08, 0.48, -0.43),
 }
+_SIMULATED: dict[str, tuple[Figure, ...]] = {
+    "dynoNet": (0.00264, 0.0012),
+    "SUBNET, continuous time": (0.00461, None),
+    "LSTM": (0.074, None),
+    "GRU": (None, 0.00397),
+    "NL-LFR": (None, 0.000294),
+    "best linear model": (None, 0.044),
+}
 
 PUBLISHED: tuple[Published, ...] = (
     *_rows("FFVD", "p30", "rmse", _RMSE),
@@ -63,4 +75,5 @@ PUBLISHED: tuple[Published, ...] = (
     *_rows("RGPSSM", "p30", "rmse", {"RGPSSM": (0.407, 0.047, 0.641, 0.094, None, 0.771)}),
     *_rows("RGPSSM", "full", "rmse", {"RGPSSM": (1.048, 0.046, 0.801, 0.103, None, 1.373)}),
     *_rows("EnVI", "full", "rmse", {"EnVI": (0.657, 0.055, 0.703, 0.125, None, 1.388)}),
+    *_rows("SIM", "simulate", "rmse", _SIMULATED, ("emps", "wiener-hammerstein")),
 )

@@ -20,6 +20,7 @@ from gpssm.bench.tables import (
     current,
     methods_of,
     result_tables,
+    rows_used,
     selection_tables,
     summarise,
     write_summary,
@@ -66,7 +67,7 @@ def write_report(folder: str | Path) -> Path:
     ]
     sections.append(Section("Cost and convergence", cost_tables(entries), []))
     if selected := selection_tables(load_selections(folder).values()):
-        title = "Settings of ffvd-auto: rolling forecasts inside the training half"
+        title = "Settings of ffvd-auto: rolling forecasts inside the training rows"
         sections.append(Section(title, selected, []))
     facts = _facts(shown, len(results) - len(shown))
     for name in MARKS:
@@ -81,6 +82,7 @@ def _facts(lines: Sequence[Line], left_out: int) -> list[str]:
     facts = [
         f"{len(lines)} results, seeds {', '.join(map(str, seeds))}.",
         *(f"Made with {one}." for one in sorted(versions)),
+        *rows_used(lines),
     ]
     if left_out:
         facts.append(f"{left_out} results of earlier settings or data under the same name are left out.")

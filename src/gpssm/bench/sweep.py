@@ -34,16 +34,15 @@ from gpssm.bench.auto import (
 from gpssm.bench.cells import FILE, Cell, Line, append, key, load_results, run_cell
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import DATASETS
+from gpssm.bench.records import Data, divide, load_data
 from gpssm.core.runtime import THREADS
 from gpssm.core.text import check_installed
-from gpssm.data.datasets import load
-from gpssm.data.series import Series
 from gpssm.fitting.progress import Mode, make_bar
 
 JOB_MEGABYTES = 1500.0  # what a task is taken to need where no result tells
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
-Datasets = Sequence[str] | Mapping[str, Series] | Literal["all"]
+Datasets = Sequence[str] | Mapping[str, Data] | Literal["all"]
 
 
 def run_sweep(
@@ -68,11 +67,12 @@ def run_sweep(
     again. A cell that fails is recorded with its error, and stops no other.
 
     :param datasets: names of benchmarks or simulations (`sim:duffing`, `sim:kink:num_steps=200`), "all" for the six
-        benchmarks, or a mapping of names to series of the user's own.
+        benchmarks of one series, or a mapping of names to series or `Records` of the user's own.
     :param methods: names from `gpssm.methods.METHODS`, or names with a "method" in `settings`; "ffvd-auto" is `ffvd`
-        with what `gpssm.select` finds best inside the training half of each data set, kept in selections.json.
+        with what `gpssm.select` finds best inside the training rows of each data set, kept in selections.json.
     :param seeds: the seeds, or how many, from 0 on.
-    :param protocols: of "p30", "full" and "rolling".
+    :param protocols: of "p30", "full" and "rolling", for a series in two halves, and "simulate", for records; each data
+        set is judged by those that apply to it.
     :param out: folder for results.jsonl.
     :param jobs: processes on this machine, fewer if there is not memory for as many; 1 runs in this process.
     :param cluster: the address of a Dask scheduler to run on instead, as tcp://host:8786; its workers need `gpssm`, and
@@ -121,16 +121,19 @@ def _cells(
     ]
     if not cells or not protocols:
         raise ValueError("a sweep needs at least one data set, method, seed and protocol")
+    for name in [name for name, data in series.items() if not set(divide(data).protocols).intersection(protocols)]:
+        applying = ", ".join(divide(series[name]).protocols)
+        raise ValueError(f"{name!r} is judged by {applying}; got none of them in {', '.join(protocols)}")
     return cells
 
 
-def _load(datasets: Datasets) -> dict[str, Series]:
-    """Series by name: of the given names, "all" six benchmarks, or the user's own as they are."""
+def _load(datasets: Datasets) -> dict[str, Data]:
+    """Data sets by name: of the given names, "all" six benchmarks, or the user's own as they are."""
     if isinstance(datasets, Mapping):
         return dict(datasets)
     if isinstance(datasets, str) and datasets != "all":
         raise TypeError(f"datasets must be a list of names, a mapping of names to series, or 'all'; got {datasets!r}")
-    return {name: load(name) for name in (DATASETS if datasets == "all" else datasets)}
+    return {name: load_data(name) for name in (DATASETS if datasets == "all" else datasets)}
 
 
 def _missing(cells: list[Cell], there: set[tuple[Any, ...]]) -> list[Cell]:

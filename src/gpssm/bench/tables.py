@@ -41,8 +41,13 @@ PROTOCOL_TITLES = {
     "p30": "P30: free run over the first 30 test steps",
     "full": "PFULL: free run over the whole test half",
     "rolling": "Rolling-30: mean over origins in the test half",
+    "simulate": "Simulation: free run through a test record of its own",
 }
-LABELS = {"p30": "published (P30 only)", "full": "published (PFULL only)"}
+LABELS = {
+    "p30": "published (P30 only)",
+    "full": "published (PFULL only)",
+    "simulate": "published (all rows trained on)",
+}
 
 Group = tuple[str, str, str]  # protocol, data set, method
 Mark = Literal["", "best", "second"]
@@ -136,6 +141,12 @@ def write_summary(entries: Iterable[Entry], path: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Entry._fields)
         writer.writerows(entries)
+
+
+def rows_used(results: Iterable[Line]) -> list[str]:
+    """Which rows were trained on and judged, of data sets that need words for it."""
+    words = {line["dataset"]: line["data"] for line in current(results) if line.get("data")}
+    return [f"{name}: {words[name]}." for name in sorted(words)]
 
 
 def rmse_table(entries: Iterable[Entry]) -> str:

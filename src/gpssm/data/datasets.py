@@ -4,6 +4,9 @@ No file of a benchmark is packed with the library. They are read from the folder
 `GPSSM_DATA` names, if it is set, and otherwise downloaded once into the user's cache. Either way the SHA-256 must
 agree. A new benchmark is an entry of `REGISTRY`; a new simulator is a function that ends in `simulate_model`, and a
 line of `SIMULATORS`.
+
+Most benchmarks are one series, whose second half tests what was learned from the first. Those of `RECORDS` have a test
+record of their own, which a model runs freely through (`load_records`).
 """
 
 import hashlib
@@ -24,6 +27,11 @@ MIRRORS = (
     "https://raw.githubusercontent.com/zhenwendai/RGP/HEAD/datasets/system_identification/",
     "https://raw.githubusercontent.com/xuhuifan/FFVD/HEAD/data/",
 )
+EMPS_MIRRORS = ("https://raw.githubusercontent.com/forgi86/sysid-neural-continuous/HEAD/examples/EMPS/data/",)
+CIRCUIT_MIRRORS = (
+    "https://raw.githubusercontent.com/forgi86/sysid-neural-unc/HEAD/examples/wh2009/data/",
+    "https://raw.githubusercontent.com/forgi86/sysid-neural-estimator/HEAD/examples/wh2009/data/",
+)
 SIMULATION = "sim:"  # begins the names of simulated series
 
 
@@ -32,7 +40,7 @@ class Benchmark:
     """One benchmark series: its file, and which columns (by name or number) are its inputs and outputs.
 
     `inputs` and `outputs` map the name that a column gets to the column of the file; `dt` is the sampling
-    time in seconds, None if it is not known.
+    time in seconds, None if it is not known. Mirrors other than the usual may call the file `file_there`.
     """
 
     name: str
@@ -42,11 +50,13 @@ class Benchmark:
     dt: float | None
     sha256: str
     description: str
+    mirrors: tuple[str, ...] | None = None
+    file_there: str | None = None
 
     @property
     def urls(self) -> tuple[str, ...]:
         """Public addresses of the file, in the order in which they are tried."""
-        return tuple(mirror + self.file for mirror in MIRRORS)
+        return tuple(mirror + (self.file_there or self.file) for mirror in self.mirrors or MIRRORS)
 
 
 _DRIVE = Benchmark(
@@ -57,6 +67,17 @@ _DRIVE = Benchmark(
     dt=0.02,
     sha256="47d0825678d854d8a1bbcfb0ad1188026b853f69beb2067ea00cfd88d13dc4ca",
     description="Coupled electric drives, random binary input; the output is a speed without its sign.",
+)
+_EMPS = Benchmark(
+    name="emps",
+    file="emps.mat",
+    inputs={"motor voltage": "vir"},
+    outputs={"position": "qm"},
+    dt=1e-3,
+    sha256="6cf6814ae14618795da0101aae2bb97ff0c6351b0501b5492751b02b07facf7e",
+    description="Positioning stage with friction, in a closed loop: motor voltage to position (EMPS, training record).",
+    mirrors=EMPS_MIRRORS,
+    file_there="DATA_EMPS.mat",
 )
 
 
@@ -111,12 +132,48 @@ REGISTRY: dict[str, Benchmark] = {
         ),
         replace(_DRIVE, name="drive-2", inputs={"voltage": "u2"}, outputs={"speed": "z2"}),
         replace(_DRIVE, name="drive-3", inputs={"voltage": "u3"}, outputs={"speed": "z3"}),
+        _EMPS,
+        replace(
+            _EMPS,
+            name="emps-pulses",
+            file="emps_pulses.mat",
+            sha256="0eab75bb1f6b16228ee78791343a88bf9bfd9a51036ac9807d7b5fc11c0e1704",
+            description="The same stage on the same way, disturbed by pulses of force: the test record of `emps`.",
+            file_there="DATA_EMPS_PULSES.mat",
+        ),
+        Benchmark(
+            name="wiener-hammerstein",
+            file="wiener_hammerstein.csv",
+            inputs={"u": "uBenchMark"},
+            outputs={"y": "yBenchMark"},
+            dt=1 / 51200,
+            sha256="95f241ac5e0afb48c47b24b3630f55e0d6f8f2f4dec145bd8adf852b19851fa3",
+            description="Electronic circuit: a diode between two filters; the test record begins at row 100 000.",
+            mirrors=CIRCUIT_MIRRORS,
+            file_there="WienerHammerBenchmark.csv",
+        ),
     )
 }
 
 
+@dataclass(frozen=True)
+class TestRecord:
+    """Where the test record of a benchmark is, and how many of its first rows are given to find the state by."""
+
+    __test__ = False  # no class of tests
+
+    place: str | int  # a benchmark by name, or the row of the same one where the record begins
+    window: int
+
+
+RECORDS: dict[str, TestRecord] = {
+    "emps": TestRecord("emps-pulses", 20),
+    "wiener-hammerstein": TestRecord(100_000, 50),
+}
+
+
 def names() -> tuple[str, ...]:
-    """Names that `load` knows: the six benchmarks, and two more experiments on the electric drives."""
+    """Names that `load` knows: benchmarks of one series and of two records, and further experiments on some."""
     return tuple(REGISTRY)
 
 
@@ -135,6 +192,19 @@ def load(name: str) -> Series:
     path = _in_folder(entry, Path(folder)) if folder else _download(entry)
     series = read(path, tuple(entry.outputs.values()), tuple(entry.inputs.values()), name=name, dt=entry.dt)
     return replace(series, outputs=tuple(entry.outputs), inputs=tuple(entry.inputs))
+
+
+def load_records(name: str) -> tuple[Series, Series]:
+    """The training record and the test record of a benchmark that has two; `test.window` rows are given of the latter.
+
+    train, test = load_records("emps")
+    free = gpssm.fit(train).simulate(test.u[test.window:], warmup=test[:test.window])
+    """
+    if name not in RECORDS:
+        raise ValueError(f"{name!r} has no test record of its own; those that have one are {', '.join(RECORDS)}")
+    place, window = RECORDS[name].place, RECORDS[name].window
+    train, test = (load(name), load(place)) if isinstance(place, str) else load(name).split(place)
+    return train, replace(test, window=window)
 
 
 def _load_simulation(name: str) -> Series:

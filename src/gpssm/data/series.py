@@ -98,6 +98,24 @@ class Series:
             )
         return self[:cut], self[cut:]
 
+    def decimated(self, every: int) -> "Series":
+        """Every so many rows: the last output of each block of `every`, and the mean of the controls within it.
+
+        Outputs are values that were measured, and the mean is what a control adds up to between two of them. Rows that
+        fill no block at the end are left out. `window` becomes the number of blocks that lie within it, at least one.
+        """
+        if every != int(every) or not 1 <= every <= len(self):
+            raise ValueError(f"every must be a whole number from 1 to the {len(self)} rows; got {every!r}")
+        blocks = len(self) // every
+        u = self.u[: blocks * every].reshape(blocks, every, self.input_dim).mean(axis=1)
+        return replace(
+            self,
+            y=self.y[every - 1 :: every],
+            u=u,
+            dt=None if self.dt is None else self.dt * every,
+            window=self.window and max(self.window // every, 1),
+        )
+
     @staticmethod
     def of(thing: Any) -> "Series | list[Series]":
         """From a Series, a `nonlinear_benchmarks` data set (anything with .u and .y), or a list of those.

@@ -13,20 +13,21 @@ bench = typer.Typer(name="bench", no_args_is_help=True)
 
 ALL = "all"
 STANDARD = "ffvd,arx,lgssm,last,mean"
-EVERY = "p30,full,rolling"
 RUNNING = "Where it runs"
 
 
 def sweep(
     screen: Screen,
     datasets: Annotated[
-        str, typer.Option(metavar="LIST", help="Series of `gpssm data list`, or all six benchmarks.")
+        str, typer.Option(metavar="LIST", help="Series of `gpssm data list`, or all: six benchmarks.")
     ] = ALL,
     methods: Annotated[
         str, typer.Option(metavar="LIST", help="Methods of `gpssm methods`, ffvd-auto, or all.")
     ] = STANDARD,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0 on.")] = 5,
-    protocols: Annotated[str, typer.Option(metavar="LIST", help="How to judge.")] = EVERY,
+    protocols: Annotated[
+        str, typer.Option(metavar="LIST", help="Of p30, full, rolling, simulate; all: those that apply.")
+    ] = ALL,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")] = Path("runs/bench"),
     changes: Annotated[
         list[str] | None,
@@ -40,21 +41,23 @@ def sweep(
 ) -> Answer:
     """Fit methods to the first half of many series and judge them on the second.
 
+    emps and wiener-hammerstein have test records to simulate instead.
     Lists have commas. What the folder has already is not run again.
 
     \b
     gpssm bench --datasets furnace,sim:duffing --methods ffvd,arx --out DIR
+    gpssm bench --datasets emps --protocols simulate --out DIR
     gpssm bench --methods all --set ffvd.num_chains=2 --jobs 4 --out DIR
     gpssm bench report DIR
     """
     from gpssm.bench import AUTO, PROTOCOLS, run_sweep
-    from gpssm.bench.tables import rmse_table, summarise
+    from gpssm.bench.tables import rmse_table, rows_used, summarise
     from gpssm.methods import METHODS
 
     with usage():
         known = [AUTO, *METHODS]
         chosen = known if methods == ALL else _names(methods, "method", known)
-        judged = _names(protocols, "protocol", list(PROTOCOLS))
+        judged = list(PROTOCOLS) if protocols == ALL else _names(protocols, "protocol", list(PROTOCOLS))
         settings = _settings(changes or [], chosen)
         series = ALL if datasets == ALL else _names(datasets, "series")
     lines = run_sweep(
@@ -69,7 +72,9 @@ def sweep(
         progress=screen.progress,
         retry=retry,
     )
-    return Answer(lines, [rmse_table(summarise(lines)), f"\nTables and figures: gpssm bench report {out}"])
+    return Answer(
+        lines, [rmse_table(summarise(lines)), *rows_used(lines), f"\nTables and figures: gpssm bench report {out}"]
+    )
 
 
 def _names(text: str, what: str, known: Sequence[str] = ()) -> list[str]:
