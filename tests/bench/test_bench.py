@@ -13,9 +13,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpssm.bench import PUBLISHED, Cell, cells, load_results, load_selections, run_cell, run_sweep, write_report
+from gpssm.bench import PUBLISHED, Cell, cells, load_results, run_cell, run_sweep, write_report
 from gpssm.bench import sweep as sweep_module
-from gpssm.bench.auto import searches
 from gpssm.bench.cells import FILE, append, key
 from gpssm.bench.protocols import Rolling, Simulate
 from gpssm.bench.published import DATASETS
@@ -25,7 +24,6 @@ from gpssm.core.files import digest
 from gpssm.core.runtime import THREADS
 from gpssm.data.datasets import load
 from gpssm.data.series import Series, as_list
-from gpssm.evaluation.select import select
 from gpssm.fitting.fit import fit
 from gpssm.methods import ARX
 from stand_ins import write_stand_ins
@@ -368,88 +366,24 @@ def test_no_more_jobs_than_memory_holds(tmp_path, pretend, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("gpssm: 1 processes in place of 8: memory holds no more")
 
 
-AUTOMATIC = {
-    "candidates": [{"method": "mean"}, {"method": "last", "num_chains": 2}],
-    "num_draws": 20,
-    "num_chains": 2,
-    "horizon": 10,
-}
+MEMBERS = {"members": [{"method": "mean"}, {"method": "last"}], "num_draws": 20, "num_chains": 1}
 
 
-def automatic(out, series, **options):
-    arguments = {"datasets": {"toy": series}, "seeds": 1, "protocols": ("p30",), "settings": {"ffvd-auto": AUTOMATIC}}
-    return sweep(out, ["ffvd-auto"], **(arguments | options))
+def test_the_automatic_method_is_a_stack_of_the_training_half(tmp_path):
+    def automatic(out, series):
+        arguments = {"datasets": {"toy": series}, "seeds": 1, "protocols": ("p30",), "settings": {"ffvd-auto": MEMBERS}}
+        return sweep(out, ["ffvd-auto"], **arguments)
 
-
-@pytest.fixture(scope="module")
-def selected(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("auto")
-    automatic(folder, toy_series())
-    return folder
-
-
-def test_settings_are_selected_inside_the_training_half(selected):
-    found = load_selections(selected)["toy"]
-    by_hand = select(toy_series()[:60], **AUTOMATIC)
-    assert found["best"] == by_hand.best
-    assert [one["scores"]["crps"] for one in found["table"]] == pytest.approx(list(by_hand.table["crps"]))
-    (result,) = load_results(selected)
-    assert (result["method"], result["num_draws"]) == ("ffvd-auto", 20)
-    by_hand = fit(toy_series()[:60], progress=False, **({"num_draws": 20, "num_chains": 2} | by_hand.best))
-    assert result["draws"] == digest(by_hand.draws)
-
-
-def test_selection_sees_no_test_row(selected, tmp_path):
-    clean = load_selections(selected)["toy"]
-    (result,), (other,) = load_results(selected), automatic(tmp_path, spoilt(toy_series(), 60))
-    corrupted = load_selections(tmp_path)["toy"]
-    assert clean | {"seconds": None} == corrupted | {"seconds": None}
-    assert result["draws"] == other["draws"]
+    (result,), (other,) = automatic(tmp_path / "a", toy_series()), automatic(tmp_path / "b", spoilt(toy_series(), 60))
+    by_hand = stack(toy_series()[:60], ["mean", "last"], num_draws=20, num_chains=1)
+    assert result["weights"] == {row["member"]: row["weight"] for row in by_hand.table}
+    assert result["weights"] == other["weights"]  # whatever the test half holds
     assert result["metrics"]["rmse"] != other["metrics"]["rmse"]
-    (again,) = searches([Cell("toy", "ffvd-auto", 0, spoilt(toy_series(), 59), {"method": "ffvd"})], AUTOMATIC)
-    assert again.identity["config_hash"] == clean["config_hash"]
-    assert again.identity["data_hash"] != clean["data_hash"]
-
-
-def test_a_selection_is_made_once_and_reported(selected, monkeypatch):
-    monkeypatch.setattr(sweep_module, "run_search", None)
-    assert len(automatic(selected, toy_series(), seeds=2)) == 2
-    text = write_report(selected).read_text()
-    rows = text.split("### toy")[1].split("\n")
-    assert rows[4].startswith("| method last, num_chains 2 | **")
-    assert rows[5].startswith("| method mean | ")
-    assert "Settings of ffvd-auto" in (selected / "report.html").read_text()
-
-
-def test_a_selection_that_fails_stops_no_other(selected, tmp_path, monkeypatch, capsys):
-    def search(one):
-        tried.append(one.dataset)
-        return run_search(one) if one.dataset == "short" else [load_selections(selected)["toy"]]
-
-    tried, run_search = [], sweep_module.run_search
-    monkeypatch.setattr(sweep_module, "run_search", search)
-    several = {"datasets": {"short": Series(np.arange(8.0)), "toy": toy_series()}}
-    results = automatic(tmp_path, None, **several, progress="plain")
-    assert {one["dataset"]: one["status"] for one in results} == {"short": "failed", "toy": "ok"}
-    assert results[0]["error"].startswith("selection failed, ValueError: ")
-    told = capsys.readouterr().err
-    assert "short: selection FAILED, ValueError" in told
-    assert "toy: method last, num_chains 2, the best of 2" in told
-    for retry, again in ((False, []), (True, ["short"])):
-        tried.clear()
-        assert len(automatic(tmp_path, None, **several, retry=retry)) == 2
-        assert tried == again
-
-
-def test_candidates_are_plain_and_settings_known(tmp_path):
-    for match, settings in (
-        ("made of plain values", {"candidates": [{"method": ARX(orders=(1, 1))}]}),
-        ("a sweep sets .*seed", {"seed": 3}),
-        ("are arguments of gpssm.fit; .*depth", {"depth": 3}),
-    ):
-        with pytest.raises(ValueError, match=match):
-            automatic(tmp_path, toy_series(), settings={"ffvd-auto": settings})
-    assert not (tmp_path / "selections.json").exists()
+    text = write_report(tmp_path / "a").read_text()
+    assert "What ffvd-auto is made of" in text
+    assert f"| last | {result['weights']['last']:.2f} |" in text
+    with pytest.raises(ValueError, match="are none of"):
+        Cell("toy", "ffvd-auto", 0, toy_series(), {"depth": 3})
 
 
 def test_progress_tells_cells_failures_and_the_time_left(tmp_path, pretend, capsys):

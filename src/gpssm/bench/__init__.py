@@ -1,7 +1,6 @@
 """Benchmarks: `run_sweep` fits and judges, `write_report` makes tables of it, `load_results` reads what was found."""
 
-from gpssm.bench.auto import AUTO, load_selections
-from gpssm.bench.cells import Cell, load_results, run_cell
+from gpssm.bench.cells import AUTO, Cell, load_results, run_cell
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED
 from gpssm.bench.records import Records, load_data
@@ -16,7 +15,6 @@ __all__ = [
     "Records",
     "load_data",
     "load_results",
-    "load_selections",
     "run_cell",
     "run_sweep",
     "write_report",

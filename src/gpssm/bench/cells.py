@@ -6,6 +6,9 @@ of outputs and controls, orders, parameters and states; one fit serves all proto
 A result is the outcome of one (dataset, method, seed, protocol): a line of results.jsonl, which is only ever appended
 to. What it must agree in to be the same result is its `key`. A line goes into the file in one write; where a crash
 broke the last one off, it is passed over when read, and cut away before the next is written.
+
+The method `ffvd-auto` is `gpssm.stack`: `ffvd` from several starts, its rivals and a linear model, mixed by weights
+that come from the training rows.
 """
 
 import contextlib
@@ -33,6 +36,7 @@ from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.records import Data, divide, fingerprint
 from gpssm.core.files import digest
 from gpssm.core.text import jsonable, to_json
+from gpssm.evaluation.stack import stack
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
 from gpssm.methods.settings import MethodSettings
@@ -41,7 +45,8 @@ from gpssm.posterior.posterior import Posterior
 
 FILE = "results.jsonl"
 KEY = ("dataset", "method", "seed", "protocol", "config_hash", "data_hash")
-OWN = ("series", "seed", "progress", "checkpoint", "resume")  # arguments of `fit` that a sweep sets itself
+AUTO = "ffvd-auto"
+OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs")  # arguments of `fit` that a sweep sets itself
 NO_MATTER = ("chains", "chunk")  # those that leave the result as it is
 KEPT_MEGABYTES = 1200.0  # of memory, above which compiled programs are thrown away
 
@@ -54,6 +59,7 @@ class Cell:
     """A data set, a method with settings for `fit`, and a seed; with the protocols to judge it by, if they apply.
 
     `method` is the name it has in tables. It is also the method, unless `settings` has another: {"method": ARX(...)}.
+    Settings of `ffvd-auto` are for `gpssm.stack`.
     """
 
     dataset: str
@@ -64,7 +70,7 @@ class Cell:
     protocols: tuple[str, ...] = tuple(PROTOCOLS)
 
     def __post_init__(self) -> None:
-        allowed = [name for name in inspect.signature(fit).parameters if name not in OWN]
+        allowed = list(self._arguments)
         if unknown := [name for name in self.settings if name not in allowed]:
             raise ValueError(f"settings of {self.method!r} are arguments of gpssm.fit; {unknown} are none of {allowed}")
         if unknown := [name for name in self.protocols if name not in PROTOCOLS]:
@@ -74,9 +80,22 @@ class Cell:
         _ = self.algorithm
 
     @property
+    def _arguments(self) -> dict[str, Any]:
+        """What may be set, with the defaults."""
+        found = inspect.signature(fit).parameters | (inspect.signature(stack).parameters if self.method == AUTO else {})
+        return {name: one.default for name, one in found.items() if name not in OWN and one.kind is not one.VAR_KEYWORD}
+
+    def fit(self, train: Any) -> Posterior:
+        """The posterior of the training rows."""
+        settings = {**self.settings, "seed": self.seed}
+        if self.method == AUTO:
+            return stack(train, **settings)
+        return fit(train, **{"method": self.method, "progress": False, **settings})
+
+    @property
     def algorithm(self) -> MethodSettings:
         """The method's configuration."""
-        given = self.settings.get("method", self.method)
+        given = self.settings.get("method", "ffvd" if self.method == AUTO else self.method)
         if isinstance(given, str) and given not in METHODS:
             known = f"{', '.join(METHODS)}; or give settings={{{self.method!r}: {{'method': ...}}}}"
             raise KeyError(f"Unknown method {given!r}. Known: {known}.")
@@ -84,12 +103,11 @@ class Cell:
 
     def config(self, protocol: str) -> dict[str, Any]:
         """Everything that decides the result but data and seed: settings with `fit`'s defaults, method, protocol."""
-        parameters = inspect.signature(fit).parameters.items()
-        defaults = {name: one.default for name, one in parameters if name not in (*OWN, *NO_MATTER, "method")}
-        given = {name: value for name, value in self.settings.items() if name not in (*NO_MATTER, "method")}
+        settings = self._arguments | dict(self.settings)
+        settings = {name: value for name, value in settings.items() if name not in (*NO_MATTER, "method")}
         method = {"name": type(self.algorithm).__name__} | dataclasses.asdict(self.algorithm)
         judging = dataclasses.asdict(PROTOCOLS[protocol])
-        return jsonable({"fit": defaults | given, "method": method, "protocol": judging})
+        return jsonable({"fit": settings, "method": method, "protocol": judging})
 
     def identity(self, protocol: str) -> Line:
         """The part of a result that is known beforehand; `key` picks from it."""
@@ -114,7 +132,7 @@ def run_cell(cell: Cell) -> list[Line]:
     """Fit and judge; a result for each protocol, whatever happens."""
     train, test, *_ = divide(cell.series)
     _forget_peak()
-    fitting = attempt(fit, train, **{"method": cell.method, **cell.settings, "seed": cell.seed, "progress": False})
+    fitting = attempt(cell.fit, train)
     facts = fitting if fitting.error else attempt(_fit_facts, fitting.value)
     lines = []
     for name in cell.protocols:
@@ -185,6 +203,7 @@ def _fit_facts(posterior: Posterior) -> dict[str, Any]:
         "num_draws": posterior.num_draws,
         "forecast_rhat": posterior.diagnostics()[f"{HORIZON}-step forecast mean"].rhat,
         "draws": digest(posterior.draws),
+        "weights": {row["member"]: row["weight"] for row in posterior.config.get("members", ())},
     }
 
 

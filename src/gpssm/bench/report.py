@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpssm.bench.auto import load_selections
 from gpssm.bench.cells import Line, load_results
 from gpssm.bench.published import PUBLISHED
 from gpssm.bench.tables import (
@@ -21,8 +20,8 @@ from gpssm.bench.tables import (
     methods_of,
     result_tables,
     rows_used,
-    selection_tables,
     summarise,
+    weight_table,
     write_summary,
 )
 from gpssm.plots.style import BLUE, GREY, VERMILION, in_house_style, legend, panels, to_png
@@ -66,9 +65,8 @@ def write_report(folder: str | Path) -> Path:
         if any(entry.protocol == protocol for entry in entries)
     ]
     sections.append(Section("Cost and convergence", cost_tables(entries), []))
-    if selected := selection_tables(load_selections(folder).values()):
-        title = "Settings of ffvd-auto: rolling forecasts inside the training rows"
-        sections.append(Section(title, selected, []))
+    if table := weight_table(shown):
+        sections.append(Section("What ffvd-auto is made of", [table], []))
     facts = _facts(shown, len(results) - len(shown))
     for name in MARKS:
         (folder / name).write_text(_render(name, sections, facts, _failures(shown)), encoding="utf-8")

@@ -5,7 +5,6 @@ task's results once, as they arrive, and a task that takes its process with it, 
 failed result of that task alone. Meanwhile the user sees cells done, failures and the time left.
 """
 
-import abc
 import itertools
 import os
 import sys
@@ -15,22 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import platformdirs
 
-from gpssm.bench.auto import (
-    AUTO,
-    Search,
-    is_made,
-    load_selections,
-    run_search,
-    save_selections,
-    searches,
-    settled,
-    shared_settings,
-    unsettled,
-)
 from gpssm.bench.cells import FILE, Cell, Line, append, key, load_results, run_cell
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import DATASETS
@@ -68,8 +55,8 @@ def run_sweep(
 
     :param datasets: names of benchmarks or simulations (`sim:duffing`, `sim:kink:num_steps=200`), "all" for the six
         benchmarks of one series, or a mapping of names to series or `Records` of the user's own.
-    :param methods: names from `gpssm.methods.METHODS`, or names with a "method" in `settings`; "ffvd-auto" is `ffvd`
-        with what `gpssm.select` finds best inside the training rows of each data set, kept in selections.json.
+    :param methods: names from `gpssm.methods.METHODS`, or names with a "method" in `settings`; "ffvd-auto" is
+        `gpssm.stack` of its default members.
     :param seeds: the seeds, or how many, from 0 on.
     :param protocols: of "p30", "full" and "rolling", for a series in two halves, and "simulate", for records; each data
         set is judged by those that apply to it.
@@ -78,24 +65,17 @@ def run_sweep(
     :param cluster: the address of a Dask scheduler to run on instead, as tcp://host:8786; its workers need `gpssm`, and
         no data.
     :param settings: arguments for `gpssm.fit`, by method: {"ffvd-2": {"method": "ffvd", "state_dim": 2}}; those of
-        "ffvd-auto" are for `gpssm.select`.
+        "ffvd-auto" are for `gpssm.stack`.
     :param progress: True for a bar, "plain" for a line a cell, False for silence.
     :param retry: whether cells whose result is a failure are run again.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more; got {jobs}")
-    settings = dict(settings or {})
-    asked = settings.get(AUTO, {})
-    settings |= {AUTO: shared_settings(asked)} if AUTO in methods else {}
-    wanted = _cells(datasets, methods, seeds, protocols, settings)
+    wanted = _cells(datasets, methods, seeds, protocols, settings or {})
     before = load_results(out) if (Path(out) / FILE).is_file() else []
     place = Place(jobs if cluster else _fitting(jobs, before, progress), cluster)
-    selections = _select(searches(wanted, asked), out, place, progress, retry)
-    wanted = [settled(cell, selections) for cell in wanted]
     cells = _missing(wanted, {key(line) for line in before if line["status"] == "ok" or not retry})
     there = len(wanted) - len(cells)
-    append(out, [line for cell in cells for line in unsettled(cell, selections)])
-    cells = [cell for cell in cells if not unsettled(cell, selections)]
     with monitor(progress, len(cells), there) as report:
         for lines in place.run(cells, run_cell):
             append(out, lines)
@@ -145,14 +125,6 @@ def _missing(cells: list[Cell], there: set[tuple[Any, ...]]) -> list[Cell]:
     return [cell for cell in lacking if cell.protocols]
 
 
-class Task(Protocol):
-    """Something to be done, on any machine: a `Cell`, or a `Search` for settings."""
-
-    @abc.abstractmethod
-    def died(self, error: BaseException) -> list[Line]:
-        """Its results where it took its process with it."""
-
-
 Work = Callable[[Any], list[Line]]
 
 
@@ -162,24 +134,11 @@ class Place(NamedTuple):
     jobs: int
     cluster: str | None
 
-    def run(self, tasks: Sequence[Task], work: Work) -> Iterator[list[Line]]:
+    def run(self, tasks: Sequence[Cell], work: Work) -> Iterator[list[Line]]:
         """The results of each, as they arrive."""
         if self.cluster is not None:
             return run_cluster(tasks, work, self.cluster)
         return run_here(tasks, work) if self.jobs == 1 else run_processes(tasks, work, self.jobs)
-
-
-def _select(wanted: Sequence[Search], out: str | Path, place: Place, progress: Mode, retry: bool) -> Mapping[str, Line]:
-    """The selections by data set, those that were not there yet made and written now."""
-    selections = load_selections(out)
-    missing = [search for search in wanted if not is_made(search, selections, retry)]
-    if missing:
-        with monitor(progress, len(missing), 0) as report:
-            for lines in place.run(missing, run_search):
-                selections |= {line["dataset"]: line for line in lines}
-                save_selections(out, selections)
-                report(lines)
-    return selections
 
 
 def _fitting(jobs: int, before: Sequence[Line], progress: Mode) -> int:
@@ -208,12 +167,12 @@ def _free_megabytes() -> float | None:
     return free
 
 
-def run_here(tasks: Sequence[Task], work: Work) -> Iterator[list[Line]]:
+def run_here(tasks: Sequence[Cell], work: Work) -> Iterator[list[Line]]:
     """One task after the other, in this process."""
     yield from map(work, tasks)
 
 
-def run_processes(tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[list[Line]]:
+def run_processes(tasks: Sequence[Cell], work: Work, jobs: int) -> Iterator[list[Line]]:
     """`jobs` processes of joblib's, with one thread each for BLAS, XLA and chains, and one compilation cache for all.
 
     When a process dies joblib gives up all that were running. Tasks that may have been among them are then run again,
@@ -237,11 +196,11 @@ def run_processes(tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[list
         waiting = waiting[jobs:]
 
 
-def _parallel(tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[tuple[int, list[Line]]]:
+def _parallel(tasks: Sequence[Cell], work: Work, jobs: int) -> Iterator[tuple[int, list[Line]]]:
     """Results with the number of their task, as they arrive; tasks start in their order, as processes get free."""
     from joblib import Parallel, delayed, parallel_config
 
-    def numbered(place: int, task: Task) -> tuple[int, list[Line]]:
+    def numbered(place: int, task: Cell) -> tuple[int, list[Line]]:
         return place, work(task)
 
     with _environment(), warnings.catch_warnings(), parallel_config(backend="loky", inner_max_num_threads=1):
@@ -252,7 +211,7 @@ def _parallel(tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[tuple[in
         yield from run(delayed(numbered)(place, task) for place, task in enumerate(tasks))
 
 
-def _alone(task: Task, work: Work) -> list[Line]:
+def _alone(task: Cell, work: Work) -> list[Line]:
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     try:
@@ -285,7 +244,7 @@ def _environment() -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def run_cluster(tasks: Sequence[Task], work: Work, address: str) -> Iterator[list[Line]]:
+def run_cluster(tasks: Sequence[Cell], work: Work, address: str) -> Iterator[list[Line]]:
     """On the workers of the Dask scheduler at an address such as tcp://host:8786; best with one thread a worker.
 
     The scheduler runs a task elsewhere when its worker dies, and gives a task up when several died of it.
@@ -350,13 +309,8 @@ def _bar(total: int, skipped: int) -> Iterator[Report]:
 
 
 def in_words(lines: list[Line]) -> str:
-    """A cell, or a selection, in a few words: `arx on dryer, seed 0: rmse p30 0.0361, rolling 0.0412`."""
+    """A cell in a few words: `arx on dryer, seed 0: rmse p30 0.0361, rolling 0.0412`."""
     first = lines[0]
-    if "protocol" not in first and first["status"] == "ok":
-        chosen = ", ".join(f"{name} {value}" for name, value in first["best"].items())
-        return f"{first['dataset']}: {chosen}, the best of {len(first['table'])}"
-    if "protocol" not in first:
-        return f"{first['dataset']}: selection FAILED, {first['error'].splitlines()[0]}"
     good = [one for one in lines if one["status"] == "ok"]
     figures = ", ".join(f"{one['protocol']} {one['metrics']['rmse']:.3g}" for one in good)
     problems = {one["error"].splitlines()[0] for one in lines if one["status"] != "ok"}

@@ -36,7 +36,6 @@ COSTS = {
     "peak_megabytes": "Peak memory, MB",
     "forecast_rhat": "R-hat of the 30-step forecast",
 }
-JUDGED = ("crps", "rmse", "coverage_90")  # of the settings that were compared
 PROTOCOL_TITLES = {
     "p30": "P30: free run over the first 30 test steps",
     "full": "PFULL: free run over the whole test half",
@@ -191,20 +190,22 @@ def cost_tables(entries: Sequence[Entry]) -> list[Table]:
     return [_metric_table([*seen.values()], metric, title, None, "") for metric, title in COSTS.items()]
 
 
-def selection_tables(selections: Iterable[Line]) -> list[Table]:
-    """What was tried on each data set, best first, and how it forecast the last part of the training half."""
-    tables = []
-    for selection in selections:
-        if selection["status"] == "ok":
-            rows = [
-                Row(
-                    ", ".join(f"{name} {value}" for name, value in one["settings"].items()),
-                    [(number(one["scores"].get(name, math.nan)), "" if place else "best") for name in JUDGED],
-                )
-                for place, one in enumerate(selection["table"])
-            ]
-            tables.append(Table(selection["dataset"], [METRICS[name][0] for name in JUDGED], rows))
-    return tables
+def weight_table(results: Sequence[Line]) -> Table | None:
+    """The weights of the members of stacks, a mean over seeds; None where there are no stacks."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for line in results:
+        for member, weight in line.get("weights", {}).items():
+            found.setdefault((member, line["dataset"]), {})[line["seed"]] = weight
+    if not found:
+        return None
+    members, datasets = (list(dict.fromkeys(name[at] for name in found)) for at in (0, 1))
+
+    def mean(member: str, dataset: str) -> str:
+        weights = found.get((member, dataset))
+        return "" if weights is None else f"{sum(weights.values()) / len(weights):.2f}"
+
+    rows = [Row(member, [(mean(member, name), "") for name in datasets]) for member in members]
+    return Table("Weights, means over seeds", datasets, rows)
 
 
 def _metric_table(

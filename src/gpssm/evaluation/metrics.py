@@ -155,7 +155,7 @@ def score(
     mean = paths.mean(0)
     figures: dict[str, Score] = {"rmse": rmse(mean, y), "mae": mae(mean, y), "fit": fit_percent(mean, y)}
     given = mixture or moments
-    figures["nlpd"] = nlpd(*given, y) if given else -np.mean(log_density(paths, y)[~np.isnan(y)])
+    figures["nlpd"] = nlpd(*given, y) if given else float(-np.mean(log_density(paths, y)[~np.isnan(y)]))
     figures["nmll_paper"] = np.nan if moments is None else nmll_paper(*moments, y)
     figures |= {"crps": crps(paths, y), "energy": energy_score(paths, y)}
     for level in levels:

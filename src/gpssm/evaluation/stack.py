@@ -184,8 +184,8 @@ def stacking_weights(log_densities: Float[np.ndarray, "K N"], rows: int) -> Floa
 
 
 def stack(
-    members: Sequence[Member] | Mapping[str, Member] | None,
     series: Any,
+    members: Sequence[Member] | Mapping[str, Member] | None = None,
     *,
     seed: int = 0,
     jobs: int = 1,
@@ -194,16 +194,16 @@ def stack(
 ) -> Stack:
     """Posteriors mixed into one, weighted by the log score of their rolling forecasts of held-out rows.
 
-        mixed = gpssm.stack(None, train)                                    # the members of `default_members`
-        mixed = gpssm.stack(["lgssm", {"start": "em+shooting"}], train)
-        mixed = gpssm.stack({"two states": small, "four": large}, rows_that_follow)
+        mixed = gpssm.stack(train)                                          # the members of `default_members`
+        mixed = gpssm.stack(train, ["lgssm", {"start": "em+shooting"}])
+        mixed = gpssm.stack(rows_that_follow, {"two states": small, "four": large})
 
     *Settings* are fitted to the series without their last quarter, and without their first, and weighed by forecasts of
     these; then those with weight are fitted to all of it. *Posteriors* are fitted already: they are weighed by rows
     that follow their data, which none of them has seen.
 
-    :param members: settings of `fit` each, or names of methods; or posteriors. By name, or named after what they are.
     :param series: the training data of settings, or the rows to weigh posteriors by.
+    :param members: settings of `fit` each, or names of methods; or posteriors. By name, or named after what they are.
     :param jobs: processes in which members are weighed.
     :param num_chains: of each member in the end; while they are weighed they have one.
     :param fit_arguments: settings of `fit` that all members share.
@@ -211,7 +211,7 @@ def stack(
     raw = as_list(series)
     check_whole("jobs", jobs, 1)
     given = default_members(raw) if members is None else members
-    named = dict(given) if isinstance(given, Mapping) else {_name(one): one for one in given}
+    named: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {_name(one): one for one in given}
     if len(named) < 2:
         raise ValueError(f"a stack needs two members or more, with names of their own; got {list(named)}")
     ready = {name: one for name, one in named.items() if isinstance(one, Posterior)}
@@ -243,7 +243,7 @@ def stack(
 
 
 def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
-    """`ffvd` from the starts that compete by default, its two best rivals, and a linear model.
+    """`ffvd` from the starts that compete by default, a rival with another basis and sampler, and a linear model.
 
     Where outputs touch zero and never go below, the absolute value of something that changes sign as well.
     """
@@ -251,7 +251,7 @@ def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
     members = [{"method": "ffvd", "start": start} | known for start in starts]
     if may_be_rectified(series):
         members += [{"method": "ffvd", "start": start} | known | {"likelihood": "abs"} for start in starts[::2]]
-    return [*members, {"method": "rrank"}, {"method": "prssm"}, {"method": "arx"}]
+    return [*members, {"method": "rrank"}, {"method": "arx"}]
 
 
 def _name(member: Member) -> str:
