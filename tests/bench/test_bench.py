@@ -24,6 +24,7 @@ from gpssm.core.files import digest
 from gpssm.core.runtime import THREADS
 from gpssm.data.datasets import load
 from gpssm.data.series import Series, as_list
+from gpssm.evaluation.stack import stack
 from gpssm.fitting.fit import fit
 from gpssm.methods import ARX
 from stand_ins import write_stand_ins

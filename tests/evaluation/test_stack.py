@@ -13,6 +13,7 @@ from gpssm.evaluation import metrics
 from gpssm.evaluation.stack import Stack, default_members, share_out, stacking_weights
 from gpssm.fitting.candidates import make_folds
 from gpssm.methods import ARX
+from gpssm.report import write_report
 
 FIRST, SECOND = ARX(orders=(2, 1), num_draws=40), ARX(orders=(1, 1), num_draws=40)
 MEMBERS = {"second order": {"method": FIRST}, "first order": {"method": SECOND}}
@@ -162,12 +163,16 @@ def test_it_goes_wherever_a_posterior_goes(even):
     found = gpssm.backtest(TEST, even, horizon=10, num_paths=20, progress=False)
     assert np.isfinite(found.scores["crps"])
     assert gpssm.compare({"stack": even}, TEST, horizon=5, num_paths=20).scores["stack"]["rmse"] > 0
-    assert "second order" in str(
-        Stack.of(
-            even.members, even.weights, [{"member": "second order", "weight": 1.0, "log_score": -1.0, "crps": 0.1}]
-        )
-    )
     assert "second order 0.75" in repr(even)
+
+
+def test_the_summary_and_the_report_say_what_is_mixed(even, tmp_path):
+    table = [{"member": "second order", "weight": 0.75, "log_score": -1.5, "crps": 0.125}]
+    stack = Stack.of(even.members, even.weights, table)
+    assert "second order                                0.75       -1.5    0.125" in str(stack.summary())
+    page = write_report(stack, tmp_path / "report.html", test=TEST, baselines=()).read_text()
+    assert "What is mixed" in page
+    assert '<th scope="row">second order</th><td>0.75</td><td>-1.5</td><td>0.125</td>' in page
 
 
 def test_jobs_change_nothing():

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from gpssm.core.files import write_atomically
-from gpssm.core.text import check_installed, check_whole, figure, to_json
+from gpssm.core.text import check_installed, check_whole, to_json
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation import metrics
 from gpssm.fitting.candidates import (
@@ -82,13 +82,6 @@ class Stack(Posterior):
 
     def __repr__(self) -> str:
         return f"Stack({', '.join(f'{name} {weight:.2f}' for name, weight, _ in self._shares(1))})"
-
-    def __str__(self) -> str:
-        lines = [f"{'member':<36}{'weight':>8}{'log score':>11}{'CRPS':>9}"]
-        for row in self.table:
-            scores = f"{figure(row['log_score'], 3):>11}{figure(row['crps'], 3):>9}"
-            lines.append(f"{row['member']:<36}{row['weight']:>8.2f}{scores}")
-        return "\n".join([*lines, *self.notes])
 
     def forecast(self, *args: Any, num_paths: int = 1000, **options: Any) -> Forecast:  # type: ignore[override]
         """As `Posterior.forecast`, each member with its share of the paths."""

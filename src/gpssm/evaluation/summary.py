@@ -97,6 +97,7 @@ class Summary:
     nonlinear_change: float  # the same, of f(x, u) − x
     checks: tuple[Check, ...]  # of the run, in sample
     starts: tuple[dict[str, Any], ...] = ()  # that were compared, best first: a row of figures each
+    members: tuple[dict[str, Any], ...] = ()  # of a stack, heaviest first: what is said below is of the first
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -111,6 +112,7 @@ class Summary:
     def __str__(self) -> str:
         sections = {
             "What was fitted": self._fitted(),
+            "What is mixed (scores on held-out training rows; what follows is of the first)": self._mixed(),
             "Where it started (errors on held-out training rows, in standard deviations)": self._started(),
             f"How well it sampled: {self.sampling.verdict}": self._sampled(),
             "How noisy, how predictable (in sample)": self._predictable(),
@@ -152,6 +154,15 @@ class Summary:
             f"{row['start']:<24}{row['noise']!s:<8}{row['likelihood']:<12}{figure(row['rolling'], 3):>9}"
             f"{figure(row['run'], 3):>10}"
             for row in self.starts
+        ]
+
+    def _mixed(self) -> list[str]:
+        """A line a member of a stack."""
+        if not self.members:
+            return []
+        return [f"{'member':<40}{'weight':>8}{'log score':>11}{'CRPS':>9}"] + [
+            f"{row['member']:<40}{row['weight']:>8.2f}{figure(row['log_score'], 3):>11}{figure(row['crps'], 3):>9}"
+            for row in self.members
         ]
 
     def _sampled(self) -> list[str]:
@@ -229,6 +240,7 @@ def summarise(posterior: Posterior, diagnostics: Diagnostics | None = None) -> S
         nonlinear_change=figures.nonlinear_change,
         checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
         starts=tuple(posterior.config.get("fit", {}).get("starts", ())),
+        members=tuple(posterior.config.get("members", ())),
     )
 
 

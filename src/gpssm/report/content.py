@@ -39,6 +39,7 @@ class Content:
     title: str
     words: list[str]
     starts: tuple[dict[str, Any], ...]
+    members: tuple[dict[str, Any], ...]
     worth: Check
     checks: tuple[Check, ...]
     doubts: list[Check]
@@ -81,6 +82,7 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
         title=title or f"{history.name or ', '.join(history.outputs)}: model report",
         words=in_sentences(found.summary),
         starts=found.summary.starts,
+        members=found.summary.members,
         worth=found.worth,
         checks=found.checks,
         doubts=doubts(found.checks),
@@ -117,7 +119,7 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
     roles = {role: [name for name, its in posterior.model.roles if its == role] for role in ("sample", "optimise")}
     model = {"states": facts.states, "kernel": facts.kernel or "none", "basis": facts.basis, "mean": facts.mean}
     model |= {"inducing points": facts.inducing, "likelihood": facts.likelihood}
-    settings = {name: value for name, value in posterior.config.items() if name != "fit"}
+    settings = {name: value for name, value in posterior.config.items() if name not in ("fit", "members")}
     settings |= {name: value for name, value in posterior.config.get("fit", {}).items() if name != "starts"}
     return {
         "Method": {name: ", ".join(map(str, one)) if isinstance(one, list) else one for name, one in settings.items()},
