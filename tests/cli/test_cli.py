@@ -16,7 +16,6 @@ import pytest
 from typer.testing import CliRunner
 
 import gpssm
-from conftest import CACHE
 from gpssm.cli import pipeline
 from gpssm.cli.app import app
 from gpssm.cli.run_folder import Run
@@ -24,7 +23,7 @@ from gpssm.data.datasets import simulate
 from gpssm.evaluation.examine import examine
 
 COMMAND = Path(sys.executable).with_name("gpssm")
-ENVIRONMENT = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(CACHE), "COLUMNS": "80", "TERM": "dumb"}
+ENVIRONMENT = os.environ | {"COLUMNS": "80", "TERM": "dumb"}
 SMALL = ["--state-dim", "1", "--inducing", "6", "--chains", "1", "--warmup", "15", "--start", "em"]
 FIGURES = {
     "series", "forecast", "smoothed", "states", "transition", "calibration", "traces", "ess", "residuals",
