@@ -35,7 +35,7 @@ from gpssm.bench.cells import FILE, Cell, Line, append, key, load_results, run_c
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import DATASETS
 from gpssm.core.runtime import THREADS
-from gpssm.core.text import check_installed
+from gpssm.core.text import check_installed, check_whole
 from gpssm.data.datasets import load
 from gpssm.data.series import Series
 from gpssm.fitting.progress import Mode, make_bar
@@ -82,8 +82,7 @@ def run_sweep(
     :param progress: True for a bar, "plain" for a line a cell, False for silence.
     :param retry: whether cells whose result is a failure are run again.
     """
-    if jobs < 1:
-        raise ValueError(f"jobs must be 1 or more; got {jobs}")
+    check_whole("jobs", jobs, 1)
     settings = dict(settings or {})
     asked = settings.get(AUTO, {})
     settings |= {AUTO: shared_settings(asked)} if AUTO in methods else {}
