@@ -7,21 +7,21 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of a test's time is compilation, and its arrays are small.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
-# Set here for the processes that tests start, too.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
+# Set here, not by `jax.config`, for the processes that tests start, too.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import jax
 import pytest
 
 from gpssm.methods.ffvd import FFVD
 
-CACHE = os.environ["JAX_COMPILATION_CACHE_DIR"]
-
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_compilation_cache_dir", CACHE)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 # Comparing starts takes longer than all else in a fit: those who test it name the starts to compare.
 FFVD.compares = False
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import CACHE
 from gpssm.core.text import check_whole, figure_table, jsonable, to_json
 
 OPTIONAL = ("blackjax", "joblib", "pooch", "distributed", "matplotlib", "pyarrow")
@@ -76,7 +75,6 @@ for extra, call in {{
         raise AssertionError(extra)
 """
     environment = {name: value for name, value in os.environ.items() if name != "GPSSM_DATA"}
-    environment["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

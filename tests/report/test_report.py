@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 from browser import CHROMIUM, Browser
 from builders import make_series
 from examinations import make_examination
-from gpssm.core.text import jsonable
+from gpssm.core.text import figure, jsonable
 from gpssm.data.series import Series
 from gpssm.evaluation.checks import Check
 from gpssm.plots.style import to_png
 from gpssm.report import make_report, write_report
 from gpssm.report.charts import numbers
-from gpssm.report.page import embedded, number
+from gpssm.report.page import embedded
 from gpssm.report.pictures import WORDS
 from posteriors import make_posterior
 
@@ -179,7 +179,7 @@ def test_a_posterior_is_examined_first(found, pictures, rows, monkeypatch):
 
 def test_numbers_and_json_survive_anything():
     assert numbers(np.array([1.234567, np.nan, -np.inf, 0.0])) == [1.2346, None, None, 0.0]
-    assert [number(value) for value in (None, float("nan"), 1.23456, 7, "x")] == ["–", "–", "1.235", "7", "x"]
+    assert [figure(value) for value in (None, float("nan"), 1.23456, 7, "x")] == ["–", "–", "1.235", "7", "x"]
     text = embedded({"</script>": "<!-- & \u2028"})
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"</script>": "<!-- & \u2028"}

@@ -7,9 +7,9 @@ import base64
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gpssm.bench.cells import Line, load_results
+from gpssm.bench.cells import load_results
 from gpssm.bench.published import PUBLISHED
 from gpssm.bench.tables import (
     PROTOCOL_TITLES,
@@ -59,40 +59,34 @@ def write_report(folder: str | Path) -> Path:
     results = load_results(folder)
     shown, entries = current(results), summarise(results)
     write_summary(entries, folder / "summary.csv")
-    sections = [
-        Section(title, result_tables(entries, protocol), _write_pictures(entries, protocol, folder / "figures"))
-        for protocol, title in PROTOCOL_TITLES.items()
-        if any(entry.protocol == protocol for entry in entries)
-    ]
+    (folder / "figures").mkdir(exist_ok=True)
+    sections = []
+    for protocol, title in PROTOCOL_TITLES.items():
+        if any(entry.protocol == protocol for entry in entries):
+            pictures = [folder / "figures" / f"{metric}-{protocol}.png" for metric in PICTURED]
+            for path, metric in zip(pictures, PICTURED, strict=True):
+                path.write_bytes(draw_figure(entries, protocol, metric))
+            sections.append(Section(title, result_tables(entries, protocol), pictures))
     sections.append(Section("Cost and convergence", cost_tables(entries), []))
     if table := weight_table(shown):
         sections.append(Section("What ffvd-auto is made of", [table], []))
-    facts = _facts(shown, len(results) - len(shown))
-    for name in MARKS:
-        (folder / name).write_text(_render(name, sections, facts, _failures(shown)), encoding="utf-8")
-    return folder / "report.md"
-
-
-def _facts(lines: Sequence[Line], left_out: int) -> list[str]:
-    """What the tables are made of."""
-    seeds = sorted({line["seed"] for line in lines})
-    versions = {", ".join(f"{name} {version}" for name, version in line["versions"].items()) for line in lines}
+    seeds = sorted({line["seed"] for line in shown})
+    versions = {", ".join(f"{name} {version}" for name, version in line["versions"].items()) for line in shown}
     facts = [
-        f"{len(lines)} results, seeds {', '.join(map(str, seeds))}.",
+        f"{len(shown)} results, seeds {', '.join(map(str, seeds))}.",
         *(f"Made with {one}." for one in sorted(versions)),
-        *rows_used(lines),
+        *rows_used(shown),
     ]
-    if left_out:
+    if left_out := len(results) - len(shown):
         facts.append(f"{left_out} results of earlier settings or data under the same name are left out.")
-    return facts
-
-
-def _failures(lines: Sequence[Line]) -> list[str]:
-    return [
+    failures = [
         f"{line['method']} on {line['dataset']}, seed {line['seed']}, {line['protocol']}: {line['error']}"
-        for line in lines
+        for line in shown
         if line["status"] != "ok"
     ]
+    for name in MARKS:
+        (folder / name).write_text(_render(name, sections, facts, failures), encoding="utf-8")
+    return folder / "report.md"
 
 
 def _render(name: str, sections: list[Section], facts: list[str], failures: list[str]) -> str:
@@ -113,61 +107,38 @@ def _render(name: str, sections: list[Section], facts: list[str], failures: list
     )
 
 
-def _write_pictures(entries: Sequence[Entry], protocol: str, folder: Path) -> list[Path]:
-    """Draw the figures of a protocol, and give back their files."""
-    folder.mkdir(exist_ok=True)
-    paths = [folder / f"{metric}-{protocol}.png" for metric in PICTURED]
-    for path, metric in zip(paths, PICTURED, strict=True):
-        path.write_bytes(draw_figure(entries, protocol, metric))
-    return paths
-
-
 @in_house_style()
 def draw_figure(entries: Sequence[Entry], protocol: str, metric: str) -> bytes:
     """A PNG with a panel a data set and a point a method, with its standard deviation over seeds."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     chosen = [one for one in entries if (one.protocol, one.metric) == (protocol, metric) and not math.isnan(one.mean)]
     datasets, methods = list(dict.fromkeys(one.dataset for one in chosen)), methods_of(chosen)
     rows, height = max(1, math.ceil(len(datasets) / COLUMNS)), 0.6 + 0.16 * len(methods)
     figure, axes = panels(rows, COLUMNS, height=height, sharey=True)
     for panel, dataset in zip(axes.flat, datasets, strict=False):
-        _draw_panel(panel, [one for one in chosen if one.dataset == dataset], methods)
+        here = [one for one in chosen if one.dataset == dataset]
+        means, places = [one.mean for one in here], [methods.index(one.method) for one in here]
+        up = [0.0 if math.isnan(one.sd) else one.sd for one in here]
+        down = [min(sd, LEAST * mean) for sd, mean in zip(up, means, strict=True)]
+        panel.errorbar(means, places, xerr=(down, up), fmt="o", color=BLUE, capsize=1.5)
+        panel.set_title(dataset)
+        panel.set_yticks(range(len(methods)), methods)
+        panel.set_ylim(len(methods) - 0.5, -0.5)
         if metric.startswith("coverage"):
-            _draw_level(panel)
-        else:
-            same = (
-                one.mean for one in PUBLISHED if (one.protocol, one.metric, one.dataset) == (protocol, metric, dataset)
-            )
-            _draw_best(panel, min(same, default=None))
+            panel.axvline(LEVEL, color=VERMILION, linewidth=1, linestyle="--", label="as it should be")
+            panel.set_xlim(0, 1.02)
+            continue
+        # A logarithmic axis, since the worst method is far from the best.
+        panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=TICKS))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.xaxis.set_major_formatter("{x:g}")
+        same = [one.mean for one in PUBLISHED if (one.protocol, one.metric, one.dataset) == (protocol, metric, dataset)]
+        if same:
+            panel.axvline(min(same), color=GREY, linewidth=1, linestyle="--", label="best published")
     for panel in axes.flat[len(datasets) :]:
         panel.set_visible(False)
     legend(figure)
     figure.supxlabel(f"{metric}, {protocol}", fontsize="medium")
     return to_png(figure)
-
-
-def _draw_panel(panel: Any, entries: Sequence[Entry], methods: Sequence[str]) -> None:
-    means, places = [one.mean for one in entries], [methods.index(one.method) for one in entries]
-    up = [0.0 if math.isnan(one.sd) else one.sd for one in entries]
-    down = [min(sd, LEAST * mean) for sd, mean in zip(up, means, strict=True)]
-    panel.errorbar(means, places, xerr=(down, up), fmt="o", color=BLUE, capsize=1.5)
-    panel.set_title(entries[0].dataset)
-    panel.set_yticks(range(len(methods)), methods)
-    panel.set_ylim(len(methods) - 0.5, -0.5)
-
-
-def _draw_level(panel: Any) -> None:
-    """An axis of shares, with the level that coverage should have."""
-    panel.axvline(LEVEL, color=VERMILION, linewidth=1, linestyle="--", label="as it should be")
-    panel.set_xlim(0, 1.02)
-
-
-def _draw_best(panel: Any, published: float | None) -> None:
-    """A logarithmic axis, since the worst method is far from the best, with the best that was published."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    panel.set_xscale("log")
-    panel.xaxis.set_major_locator(LogLocator(subs=TICKS))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter("{x:g}")
-    if published is not None:
-        panel.axvline(published, color=GREY, linewidth=1, linestyle="--", label="best published")

@@ -23,7 +23,7 @@ from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import DATASETS
 from gpssm.bench.records import Data, divide, load_data
 from gpssm.core.runtime import THREADS
-from gpssm.core.text import check_installed
+from gpssm.core.text import check_installed, check_whole
 from gpssm.fitting.progress import Mode, make_bar
 
 JOB_MEGABYTES = 1500.0  # what a task is taken to need where no result tells
@@ -69,8 +69,7 @@ def run_sweep(
     :param progress: True for a bar, "plain" for a line a cell, False for silence.
     :param retry: whether cells whose result is a failure are run again.
     """
-    if jobs < 1:
-        raise ValueError(f"jobs must be 1 or more; got {jobs}")
+    check_whole("jobs", jobs, 1)
     wanted = _cells(datasets, methods, seeds, protocols, settings or {})
     before = load_results(out) if (Path(out) / FILE).is_file() else []
     place = Place(jobs if cluster else _fitting(jobs, before, progress), cluster)

@@ -225,7 +225,14 @@ def run_demo(out: str | Path, seed: int = 0, *, progress: Mode = True, say: Call
     path = out.absolute().with_name(f"{out.name}.csv")
     series = replace(simulate("duffing", seed=seed).series, outputs=("position",), inputs=("force",))
     settings = Settings(
-        (str(path),), series.outputs, series.inputs, train=0.5, dt=series.dt, seed=seed, fit=MODEL, own=EFFORT
+        (str(path),),
+        series.outputs,
+        series.inputs,
+        train=0.5,
+        dt=series.dt,
+        seed=seed,
+        fit=MODEL,
+        method_settings=EFFORT,
     )
     again = (out / CONFIG).is_file() and Run(out).settings().files == settings.files
     if path.exists() and not again:

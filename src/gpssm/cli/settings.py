@@ -64,7 +64,7 @@ class Settings:
     method: str = "ffvd"
     seed: int = 0
     fit: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    own: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    method_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_paths: int = 1000
     levels: tuple[float, ...] = (0.5, 0.9)
     hashes: tuple[str, ...] = ()
@@ -93,8 +93,9 @@ class Settings:
     def config(self) -> MethodSettings:
         """The method with its settings."""
         standard = METHODS[self.method]
-        _check_keys(f"[method] of {self.method}", self.own, [one.name for one in dataclasses.fields(standard)])
-        return dataclasses.replace(standard, **{name: _frozen(value) for name, value in self.own.items()})
+        known = [one.name for one in dataclasses.fields(standard)]
+        _check_keys(f"[method] of {self.method}", self.method_settings, known)
+        return dataclasses.replace(standard, **{name: _frozen(value) for name, value in self.method_settings.items()})
 
     @property
     def fit_arguments(self) -> dict[str, Any]:
@@ -126,7 +127,7 @@ class Settings:
             self,
             files=tuple(map(str, paths)),
             fit=fitted,
-            own=dataclasses.asdict(self.config),
+            method_settings=dataclasses.asdict(self.config),
             hashes=tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths),
             versions=versions(),
         )
@@ -139,18 +140,29 @@ class Settings:
         tables = {
             "data": data | {"sha256": self.hashes},
             "fit": {"method": self.method, "seed": self.seed, **self.fit},
-            "method": self.own,
+            "method": self.method_settings,
             "forecast": {"num_paths": self.num_paths, "levels": self.levels},
             "versions": self.versions,
         }
-        return HEAD + tomli_w.dumps({name: _without_none(table) for name, table in tables.items()})
+        return HEAD + tomli_w.dumps(
+            {
+                name: {
+                    key: list(value) if isinstance(value, tuple) else value
+                    for key, value in table.items()
+                    if value is not None
+                }
+                for name, table in tables.items()
+            }
+        )
 
     def changes(self) -> list[str]:
         """What is no longer as it was when these settings were written: versions, and the contents of files."""
         now = versions()
         found = [f"{name} {old}, now {now[name]}" for name, old in self.versions.items() if now.get(name, old) != old]
-        paths = zip(self.files, self.hashes, strict=False)
-        return found + [f"contents of {path}" for path, old in paths if _hash_changed(Path(path), old)]
+        for path, old in zip(self.files, self.hashes, strict=False):
+            if Path(path).is_file() and hashlib.sha256(Path(path).read_bytes()).hexdigest() != old:
+                found.append(f"contents of {path}")
+        return found
 
 
 def from_toml(path: str | Path) -> dict[str, Any]:
@@ -170,10 +182,11 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     names = {name: tuple(data.pop(name)) for name in ("files", "outputs", "inputs") if name in data}
     if "files" in names:
         names["files"] = tuple(str(path.parent / one) for one in names["files"])
-    own = {name: fitted.pop(name) for name in ("method", "seed") if name in fitted}
-    fields = data | names | own | forecast | {"hashes": tuple(hashes)}
+    chosen = {name: fitted.pop(name) for name in ("method", "seed") if name in fitted}
+    fields = data | names | chosen | forecast | {"hashes": tuple(hashes)}
     fields |= {"levels": tuple(forecast["levels"])} if "levels" in forecast else {}
-    return fields | {"fit": fitted, "own": tables.get("method", {}), "versions": tables.get("versions", {})}
+    fields |= {"method_settings": tables.get("method", {}), "versions": tables.get("versions", {})}
+    return fields | {"fit": fitted}
 
 
 def check_train(train: Split) -> None:
@@ -209,12 +222,3 @@ def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
-    return {name: value for name, value in plain.items() if value is not None}
-
-
-def _hash_changed(path: Path, old: str) -> bool:
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != old

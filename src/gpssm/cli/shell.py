@@ -84,7 +84,10 @@ def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
     def run(*, context: typer.Context, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
         with ending(debug), warnings.catch_warnings():
             if context.invoked_subcommand is not None:
-                _refuse_options(context)
+                # Options of a group that stand before one of its commands would be lost.
+                sources = [(one, context.get_parameter_source(one.name or "")) for one in context.command.params]
+                if lost := [one.opts[0] for one, source in sources if source and source.name == "COMMANDLINE"]:
+                    raise Misuse(f"{lost[0]} is no option of {context.invoked_subcommand!r}, or belongs after it")
                 return
             if not debug:
                 warnings.simplefilter("ignore")  # what a user should know is in the notes of posteriors and forecasts
@@ -101,13 +104,6 @@ def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
     run.__annotations__ = hints | OPTIONS | {"context": typer.Context}
     setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
     return run
-
-
-def _refuse_options(context: typer.Context) -> None:
-    """Options of a group that stand before one of its commands would be lost."""
-    sources = [(one, context.get_parameter_source(one.name or "")) for one in context.command.params]
-    if lost := [one.opts[0] for one, source in sources if source is not None and source.name == "COMMANDLINE"]:
-        raise Misuse(f"{lost[0]} is no option of {context.invoked_subcommand!r}, or belongs after it")
 
 
 def show(answer: Answer, as_json: bool, quiet: bool) -> None:

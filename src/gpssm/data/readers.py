@@ -147,7 +147,11 @@ def _read_text(path: Path, default_separator: str) -> Table:
     if len(names) != frame.shape[1]:
         raise ValueError(f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells")
     if frame.iloc[:, -1].isna().any():
-        _check_complete(path, layout.separator, frame.shape[1])
+        # pandas fills up with missing values a line that has fewer cells than the others.
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            for number, cells in enumerate(_cells(file, layout.separator), start=1):
+                if any(cells) and len(cells) < frame.shape[1]:
+                    raise ValueError(f"line {number} has {len(cells)} of {frame.shape[1]} cells")
     return [(label, frame[number]) for number, label in enumerate(names)]
 
 
@@ -162,11 +166,14 @@ def _layout(path: Path, default_separator: str) -> Layout:
     # Within semicolons, as spreadsheets write them in half of Europe, a comma is the decimal mark.
     decimal = "," if separator == ";" and any("," in line for _, line in lines[1:]) else "."
     cells = list(_cells([line for _, line in lines[:2]], separator))
-    if not _is_header(cells[0], cells[-1]):
+    # A header has text above a number, or is nothing but text.
+    names = _without_blank_end(cells[0])
+    above = any(_is_text(a) and b and not _is_text(b) for a, b in zip(cells[0], cells[-1], strict=False))
+    if not (above or (any(names) and all(map(_is_text, names)))):
         return Layout(separator, decimal, [], 0)
     if len(lines) == 1:
         raise ValueError("it has a header and no rows")
-    return Layout(separator, decimal, _without_blank_end(cells[0]), lines[0][0] + 1)
+    return Layout(separator, decimal, names, lines[0][0] + 1)
 
 
 def _cells(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
@@ -181,12 +188,6 @@ def _without_blank_end(cells: list[str]) -> list[str]:
     return cells[:width]
 
 
-def _is_header(first: list[str], second: list[str]) -> bool:
-    """Whether text stands above a number, or the first line is nothing but text."""
-    above = any(_is_text(a) and b and not _is_text(b) for a, b in zip(first, second, strict=False))
-    return above or (any(first) and all(_is_text(cell) for cell in _without_blank_end(first)))
-
-
 def _is_text(cell: str) -> bool:
     """Whether a cell is neither a number nor a mark for a missing value."""
     try:
@@ -194,14 +195,6 @@ def _is_text(cell: str) -> bool:
     except ValueError:
         return cell.lower() not in MISSING
     return False
-
-
-def _check_complete(path: Path, separator: str, width: int) -> None:
-    """Refuse a line with fewer cells than the others, which pandas fills up with missing values."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        for number, cells in enumerate(_cells(file, separator), start=1):
-            if any(cells) and len(cells) < width:
-                raise ValueError(f"line {number} has {len(cells)} of {width} cells")
 
 
 def _read_mat(path: Path) -> Table:

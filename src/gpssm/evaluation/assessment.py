@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import Series
@@ -73,39 +73,20 @@ class Assessment(NamedTuple):
     left: float
 
 
-class Window(NamedTuple):
-    """The rows of the longest series, in scaled units, that the figures are taken from."""
-
-    series: Series
-    states: Float[np.ndarray, "S T+1 Dx"]
-    rows: Int[np.ndarray, " N"]  # at which f is looked at
-    runs: Int[np.ndarray, "L O"]  # of the free runs, a column each
-    before: int  # where the filter starts
-
-
 @in_double_precision
 def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     """The figures of the longest training series."""
     fewer = posterior.thinned(DRAWS)
     index = int(np.argmax([len(one) for one in posterior.series]))
-    window = _window(posterior.series[index], merge_chains(fewer.draws.states[index]))
-    spread = np.nanstd(np.concatenate([one.y for one in posterior.series]), axis=0)
-    found = jax.tree.map(np.asarray, _look(fewer, window, seed))
-    return _figures(window, found, np.array(posterior.scaler.output_std), spread)
-
-
-def _window(series: Series, states: Float[np.ndarray, "S T+1 Dx"]) -> Window:
-    length = min(LONGEST, len(series) // 2)
-    starts = np.unique(np.linspace(0, len(series) - length, STARTS).astype(int))
+    series, states = posterior.series[index], merge_chains(fewer.draws.states[index])
+    # Rows at which f is looked at, those of the free runs (L, O), a column each, and the one where the filter starts.
     rows = np.unique(np.linspace(0, len(series) - 1, ROWS).astype(int))
-    return Window(series, states, rows, starts + np.arange(length)[:, None], max(len(series) - TAIL - LEAD, 0))
+    length = min(LONGEST, len(series) // 2)
+    runs = np.unique(np.linspace(0, len(series) - length, STARTS).astype(int)) + np.arange(length)[:, None]
+    before = max(len(series) - TAIL - LEAD, 0)
 
-
-def _look(posterior: Posterior, window: Window, seed: int) -> Measured:
-    """Run every draw over the window."""
-    series, states, rows, runs, before = window
     draws, starts = np.arange(len(states)), states[:, runs[0]]
-    gaussian = takes_gaussian(posterior, None, new_experiment=True)
+    gaussian = takes_gaussian(fewer, None, new_experiment=True)
     number = 2 * states.shape[2] if gaussian else PARTICLES
     cloud = CurrentStates(
         jnp.asarray(np.repeat(states[:, before, None], number, axis=1)),
@@ -113,27 +94,27 @@ def _look(posterior: Posterior, window: Window, seed: int) -> Measured:
         jnp.asarray(before),
         jnp.ones(len(states)),
     )
-    return _measure(
-        members_of(posterior, draws),
+    measured = _measure(
+        members_of(fewer, draws),
         filter_keys(seed, draws),
         (jnp.asarray(states[:, rows]), jnp.asarray(series.u[rows])),
         (cloud, series[before:]),
         (jnp.asarray(starts), jnp.asarray(series.u[runs])),
         jnp.asarray(np.random.default_rng(seed).normal(size=(len(runs), *starts.shape))),
-        training_box(posterior, draws, BOUNDS),
+        training_box(fewer, draws, BOUNDS),
         gaussian,
     )
+    found: Measured = jax.tree.map(np.asarray, measured)
 
-
-def _figures(
-    window: Window, found: Measured, scale: Float[np.ndarray, " Dy"], spread: Float[np.ndarray, " Dy"]
-) -> Assessment:
-    """What follows from a pass; `spread` is that of the scaled outputs, which are `scale` times as large."""
-    series, states, rows, runs, before = window
+    # Mean and variance of y over the draws whose path is still there; over all where none is.
+    there = np.where(found.runs.alive.any(1, keepdims=True), found.runs.alive, True)[..., None]
+    mean = np.mean(found.runs.mean, axis=1, where=there)
+    variance = np.var(found.runs.mean, axis=1, where=there) + np.mean(found.runs.variance, axis=1, where=there)
     horizon, tail = min(HORIZON, len(runs)), min(TAIL, len(series) - before)
-    mean, variance = _moments(found.runs)
     errors = series.y[runs] - mean
-    inside = np.abs(errors) <= GAUSSIAN_90 * np.sqrt(variance)
+    inside = (np.abs(errors) <= GAUSSIAN_90 * np.sqrt(variance))[:horizon][~np.isnan(errors[:horizon])]
+    scale = np.array(posterior.scaler.output_std)
+    spread = np.nanstd(np.concatenate([one.y for one in posterior.series]), axis=0)
     return Assessment(
         spread=scale * spread,
         noise_std=scale * np.sqrt(found.noise),
@@ -142,7 +123,7 @@ def _figures(
         free_run=scale * _root_mean_square(errors[:horizon]),
         horizon=horizon,
         widening=np.sqrt(np.mean(variance, axis=1)) / spread,
-        covered=_share(inside[:horizon], ~np.isnan(errors[:horizon])),
+        covered=float(np.mean(inside)) if inside.size else float("nan"),
         **_nonlinearity(np.asarray(found.f), states[:, rows], series.u[rows]),
         novelty_tail=float(np.mean(found.novelty[:, -max(len(rows) // 10, 1) :])),
         left=float(np.mean(~found.runs.alive[-1])),
@@ -217,13 +198,6 @@ def _emit(ensemble: Ensemble, x: Float[Array, "S N Dx"]) -> tuple[Float[Array, "
     return eqx.filter_vmap(lambda likelihood, x: likelihood.moments(x))(ensemble.likelihood, x)
 
 
-def _moments(runs: Runs) -> tuple[Float[np.ndarray, "L O Dy"], Float[np.ndarray, "L O Dy"]]:
-    """Mean and variance of y over the draws whose path is still there; over all where none is."""
-    there = np.where(runs.alive.any(1, keepdims=True), runs.alive, True)[..., None]
-    mean = np.mean(runs.mean, axis=1, where=there)
-    return mean, np.var(runs.mean, axis=1, where=there) + np.mean(runs.variance, axis=1, where=there)
-
-
 def _nonlinearity(
     f: Float[np.ndarray, "S N Dx"], x: Float[np.ndarray, "S N Dx"], u: Float[np.ndarray, "N Du"]
 ) -> dict[str, float]:
@@ -242,7 +216,3 @@ def _root_mean_square(errors: Float[np.ndarray, "*batch Dy"]) -> Float[np.ndarra
     flat = errors.reshape(-1, errors.shape[-1])
     count = np.maximum(np.sum(~np.isnan(flat), axis=0), 1)
     return np.sqrt(np.nansum(flat**2, axis=0) / count)
-
-
-def _share(flags: Bool[np.ndarray, "*shape"], where: Bool[np.ndarray, "*shape"]) -> float:
-    return float(np.mean(flags[where])) if where.any() else float("nan")

@@ -9,14 +9,15 @@ A forecast is given the controls of the rows it covers, and no output of theirs.
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
+from gpssm.core.text import check_whole
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
@@ -71,7 +72,7 @@ class Backtest:
         """rmse, mae, crps, and coverage and width at each level, by step ahead, over all origins and outputs."""
         import pandas
 
-        actual = np.concatenate([self._actual(origin) for origin in self.origins], axis=1)
+        actual = np.concatenate([self.series.y[origin : origin + self.horizon] for origin in self.origins], axis=1)
         paths = np.concatenate([forecast.paths for forecast in self.forecasts], axis=2)
         mean = paths.mean(0)
         columns: dict[str, Any] = {
@@ -92,9 +93,6 @@ class Backtest:
         from gpssm.plots.backtest import plot_backtest
 
         return plot_backtest(self, output, level)
-
-    def _actual(self, origin: int) -> Float[np.ndarray, "H Dy"]:
-        return self.series.y[origin : origin + self.horizon]
 
     def __repr__(self) -> str:
         first, last = self.origins[0], self.origins[-1]
@@ -141,9 +139,18 @@ def backtest(
     :param num_paths: of each forecast, spread over the draws.
     :param max_draws: draws used with refit="never", evenly spaced: a filter costs as much as it has draws.
     """
-    given = _check(series, refit, horizon=horizon, step=step, max_draws=max_draws)
+    if refit not in get_args(Refit):
+        raise ValueError(f"refit must be one of {', '.join(get_args(Refit))}; got {refit!r}")
+    for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
+        check_whole(name, value, 1)
+    given = Series.of(series)
+    if not isinstance(given, Series):
+        raise TypeError(f"backtest takes one series at a time; got a list of {len(given)}. Call once for each")
     if isinstance(method, Posterior):
-        _check_ready(refit, fit_arguments)
+        if refit == "fit":
+            raise ValueError("refit='fit' needs a method to fit; a posterior goes on with refit='update' or 'never'")
+        if fit_arguments:
+            raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
         posterior, given, known = method, align_series(given, method.raw[0]), 0
         origins = _origins(given, 0 if start is None else start, horizon, step)
     else:
@@ -216,36 +223,14 @@ def _origins(series: Series, start: int | float, horizon: int, step: int) -> ran
     return range(first, len(series) - horizon + 1, step)
 
 
-def _check(series: Any, refit: Refit, **sizes: int) -> Series:
-    """The one series there must be, once the settings have been looked at."""
-    if refit not in get_args(Refit):
-        raise ValueError(f"refit must be one of {', '.join(get_args(Refit))}; got {refit!r}")
-    for name, value in sizes.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
-    given = Series.of(series)
-    if not isinstance(given, Series):
-        raise TypeError(f"backtest takes one series at a time; got a list of {len(given)}. Call once for each")
-    return given
-
-
-def _check_ready(refit: Refit, fit_arguments: Mapping[str, Any]) -> None:
-    if refit == "fit":
-        raise ValueError("refit='fit' needs a method to fit; a posterior goes on with refit='update' or 'never'")
-    if fit_arguments:
-        raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
-
-
-def _tracked(origins: range, progress: Mode) -> Iterable[int]:
+def _tracked(origins: range, progress: Mode) -> Iterator[int]:
     """The origins, with a bar or a line for each as they are done."""
     if progress is True:
         from rich.progress import track
 
-        return track(origins, description="backtest")
-    return _told(origins) if progress == "plain" else origins
-
-
-def _told(origins: range) -> Iterator[int]:
+        yield from track(origins, description="backtest")
+        return
     for number, origin in enumerate(origins, 1):
         yield origin
-        print(f"gpssm: backtest, origin {number}/{len(origins)}, row {origin}", file=sys.stderr, flush=True)
+        if progress == "plain":
+            print(f"gpssm: backtest, origin {number}/{len(origins)}, row {origin}", file=sys.stderr, flush=True)

@@ -149,7 +149,12 @@ def examine(
     say("Forecasting")
     own = forecast_rows(posterior, future.u, len(future.u), num_paths, seed)
     forecasts = {method: own, **baselines.forecasts}
-    horizons = {} if rows is None else _horizons(rows)
+    # The steps to judge by: the first 30, and all, as far as something was observed in them.
+    horizons = {}
+    if rows is not None:
+        steps = {str(HORIZON): HORIZON} if len(rows) > HORIZON else {}
+        steps["full"] = len(rows)
+        horizons = {name: number for name, number in steps.items() if np.isfinite(rows.y[:number]).any()}
     scores = {
         name: {other: one[:steps].score(rows, SCORED) for other, one in forecasts.items()}
         for name, steps in horizons.items()
@@ -216,11 +221,3 @@ def _test_rows(posterior: Posterior, test: Any) -> Series:
         raise TypeError(f"test must be the rows that follow the last training series; got a list of {len(given)}")
     y, u = align_columns(given, known.outputs, "y"), align_columns(given, known.inputs, "u")
     return Series(y, u, outputs=known.outputs, inputs=known.inputs, dt=known.dt)
-
-
-def _horizons(test: Series) -> dict[str, int]:
-    """The steps to judge by: the first 30, and all, as far as something was observed in them."""
-    steps = {str(HORIZON): HORIZON} if len(test) > HORIZON else {}
-    return {
-        name: number for name, number in (steps | {"full": len(test)}).items() if np.isfinite(test.y[:number]).any()
-    }

@@ -61,7 +61,7 @@ class FFVDNUTS(MethodSettings):
         free, collapsed = bool(moves.init().leaves), self.target == "collapsed"
         weights = None if collapsed else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
         _, unravel = ravel_pytree(Latents(states, weights))
-        start_adaptation, adapt = _window_adaptation(self.num_warmup, self.target_acceptance)
+        start_adaptation, adapt = _stan_adaptation(self.num_warmup, self.target_acceptance)
         sample: Callable[..., tuple[Any, Any]] = nuts.build_kernel()
 
         def with_weights(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> Array:
@@ -140,9 +140,7 @@ class Carry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-def _window_adaptation(
-    num_warmup: int, target: float
-) -> tuple[Callable[[Array], Adaptation], Callable[..., Adaptation]]:
+def _stan_adaptation(num_warmup: int, target: float) -> tuple[Callable[[Array], Adaptation], Callable[..., Adaptation]]:
     """`start(position)`, and `adapt(adaptation, iteration, position, acceptance)`, which ends with the warm-up."""
     from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
     from blackjax.adaptation.window_adaptation import build_schedule
@@ -157,11 +155,11 @@ def _window_adaptation(
     def adapt(
         adaptation: Adaptation, iteration: Int[Array, ""], position: Float[Array, " n"], acceptance: Float[Array, ""]
     ) -> Adaptation:
-        learns_metric, ends_window = schedule[jnp.minimum(iteration, num_warmup)]
+        learns_metric, starts_anew = schedule[jnp.minimum(iteration, num_warmup)]
         step = dual_averaging.update(adaptation.step, acceptance, target, iteration < num_warmup)
         metric = _choose(learns_metric, metric_update(adaptation.metric, position), adaptation.metric)
-        step = _choose(ends_window, dual_averaging.start(jnp.exp(step.log_average)), step)
-        return Adaptation(step, _choose(ends_window, metric_final(metric), metric))
+        step = _choose(starts_anew, dual_averaging.start(jnp.exp(step.log_average)), step)
+        return Adaptation(step, _choose(starts_anew, metric_final(metric), metric))
 
     return start, adapt
 

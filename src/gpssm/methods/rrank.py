@@ -193,8 +193,11 @@ class RankMoves(ParameterMoves):
             after = value(moved)
             probability = jnp.exp(jnp.minimum(jnp.where(jnp.isnan(after), -jnp.inf, after) - before, 0.0))
             accepted = jax.random.uniform(accept_key, before.shape, before.dtype) < probability
-            chosen = jax.tree.map(lambda new, old: _choose(accepted, new, old), (moved, after), (leaves, before))
-            return chosen, jnp.mean(probability)
+
+            def choose(new: Float[Array, "Dx ..."], old: Float[Array, "Dx ..."]) -> Float[Array, "Dx ..."]:
+                return jnp.where(accepted.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+            return jax.tree.map(choose, (moved, after), (leaves, before)), jnp.mean(probability)
 
         start = {name: parameters.leaves[name] for name in names}
         (leaves, _), acceptance = jax.lax.scan(step, (start, value(start)), jax.random.split(key, WALKS))
@@ -220,10 +223,6 @@ def _log_prior_rows(prior: Prior, leaf: Float[Array, "Dx ..."]) -> Float[Array, 
     """log p of each row of a leaf."""
     rows = jax.tree.map(lambda value: jnp.broadcast_to(value, leaf.shape), prior)
     return jax.vmap(lambda prior, row: prior.log_prob(row))(rows, leaf)
-
-
-def _choose(accepted: Array, new: Float[Array, "Dx ..."], old: Float[Array, "Dx ..."]) -> Float[Array, "Dx ..."]:
-    return jnp.where(accepted.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
 
 def _noise_prior(model: GPSSM) -> InverseGamma:

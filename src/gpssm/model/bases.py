@@ -65,7 +65,8 @@ class InducingPoints(Basis):
 
     def factor(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
         """L_d with L_d L_dᵀ = k_d(Z, Z), jittered, in the widest float at hand."""
-        wide, locations = jax.tree.map(_widen, (kernel, self.locations))
+        widest = jax.dtypes.canonicalize_dtype(jnp.float64)
+        wide, locations = jax.tree.map(lambda leaf: leaf.astype(widest), (kernel, self.locations))
         return cholesky(wide(locations, locations), jitter=JITTER)
 
     def projector(self, kernel: Kernel) -> Projector:
@@ -78,10 +79,6 @@ class InducingPoints(Basis):
             return Projection(gain, kernel.diagonal(z) - jnp.sum(gain**2, -1))
 
         return project
-
-
-def _widen(leaf: Array) -> Array:
-    return leaf.astype(jax.dtypes.canonicalize_dtype(jnp.float64))
 
 
 class Hilbert(Basis):

@@ -82,7 +82,8 @@ class GPSSM(eqx.Module):
         """A model with the default prior and role for every leaf."""
         model = jax.tree.map(_strong, cls(kernel, basis, mean, likelihood, jnp.log(process_std), {}, ()))
         priors = {name: default_prior(name) for name in model.leaves()}
-        roles = tuple((name, _default_role(name)) for name in priors)
+        fixed = {name for pattern in _FIXED_BY_DEFAULT for name in fnmatch.filter(priors, pattern)}
+        roles: tuple[tuple[str, Role], ...] = tuple((name, "fix" if name in fixed else "optimise") for name in priors)
         return dataclasses.replace(model, priors=priors, roles=roles)
 
     @property
@@ -149,7 +150,13 @@ class GPSSM(eqx.Module):
     def leaves(self, role: Role | None = None) -> dict[str, Array]:
         """Every array of the model by name, or those with one role."""
         roles = dict(self.roles)
-        return {name: leaf for name, leaf in _named_leaves(self) if role is None or roles[name] == role}
+        flat, _ = jax.tree_util.tree_flatten_with_path(self)
+        named = [(_name(path), leaf) for path, leaf in flat if eqx.is_inexact_array(leaf)]
+        return {
+            name: leaf
+            for name, leaf in named
+            if not name.startswith("priors.") and (role is None or roles[name] == role)
+        }
 
     def with_leaves(self, values: Mapping[str, Float[Array, "..."]]) -> Self:
         """The same model with some leaves replaced by name; a leaf keeps its shape and dtype."""
@@ -185,10 +192,6 @@ class GPSSM(eqx.Module):
         return KeyError(f"No leaf is called {name!r}. This model has: {', '.join(self.leaves())}.")
 
 
-def _default_role(name: str) -> Role:
-    return "fix" if any(fnmatch.fnmatch(name, pattern) for pattern in _FIXED_BY_DEFAULT) else "optimise"
-
-
 def _strong(leaf: Any) -> Any:
     """The leaf without JAX's weak type, which would go at the first update and compile everything again."""
     return jnp.asarray(leaf, leaf.dtype) if eqx.is_inexact_array(leaf) else leaf
@@ -197,9 +200,3 @@ def _strong(leaf: Any) -> Any:
 def _name(path: tuple[object, ...]) -> str:
     """The dotted name of a leaf from its path in the tree."""
     return ".".join(str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path)
-
-
-def _named_leaves(model: GPSSM) -> list[tuple[str, Array]]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(model)
-    named = [(_name(path), leaf) for path, leaf in flat if eqx.is_inexact_array(leaf)]
-    return [(name, leaf) for name, leaf in named if not name.startswith("priors.")]

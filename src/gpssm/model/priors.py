@@ -62,11 +62,7 @@ class InverseGamma(Prior):
 
 def default_prior(name: str) -> Prior:
     """The prior of a leaf by the last part of its name, in scaled units; standard normal if not known."""
-    return _DEFAULTS.get(name.rsplit(".", 1)[-1], _standard_normal)()
-
-
-def _standard_normal() -> Prior:
-    return Normal(0.0, 1.0)
+    return _DEFAULTS.get(name.rsplit(".", 1)[-1], lambda: Normal(0.0, 1.0))()
 
 
 _DEFAULTS = {

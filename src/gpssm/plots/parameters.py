@@ -46,7 +46,8 @@ def plot_parameters(posterior: Posterior) -> "Figure":
         if name in sampled:
             _draw_densities(panel, entries)
         else:
-            _draw_values(panel, entries[0])
+            panel.vlines(entries[0], 0, 0.25, color=VERMILION, linewidth=1, label="optimised")
+            panel.plot(entries[0], np.full(entries.shape[1], 0.25), "v", color=VERMILION, markersize=3.5)
         _dress(panel, name)
     legend(figure)
     return figure
@@ -85,11 +86,6 @@ def _draw_densities(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
         grid = np.linspace(values.min() - spread, values.max() + spread, GRID)
         density = stats.gaussian_kde(values)(grid)
         panel.plot(grid, density / density.max(), **style, label=label)
-
-
-def _draw_values(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
-    panel.vlines(values, 0, 0.25, color=VERMILION, linewidth=1, label="optimised")
-    panel.plot(values, np.full(len(values), 0.25), "v", color=VERMILION, markersize=3.5)
 
 
 def _dress(panel: "Axes", name: str) -> None:

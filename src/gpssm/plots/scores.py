@@ -21,7 +21,7 @@ def plot_scores(table: Any, metrics: Sequence[str] | None = None) -> "Figure":
 
         plot_scores({"ffvd": forecast.score(test), "arx": other.score(test)})
 
-    Where a figure is a list (one of each seed or window) its values are drawn small, and their mean large. The best has
+    Where a figure is a list (one of each seed or origin) its values are drawn small, and their mean large. The best has
     the lowest mean; of `fit` the highest; of a coverage the one nearest its level, which is dashed.
 
     :param table: metric by method, of dictionaries or a DataFrame with a row a method.

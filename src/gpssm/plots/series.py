@@ -9,7 +9,6 @@ from gpssm.data.series import Series, as_list
 from gpssm.plots.style import BLUE, GREEN, GREY, LIGHT, VERMILION, draw, in_house_style, legend, panels, time_axis
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLUMNS = 4  # series side by side at most
@@ -65,12 +64,9 @@ def _mark_split(column: np.ndarray, one: Series, train: Any, test: Any) -> None:
     first = length - _rows(test, length) if train is None else _rows(train, length)
     last = length if test is None else min(first + _rows(test, length), length)
     for panel in column:
-        _shade_test(panel, first * (one.dt or 1), last * (one.dt or 1))
-
-
-def _shade_test(panel: "Axes", first: float, last: float) -> None:
-    panel.axvspan(first, last, color=LIGHT, zorder=0, linewidth=0, label="test")
-    panel.axvline(first, color=GREY, linestyle="--", linewidth=0.9, label="end of training")
+        begin, end = first * (one.dt or 1), last * (one.dt or 1)
+        panel.axvspan(begin, end, color=LIGHT, zorder=0, linewidth=0, label="test")
+        panel.axvline(begin, color=GREY, linestyle="--", linewidth=0.9, label="end of training")
 
 
 def _rows(part: Any, length: int) -> int:

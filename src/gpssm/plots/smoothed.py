@@ -29,7 +29,10 @@ def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, F
     figure, axes = panels(series.output_dim, height=1.9, sharex=True)
     times, label = time_axis(len(series), series.dt)
     for column, panel in enumerate(axes[:, 0]):
-        _draw_output(panel, times, column, outputs, observed)
+        for paths, alpha, name in ((observed, 0.2, "with noise"), (outputs, 0.35, "without noise")):
+            low, high = (limit[:, column] for limit in paths.interval(LEVEL))
+            shade(panel, times, low, high, alpha=alpha, label=f"90 %, {name}")
+        draw(panel, times, outputs.median[:, column], color=BLUE, label="median")
         values = series.y[:, column]
         kept = extremes(values)
         panel.plot(times[kept], values[kept], ".", color=BLACK, markersize=2.5, label="data")
@@ -39,14 +42,6 @@ def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, F
     axes[-1, 0].set_xlabel(label)
     legend(figure)
     return figure
-
-
-def _draw_output(panel: "Axes", times: np.ndarray, column: int, outputs: Forecast, observed: Forecast) -> None:
-    """The bands of the output with and without noise, and the median of the latter."""
-    for paths, alpha, name in ((observed, 0.2, "with noise"), (outputs, 0.35, "without noise")):
-        low, high = (limit[:, column] for limit in paths.interval(LEVEL))
-        shade(panel, times, low, high, alpha=alpha, label=f"90 %, {name}")
-    draw(panel, times, outputs.median[:, column], color=BLUE, label="median")
 
 
 def _draw_missing(panel: "Axes", times: np.ndarray, observed: Forecast, column: int, missing: np.ndarray) -> None:

@@ -32,9 +32,13 @@ def plot_traces(posterior: Posterior) -> "Figure":
     names = _worst(every)
     figure, axes = panels(len(names), 2, height=1.05, width_ratios=(3, 2), sharex="col")
     for (trace, ranks), name in zip(axes, names, strict=True):
-        _draw_trace(trace, every[name])
-        _draw_ranks(ranks, every[name])
-        trace.set_title(_title(name, every[name]), pad=3)
+        values = every[name]
+        for chain, (path, style) in enumerate(zip(values, LINES * len(values), strict=False)):
+            draw(trace, np.arange(len(path)), path, color=style["color"], linewidth=0.7, label=f"chain {chain}")
+        trace.margins(x=0.01)
+        _draw_ranks(ranks, values)
+        found = _rhat(values)
+        trace.set_title(readable(name) + ("" if np.isnan(found) else f"   R-hat {found:.2f}"), pad=3)
     shown = f" ({len(names)} of {len(every)} quantities)" if len(names) < len(every) else ""
     axes[-1, 0].set_xlabel(f"draw{shown}")
     axes[-1, 1].set_xlabel("rank over all chains")
@@ -55,17 +59,6 @@ def _worst(every: dict[str, Float[np.ndarray, "chain draw"]]) -> list[str]:
 
 def _rhat(values: Float[np.ndarray, "chain draw"]) -> float:
     return float(rhat(values)) if values.shape[1] >= 4 and np.ptp(values) > 0 else np.nan
-
-
-def _title(name: str, values: Float[np.ndarray, "chain draw"]) -> str:
-    found = _rhat(values)
-    return readable(name) + ("" if np.isnan(found) else f"   R-hat {found:.2f}")
-
-
-def _draw_trace(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:
-    for chain, (path, style) in enumerate(zip(values, LINES * len(values), strict=False)):
-        draw(panel, np.arange(len(path)), path, color=style["color"], linewidth=0.7, label=f"chain {chain}")
-    panel.margins(x=0.01)
 
 
 def _draw_ranks(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:

@@ -247,6 +247,7 @@ def filter_rows(
     return run_filter(members_of(posterior, draws), filter_keys(seed, draws), cloud, rows, gaussian)
 
 
+@jax.jit
 def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
     """A key for the filter of each draw, by its number; no forecast of the same seed has them."""
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), FILTER)

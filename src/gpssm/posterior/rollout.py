@@ -20,6 +20,7 @@ change with the horizon. The share that left is reported with the forecast.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -145,6 +146,7 @@ def plan(num_draws: int, num_paths: int) -> Plan:
     return Plan(draws, each, place * each + np.arange(num_paths) - first[place])
 
 
+@functools.partial(jax.jit, static_argnames="each")
 def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRNGKeyArray:
     """One key a path, (S, P), from the draw's number and the path's within the draw."""
     fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))

@@ -8,7 +8,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from gpssm.core.text import percent
+from gpssm.core.text import figure, percent
 from gpssm.report.content import Content
 
 SYMBOLS = {"good": "✓", "caution": "!", "problem": "✕", "unknown": "–"}
@@ -22,8 +22,11 @@ def render(content: Content) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": number, "percent": percent, "embedded": embedded}
-    template, style, script = (_part(name) for name in ("template.html.j2", "style.css", "script.js"))
+    environment.filters |= {"number": figure, "percent": percent, "embedded": embedded}
+    template, style, script = (
+        resources.files("gpssm.report").joinpath(name).read_text(encoding="utf-8")
+        for name in ("template.html.j2", "style.css", "script.js")
+    )
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
         "base-uri 'none'; form-action 'none'"
@@ -38,23 +41,12 @@ def render(content: Content) -> str:
     )
 
 
-def number(value: Any, digits: int = 4) -> str:
-    """A number to so many digits, a dash where there is none, anything else as it is."""
-    if value is None or value != value:
-        return "–"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
-
-
 def embedded(thing: Any) -> Any:
     """JSON for a script element, which nothing inside it can end."""
     from markupsafe import Markup
 
     text = json.dumps(thing, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _part(name: str) -> str:
-    return resources.files("gpssm.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -67,6 +67,12 @@ def embed_pictures(found: Examination, given: Mapping[str, bytes]) -> tuple[dict
     """Every picture of the page by name, those given as they are; and a sentence for each that could not be drawn."""
     drawn, failures = {}, []
     makers = figures_of(found)
+    # On what a figure was made, in a sentence.
+    made_on = {
+        "forecast": f" {found.future}",
+        "calibration": f" On {found.rolling.judged.protocol}.",
+        "residuals": f" On {ONE_STEP}.",
+    }
     for name, (alt, caption) in WORDS.items():
         try:
             png = given[name] if name in given else to_png(makers[name](), DPI)
@@ -76,15 +82,5 @@ def embed_pictures(found: Examination, given: Mapping[str, bytes]) -> tuple[dict
         # The size stands at a fixed place in a PNG's header.
         width, height = (int.from_bytes(png[place : place + 4]) for place in (16, 20))
         source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-        drawn[name] = Picture(source, alt, f"{caption} {_protocol(name, found)}".strip(), width, height)
+        drawn[name] = Picture(source, alt, caption + made_on.get(name, ""), width, height)
     return drawn, failures
-
-
-def _protocol(name: str, found: Examination) -> str:
-    """On what the figure was made, in a sentence."""
-    judged = {
-        "forecast": f"{found.future}",
-        "calibration": f"On {found.rolling.judged.protocol}.",
-        "residuals": f"On {ONE_STEP}.",
-    }
-    return judged.get(name, "")

@@ -69,8 +69,9 @@ def fit(
         fitted |= {"start": start, "noise": _number_or_word(noise)}
         given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
         given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
-        own = {"num_warmup": warmup, "num_draws": draws, "thin": thin}
-        settings, changes = _settings(config or _resumed(resume, out), given, fitted, own)
+        of_method = {"num_warmup": warmup, "num_draws": draws, "thin": thin}
+        begun = out / "config.toml" if resume and out and (out / "config.toml").is_file() else None
+        settings, changes = _settings(config or begun, given, fitted, of_method)
     if changes and config:
         screen.say(f"Changed since {config} was written: {'; '.join(changes)}")
     from gpssm.cli.pipeline import execute
@@ -81,17 +82,18 @@ def fit(
 
 
 def _settings(
-    config: Path | None, given: Mapping[str, Any], fitted: Mapping[str, Any], own: Mapping[str, Any]
+    config: Path | None, given: Mapping[str, Any], fitted: Mapping[str, Any], of_method: Mapping[str, Any]
 ) -> tuple["Settings", list[str]]:
     """The settings of a file and of options, and what has changed since the file was written."""
     from gpssm.cli.settings import Settings, from_toml
 
-    fields = from_toml(config) if config else {"files": (), "outputs": (), "fit": {}, "own": {}}
+    fields = from_toml(config) if config else {"files": (), "outputs": (), "fit": {}, "method_settings": {}}
     changes = Settings(**fields).changes() if config and fields.get("files") and fields.get("outputs") else []
     options = _present(given)
     if options.get("method", fields.get("method")) != fields.get("method"):
-        fields["own"] = {}  # another method has other settings
-    fields |= options | {"fit": fields["fit"] | _present(fitted), "own": fields["own"] | _present(own)}
+        fields["method_settings"] = {}  # another method has others
+    fields |= options | {"fit": fields["fit"] | _present(fitted)}
+    fields["method_settings"] = fields["method_settings"] | _present(of_method)
     if not fields.get("files"):
         raise ValueError("name a data file, gpssm fit DATA -y COLUMN, or with --resume the folder of a run, --out RUN")
     if not fields.get("outputs"):
@@ -112,12 +114,6 @@ def _columns(path: str) -> str:
     except (ValueError, OSError) as error:
         return str(error)
     return ""
-
-
-def _resumed(resume: bool, out: Path | None) -> Path | None:
-    """The configuration to go on with, where the folder that was named has one."""
-    path = out and out / "config.toml"
-    return path if resume and path and path.is_file() else None
 
 
 def _split(text: str) -> int | float | str:

@@ -24,7 +24,12 @@ def forecast(
     The controls are those of --inputs, or else of the rows that were held out.
     """
     with usage():
-        shares = _levels(levels)
+        try:
+            shares = tuple(float(part) / 100 for part in levels.replace("%", "").split(","))
+        except ValueError:
+            shares = (0.0,)
+        if not all(0 < share < 1 for share in shares):
+            raise ValueError(f"--levels are percentages between 0 and 100, like 50,90; got {levels!r}")
         if out is not None and out.exists() and not overwrite:
             raise ValueError(f"{out} exists: give --overwrite to replace it")
     from gpssm.cli.pipeline import forecast_run
@@ -44,16 +49,6 @@ def forecast(
     shown += [f"Written to {out}"] if out else []
     columns = {str(name): column.tolist() for name, column in frame.items()}
     return Answer({"step": frame.index.tolist(), **columns, "notes": notes}, shown)
-
-
-def _levels(text: str) -> tuple[float, ...]:
-    try:
-        shares = tuple(float(part) / 100 for part in text.replace("%", "").split(","))
-    except ValueError:
-        shares = (0.0,)
-    if not all(0 < share < 1 for share in shares):
-        raise ValueError(f"--levels are percentages between 0 and 100, like 50,90; got {text!r}")
-    return shares
 
 
 def add_commands(app: typer.Typer) -> None:
