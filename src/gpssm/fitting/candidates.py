@@ -11,8 +11,8 @@ Both are over the standard deviation of the outputs. The score is the geometric 
 is twice as good in one of them outweighs what is twice as bad in another, whatever their scale.
 
 All starts are judged first, with the process noise free. If the best of them comes from shooting, smaller and smaller
-noises are tried from it while that helps. The best half goes on with its chains and is judged again, and so is any
-other that turns out to be ahead of them. No row that was not given to `fit` is seen. Chains of all candidates and folds
+noises are tried from it while that helps. If another is near the best of all, both go on with their chains and are
+judged again, and so is any other that turns out to be ahead of them. No row that was not given to `fit` is seen. Chains of all candidates and folds
 share their compiled programs, since the folds are equally long.
 """
 
@@ -53,6 +53,7 @@ ROUNDS = (80, 250)  # iterations before a chain is judged, in each round
 KEPT, THIN, PATHS = 24, 2, 96  # draws to judge by, iterations between them, paths of their forecasts
 NOISES = (0.02, SMALL)  # √Q of the regimes to try beside the free one, each if the one before was an improvement
 NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
+NEAR = 1.15  # times the best score: what is further off after the first round is out of the race
 WORSE = 1.1  # times the CRPS of the start's own free runs, from which on a fit is called worse than its start
 
 
@@ -422,25 +423,27 @@ def choose(
         Candidate(start, noises[0], likelihood)
         for likelihood in likelihoods
         for start in starts
-        if not (start.startswith("em") and _same_fit(likelihood, likelihoods))
+        if not (start == "em+shooting" and _same_fit(likelihood, likelihoods))
     ]
     for candidate in first:
         trials.run(candidate, ROUNDS[0])
-    going = trials.ranked(first)[: -(-len(first) // 2)]
-    best = going[0]
+    best = trials.ranked(first)[0]
     others = [best._replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
     for before, candidate in pairwise([best, *others]):
         trials.run(candidate, ROUNDS[0])
         if trials.rows[candidate]["score"] > trials.rows[before]["score"]:
             break
-    going = trials.ranked([*going, *(one for one in others if one in trials.rows)])[: len(going)]
-    for candidate in going:
-        trials.run(candidate, ROUNDS[1])
-    # One that fell behind early may still be better than what those ahead turned out to be: it goes on as well.
-    while len(going) < len(first) and (leader := trials.ranked(list(trials.rows))[0]) not in going:
-        trials.run(leader, ROUNDS[1])
-        going.append(leader)
-    order = trials.ranked(going) + trials.ranked([one for one in trials.rows if one not in going])
+    order = trials.ranked(list(trials.rows))
+    near = NEAR * trials.rows[order[0]]["score"]
+    going = [one for one in order if trials.rows[one]["score"] <= near][:2]
+    if len(going) > 1:
+        for candidate in going:
+            trials.run(candidate, ROUNDS[1])
+        # One that fell behind early may still be better than what those ahead turned out to be: it goes on as well.
+        while len(going) < len(first) and (leader := trials.ranked(list(trials.rows))[0]) not in going:
+            trials.run(leader, ROUNDS[1])
+            going.append(leader)
+        order = trials.ranked(going) + trials.ranked([one for one in trials.rows if one not in going])
     best, notes = order[0], ()
     at_start = trials.at_start(best)
     trials.rows[best]["run_of_start"] = at_start
