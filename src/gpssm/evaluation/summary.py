@@ -97,6 +97,8 @@ class Summary:
     nonlinear_change: float  # the same, of f(x, u) − x
     checks: tuple[Check, ...]  # of the run, in sample
     starts: tuple[dict[str, Any], ...] = ()  # that were compared, best first: a row of figures each
+    calibration: tuple[dict[str, Any], ...] = ()  # steps ahead, the intervals' factor and their coverage without it
+    calibrated_on: str = ""  # rows
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -114,6 +116,7 @@ class Summary:
             "Where it started (errors on held-out training rows, in standard deviations)": self._started(),
             f"How well it sampled: {self.sampling.verdict}": self._sampled(),
             "How noisy, how predictable (in sample)": self._predictable(),
+            f"How much wider its intervals are made (measured on {self.calibrated_on})": self._widened(),
             "How nonlinear": [
                 f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any linear map, and "
                 f"{percent(self.nonlinear_change)} of that of the change f(x, u) - x."
@@ -153,6 +156,21 @@ class Summary:
             f"{figure(row['run'], 3):>10}"
             for row in self.starts
         ]
+
+    def _widened(self) -> list[str]:
+        """A line a step; none where nothing was measured."""
+        if not self.calibration:
+            return []
+        rows = [
+            (
+                count(row["step"], "step"),
+                ", ".join(f"{factor:.2f}" for factor in row["factors"]),
+                ", ".join(percent(share) for share in row["coverage"]),
+                f"{row['effective']:.0f}",
+            )
+            for row in self.calibration
+        ]
+        return _columns([("ahead", "factor", "covered by 90 % without", "independent forecasts"), *rows])
 
     def _sampled(self) -> list[str]:
         found = self.sampling
@@ -229,6 +247,8 @@ def summarise(posterior: Posterior, diagnostics: Diagnostics | None = None) -> S
         nonlinear_change=figures.nonlinear_change,
         checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
         starts=tuple(posterior.config.get("fit", {}).get("starts", ())),
+        calibration=() if posterior.calibration is None else tuple(posterior.calibration.table()),
+        calibrated_on="" if posterior.calibration is None else posterior.calibration.rows,
     )
 
 

@@ -149,8 +149,9 @@ class Chain:
         nothing: Any = None
         scaled = tuple(self.scaler.scale(one) for one in self.fold.series)
         raw = tuple(self.fold.series)
-        posterior = Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, Seconds(0, 0, 0), self.seed)
-        return judge(posterior, self.fold, self.seed)
+        seconds = Seconds(0, 0, 0)
+        self.posterior = Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, seconds, self.seed)
+        return judge(self.posterior, self.fold, self.seed)
 
 
 @eqx.filter_jit
@@ -240,6 +241,7 @@ class Prepared(NamedTuple):
     name: str
     noise: Noise | float
     table: list[dict[str, Any]]
+    without: tuple[tuple[Posterior, Fold], ...] = ()  # the short chains of the candidate taken, on the folds
 
 
 class Plan(NamedTuple):
@@ -266,10 +268,12 @@ class Plan(NamedTuple):
         likelihoods = self._likelihoods(compared=names is not None and len(names) > 1)
         noises = self._noises(compared=names is not None and len(names) > 1)
         best, table, notes = Candidate("" if names is None else names[0], noises[0], likelihoods[0]), [], ()
+        without: tuple[tuple[Posterior, Fold], ...] = ()
         if names is not None and len(names) * len(noises) * len(likelihoods) > 1:
             trials = Trials(self, parts, roles)
             if trials.folds:
                 best, table, notes = choose(trials, names, noises, likelihoods)
+                without = tuple((chain.posterior, chain.fold) for chain in trials.chains[best])
         parts = parts._replace(likelihood=best.likelihood)
         scaler, series = self.scale(best.likelihood)
         if names is not None and not own and best.start != "em":
@@ -280,7 +284,7 @@ class Plan(NamedTuple):
             start = start._replace(states=self._states(start.states))
         model = with_noise(start.model, best.noise, sum(len(one) for one in series))
         start = start._replace(model=model, notes=(*start.notes, *notes))
-        return Prepared(scaler, series, parts, start, best.start or "states", best.noise, table)
+        return Prepared(scaler, series, parts, start, best.start or "states", best.noise, table, without)
 
     def _names(self, own: bool) -> list[str] | None:
         """The starts to compare, or the only one; None where states were given."""

@@ -39,6 +39,8 @@ class Content:
     title: str
     words: list[str]
     starts: tuple[dict[str, Any], ...]
+    calibration: tuple[dict[str, Any], ...]
+    calibrated_on: str
     worth: Check
     checks: tuple[Check, ...]
     doubts: list[Check]
@@ -81,6 +83,8 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
         title=title or f"{history.name or ', '.join(history.outputs)}: model report",
         words=in_sentences(found.summary),
         starts=found.summary.starts,
+        calibration=found.summary.calibration,
+        calibrated_on=found.summary.calibrated_on,
         worth=found.worth,
         checks=found.checks,
         doubts=doubts(found.checks),
