@@ -25,6 +25,7 @@ from gpssm.posterior.rollout import (
     BOUNDS,
     Pair,
     Paths,
+    can_draw_functions,
     choose_particles,
     members_of,
     path_keys,
@@ -226,6 +227,7 @@ def forecast(
     index: int = -1,
     bounds: float | None = BOUNDS,
     calibrated: bool | None = None,
+    one_function: bool = False,
 ) -> Forecast:
     """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
     series = posterior.training_series(index)
@@ -246,6 +248,7 @@ def forecast(
         jnp.asarray(slots),
         None if bounds is None else training_box(posterior, draws, bounds),
         noise,
+        one_function and can_draw_functions(posterior.model),
     )
     result = Forecast.of_paths(
         found,

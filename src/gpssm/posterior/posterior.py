@@ -133,6 +133,7 @@ class Posterior:
         index: int = -1,
         bounds: float | None = BOUNDS,
         calibrated: bool | None = None,
+        one_function: bool = False,
     ) -> "Forecast":
         """Paths of the outputs after the end of the data, each under the function and parameters of one draw.
 
@@ -146,8 +147,11 @@ class Posterior:
         :param bounds: a path that leaves the box around its draw's training states, this many times as wide as their
             range, is continued by one that stayed; None for no box. See `forecast.diagnostics`.
         :param calibrated: whether paths are as wide as `calibrate` says; None if it has been called.
+        :param one_function: whether what the weights leave open about f, B(z), is drawn as one function a path, not
+            afresh at each step (`rollout.py`). Of no effect where nothing is left open, as by a Hilbert basis, or the
+            kernel is a user's own without random features.
         """
-        settings = {"num_paths": num_paths, "seed": seed, "noise": noise, "index": index}
+        settings = {"num_paths": num_paths, "seed": seed, "noise": noise, "index": index, "one_function": one_function}
         return forecast(self, horizon, u, bounds=bounds, calibrated=calibrated, **settings)
 
     def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
