@@ -12,6 +12,7 @@ import argparse
 import os
 import time
 import warnings
+from collections.abc import Iterator
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -21,11 +22,11 @@ import gpssm
 from gpssm.evaluation import metrics
 
 STEPS = (1, 10, 30, 100, 300)
-SYSTEMS = ("duffing", "kink_driven", "tank")
+SYSTEMS = ("duffing", "sparse_gp")
 FIT = {"start": "em", "noise": "free", "likelihood": "gaussian", "num_chains": 2, "num_warmup": 300, "num_draws": 100}
 
 
-def simulated(names: list[str], seeds: int, rows: int, test: int):
+def simulated(names: list[str], seeds: int, rows: int, test: int) -> Iterator[tuple[str, gpssm.Series, gpssm.Series]]:
     """Training and test rows of simulated series."""
     for name in names:
         for seed in range(seeds):
@@ -33,7 +34,7 @@ def simulated(names: list[str], seeds: int, rows: int, test: int):
             yield f"{name} {seed}", *series.split(rows)
 
 
-def benchmarks(names: list[str]):
+def benchmarks(names: list[str]) -> Iterator[tuple[str, gpssm.Series, gpssm.Series]]:
     """The halves of benchmark sets."""
     for name in names:
         yield name, *gpssm.datasets.load(name).split(0.5)

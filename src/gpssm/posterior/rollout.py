@@ -127,7 +127,7 @@ class Residual(NamedTuple):
 
     def prior(self, kernel: Kernel, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
         """g_d(z), the sum of the kernel's features with these coefficients."""
-        return jnp.matmul(kernel.features(self.spectrum, z), self.coefficients[:, :, None])[:, :, 0]
+        return jnp.sum(kernel.features(self.spectrum, z) * self.coefficients[:, None], -1)
 
 
 class Functions(NamedTuple):
