@@ -135,7 +135,7 @@ def test_options_of_fit():
     shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
     data = "--output --input --train --dt --out --config --resume --overwrite"
     model = "--method --state-dim --inducing --kernel --mean --likelihood --basis --start --noise"
-    sampling = "--hyper --chains --warmup --draws --thin --seed"
+    sampling = "--hyper --chains --warmup --draws --thin --seed --calibrate"
     assert shown == [*data.split(), *COMMON, "--help", *model.split(), *sampling.split()]
 
 
@@ -265,11 +265,15 @@ def test_scores_are_those_of_the_forecast_written(fitted_run, data):
 def test_a_model_without_controls_or_test_rows_forecasts_30_steps(data, tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "BASELINES", ())
     with bare():
-        found = answer("fit", data, data, "-y", "y", "--method", "last", "--draws", 5, "--out", tmp_path / "run")
+        options = ["--method", "last", "--draws", 5, "--calibrate"]
+        found = answer("fit", data, data, "-y", "y", *options, "--out", tmp_path / "run")
     assert found["metrics"]["scores"] == {}
     assert found["metrics"]["test"] is None
     assert len(answer("forecast", tmp_path / "run")["step"]) == 30
-    assert len(Run(tmp_path / "run").posterior().raw) == 2
+    posterior = Run(tmp_path / "run").posterior()
+    assert len(posterior.raw) == 2
+    assert found["metrics"]["summary"]["calibration"] == posterior.calibration.table()
+    assert Run(tmp_path / "run").settings().fit["calibrate"] is True
     assert "no controls" in complaint("forecast", tmp_path / "run", "--inputs", data, code=1)
     assert "--train" in complaint("compare", tmp_path / "run", code=1)
 

@@ -127,7 +127,7 @@ def test_settings_are_weighed_inside_the_training_rows_alone():
 
 def test_posteriors_are_weighed_by_rows_they_have_not_seen(posteriors):
     stack = gpssm.stack(TEST, posteriors)
-    assert stack.members["second order"] is posteriors["second order"]
+    assert stack.members["second order"].draws is posteriors["second order"].draws
     assert stack.weights[0] > 0.7
     assert sum(stack.weights) == pytest.approx(1)
 
@@ -157,6 +157,18 @@ def test_saved_and_loaded_it_forecasts_the_same(even, tmp_path):
     np.testing.assert_array_equal(again.forecast(5, TEST.u, num_paths=20).paths, expected)
     with pytest.raises(FileExistsError, match="overwrite"):
         stack.save(tmp_path / "stack.zip")
+
+
+def test_a_mixture_is_calibrated_as_one(even, tmp_path):
+    wide = even.calibrate(TEST)
+    own, stretched = (wide.forecast(5, TEST.u, num_paths=40, calibrated=one) for one in (False, None))
+    np.testing.assert_array_equal(own.paths, even.forecast(5, TEST.u, num_paths=40).paths)
+    factors = wide.calibration.at(1 + np.arange(5))
+    np.testing.assert_allclose(stretched.paths - own.mean, factors * (own.paths - own.mean), atol=1e-12)
+    wide.save(tmp_path / "stack.zip")
+    again = gpssm.load(tmp_path / "stack.zip").condition(TEST[:5])
+    np.testing.assert_array_equal(again.calibration.factors, wide.calibration.factors)
+    assert np.all(even.calibrate().calibration.factors >= 1)
 
 
 def test_it_goes_wherever_a_posterior_goes(even):

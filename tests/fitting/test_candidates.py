@@ -45,7 +45,7 @@ def _quick(monkeypatch):
 def compared(series):
     with pytest.MonkeyPatch.context() as patch:
         be_quick(patch)
-        return fit(series, start=["em", "em+shooting"], progress=False, **SMALL)
+        return fit(series, start=["em", "em+shooting"], calibrate=True, progress=False, **SMALL)
 
 
 def test_the_best_of_the_table_is_what_was_fitted(compared):
@@ -59,6 +59,8 @@ def test_the_best_of_the_table_is_what_was_fitted(compared):
     assert table[0]["iterations"] > table[-1]["iterations"]
     assert table[0]["run_of_start"] > 0
     json.dumps(table, allow_nan=False)
+    # By the chains of the candidate that was taken: 18 rows at either end, 6 of the first to find the state by.
+    assert posterior.calibration.origins == 9 + 6
     shown = str(posterior.summary())
     assert "Where it started" in shown
     assert all(row["start"] in shown for row in table)

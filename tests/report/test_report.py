@@ -153,6 +153,15 @@ def test_the_starts_that_were_compared_are_a_table(found, pictures):
     assert "Where it started" not in make_report(found, pictures=pictures)
 
 
+def test_what_intervals_are_widened_by_is_a_table(found, pictures):
+    rows = tuple({"step": h, "factors": [1.0, 1.234], "coverage": [0.9, 0.75], "effective": 5.0} for h in (1, 7))
+    summary = replace(found.summary, calibration=rows, calibrated_on="44 rows kept aside")
+    text = make_report(replace(found, summary=summary), pictures=pictures)
+    assert "44 rows kept aside" in text
+    assert text.count("<td>1.23</td><td>75 %</td><td>5</td>") == 2
+    assert "wider its intervals" not in make_report(found, pictures=pictures)
+
+
 def test_every_judgement_says_of_what_it_is(page):
     assert page.count("held-out rows, 2 rolling forecasts of 10 steps") >= 4
     assert "training rows, one step ahead" in page

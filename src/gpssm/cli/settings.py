@@ -37,7 +37,7 @@ ALL = "all"
 # Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
 FIT = (
     *("state_dim", "num_inducing", "kernel", "mean", "likelihood", "basis", "start", "noise"),
-    *("num_chains", "hyper", "fixed", "learn"),
+    *("num_chains", "hyper", "fixed", "learn", "calibrate"),
 )
 NEVER = ("function", "stacked")  # parts that take more than a name
 HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"

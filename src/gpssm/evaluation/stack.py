@@ -27,6 +27,7 @@ from gpssm.core.files import write_atomically
 from gpssm.core.text import check_installed, check_whole, to_json
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation import metrics
+from gpssm.evaluation.calibrate import calibrate, fit_folds
 from gpssm.fitting.candidates import (
     FEWEST,
     HELD_OUT,
@@ -39,7 +40,7 @@ from gpssm.fitting.candidates import (
 from gpssm.fitting.fit import fit
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
-from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.forecast import Forecast, widened
 from gpssm.posterior.posterior import Posterior, load
 
 PATHS, DRAWS = 200, 100  # of the forecasts that members are weighed by
@@ -72,31 +73,44 @@ class Stack(Posterior):
         table: Iterable[Row] = (),
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """The stack of posteriors, heaviest first; `table` says how their weights came about."""
+        """The stack of posteriors, heaviest first; `table` says how their weights came about.
+
+        It is the mixture that may be calibrated, not its members.
+        """
+        members = {name: dataclasses.replace(one, calibration=None) for name, one in members.items()}
         first, table = next(iter(members.values())), tuple(table)
         fields = {one.name: getattr(first, one.name) for one in dataclasses.fields(Posterior)}
         fields["config"] = first.config | {"method": "stack", "members": list(table)}
         fields["seconds"] = Seconds(*map(sum, zip(*(one.seconds for one in members.values()), strict=True)))
         fields["notes"] = notes
-        return cls(**fields, members=dict(members), weights=np.array(list(weights)), table=table)
+        return cls(**fields, members=members, weights=np.array(list(weights)), table=table)
 
     def __repr__(self) -> str:
         return f"Stack({', '.join(f'{name} {weight:.2f}' for name, weight, _ in self._shares(1))})"
 
-    def forecast(self, *args: Any, num_paths: int = 1000, **options: Any) -> Forecast:  # type: ignore[override]
+    def forecast(  # type: ignore[override]
+        self, *args: Any, num_paths: int = 1000, calibrated: bool | None = None, **options: Any
+    ) -> Forecast:
         """As `Posterior.forecast`, each member with its share of the paths."""
-        parts = self._shares(num_paths)
-        return Forecast.join([self.members[name].forecast(*args, num_paths=n, **options) for name, _, n in parts])
+        found = self._join(lambda one, share: one.forecast(*args, num_paths=share, **options), num_paths)
+        return widened(found, self, 1 + np.arange(found.horizon), calibrated)
 
-    def simulate(self, *args: Any, num_paths: int = 1000, **options: Any) -> Forecast:  # type: ignore[override]
+    def simulate(  # type: ignore[override]
+        self, *args: Any, num_paths: int = 1000, calibrated: bool | None = None, **options: Any
+    ) -> Forecast:
         """As `Posterior.simulate`, each member with its share of the paths."""
-        parts = self._shares(num_paths)
-        return Forecast.join([self.members[name].simulate(*args, num_paths=n, **options) for name, _, n in parts])
+        found = self._join(lambda one, share: one.simulate(*args, num_paths=share, **options), num_paths)
+        return widened(found, self, 1 + np.arange(found.horizon), calibrated)
 
-    def predict(self, *args: Any, num_paths: int = 1000, **options: Any) -> Forecast:  # type: ignore[override]
+    def predict(  # type: ignore[override]
+        self, series: Any, steps: int = 1, *, num_paths: int = 1000, calibrated: bool | None = None, **options: Any
+    ) -> Forecast:
         """As `Posterior.predict`, each member with its share of the paths."""
-        parts = self._shares(num_paths)
-        return Forecast.join([self.members[name].predict(*args, num_paths=n, **options) for name, _, n in parts])
+        found = self._join(lambda one, share: one.predict(series, steps, num_paths=share, **options), num_paths)
+        return widened(found, self, np.minimum(1 + np.arange(found.horizon), steps), calibrated)
+
+    def _join(self, make: Callable[[Posterior, int], Forecast], num_paths: int) -> Forecast:
+        return Forecast.join([make(self.members[name], share) for name, _, share in self._shares(num_paths)])
 
     def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
         """As `Posterior.smooth`: the outputs are the mixture's, the states the heaviest member's in its coordinates."""
@@ -117,6 +131,15 @@ class Stack(Posterior):
         """As `Posterior.update`, every member; the weights stay."""
         return self._with(one.update(series, **options) for one in self.members.values())
 
+    def calibrate(self, series: Any = None, *, seed: int | None = None, **options: Any) -> "Posterior":
+        """As `Posterior.calibrate`, of the mixture; without rows to measure on, every member is fitted to the folds."""
+        if series is None:
+            fits = [fit_folds(one, one.seed if seed is None else seed) for one in self.members.values()]
+            options["without"] = [
+                (self._with(one for one, _ in pairs), pairs[0][1]) for pairs in zip(*fits, strict=True)
+            ]
+        return calibrate(self, series, seed=seed, **options)
+
     def thinned(self, most: int) -> Self:
         """At most so many draws in all, or one a chain: each member has its share."""
         return self._with([self.members[name].thinned(share) for name, _, share in self._shares(most)])
@@ -131,7 +154,7 @@ class Stack(Posterior):
             with zipfile.ZipFile(file, "w") as archive, TemporaryDirectory() as folder:
                 archive.writestr(LIST, to_json(listed | {"notes": self.notes}))
                 for number, member in enumerate(self.members.values()):
-                    member.save(Path(folder) / f"{number}.nc")
+                    dataclasses.replace(member, calibration=self.calibration).save(Path(folder) / f"{number}.nc")
                     archive.write(Path(folder) / f"{number}.nc", f"{number}.nc")
 
         write_atomically(Path(path), write)
@@ -142,7 +165,8 @@ class Stack(Posterior):
 
     def _with(self, changed: Iterable[Posterior]) -> Self:
         members = dict(zip(self.members, changed, strict=True))
-        return type(self).of(members, self.weights, self.table, self.notes)
+        stack = type(self).of(members, self.weights, self.table, self.notes)
+        return dataclasses.replace(stack, calibration=self.calibration)
 
 
 def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stack:
@@ -151,7 +175,8 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
         listed = json.loads(archive.read(LIST))
         files = [archive.extract(f"{number}.nc", folder) for number in range(len(listed["names"]))]
         members = {name: load(file, parts) for name, file in zip(listed["names"], files, strict=True)}
-    return Stack.of(members, listed["weights"], listed["table"], tuple(listed["notes"]))
+    stack = Stack.of(members, listed["weights"], listed["table"], tuple(listed["notes"]))
+    return dataclasses.replace(stack, calibration=next(iter(members.values())).calibration)
 
 
 def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:

@@ -98,6 +98,8 @@ class Summary:
     checks: tuple[Check, ...]  # of the run, in sample
     starts: tuple[dict[str, Any], ...] = ()  # that were compared, best first: a row of figures each
     members: tuple[dict[str, Any], ...] = ()  # of a stack, heaviest first: what is said below is of the first
+    calibration: tuple[dict[str, Any], ...] = ()  # steps ahead, the intervals' factor and their coverage without it
+    calibrated_on: str = ""  # rows
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -116,6 +118,7 @@ class Summary:
             "Where it started (errors on held-out training rows, in standard deviations)": self._started(),
             f"How well it sampled: {self.sampling.verdict}": self._sampled(),
             "How noisy, how predictable (in sample)": self._predictable(),
+            f"How much wider its intervals are made (measured on {self.calibrated_on})": self._widened(),
             "How nonlinear": [
                 f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any linear map, and "
                 f"{percent(self.nonlinear_change)} of that of the change f(x, u) - x."
@@ -164,6 +167,21 @@ class Summary:
             f"{row['member']:<40}{row['weight']:>8.2f}{figure(row['log_score'], 3):>11}{figure(row['crps'], 3):>9}"
             for row in self.members
         ]
+
+    def _widened(self) -> list[str]:
+        """A line a step; none where nothing was measured."""
+        if not self.calibration:
+            return []
+        rows = [
+            (
+                count(row["step"], "step"),
+                ", ".join(f"{factor:.2f}" for factor in row["factors"]),
+                ", ".join(percent(share) for share in row["coverage"]),
+                f"{row['effective']:.0f}",
+            )
+            for row in self.calibration
+        ]
+        return _columns([("ahead", "factor", "covered by 90 % without", "independent forecasts"), *rows])
 
     def _sampled(self) -> list[str]:
         found = self.sampling
@@ -241,6 +259,8 @@ def summarise(posterior: Posterior, diagnostics: Diagnostics | None = None) -> S
         checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
         starts=tuple(posterior.config.get("fit", {}).get("starts", ())),
         members=tuple(posterior.config.get("members", ())),
+        calibration=() if posterior.calibration is None else tuple(posterior.calibration.table()),
+        calibrated_on="" if posterior.calibration is None else posterior.calibration.rows,
     )
 
 

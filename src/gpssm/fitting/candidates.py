@@ -12,8 +12,8 @@ is twice as good in one of them outweighs what is twice as bad in another, whate
 
 All starts are judged first, with the process noise free. If the best of them comes from shooting, smaller and smaller
 noises are tried from it while that helps. If another is near the best of all, both go on with their chains and are
-judged again, and so is any other that turns out to be ahead of them. No row that was not given to `fit` is seen. Chains of all candidates and folds
-share their compiled programs, since the folds are equally long.
+judged again, and so is any other that turns out to be ahead of them. No row that was not given to `fit` is seen. Chains
+of all candidates and folds share their compiled programs, since the folds are equally long.
 """
 
 import dataclasses
@@ -151,8 +151,9 @@ class Chain:
         nothing: Any = None
         scaled = tuple(self.scaler.scale(one) for one in self.fold.series)
         raw = tuple(self.fold.series)
-        posterior = Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, Seconds(0, 0, 0), self.seed)
-        return judge(posterior, self.fold, self.seed)
+        seconds = Seconds(0, 0, 0)
+        self.posterior = Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, seconds, self.seed)
+        return judge(self.posterior, self.fold, self.seed)
 
 
 @eqx.filter_jit
@@ -273,6 +274,7 @@ class Prepared(NamedTuple):
     name: str
     noise: Noise | float
     table: list[dict[str, Any]]
+    without: tuple[tuple[Posterior, Fold], ...] = ()  # the short chains of the candidate taken, on the folds
 
 
 class Plan(NamedTuple):
@@ -299,10 +301,12 @@ class Plan(NamedTuple):
         likelihoods = self._likelihoods(compared=names is not None and len(names) > 1)
         noises = self._noises(compared=names is not None and len(names) > 1)
         best, table, notes = Candidate("" if names is None else names[0], noises[0], likelihoods[0]), [], ()
+        without: tuple[tuple[Posterior, Fold], ...] = ()
         if names is not None and len(names) * len(noises) * len(likelihoods) > 1:
             trials = Trials(self, parts, roles)
             if trials.folds:
                 best, table, notes = choose(trials, names, noises, likelihoods)
+                without = tuple((chain.posterior, chain.fold) for chain in trials.chains[best])
         parts = parts._replace(likelihood=best.likelihood)
         scaler, series = self.scale(best.likelihood)
         if names is not None and not own and (self.config.compares or best.start != "em"):
@@ -313,7 +317,7 @@ class Plan(NamedTuple):
             start = start._replace(states=self._states(start.states))
         model = with_noise(start.model, best.noise, sum(len(one) for one in series))
         start = start._replace(model=model, notes=(*start.notes, *notes))
-        return Prepared(scaler, series, parts, start, best.start or "states", best.noise, table)
+        return Prepared(scaler, series, parts, start, best.start or "states", best.noise, table, without)
 
     def _names(self, own: bool) -> list[str] | None:
         """The starts to compare, or the only one; None where states were given."""

@@ -61,6 +61,7 @@ def fit(
     hyper: Hyper = "optimise",
     fixed: Sequence[str] = (),
     learn: Sequence[str] = (),
+    calibrate: bool = False,
     seed: int = 0,
     progress: Mode = True,
     checkpoint: str | Path | None = None,
@@ -95,6 +96,8 @@ def fit(
     :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
     :param learn: parameters to learn that are fixed otherwise, as the output map is (`likelihood.C`, `likelihood.d`):
         the states' coordinates are free.
+    :param calibrate: whether to measure on held-out training rows how much wider intervals must be, as
+        `posterior.calibrate()` does: by the fits that starts were compared by, or else by two short ones more.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
     :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
@@ -134,7 +137,11 @@ def fit(
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
     settings = _write_down(config, model, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
-    return _to_posterior(model, found, scaled, raw, scaler, settings, setup, seed)
+    posterior = _to_posterior(model, found, scaled, raw, scaler, settings, setup, seed)
+    # Not after Ctrl-C, when there are fewer draws than were asked for.
+    if calibrate and posterior.num_draws == config.num_draws:
+        posterior = posterior.calibrate(without=prepared.without)
+    return posterior
 
 
 def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Projection(NamedTuple):
 
 
 Projector = Callable[[Float[Array, "N Dz"]], Projection]
+Function = Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]]
 
 
 class Basis(eqx.Module):
@@ -47,6 +48,14 @@ class Basis(eqx.Module):
     @abc.abstractmethod
     def projector(self, kernel: Kernel) -> Projector:
         """The function z → (A(z), B(z)) with all factorisations done."""
+
+    def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
+        """What these weights know of a function g drawn from the kernel's process, in whitened coordinates: c.
+
+        g(z) − A(z) c then has the covariance of what they leave open about f, whose diagonal is B. A basis without a
+        residual knows nothing of g: zero.
+        """
+        return jnp.zeros((state_dim, self.size))
 
 
 class InducingPoints(Basis):
@@ -79,6 +88,11 @@ class InducingPoints(Basis):
             return Projection(gain, kernel.diagonal(z) - jnp.sum(gain**2, -1))
 
         return project
+
+    def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
+        """L_d⁻¹ g_d(Z): the inducing outputs know k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) of g (Wilson et al. 2021)."""
+        whiten = inverse_lower(self.factor(kernel)).astype(self.locations.dtype)
+        return jnp.matmul(whiten, function(self.locations)[:, :, None])[:, :, 0]
 
 
 class Hilbert(Basis):
@@ -214,6 +228,10 @@ class Stacked(Basis):
             return Projection(jnp.concatenate(gains, -1), functools.reduce(jnp.add, residuals))
 
         return project
+
+    def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
+        """Those of the parts side by side, of which one at most has a residual."""
+        return jnp.concatenate([part.correction(kernel, function, state_dim) for part in self.parts], -1)
 
 
 def parts_of(basis: Basis) -> list[Basis]:

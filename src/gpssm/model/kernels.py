@@ -4,17 +4,23 @@ A kernel defines `__call__` (the matrix) and `diagonal`; `+`, `*` and `on` compo
 `Stationary` kernels are a function of the scaled squared distance, `DotProduct` kernels of scaled dot products, and a
 member of either is one short function and one line of `KERNELS`. Arrays are unconstrained: `log_variance (Dx,)`,
 `log_lengthscale (Dx, Dz)`.
+
+Every kernel is an average over random features, k_d(z, z') = E_ω[ψ_d(z; ω) ψ_d(z'; ω)], so that
+g_d(z) = F^{−½} Σ_f ε_df ψ_d(z; ω_f), ε ~ N(0, I), is a function with covariance k_d: `spectrum` draws the ω, `features`
+is F^{−½} ψ.
 """
 
 import abc
 import math
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+Spectrum = Any  # the arrays of ω, as the kernel has them
 
 
 class Kernel(eqx.Module):
@@ -41,6 +47,14 @@ class Kernel(eqx.Module):
             f"{type(self).__name__} has no spectral sampler. Random Fourier features take "
             "squared-exponential, Matérn and rational-quadratic kernels; use inducing points otherwise."
         )
+
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """F = `num` draws of ω, for inputs with `dim` coordinates."""
+        raise TypeError(f"{type(self).__name__} has no random features: give it `spectrum` and `features`.")
+
+    def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
+        """F^{−½} ψ_d(z_n; ω_f)."""
+        raise TypeError(f"{type(self).__name__} has no random features: give it `spectrum` and `features`.")
 
     def on(self, *dims: int) -> "Active":
         """The same kernel on the chosen coordinates of z only."""
@@ -71,6 +85,15 @@ class Sum(Kernel):
         """The transform is linear: S = S_left + S_right."""
         return self.left.spectral_density(frequencies) + self.right.spectral_density(frequencies)
 
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """Those of both."""
+        left, right = jax.random.split(key)
+        return self.left.spectrum(left, num, dim), self.right.spectrum(right, num, dim)
+
+    def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
+        """Side by side: g = g_left + g_right."""
+        return jnp.concatenate([self.left.features(spectrum[0], z), self.right.features(spectrum[1], z)], -1)
+
 
 class Product(Kernel):
     """k(z, z') = left(z, z') · right(z, z')."""
@@ -86,6 +109,31 @@ class Product(Kernel):
         """The product of the two diagonals."""
         return self.left.diagonal(z) * self.right.diagonal(z)
 
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """Those of both."""
+        left, right = jax.random.split(key)
+        return self.left.spectrum(left, num, dim), self.right.spectrum(right, num, dim)
+
+    def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
+        """ψ_left ψ_right, whose ω are independent; of sums, each term of one with each of the other."""
+        left, right = (
+            side.features(drawn, z).reshape(self.diagonal(z).shape[0], z.shape[0], _num_terms(side), -1)
+            for side, drawn in zip((self.left, self.right), spectrum, strict=True)
+        )
+        # F^{−½} is in both.
+        products = math.sqrt(left.shape[-1]) * left[:, :, :, None] * right[:, :, None]
+        return products.reshape(*left.shape[:2], -1)
+
+
+def _num_terms(kernel: Kernel) -> int:
+    """How many sets of F features side by side a kernel has."""
+    if isinstance(kernel, Active):
+        return _num_terms(kernel.inner)
+    if not isinstance(kernel, Sum | Product):
+        return 1
+    left, right = _num_terms(kernel.left), _num_terms(kernel.right)
+    return left + right if isinstance(kernel, Sum) else left * right
+
 
 class Active(Kernel):
     """k(z, z') = inner(z[dims], z'[dims])."""
@@ -100,6 +148,14 @@ class Active(Kernel):
     def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
         """The inner kernel's diagonal on the chosen columns."""
         return self.inner.diagonal(z[:, self.dims])
+
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """The inner kernel's, for as many coordinates as were chosen."""
+        return self.inner.spectrum(key, num, len(self.dims))
+
+    def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
+        """The inner kernel's on the chosen columns."""
+        return self.inner.features(spectrum, z[:, self.dims])
 
 
 class _Scaled(Kernel):
@@ -143,6 +199,18 @@ class Stationary(_Scaled):
     def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
         """σ²_d, whatever z."""
         return jnp.broadcast_to(self.variance[:, None], (self.variance.shape[0], z.shape[0]))
+
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """Frequencies from the spectral law, and phases."""
+        frequency_key, phase_key = jax.random.split(key)
+        phases = jax.random.uniform(phase_key, (num,), self.log_variance.dtype, maxval=2 * jnp.pi)
+        return self.unit_frequencies(frequency_key, num, dim), phases
+
+    def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
+        """ψ = σ √2 cos(ω·w + b),  b ~ U(0, 2π)."""
+        frequencies, phases = spectrum
+        angles = jnp.matmul(self.scaled(z), frequencies.T) + phases[None, None]
+        return jnp.sqrt(2 * self.variance / phases.shape[0])[:, None, None] * jnp.cos(angles)
 
 
 class SquaredExponential(Stationary):
@@ -276,6 +344,13 @@ class Periodic(Stationary):
         inverse = jnp.exp(-self.log_lengthscale)[:, None, :]
         return jnp.concatenate([jnp.cos(angle)[None] * inverse, jnp.sin(angle)[None] * inverse], -1)
 
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """Those of the squared exponential on the circles."""
+        frequency_key, phase_key = jax.random.split(key)
+        dtype = self.log_variance.dtype
+        phases = jax.random.uniform(phase_key, (num,), dtype, maxval=2 * jnp.pi)
+        return jax.random.normal(frequency_key, (num, 2 * dim), dtype), phases
+
 
 class DotProduct(_Scaled):
     """k_d(z, z') = σ²_d · h(s(z, z'), s(z, z), s(z', z')),  s(z, z') = 1 + w·w'  with w = `scaled(z)`."""
@@ -297,6 +372,26 @@ class DotProduct(_Scaled):
         """σ²_d h(s, s, s) with s = s(z, z)."""
         square = (1 + jnp.sum(self.scaled(z) ** 2, -1))[:, :, None]
         return self.variance[:, None] * self.shape(square, square, square)[:, :, 0]
+
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """ω ~ N(0, I), one a factor of the features, with an entry for the 1 in s."""
+        return jax.random.normal(key, (self.num_factors, num, dim + 1), self.log_variance.dtype)
+
+    def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
+        """ψ = σ Π_i a(ω_i·[w; 1])."""
+        w = self.scaled(z)
+        extended = jnp.concatenate([w, jnp.ones((*w.shape[:2], 1), w.dtype)], -1)
+        factors = self.activation(jnp.einsum("dnz,ifz->idnf", extended, spectrum))
+        return jnp.sqrt(self.variance / spectrum.shape[1])[:, None, None] * jnp.prod(factors, 0)
+
+    @property
+    def num_factors(self) -> int:
+        """How many factors a feature has: s^p = E Π_i (ω_i·[w; 1]) (ω_i·[w'; 1]) with p of them."""
+        return 1
+
+    def activation(self, dots: Float[Array, "P Dx N F"]) -> Float[Array, "P Dx N F"]:
+        """a."""
+        return dots
 
 
 class Linear(DotProduct):
@@ -320,6 +415,11 @@ class Polynomial(DotProduct):
         """h = s(z, z')^p."""
         return cross**self.degree
 
+    @property
+    def num_factors(self) -> int:
+        """p."""
+        return self.degree
+
 
 class NeuralNetwork(DotProduct):
     """k(z, z') = σ² (2/π) asin( 2 s(z,z') / √((1 + 2 s(z,z)) (1 + 2 s(z',z'))) ).
@@ -337,6 +437,10 @@ class NeuralNetwork(DotProduct):
         # Far from the origin the sine rounds to one, where the slope of asin is infinite.
         limit = 1 - jnp.finfo(sine.dtype).eps
         return (2 / jnp.pi) * jnp.arcsin(jnp.clip(sine, -limit, limit))
+
+    def activation(self, dots: Float[Array, "P Dx N F"]) -> Float[Array, "P Dx N F"]:
+        """a = erf: the network's own units."""
+        return jax.scipy.special.erf(dots)
 
 
 KERNELS: dict[str, Callable[..., Kernel]] = {

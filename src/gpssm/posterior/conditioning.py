@@ -23,7 +23,7 @@ from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian
 from gpssm.posterior.draws import CurrentState, merge_chains
 from gpssm.posterior.filtering import CurrentStates, Filtered, points, run_filter, run_predictions
-from gpssm.posterior.forecast import Forecast, forecast
+from gpssm.posterior.forecast import Forecast, forecast, widened
 from gpssm.posterior.rollout import BOUNDS, members_of, path_keys, plan, training_box
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def predict(
     noise: bool = True,
     index: int = -1,
     bounds: float | None = BOUNDS,
+    calibrated: bool | None = None,
 ) -> Forecast:
     """Each row y_t of a series given its controls and the outputs up to y_{t−steps}: `steps` ahead, all along it.
 
@@ -122,7 +123,8 @@ def predict(
     in the `steps` before a row is in `diagnostics`, row by row.
 
     :param series, new_experiment, num_particles, index: as in `condition`.
-    :param num_paths, noise, bounds: as in `forecast`. Draws without a path are not filtered: few paths are quick.
+    :param num_paths, noise, bounds, calibrated: as in `forecast`. Draws without a path are not
+        filtered: few paths are quick.
     """
     for name, value in (("steps", steps), ("num_paths", num_paths)):
         if not isinstance(value, int) or value < 1:
@@ -142,7 +144,7 @@ def predict(
         noise,
         takes_gaussian(posterior, num_particles, new_experiment),
     )
-    return Forecast.of_paths(
+    result = Forecast.of_paths(
         found,
         posterior.scaler,
         bounds,
@@ -152,6 +154,7 @@ def predict(
         inputs=given.inputs,
         dt=given.dt or posterior.raw[index].dt,
     )
+    return widened(result, posterior, np.minimum(1 + np.arange(len(given)), steps), calibrated)
 
 
 def simulate(
@@ -171,7 +174,7 @@ def simulate(
     :param u, horizon: controls after the warm-up, and number of steps, as in `forecast`.
     :param warmup: the experiment's first rows, outputs and controls, to find its state by; without any the state starts
         at x₀ ~ N(0, I).
-    :param settings: further ones of `forecast`: num_paths, noise, bounds.
+    :param settings: further ones of `forecast`: num_paths, noise, bounds, calibrated.
     """
     if warmup is None:
         start = at_start(posterior, True, num_particles, seed)

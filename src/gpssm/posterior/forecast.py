@@ -18,12 +18,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.scaler import Scaler
+from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
 from gpssm.posterior.rollout import (
     BOUNDS,
     Pair,
     Paths,
+    can_draw_functions,
     choose_particles,
     members_of,
     path_keys,
@@ -245,6 +247,8 @@ def forecast(
     noise: bool = True,
     index: int = -1,
     bounds: float | None = BOUNDS,
+    calibrated: bool | None = None,
+    one_function: bool = False,
 ) -> Forecast:
     """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
     series = posterior.training_series(index)
@@ -265,6 +269,7 @@ def forecast(
         jnp.asarray(slots),
         None if bounds is None else training_box(posterior, draws, bounds),
         noise,
+        one_function and can_draw_functions(posterior.model),
     )
     result = Forecast.of_paths(
         found,
@@ -278,7 +283,21 @@ def forecast(
     )
     if result.diagnostics and result.diagnostics.share_left > MANY:
         warnings.warn(" ".join(result.diagnostics.notes), stacklevel=4)
-    return result
+    return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
+
+
+def widened(found: Forecast, posterior: "Posterior", steps: Int[np.ndarray, " H"], calibrated: bool | None) -> Forecast:
+    """The forecast as wide as the posterior's calibration says, each row of it so many steps ahead.
+
+    :param calibrated: None to do so if the posterior has a calibration.
+    """
+    calibration = posterior.calibration
+    if calibrated and calibration is None:
+        raise ValueError("calibrated=True needs a posterior that was calibrated: posterior = posterior.calibrate()")
+    if calibration is None or calibrated is False:
+        return found
+    paths, moments, ahead = stretch(calibration.at(steps), found.paths, found.moments, found.moments_ahead)
+    return replace(found, paths=paths, moments=moments, moments_ahead=ahead)
 
 
 def start_states(

@@ -16,6 +16,7 @@ from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import arviz, conditioning, explore, storage
+from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.draws import CurrentState, Seconds
 from gpssm.posterior.explore import Linearisation, Smoothed, TransitionEstimate
@@ -42,6 +43,7 @@ class Posterior:
     fit started from, and `model_at` those of a draw. `series` are the training data scaled, `raw` as they were given.
     `warmup` is the `Info` of the warm-up's iterations. `notes` says what went wrong, if anything did. `current` is
     where the state is now, None for the end of the training series, where each draw has a last state of its own.
+    `calibration` is what `calibrate` measured, None before.
     """
 
     model: GPSSM
@@ -56,6 +58,7 @@ class Posterior:
     seed: int
     notes: tuple[str, ...] = ()
     current: CurrentState | None = None
+    calibration: Calibration | None = None
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at
@@ -130,6 +133,8 @@ class Posterior:
         noise: bool = True,
         index: int = -1,
         bounds: float | None = BOUNDS,
+        calibrated: bool | None = None,
+        one_function: bool = False,
     ) -> "Forecast":
         """Paths of the outputs after the end of the data, each under the function and parameters of one draw.
 
@@ -142,8 +147,13 @@ class Posterior:
         :param index: the training series that the forecast follows; of no effect after `condition`.
         :param bounds: a path that leaves the box around its draw's training states, this many times as wide as their
             range, is continued by one that stayed; None for no box. See `forecast.diagnostics`.
+        :param calibrated: whether paths are as wide as `calibrate` says; None if it has been called.
+        :param one_function: whether what the weights leave open about f, B(z), is drawn as one function a path, not
+            afresh at each step (`rollout.py`). Of no effect where nothing is left open, as by a Hilbert basis, or the
+            kernel is a user's own without random features.
         """
-        return forecast(self, horizon, u, num_paths=num_paths, seed=seed, noise=noise, index=index, bounds=bounds)
+        settings = {"num_paths": num_paths, "seed": seed, "noise": noise, "index": index, "one_function": one_function}
+        return forecast(self, horizon, u, bounds=bounds, calibrated=calibrated, **settings)
 
     def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
         """States and outputs along training series `index`, with missing outputs filled in.
@@ -187,6 +197,12 @@ class Posterior:
         States are identified only up to a change of coordinates, so they are judged within each chain.
         """
         return diagnose(self)
+
+    def calibrate(self, series: Any = None, **options: Any) -> "Posterior":
+        """Measure on unseen rows how much wider intervals must be; see `gpssm.evaluation.calibrate.calibrate`."""
+        from gpssm.evaluation.calibrate import calibrate
+
+        return calibrate(self, series, **options)
 
     def update(self, series: Any, **options: Any) -> "Posterior":
         """Learn from new rows too: sample again from where the draws were; see `gpssm.fitting.update.update`."""

@@ -2,8 +2,15 @@
 
     x_{t+1} ~ N(m_s(z_t) + A_s(z_t) v_s, B_s(z_t) + Q_s),   y_t ~ p_s(y | x_{t+1}),   z_t = [x_t; u_t],   s = 1..S
 
-is the model of draw s: weights v and parameters are its own all along a path; B and Q are drawn afresh at each step. An
-`Ensemble` is the models of many draws with all factorisations done, which forecasts and filters move states with.
+is the model of draw s: weights v and parameters are its own all along a path; B and Q are drawn afresh at each step.
+With `draw_functions` a path has one function all along instead, by pathwise conditioning (Wilson et al. 2021): with g_d
+a draw of the kernel's Gaussian process, made of random features, and c_d what the inducing points know of it,
+
+    x_{t+1} ~ N(f(z_t), Q_s),   f_d(z) = m_d(z) + A_d(z)·(v_d − c_d) + g_d(z),   c_d = L_d⁻¹ g_d(Z)
+
+has at each z the same law, and at two inputs the covariance that the weights leave open between them.
+
+An `Ensemble` is the models of many draws with all factorisations done, which forecasts and filters move states with.
 Factorising (L⁻¹ of the inducing points' covariance, say) happens once a draw and one draw after the other, and once in
 all where the draws share kernel, basis and mean. Moving the states then is matrix products only.
 
@@ -31,6 +38,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from gpssm.data.scaler import Scaler
+from gpssm.model.bases import InducingPoints, parts_of
+from gpssm.model.kernels import Kernel, Spectrum
 from gpssm.model.likelihoods import Gaussian, GaussianNoise, Likelihood
 from gpssm.model.model import GPSSM, Step
 from gpssm.posterior.draws import merge_chains
@@ -40,6 +49,8 @@ if TYPE_CHECKING:
 
 BOUNDS = 3.0
 START = 2**32 - 1  # in place of a step's number, for where a path starts
+FUNCTION = 2**32 - 4  # the same, for its function
+NUM_FEATURES = 64  # of a function
 NOISES = 3.0  # process noises that a coordinate's training states are taken to range over, to each side, at least
 
 Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]  # mean and variance
@@ -86,23 +97,89 @@ class Ensemble(eqx.Module):
             likelihood = dataclasses.replace(likelihood, log_std=louder)
         return dataclasses.replace(self, process_variance=self.process_variance * scale[:, None], likelihood=likelihood)
 
-    def moments(self, x: Float[Array, "S P Dx"], u: Float[Array, "S P Du"]) -> Moments:
-        """m + A v, B + Q, and the mean over d of B_d / k_d(z, z)."""
+    def moments(
+        self, x: Float[Array, "S P Dx"], u: Float[Array, "S P Du"], functions: "Functions | None" = None
+    ) -> Moments:
+        """m + A v, B + Q, and the mean over d of B_d / k_d(z, z); with functions, m + A (v − c) + g and Q."""
 
-        def one(transition: Callable[..., Any], weights: Array, noise: Array, x: Array, u: Array) -> Moments:
+        def one(fixed: tuple[Any, ...], x: Array, u: Array, drawn: Residual | None) -> Moments:
+            transition, kernel, weights, noise = fixed
             step, prior = transition(x[None], u[None])
             residual = jnp.maximum(step.residual[:, 0], 0.0)
             novelty = jnp.mean(residual / jnp.maximum(prior[:, 0], jnp.finfo(prior.dtype).tiny))
-            return Moments(step.given(weights)[0], residual + noise, novelty)
+            if drawn is None:
+                return Moments(step.given(weights)[0], residual + noise, novelty)
+            value = drawn.prior(kernel, jnp.concatenate([x, u])[None])[:, 0]
+            return Moments(step.given(weights - drawn.correction)[0] + value, noise, novelty)
 
-        each = eqx.filter_vmap(one, in_axes=(None, None, None, 0, 0))
-        every = eqx.filter_vmap(each, in_axes=(None if self.shared else eqx.if_array(0), 0, 0, 0, 0))
-        return every(self.transition, self.weights, self.process_variance, x, u)
+        own = None if self.shared else eqx.if_array(0)
+        each = eqx.filter_vmap(one, in_axes=(None, 0, 0, 0))
+        every = eqx.filter_vmap(each, in_axes=((own, own, 0, 0), 0, 0, 0))
+        kernel, drawn = (None, None) if functions is None else functions
+        return every((self.transition, kernel, self.weights, self.process_variance), x, u, drawn)
+
+
+class Residual(NamedTuple):
+    """What the weights leave open about f, as one function: g(z) − A(z) c."""
+
+    spectrum: Spectrum
+    coefficients: Float[Array, "Dx F"]
+    correction: Float[Array, "Dx M"]
+
+    def prior(self, kernel: Kernel, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """g_d(z), the sum of the kernel's features with these coefficients."""
+        return jnp.sum(kernel.features(self.spectrum, z) * self.coefficients[:, None], -1)
+
+
+class Functions(NamedTuple):
+    """The residual of each path of each draw, (S, P), and the kernel it is of, with an axis S where draws differ."""
+
+    kernel: Kernel
+    residuals: Residual
+
+
+def can_draw_functions(model: GPSSM) -> bool:
+    """Whether paths can have functions of their own: one part of the basis has a residual, and the kernel features."""
+    parts = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
+    try:
+        jax.eval_shape(lambda: model.kernel.spectrum(jax.random.key(0), 1, parts[0].locations.shape[1]))
+    except (IndexError, TypeError):
+        return False
+    return len(parts) == 1
+
+
+def draw_functions(members: Members, keys: PRNGKeyArray, input_dim: int) -> Functions:
+    """A residual for each path, from its own features: their number does not bias what they are on average."""
+    model, _, leaves = members
+    shared = is_shared(leaves)
+    dtype, dim = model.log_process_std.dtype, model.state_dim + input_dim
+
+    def one(current: GPSSM, key: PRNGKeyArray) -> Residual:
+        spectrum_key, key = jax.random.split(jax.random.fold_in(key, FUNCTION))
+        spectrum = current.kernel.spectrum(spectrum_key, NUM_FEATURES, dim)
+        size = current.kernel.features(spectrum, jnp.zeros((1, dim), dtype)).shape[-1]
+        drawn = Residual(spectrum, jax.random.normal(key, (model.state_dim, size), dtype), jnp.zeros(()))
+        correction = current.basis.correction(current.kernel, lambda z: drawn.prior(current.kernel, z), model.state_dim)
+        return drawn._replace(correction=correction)
+
+    def each(given: tuple[dict[str, Array], PRNGKeyArray]) -> Residual:
+        current = model.with_leaves(given[0])
+        return jax.vmap(lambda key: one(current, key))(given[1])
+
+    if shared:
+        return Functions(model.kernel, jax.vmap(lambda own: each(({}, own)))(keys))
+    kernel = eqx.filter_vmap(lambda values: model.with_leaves(values).kernel, axis_size=keys.shape[0])(leaves)
+    return Functions(kernel, jax.lax.map(each, (leaves, keys)))
+
+
+def is_shared(leaves: dict[str, Array]) -> bool:
+    """Whether all draws have one transition but for their weights."""
+    return not any(name.startswith(("kernel.", "basis.", "mean.")) for name in leaves)
 
 
 def assemble(model: GPSSM, weights: Float[Array, "S Dx M"], leaves: dict[str, Array], input_dim: int) -> Ensemble:
     """The ensemble of S draws, given by their weights and their leaves, each with a leading axis S."""
-    shared = not any(name.startswith(("kernel.", "basis.", "mean.")) for name in leaves)
+    shared = is_shared(leaves)
     x, u = (jnp.zeros((1, width), model.log_process_std.dtype) for width in (model.state_dim, input_dim))
     fixed: list[Any] = []  # what of a transition is no array, which `lax.map` cannot give back
 
@@ -222,10 +299,12 @@ def simulate_paths(
     slots: Int[Array, " N"],
     box: Box | None,
     noise: bool,
+    one_function: bool = False,
 ) -> Paths:
-    """`run_paths` of the ensemble of these draws with their noises scaled, compiled."""
+    """`run_paths` of the ensemble of these draws with their noises scaled, compiled; each path with one function."""
     ensemble = assemble(*members, u.shape[1]).scaled(scale)
-    return run_paths(ensemble, start, u, keys, slots, box, noise)
+    functions = draw_functions(members, keys, u.shape[1]) if one_function else None
+    return run_paths(ensemble, start, u, keys, slots, box, noise, functions)
 
 
 def run_paths(
@@ -236,6 +315,7 @@ def run_paths(
     slots: Int[Array, " N"],
     box: Box | None,
     noise: bool,
+    functions: Functions | None = None,
 ) -> Paths:
     """Run P paths of each of S draws for H steps and show those in `slots`, with stand-ins for those that left.
 
@@ -255,7 +335,7 @@ def run_paths(
         x, alive, source, held = carry
         step, control = inputs
         draw_keys = jax.vmap(jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, step), 3)))(keys)
-        now = ensemble.moments(x, jnp.broadcast_to(control, (*x.shape[:2], *control.shape)))
+        now = ensemble.moments(x, jnp.broadcast_to(control, (*x.shape[:2], *control.shape)), functions)
         drawn = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, x.shape[2:], x.dtype)))(draw_keys[..., 0])
         following = now.mean + jnp.sqrt(now.variance) * drawn
         stays = alive & stayed(following)

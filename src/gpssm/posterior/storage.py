@@ -40,7 +40,7 @@ from gpssm.core.runtime import in_double_precision
 from gpssm.data import scaler, series
 from gpssm.model import bases, kernels, likelihoods, means, model, priors, types
 from gpssm.model.likelihoods import LINKS, Link
-from gpssm.posterior import draws
+from gpssm.posterior import calibration, draws
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -82,12 +82,15 @@ AXES = {
     "d": ("output",),
     "log_std": ("output",),
     "log_excess": ("output",),
+    "factors": ("step", "output"),
+    "coverage": ("step", "output"),
+    "effective": ("step",),
 }
 
 # Every class a description may name.
 TABLE: dict[str, type] = {
     f"{thing.__module__.rpartition('.')[2]}.{thing.__name__}": thing
-    for home in (kernels, bases, means, likelihoods, priors, model, types, series, scaler, draws)
+    for home in (kernels, bases, means, likelihoods, priors, model, types, series, scaler, draws, calibration)
     for thing in vars(home).values()
     if isinstance(thing, type)
     and thing.__module__.startswith("gpssm.")

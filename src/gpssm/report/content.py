@@ -40,6 +40,8 @@ class Content:
     words: list[str]
     starts: tuple[dict[str, Any], ...]
     members: tuple[dict[str, Any], ...]
+    calibration: tuple[dict[str, Any], ...]
+    calibrated_on: str
     worth: Check
     checks: tuple[Check, ...]
     doubts: list[Check]
@@ -83,6 +85,8 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
         words=in_sentences(found.summary),
         starts=found.summary.starts,
         members=found.summary.members,
+        calibration=found.summary.calibration,
+        calibrated_on=found.summary.calibrated_on,
         worth=found.worth,
         checks=found.checks,
         doubts=doubts(found.checks),

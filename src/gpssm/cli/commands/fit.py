@@ -57,6 +57,9 @@ def fit(
     draws: Annotated[int | None, _option(help="Draws kept of each chain.", panel=SAMPLING)] = None,
     thin: Annotated[int | None, _option(help="Iterations for each draw.", panel=SAMPLING)] = None,
     seed: Annotated[int | None, _option(help="Seed of all randomness; default 0.", panel=SAMPLING)] = None,
+    calibrate: Annotated[
+        bool | None, _option("--calibrate", help="Widen intervals by what held-out training rows say.", panel=SAMPLING)
+    ] = None,
 ) -> Answer:
     """Fit a model to data and write a run folder: posterior, forecast, scores, figures, report.
 
@@ -66,7 +69,7 @@ def fit(
     with usage():
         fitted = {"state_dim": _whole_or_word(state_dim), "num_inducing": inducing, "kernel": kernel, "mean": mean}
         fitted |= {"likelihood": likelihood, "basis": basis, "hyper": hyper, "num_chains": chains}
-        fitted |= {"start": start, "noise": _number_or_word(noise)}
+        fitted |= {"start": start, "noise": _number_or_word(noise), "calibrate": calibrate}
         given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
         given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
         of_method = {"num_warmup": warmup, "num_draws": draws, "thin": thin}

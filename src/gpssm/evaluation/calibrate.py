@@ -1,0 +1,233 @@
+"""How much wider intervals must be, by step ahead, from forecasts of rows that a fit did not see.
+
+A forecast stretched by s about its mean μ has the 90 % interval [μ + s (low − μ), μ + s (high − μ)], which reaches y
+from the factor
+
+    r = (y − μ) / (high − μ)  if y > μ,   (μ − y) / (μ − low)  otherwise
+
+on. Forecasts from many origins along unseen rows give an r for each origin, step and output, and the 90 % quantile q_h
+of those around step h is the factor that would have covered nine outputs in ten. There are few of them, and forecasts
+that overlap err together: c origins, `spacing` rows apart, count as
+
+    n_h = c · min(1, 1.5 · spacing / h)
+
+independent ones, since the errors of h-step forecasts have correlations that fall to zero over h rows, and 1.5 rows of
+h is what their squares are worth. So steps are taken by octaves, h = 1, 2, 4, ..., and each octave is a compromise
+between what it says itself and what the one before said, which for the first is that the model is right:
+
+    log s_h = max(0, λ log q_h + (1 − λ) log s_{h/2}),   λ = n_h / (n_h + 3),   s_{1/2} = 1
+
+Between octaves log s is linear in log h, and beyond the last that `FEWEST` independent forecasts speak for, it holds.
+Intervals are never made narrower than the model's.
+"""
+
+import dataclasses
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from gpssm.core.text import count
+from gpssm.data.align import align_series
+from gpssm.data.series import Series
+from gpssm.fitting.candidates import FEWEST as FEWEST_ROWS
+from gpssm.fitting.candidates import KNOWN, Fold, make_folds
+from gpssm.fitting.fit import fit
+from gpssm.methods import METHODS
+from gpssm.model.bases import BASES
+from gpssm.model.kernels import KERNELS
+from gpssm.model.likelihoods import LIKELIHOODS, Bernoulli, Poisson
+from gpssm.model.means import MEANS
+from gpssm.posterior.calibration import Calibration
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.posterior import Posterior
+
+LEVEL = 0.9
+ORIGINS, PATHS, DRAWS = 40, 300, 100  # at most: origins along a series, paths of a forecast, draws they follow
+LONGEST = 256  # steps ahead
+WORTH = 1.5  # independent squared errors of h-step forecasts in h rows
+WIDTH = 0.35  # of the window around an octave, as the standard deviation of log h
+TRUST = 3.0  # independent forecasts that are worth as much as what is known before
+FEWEST = 2.0  # independent forecasts from which on a step counts as measured
+LARGEST = 10.0  # factor
+
+
+class Needed(NamedTuple):
+    """The factors r that outputs needed, by origin and step, NaN where none was observed; the origins' spacing."""
+
+    factors: Float[np.ndarray, "O H Dy"]
+    spacing: int
+
+
+def calibrate(
+    posterior: Posterior,
+    series: Any = None,
+    *,
+    new_experiment: bool = False,
+    index: int = -1,
+    seed: int | None = None,
+    without: Sequence[tuple[Posterior, Fold]] = (),
+) -> Posterior:
+    """The posterior with forecasts as wide as rows that it did not see say they must be.
+
+        posterior = posterior.calibrate()
+        posterior.forecast(u=future)  # widened; calibrated=False for the model's own
+
+    Without rows to measure on, the model is fitted twice more, one short chain each, with the settings and the start
+    that the fit had: without the last quarter of every series, and without the first.
+
+    :param series: rows that the fit did not see, at least 15; they follow training series `index`, or what `condition`
+        was given, unless they are a new experiment.
+    :param seed: the fit's, unless given.
+    :param without: posteriors of folds, if there are any already, in place of those fits.
+    """
+    if isinstance(posterior.model.likelihood, Poisson | Bernoulli):
+        name = type(posterior.model.likelihood).__name__
+        raise TypeError(f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be stretched")
+    seed = posterior.seed if seed is None else seed
+    if series is not None:
+        rows = align_series(series, posterior.raw[0])
+        found = [measure(posterior, rows, new_experiment, index, seed)]
+        words = f"{count(len(rows), 'new row')}"
+    else:
+        pairs = list(without) or fit_folds(posterior, seed)
+        found = [
+            measure(one, rows, fold.before, number, seed) for one, fold in pairs for number, rows in fold.rest.items()
+        ]
+        held = sum(len(rows) for _, fold in pairs for rows in fold.rest.values())
+        words = f"{held} training rows, held out of fits without them"
+    return dataclasses.replace(posterior, calibration=estimate(found, words))
+
+
+def measure(posterior: Posterior, rows: Series, new_experiment: bool, index: int, seed: int) -> Needed:
+    """The factors that the outputs of some rows needed, from origins all along them."""
+    known = min(KNOWN, len(rows) // 3) if new_experiment else 0
+    if len(rows) < FEWEST_ROWS:
+        raise ValueError(f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}")
+    left = len(rows) - known
+    spacing, horizon = max(2, -(-left // ORIGINS)), min(left, LONGEST)
+    origins = range(known, len(rows) - 1, spacing)
+    found = np.full((len(origins), horizon, rows.output_dim), np.nan)
+    own = dataclasses.replace(posterior.thinned(DRAWS), calibration=None)
+    informed = own.condition_at(rows, origins, new_experiment=new_experiment, seed=seed, index=index)
+    for number, (origin, now) in enumerate(zip(origins, informed, strict=True)):
+        ahead = rows[origin : origin + horizon]
+        # All forecasts are equally long, and so one program; what lies beyond the rows is not looked at.
+        u = np.pad(ahead.u, ((0, horizon - len(ahead)), (0, 0)), mode="edge")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            forecast = now.forecast(horizon, u, num_paths=PATHS, seed=seed + number, index=index)
+        found[number, : len(ahead)] = needed_factors(forecast[: len(ahead)], ahead.y)
+    return Needed(found, spacing)
+
+
+def needed_factors(forecast: Forecast, actual: Float[np.ndarray, "H Dy"]) -> Float[np.ndarray, "H Dy"]:
+    """r, the factor from which on the stretched 90 % interval holds what happened; NaN where that is missing."""
+    mean, (low, high) = forecast.mean, forecast.interval(LEVEL)
+    away, reach = np.abs(actual - mean), np.where(actual > mean, high - mean, mean - low)
+    factors = np.divide(away, reach, out=np.full_like(away, LARGEST), where=reach > 0)
+    return np.where(np.isnan(actual), np.nan, np.minimum(factors, LARGEST))
+
+
+def estimate(found: Sequence[Needed], rows: str) -> Calibration:
+    """The factors s_h of each output, from those that were needed."""
+    longest = max(one.factors.shape[1] for one in found)
+    needed = np.concatenate(
+        [
+            np.pad(one.factors, ((0, 0), (0, longest - one.factors.shape[1]), (0, 0)), constant_values=np.nan)
+            for one in found
+        ]
+    )
+    steps, spacing = 1 + np.arange(longest), np.concatenate([np.full(len(one.factors), one.spacing) for one in found])
+    # What each origin is worth at each step, where it has any output there.
+    worth = np.minimum(1.0, WORTH * spacing[:, None] / steps[None])
+    effective = np.sum(np.where(np.isnan(needed).all(-1), 0.0, worth), axis=0)
+    if not (measured := np.flatnonzero(effective >= FEWEST)).size:
+        raise ValueError(f"calibrate found too few outputs to forecast in {rows}: give more rows")
+    horizon = int(measured[-1]) + 1
+    columns = [_curve(needed[..., j], worth, horizon) for j in range(needed.shape[-1])]
+    covered = np.where(np.isnan(needed), np.nan, needed <= 1)[:, :horizon]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a step without any output has no coverage
+        coverage = np.nanmean(covered, axis=0)
+    return Calibration(np.stack(columns, axis=-1), coverage, effective[:horizon], len(needed), rows)
+
+
+def _curve(
+    needed: Float[np.ndarray, "O H"], worth: Float[np.ndarray, "O H"], horizon: int
+) -> Float[np.ndarray, " horizon"]:
+    """s_h of one output."""
+    seen = ~np.isnan(needed)
+    steps = 1 + np.arange(needed.shape[1])
+    effective = np.sum(np.where(seen, worth, 0.0), axis=0)
+    values, weights = needed[seen], worth[seen]
+    places = np.log(np.broadcast_to(steps, needed.shape)[seen])
+    octaves, logs, before = octaves_to(horizon), [], 0.0
+    for middle in np.log(octaves):
+        near = np.exp(-0.5 * ((places - middle) / WIDTH) ** 2) * weights
+        window = np.exp(-0.5 * ((np.log(steps) - middle) / WIDTH) ** 2)
+        number = np.sum(window * effective) / np.sum(window)
+        if number > 0:
+            share = number / (number + TRUST)
+            factor = max(weighted_quantile(values, near, LEVEL), 1 / LARGEST)
+            before = max(0.0, share * np.log(factor) + (1 - share) * before)
+        logs.append(before)
+    return np.exp(np.interp(np.log(1 + np.arange(horizon)), np.log(octaves), logs))
+
+
+def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
+    """1, 2, 4, ... and the last step, which takes the place of an octave just before it."""
+    powers = 2 ** np.arange(int(np.log2(horizon)) + 1)
+    return np.array([*powers[powers < horizon / np.sqrt(2)], horizon]) if horizon > 1 else powers
+
+
+def weighted_quantile(values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float) -> float:
+    """The value below which this share of the weight lies, interpolated between the middles of the weights."""
+    order = np.argsort(values)
+    values, weights = values[order], weights[order]
+    return float(np.interp(share * np.sum(weights), np.cumsum(weights) - weights / 2, values))
+
+
+def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
+    """A posterior of each fold, by the settings of the fit."""
+    folds = make_folds(posterior.raw)
+    if not folds:
+        raise ValueError(
+            f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the training series are too "
+            "short. Give it rows that the fit did not see, posterior.calibrate(rows)"
+        )
+    asked = dict(posterior.config.get("fit", {}))
+    settings = {name: value for name, value in posterior.config.items() if name not in ("method", "fit")}
+    if (name := posterior.config["method"]) not in METHODS:
+        raise ValueError(f"calibrate() fits again by the fit's method, one of {', '.join(METHODS)}; this is {name!r}")
+    settings["num_draws"] = min(settings["num_draws"], DRAWS)
+    arguments = {
+        name: asked[name] for name in ("state_dim", "num_inducing", "hyper", "fixed", "learn") if name in asked
+    }
+    arguments |= {name: _part(posterior, name, asked.get(name)) for name in ("kernel", "mean", "likelihood", "basis")}
+    arguments |= {"method": dataclasses.replace(METHODS[name], **settings), "noise": asked.get("noise", "free")}
+    found = []
+    for fold in folds:
+        start = asked.get("start", "em")
+        if start == "states":
+            paths = [np.asarray(path[0, -1]) for path in posterior.draws.states]
+            lengths = [len(one) + 1 for one in fold.series]
+            start = [
+                path[-length:] if fold.before else path[:length] for path, length in zip(paths, lengths, strict=True)
+            ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one short chain is no posterior to be judged
+            one = fit(fold.series, start=start, num_chains=1, seed=seed, progress=False, **arguments)
+        found.append((one, fold))
+    return found
+
+
+def _part(posterior: Posterior, name: str, asked: str | None) -> Any:
+    """A part of the model by the name it was asked for by, or the part itself if it was given as an object."""
+    known = {"kernel": KERNELS, "mean": MEANS, "likelihood": LIKELIHOODS, "basis": BASES}[name]
+    names = re.split(r"[+*]", asked or "")
+    by_name = all(one.strip() in known for one in names) and asked not in ("function", "stacked")
+    return asked if by_name else getattr(posterior.model, name)
