@@ -83,8 +83,8 @@ class Rolling:
 class Simulate:
     """One free run through another record, whose state starts at x₀ ~ N(0, I) and is found by its first rows.
 
-    A run holds some thirty numbers for each path and row at its peak, scores included: of a long record there are as few
-    paths as make `most` rows of paths in all, which keeps it near a gigabyte.
+    A run holds some twenty numbers for each path and row at its peak, with its scores: of a long record there are as
+    few paths as make `most` rows of paths in all, which bounds the memory.
     """
 
     num_paths: int = 1000
