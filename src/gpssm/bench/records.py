@@ -60,7 +60,7 @@ def load_data(name: str) -> Data:
 
 
 EVERY = 10  # rows of EMPS: 10 ms, while the position has next to nothing faster than 10 Hz
-QUIET, STRETCH = 5200, 4096  # rows of the circuit before its input sets in, and rows to train on after them
+QUIET, STRETCH = 5200, 8192  # rows of the circuit before its input sets in, and rows to train on after them
 
 
 def _emps(train: Series, test: Series) -> Records:
