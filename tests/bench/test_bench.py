@@ -507,7 +507,7 @@ def test_mistakes_are_explained_before_anything_runs(tmp_path):
         (ValueError, "are arguments of gpssm.fit; .*seed", {"settings": {"mean": {"seed": 2}}}),
         (ValueError, "not among the methods", {"settings": {"median": {}}}),
         (ValueError, "at least one", {"seeds": 0}),
-        (ValueError, "jobs must be 1 or more", {"jobs": 0}),
+        (ValueError, "jobs must be a whole number of at least 1", {"jobs": 0}),
         (TypeError, "list of names", {"datasets": "furnace"}),
         (ValueError, "no simulator", {"datasets": ["sim:nothing"]}),
     ):

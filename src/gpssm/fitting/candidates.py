@@ -309,8 +309,8 @@ class Plan(NamedTuple):
                 without = tuple((chain.posterior, chain.fold) for chain in trials.chains[best])
         parts = parts._replace(likelihood=best.likelihood)
         scaler, series = self.scale(best.likelihood)
-        if names is not None and not own and (self.config.compares or best.start != "em"):
-            start = make_start(best.start, series, parts, self.key, self.fixed)
+        if names is not None and not own and best.start != "em":
+            start = make_start(best.start, series, parts, self.key, self.fixed, slack=self.config.slack)
         else:
             start = Start(*self.config.prepare(series, parts, self.key))
         if names is None:
@@ -407,9 +407,8 @@ class Trials:
             self.linear[fit] = recipe.linear(series, parts.state_dim, parts.likelihood)
         made = (candidate.start, candidate.row()["likelihood"], number)
         if made not in self.starts:
-            self.starts[made] = make_start(
-                candidate.start, series, parts, self.plan.key, self.plan.fixed, self.linear[fit]
-            )
+            known = (self.plan.key, self.plan.fixed, self.linear[fit], self.config.slack)
+            self.starts[made] = make_start(candidate.start, series, parts, *known)
         start = self.starts[made]
         model = self.roles(with_noise(start.model, candidate.noise, fold.rows))
         return Chain(self.config, model, start.states, scaler, fold, self.plan.seed)

@@ -22,7 +22,7 @@ from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Method
-from gpssm.start.build import Parts, build_model, linear_start
+from gpssm.start.build import SLACK, Parts, build_model, linear_start
 
 States = tuple[Float[Array, "_ Dx"], ...]
 
@@ -49,6 +49,7 @@ class MethodSettings:
 
     learns: ClassVar[bool] = True  # whether the model has parameters to learn while it samples
     compares: ClassVar[bool] = False  # whether start="auto" compares starts
+    slack: ClassVar[float] = SLACK  # how far a linear mean may stray from the linear fit that is the start
     assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from q*(x, v)")
 
     num_warmup: int = 500
@@ -64,7 +65,7 @@ class MethodSettings:
 
     def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
         """The model of scaled series, and the states of each to start from: those of a linear fit."""
-        start = linear_start(series, parts.state_dim, parts.likelihood)
+        start = linear_start(series, parts.state_dim, parts.likelihood)._replace(slack=self.slack)
         return build_model(series, *parts, key=key, start=start), start.states
 
     def adopt(self, model: GPSSM) -> GPSSM:

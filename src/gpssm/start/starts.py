@@ -37,8 +37,6 @@ from gpssm.start.shooting import shoot
 Noise = Literal["free", "small"]
 SMALL = 0.003  # √Q of the regime "small", for states of unit scale
 WORTH = 1.0
-# From a linear fit a free linear mean soon leaves what the free run needs; after shooting it has followed it already.
-STIFF = 0.003
 KERNEL_VARIANCE = 0.05  # that shooting begins with; build_model takes it from a noise that a free run does not have
 AFTER_SHOOTING = 0.01  # √Q that the sampler begins with after shooting, if it is free
 SOME_CLIPPED = 0.01  # share of the states at the wall that is worth a word
@@ -53,11 +51,10 @@ class Start(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a start is made: a linear fit, whether shooting follows, and how far a linear mean may stray from the fit."""
+    """How a start is made: a linear fit, and whether shooting follows."""
 
     linear: Callable[[list[Series], int, str | Likelihood], LinearStart]
     shooting: bool
-    slack: float
 
 
 def make_start(
@@ -67,19 +64,20 @@ def make_start(
     key: PRNGKeyArray,
     fixed: Sequence[str] = (),
     linear: LinearStart | None = None,
+    slack: float = SLACK,
 ) -> Start:
     """The start of this name for scaled series.
 
     :param fixed: leaves that shooting leaves as they are, by name or pattern.
     :param linear: the linear fit of this start, if there is one already.
+    :param slack: how far a linear mean may stray from the linear fit, where no shooting follows.
     """
     if name not in STARTS:
         raise KeyError(f"Unknown start {name!r}. Known: {', '.join(STARTS)}; or give a path of states a series.")
     recipe = STARTS[name]
     linear = recipe.linear(series, parts.state_dim, parts.likelihood) if linear is None else linear
-    linear = linear._replace(slack=recipe.slack)
     if not recipe.shooting:
-        return Start(build_model(series, *parts, key=key, start=linear), linear.states)
+        return Start(build_model(series, *parts, key=key, start=linear._replace(slack=slack)), linear.states)
     return shooting_start(linear, series, parts, key, fixed)
 
 
@@ -121,10 +119,10 @@ def _same(predictor: Float[jax.Array, "N Dy"]) -> Float[jax.Array, "N Dy"]:
 
 
 STARTS: dict[str, Recipe] = {
-    "em": Recipe(linear_start, False, STIFF),
-    "output-error": Recipe(output_error_start, False, STIFF),
-    "em+shooting": Recipe(linear_start, True, SLACK),
-    "output-error+shooting": Recipe(output_error_start, True, SLACK),
+    "em": Recipe(linear_start, False),
+    "output-error": Recipe(output_error_start, False),
+    "em+shooting": Recipe(linear_start, True),
+    "output-error+shooting": Recipe(output_error_start, True),
 }
 
 
