@@ -1,6 +1,7 @@
 """The summary: its figures against hand computation, its verdicts and doubts, the page and the dict."""
 
 import json
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -96,6 +97,7 @@ def test_the_page_and_the_dict(summary):
 
 def test_several_series_a_gaussian_process_and_missing_outputs():
     posterior = make_posterior()
+    posterior = replace(posterior, info=posterior.info._replace(energy=np.ones((2, 3))))  # which only chains have
     summary = posterior.summary()
     facts = summary.facts
     assert facts.rows == (9, 5)
