@@ -1,6 +1,7 @@
 """Stacks: weights that maximise the mixture's log score, and verbs that are those of a mixture."""
 
 import dataclasses
+import zipfile
 
 import numpy as np
 import pytest
@@ -157,6 +158,10 @@ def test_saved_and_loaded_it_forecasts_the_same(even, tmp_path):
     np.testing.assert_array_equal(again.forecast(5, TEST.u, num_paths=20).paths, expected)
     with pytest.raises(FileExistsError, match="overwrite"):
         stack.save(tmp_path / "stack.zip")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("a.txt", "text")
+    with pytest.raises(ValueError, match="not one that a stack was saved in"):
+        gpssm.load(tmp_path / "other.zip")
 
 
 def test_a_mixture_is_calibrated_as_one(even, tmp_path):

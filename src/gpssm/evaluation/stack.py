@@ -172,6 +172,8 @@ class Stack(Posterior):
 def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stack:
     """The stack that `Stack.save` wrote."""
     with zipfile.ZipFile(path) as archive, TemporaryDirectory() as folder:
+        if LIST not in archive.namelist():
+            raise ValueError(f"{path} is a zip file, but not one that a stack was saved in: it has no {LIST}.")
         listed = json.loads(archive.read(LIST))
         files = [archive.extract(f"{number}.nc", folder) for number in range(len(listed["names"]))]
         members = {name: load(file, parts) for name, file in zip(listed["names"], files, strict=True)}
