@@ -1,8 +1,8 @@
 """A sweep: every method on every data set with every seed, judged by every protocol, resumable at any moment.
 
-Its tasks, cells mostly, run in this process, in processes of this machine, or on a Dask cluster. Every way yields each
-task's results once, as they arrive, and a task that takes its process with it, for want of memory mostly, becomes a
-failed result of that task alone. Meanwhile the user sees cells done, failures and the time left.
+Its cells run in this process, in processes of this machine, or on a Dask cluster. Every way yields each cell's results
+once, as they arrive, and a cell that takes its process with it, for want of memory mostly, becomes a failed result of
+that cell alone. Meanwhile the user sees cells done, failures and the time left.
 """
 
 import itertools
