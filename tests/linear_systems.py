@@ -31,6 +31,15 @@ def arx_series(length=400, seed=0, noise=0.1):
     return Series(y, u)
 
 
+def tank_series(length=80, seed=0):
+    """y_t = 1.2 y_{t−1} − 0.5 y_{t−2} + 0.8 u_t + noise: a level, and the pump that acts on it at once."""
+    rng = np.random.default_rng(seed)
+    u, y = rng.normal(size=length), np.zeros(length)
+    for t in range(2, length):
+        y[t] = 1.2 * y[t - 1] - 0.5 * y[t - 2] + 0.8 * u[t] + 0.3 * rng.normal()
+    return Series(y, u, outputs="level", inputs="pump")
+
+
 def forecast_moments(ssm: LinearSSM, mean: np.ndarray, covariance: np.ndarray, u: np.ndarray):
     """Means and variances (H, Dy) of the next H outputs, from a state x ~ N(mean, covariance) under the controls u."""
     A, B, b, C, d, Q, noise = map(np.asarray, ssm)

@@ -9,22 +9,14 @@ from gpssm.data.series import Series
 from gpssm.evaluation import metrics
 from gpssm.methods import ARX
 from gpssm.posterior.forecast import Forecast
+from linear_systems import tank_series
 
 START, STEP, HORIZON, PATHS = 50, 7, 5, 40
 SETTINGS = {"horizon": HORIZON, "step": STEP, "num_paths": PATHS, "progress": False}
 METHOD = ARX(orders=(2, 1), num_draws=30)
 
 
-def make_series(length=80, seed=0):
-    """y_t = 1.2 y_{t−1} − 0.5 y_{t−2} + 0.8 u_t + noise."""
-    rng = np.random.default_rng(seed)
-    u, y = rng.normal(size=length), np.zeros(length)
-    for t in range(2, length):
-        y[t] = 1.2 * y[t - 1] - 0.5 * y[t - 2] + 0.8 * u[t] + 0.3 * rng.normal()
-    return Series(y, u, outputs="level", inputs="pump")
-
-
-SERIES = make_series()
+SERIES = tank_series()
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +94,7 @@ def test_a_posterior_goes_on_with_the_rows_after_its_own(found, posterior):
 
 
 def test_a_new_experiment_starts_afresh(posterior):
-    other = make_series(40, seed=1)
+    other = tank_series(40, seed=1)
     found = gpssm.backtest(other, posterior, start=0.5, new_experiment=True, **SETTINGS)
     expected = (
         posterior.thinned(200)
@@ -148,7 +140,7 @@ def test_what_cannot_be_updated_says_so_and_where(posterior):
 
 def test_origins_compile_once(posterior):
     compiled = []
-    longer = make_series(140)[START:]
+    longer = tank_series(140)[START:]
     gpssm.backtest(longer[:20], posterior, **SETTINGS)
 
     def listen(event, *_, **__):

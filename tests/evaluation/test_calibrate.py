@@ -225,6 +225,8 @@ def test_parts_that_were_given_as_objects_are_used_again():
     config = {"kernel": "se+matern32", "mean": "function", "likelihood": "Custom", "basis": "inducing"}
     found = [calibrate._part(posterior, name, asked) for name, asked in config.items()]
     assert found == ["se+matern32", posterior.model.mean, posterior.model.likelihood, "inducing"]
+    # That of a fold is to be its own, and to know no row that is held out.
+    assert calibrate._part(posterior, "mean", "linear-fixed") == "linear-fixed"
 
 
 def test_what_cannot_be_calibrated_says_so(fitted):

@@ -15,21 +15,13 @@ from gpssm.evaluation.stack import Stack, default_members, share_out, stacking_w
 from gpssm.fitting.candidates import make_folds
 from gpssm.methods import ARX
 from gpssm.report import write_report
+from linear_systems import tank_series
 
 FIRST, SECOND = ARX(orders=(2, 1), num_draws=40), ARX(orders=(1, 1), num_draws=40)
 MEMBERS = {"second order": {"method": FIRST}, "first order": {"method": SECOND}}
 
 
-def make_series(length=160, seed=0):
-    """y_t = 1.2 y_{t−1} − 0.5 y_{t−2} + 0.8 u_t + noise."""
-    rng = np.random.default_rng(seed)
-    u, y = rng.normal(size=length), np.zeros(length)
-    for t in range(2, length):
-        y[t] = 1.2 * y[t - 1] - 0.5 * y[t - 2] + 0.8 * u[t] + 0.3 * rng.normal()
-    return Series(y, u, outputs="level", inputs="pump")
-
-
-SERIES = make_series()
+SERIES = tank_series(160)
 TRAIN, TEST = SERIES[:120], SERIES[120:]
 
 

@@ -5,8 +5,7 @@ Sources, by the name in `Published.source`:
     FFVD    Fan, Bonilla, O'Kane, Sisson, ICML 2023: 30 steps from the last training state, mean ± sd over runs
     RGPSSM  its 2024 paper, an online extended Kalman filter in one pass
     EnVI    its 2024 paper, the whole second half from the last training state
-    SIM     free runs through the test records of EMPS and Wiener–Hammerstein, as collected in the literature, by models
-            that were trained on all rows of the training record
+    SIM     free runs through the test records of EMPS and Wiener–Hammerstein, as collected in the literature
 
 The paper's "NMLL" is `nmll_paper` here, which is no log predictive density: see `gpssm.metrics.nmll_paper`.
 """

@@ -45,7 +45,7 @@ PROTOCOL_TITLES = {
 LABELS = {
     "p30": "published (P30 only)",
     "full": "published (PFULL only)",
-    "simulate": "published (all rows trained on)",
+    "simulate": "published (simulation only)",
 }
 
 Group = tuple[str, str, str]  # protocol, data set, method
@@ -198,7 +198,7 @@ def weight_table(results: Sequence[Line]) -> Table | None:
             found.setdefault((member, line["dataset"]), {})[line["seed"]] = weight
     if not found:
         return None
-    members, datasets = (list(dict.fromkeys(name[at] for name in found)) for at in (0, 1))
+    members, datasets = list(dict.fromkeys(name for name, _ in found)), sorted({name for _, name in found})
 
     def mean(member: str, dataset: str) -> str:
         weights = found.get((member, dataset))

@@ -34,7 +34,7 @@ from gpssm.core.text import count
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.fitting.candidates import FEWEST as FEWEST_ROWS
-from gpssm.fitting.candidates import KNOWN, Fold, make_folds
+from gpssm.fitting.candidates import KNOWN, Fold, forecast_of, make_folds
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
 from gpssm.model.bases import BASES
@@ -115,12 +115,8 @@ def measure(posterior: Posterior, rows: Series, new_experiment: bool, index: int
     informed = own.condition_at(rows, origins, new_experiment=new_experiment, seed=seed, index=index)
     for number, (origin, now) in enumerate(zip(origins, informed, strict=True)):
         ahead = rows[origin : origin + horizon]
-        # All forecasts are equally long, and so one program; what lies beyond the rows is not looked at.
-        u = np.pad(ahead.u, ((0, horizon - len(ahead)), (0, 0)), mode="edge")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            forecast = now.forecast(horizon, u, num_paths=PATHS, seed=seed + number, index=index)
-        found[number, : len(ahead)] = needed_factors(forecast[: len(ahead)], ahead.y)
+        forecast = forecast_of(now, ahead, horizon, num_paths=PATHS, seed=seed + number, index=index)
+        found[number, : len(ahead)] = needed_factors(forecast, ahead.y)
     return Needed(found, spacing)
 
 
@@ -227,7 +223,8 @@ def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
 
 def _part(posterior: Posterior, name: str, asked: str | None) -> Any:
     """A part of the model by the name it was asked for by, or the part itself if it was given as an object."""
-    known = {"kernel": KERNELS, "mean": MEANS, "likelihood": LIKELIHOODS, "basis": BASES}[name]
+    means = {*MEANS, "linear-fixed"}  # which is the fold's own linear fit, not that of all rows
+    known = {"kernel": KERNELS, "mean": means, "likelihood": LIKELIHOODS, "basis": BASES}[name]
     names = re.split(r"[+*]", asked or "")
     by_name = all(one.strip() in known for one in names) and asked not in ("function", "stacked")
     return asked if by_name else getattr(posterior.model, name)

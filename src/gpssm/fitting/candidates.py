@@ -214,12 +214,20 @@ def held_out_forecasts(posterior: Posterior, fold: Fold, seed: int, num_paths: i
         informed = posterior.condition_at(rows, origins, new_experiment=fold.before, seed=seed, index=index)
         for origin, now in zip(origins, informed, strict=True):
             ahead = rows[origin:]
-            # All forecasts are equally long, and so one program; what lies beyond the rows is not looked at.
-            u = np.pad(ahead.u, ((0, origin), (0, 0)), mode="edge")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = now.forecast(len(rows), u, num_paths=num_paths, seed=seed, index=index)
-            yield HeldOut(found[: len(ahead)], ahead, horizon, origin <= (len(rows) + known) // 2)
+            found = forecast_of(now, ahead, len(rows), num_paths=num_paths, seed=seed, index=index)
+            yield HeldOut(found, ahead, horizon, origin <= (len(rows) + known) // 2)
+
+
+def forecast_of(posterior: Posterior, rows: Series, steps: int, **options: Any) -> Forecast:
+    """The forecast of the rows that come next, of which there are at most `steps`.
+
+    It is run over as many steps, so that all with the same number are one program; what lies beyond the rows is cut
+    off. Warnings are for users, and these forecasts are there to be judged.
+    """
+    u = np.pad(rows.u, ((0, steps - len(rows)), (0, 0)), mode="edge")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return posterior.forecast(steps, u, **options)[: len(rows)]
 
 
 def judge(posterior: Posterior, fold: Fold, seed: int) -> Verdict:

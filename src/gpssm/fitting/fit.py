@@ -86,7 +86,7 @@ def fit(
     :param likelihood: "auto" is "gaussian"; "abs" is compared with it where outputs touch zero but never go below.
     :param start: where the sampler begins, which decides where it ends: a name from `gpssm.start.starts.STARTS`; names
         to compare by forecasts inside the training rows (`candidates.py`); states (T+1, Dx) of each series; or "auto",
-        which compares all of them for `ffvd` and is "em" for other methods.
+        which compares those of `candidates.competitors` for `ffvd` and is "em" for other methods.
     :param noise: of the process. "free" assumes nearly nothing: what the transition cannot explain becomes noise.
         "small", or a number, holds its standard deviation near .003, or that number, of the states' scale, so that what
         the transition cannot explain is observation noise. "auto" compares them where starts are, else it is "free".
