@@ -160,7 +160,11 @@ class Run:
 
         settings, table = self.settings(), pandas.read_csv(path, float_precision="round_trip")
         width = len(settings.outputs)
-        return Series(table.iloc[:, :width], table.iloc[:, width:], dt=settings.dt)
+        # Runs of older versions, and those without times, have outputs and controls alone.
+        time = table.iloc[:, 0] if table.shape[1] > width + len(settings.inputs) else None
+        table = table if time is None else table.iloc[:, 1:]
+        dt = None if time is not None else settings.dt
+        return Series(table.iloc[:, :width], table.iloc[:, width:], dt=dt, time=time, units=settings.units)
 
     def metrics(self) -> dict[str, Any]:
         """The contents of metrics.json."""
@@ -190,12 +194,9 @@ class Run:
         return path
 
     def write_series(self, name: str, series: Series) -> Path:
-        """Write a series as CSV, outputs first, such that reading it gives the same numbers to the last bit."""
-        import pandas
-
-        columns = {label: column for label, column in zip(series.outputs, series.y.T, strict=True)}
-        columns |= {label: column for label, column in zip(series.inputs, series.u.T, strict=True)}
-        return self.write(name, pandas.DataFrame(columns).to_csv(index=False))
+        """Write a series as CSV: its column of times, if it has one, outputs, controls, to the last bit."""
+        timed = series.clock is not None and series.clock.name is not None
+        return self.write(name, series.to_dataframe().to_csv(index=timed))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
         """Write a file of JSON, with null for what is not a number."""

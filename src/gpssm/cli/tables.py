@@ -95,7 +95,14 @@ def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
         columns = [frame[name] for name in names] + ([] if actual is None else [actual[: len(frame)]])
         lines = _lines(frame.index, [list(map(float, one)) for one in columns], rows, frame[f"{output} std"].median())
         heads = [name.removeprefix(f"{output} ") for name in names]
-        shown.append(table(output, ["step", *heads, *(["actual"] if actual is not None else [])], lines, left=0))
+        shown.append(
+            table(
+                output,
+                [str(frame.index.name or "step"), *heads, *(["actual"] if actual is not None else [])],
+                lines,
+                left=0,
+            )
+        )
     return shown
 
 

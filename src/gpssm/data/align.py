@@ -40,7 +40,8 @@ def align_series(series: Any, expected: Series) -> Series:
     if isinstance(given, list):
         raise TypeError(f"new data come as one series at a time; got a list of {len(given)}. Call once for each")
     y, u = align_columns(given, expected.outputs, "y"), align_columns(given, expected.inputs, "u")
-    return dataclasses.replace(given, y=y, u=u, outputs=expected.outputs, inputs=expected.inputs)
+    names = {"outputs": expected.outputs, "inputs": expected.inputs, "units": expected.units}
+    return dataclasses.replace(given, y=y, u=u, **names)
 
 
 def future_inputs(u: Any, names: tuple[str, ...], horizon: int | None, default: int) -> Float[np.ndarray, "H Du"]:

@@ -1,7 +1,7 @@
 """Posteriors and forecasts side by side, judged on the same rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,7 +90,7 @@ def compare(
     forecasts = {name: _forecast(name, one, rows, horizon, num_paths, seed) for name, one in candidates.items()}
     outputs = next(iter(forecasts.values())).outputs
     y = align_columns(rows, outputs, "y")
-    actual = Series(y, rows.u, outputs=outputs, inputs=rows.inputs, dt=rows.dt)[:horizon]
+    actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
     scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
     return Comparison(forecasts, actual, tuple(levels), scores)
 

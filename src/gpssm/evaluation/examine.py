@@ -9,7 +9,7 @@ origin; and *training* rows, in sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from gpssm.core.files import digest
 from gpssm.core.text import count
-from gpssm.data.align import align_columns
+from gpssm.data.align import align_columns, align_series
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.baselines import (
@@ -219,5 +219,5 @@ def _test_rows(posterior: Posterior, test: Any) -> Series:
     given, known = Series.of(test), posterior.raw[-1]
     if not isinstance(given, Series):
         raise TypeError(f"test must be the rows that follow the last training series; got a list of {len(given)}")
-    y, u = align_columns(given, known.outputs, "y"), align_columns(given, known.inputs, "u")
-    return Series(y, u, outputs=known.outputs, inputs=known.inputs, dt=known.dt)
+    found = align_series(given, known)
+    return found if found.axis or not known.axis else replace(found, dt=known.dt, clock=known.axis.shifted(len(known)))

@@ -64,7 +64,17 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
     leaves = {name: jnp.asarray(merge_chains(leaf)) for name, leaf in posterior.draws.leaves.items()}
     found = _emitted(posterior.model, leaves, keys, jnp.asarray(states[:, 1:]), noise)
     paths, moments, _ = found.in_units(posterior.scaler)
-    outputs = Forecast(paths, series.outputs, 0, series.u, series.inputs, series.dt, moments)
+    outputs = Forecast(
+        paths,
+        series.outputs,
+        0,
+        series.u,
+        series.inputs,
+        series.dt,
+        moments,
+        clock=series.axis,
+        units=series.units,
+    )
     return Smoothed(outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y))
 
 

@@ -6,8 +6,8 @@ which controls, and back to the user's units.
 """
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.align import align_columns, future_inputs
+from gpssm.data.clock import Clock
 from gpssm.data.scaler import Scaler
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
@@ -78,9 +79,10 @@ class Forecast:
         forecast.mean, forecast.interval(0.9)
         forecast.plot(actual=test)
 
-    `start` is the row number of the first step, counted from the first row of the series it follows, and `u` (H, Du)
-    are the controls it was made with. `moments` has mean and variance (S, H, Dy) of p(y_t | the path's state), and
-    `moments_ahead` those of p(y_t | its state before), whose mixture over paths is the smoother.
+    `start` is the row number of the first step, counted from the first row of the series it follows, `clock` the time
+    of that series' rows, and `u` (H, Du) are the controls it was made with. `moments` has mean and variance (S, H, Dy) of
+    p(y_t | the path's state), and `moments_ahead` those of p(y_t | its state before), whose mixture over paths is the
+    smoother.
     """
 
     paths: Float[np.ndarray, "S H Dy"]
@@ -92,12 +94,14 @@ class Forecast:
     moments: Pair | None = None
     moments_ahead: Pair | None = None
     diagnostics: ForecastDiagnostics | None = None
+    clock: Clock | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_paths(cls, found: Paths, scaler: Scaler, bounds: float | None, u: np.ndarray, **known: Any) -> Self:
         """What a rollout within these bounds found over the rows of u, in the user's units.
 
-        It may have gone further. `known` are outputs, start, inputs and dt.
+        It may have gone further. `known` are outputs, start, inputs, clock and so on.
         """
         # In NumPy, which compiles nothing for a new horizon.
         emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], found)
@@ -138,6 +142,16 @@ class Forecast:
         return self.start + np.arange(self.horizon)
 
     @property
+    def axis(self) -> Clock | None:
+        """The time of rows: the clock, or that which counts them by `dt`; None where neither is known."""
+        return self.clock or (None if self.dt is None else Clock(0.0, self.dt))
+
+    @property
+    def time(self) -> np.ndarray:
+        """When the steps are (H,): dates (datetime64[ns], UTC), numbers, or row numbers where no time is known."""
+        return self.steps if self.axis is None else self.axis.times(self.horizon, self.start)
+
+    @property
     def mean(self) -> Float[np.ndarray, "H Dy"]:
         """The mean over paths."""
         return np.mean(self.paths, axis=0)
@@ -166,19 +180,24 @@ class Forecast:
         return central_interval(self.paths, level)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
-        """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`."""
+        """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`.
+
+        Its index continues that of the training data, where they had times; else it counts rows, `step`.
+        """
         import pandas
 
         limits = sorted({0.5, *(limit for level in levels for limit in ((1 - level) / 2, (1 + level) / 2))})
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
-        time = {} if self.dt is None else {"time": self.steps * self.dt}
+        named = self.clock is not None and self.clock.name is not None
+        time = {} if named or self.axis is None else {"time": self.time}
         columns = {
             f"{output} {name}": values[row, :, j]
             for j, output in enumerate(self.outputs)
             for row, name in enumerate(names)
         }
-        return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step"))
+        index = self.clock.index(self.horizon, self.start) if self.clock and named else None
+        return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step") if index is None else index)
 
     def score(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, Any]:
         """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened."""
@@ -280,6 +299,8 @@ def forecast(
         start=len(series) if posterior.current is None else posterior.current.rows,
         inputs=series.inputs,
         dt=series.dt,
+        clock=series.axis if posterior.current is None else posterior.clock,
+        units=series.units,
     )
     if result.diagnostics and result.diagnostics.share_left > MANY:
         warnings.warn(" ".join(result.diagnostics.notes), stacklevel=4)

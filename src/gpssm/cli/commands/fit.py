@@ -1,5 +1,6 @@
 """`gpssm fit` and `gpssm demo`: from data to a run folder."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,9 +30,19 @@ def fit(
     y: Annotated[Names, _option("-y", "--output", help="Output column, by name or number; repeat for more.")] = None,
     u: Annotated[Names, _option("-u", "--input", help="Control column; repeat for more.")] = None,
     train: Annotated[
-        str | None, _option(help="Rows of the (last) file to train on: 0.5, 200, or all (default).")
+        str | None, _option(help="Rows of the (last) file to train on: 0.5, 200, rows before a date, or all (default).")
     ] = None,
-    dt: Annotated[float | None, _option(help="Sampling time.")] = None,
+    dt: Annotated[float | None, _option(help="Sampling time, where there is no column of times.")] = None,
+    time: Annotated[
+        str | None, _option(metavar="NAME", help="Column of times; default: looked for. none: rows are counted.")
+    ] = None,
+    regrid: Annotated[
+        bool | None, _option("--regrid", help="Put rows on a regular grid, missing ones as missing outputs.")
+    ] = None,
+    controls: Annotated[
+        str | None, _option(metavar="RULE", help="Controls of missing rows: hold (default) or interpolate.")
+    ] = None,
+    unit: Annotated[Names, _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.")] = None,
     out: Annotated[Path | None, _option("--out", "-o", help="Run folder; default runs/DATA-METHOD.")] = None,
     config: Annotated[Path | None, _option(help="Settings in TOML; options given here come first.")] = None,
     resume: Annotated[bool, _option("--resume", help="Go on with an interrupted run.")] = False,
@@ -72,6 +83,7 @@ def fit(
         fitted |= {"start": start, "noise": _number_or_word(noise), "calibrate": calibrate}
         given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
         given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
+        given |= {"time": time, "regrid": regrid, "controls": controls, "units": unit and _units(unit)}
         of_method = {"num_warmup": warmup, "num_draws": draws, "thin": thin}
         begun = out / "config.toml" if resume and out and (out / "config.toml").is_file() else None
         settings, changes = _settings(config or begun, given, fitted, of_method)
@@ -121,9 +133,22 @@ def _columns(path: str) -> str:
 
 def _split(text: str) -> int | float | str:
     try:
-        return text if text == "all" else int(text) if text.isdigit() else float(text)
+        return text if text == "all" or re.match(r"\d+[-/.]\d+[-/.]", text) else _number(text)
     except ValueError:
-        raise ValueError(f"--train is a share like 0.5, a number of rows, or all; got {text!r}") from None
+        raise ValueError(
+            f"--train is a share like 0.5, a number of rows, a date like 2024-03-31, or all; got {text!r}"
+        ) from None
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)
+
+
+def _units(texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    if wrong := [text for text, (name, _, unit) in zip(texts, pairs, strict=True) if not (name and unit)]:
+        raise ValueError(f"--unit is NAME=UNIT, as in --unit level=m; got {wrong[0]!r}")
+    return {name: unit for name, _, unit in pairs}
 
 
 def _number_or_word(text: str | None) -> float | str | None:
