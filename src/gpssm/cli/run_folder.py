@@ -16,6 +16,7 @@
     state_dim, num_chains, num_draws
     horizons         {"30": 30, "full": 148}: the steps of each judgement; empty without test rows
     scores           {"30": {"ffvd": {"rmse": ..., "crps": ..., "coverage_90": ...}, "arx": ...}, "full": ...}
+    by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each output by itself
     test             {"rows": 148, "first": 148, "hash": ...}: what was judged on; null without test rows
     seconds          {"setup": ..., "compile": ..., "run": ...}
     rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "methods": {"ffvd": ...}}
@@ -203,8 +204,8 @@ class Run:
         return self.write(name, to_json(content) + "\n")
 
 
-def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-    """Scores by horizon and name of runs that were judged on the same rows, baselines once; and the horizons' steps."""
+def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Scores of runs that were judged on the same rows, baselines once: `horizons`, `scores` and `by_output`."""
     found = {str(run.folder): run.metrics() for run in runs}
     if unjudged := [name for name, metrics in found.items() if not metrics["scores"]]:
         raise ValueError(f"{', '.join(unjudged)} has no scores, as no rows were held out: fit again with --train 0.8")
@@ -215,16 +216,18 @@ def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, dict[str, Any]], dict[s
             f"{', '.join(others)} was judged on other rows than {first}: compare runs of the same "
             "file, columns and --train"
         )
-    scores = {
-        label: {name: one["scores"][label][one["method"]] for name, one in found.items()}
-        for label in found[first]["scores"]
-    }
-    for one in found.values():
-        for label, figures in one["scores"].items():
-            for name in figures:
-                if name != one["method"]:
-                    scores[label].setdefault(name, figures[name])
-    return scores, found[first]["horizons"]
+
+    def together(key: str) -> dict[str, dict[str, Any]]:
+        scores = {label: {} for label in found[first].get(key, {})}
+        for label, by_name in scores.items():
+            for name, one in found.items():
+                by_name |= {name: one.get(key, {}).get(label, {}).get(one["method"], {})}
+            for one in found.values():
+                others = one.get(key, {}).get(label, {})
+                by_name |= {name: others[name] for name in others if name not in (one["method"], *by_name)}
+        return scores
+
+    return {"horizons": found[first]["horizons"], "scores": together("scores"), "by_output": together("by_output")}
 
 
 def _is_run(folder: Path) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEVELS = (0.5, 0.8, 0.9)
+MIXED = {"rmse", "mae", "crps", "energy", *(f"width_{100 * level:g}" for level in LEVELS)}  # averages over all units
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,7 +26,9 @@ class Comparison:
     """Forecasts of the same rows under several names, and what `Forecast.score` makes of each.
 
     `print` it for a table in which a star marks the best figure: the lowest, the highest `fit`, the coverage nearest to
-    its level. Widths have none: a narrow interval is better only if it covers.
+    its level. Widths have none: a narrow interval is better only if it covers. Where there are several outputs, the
+    first table has `nrmse` and `ncrps`, errors in standard deviations of the training outputs, and each output a table
+    of its own in its own units.
     """
 
     forecasts: Mapping[str, Forecast]
@@ -40,8 +43,22 @@ class Comparison:
 
         return pandas.DataFrame(list(self.scores.values()), index=list(self.scores))
 
-    def best(self, figure: str = "crps") -> str:
-        """The name with the best figure."""
+    @property
+    def by_output(self) -> "pd.DataFrame":
+        """A row an output and name, a column a figure, each in that output's units."""
+        import pandas
+
+        rows = {
+            (output, name): figures
+            for name, one in self.forecasts.items()
+            for output, figures in one.score_outputs(self.actual, self.levels).items()
+        }
+        index = pandas.MultiIndex.from_tuples(rows, names=["output", ""])
+        return pandas.DataFrame(list(rows.values()), index=index).sort_index(level=0, sort_remaining=False)
+
+    def best(self, figure: str | None = None) -> str:
+        """The name with the best figure: by default the CRPS, in standard deviations of the training outputs."""
+        figure = figure or ("ncrps" if "ncrps" in self.table else "crps")
         column = self.table[figure].to_numpy(float)
         if np.isnan(column).all():
             raise ValueError(f"there is no best {figure!r}: it is NaN for every forecast")
@@ -57,8 +74,8 @@ class Comparison:
         return f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)"
 
     def __str__(self) -> str:
-        marks = {str(name): _mark(str(name), column.to_numpy(float)) for name, column in self.table.items()}
-        return print_figures(self.table, "", f"{len(self.actual)} steps ahead; * the best", marks)
+        caption = f"{len(self.actual)} steps ahead; * the best"
+        return print_by_output(self.table, self.by_output, "", caption, starred=True)
 
 
 def compare(
@@ -91,6 +108,13 @@ def compare(
     outputs = next(iter(forecasts.values())).outputs
     y = align_columns(rows, outputs, "y")
     actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
+    # All in the same units: those of the first that knows its training data.
+    units = next(
+        (dict(zip(one.outputs, one.scale, strict=True)) for one in forecasts.values() if one.scale is not None), None
+    )
+    if units is not None:
+        scales = {name: np.array([units[output] for output in one.outputs]) for name, one in forecasts.items()}
+        forecasts = {name: replace(one, scale=scales[name]) for name, one in forecasts.items()}
     scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
     return Comparison(forecasts, actual, tuple(levels), scores)
 
@@ -149,16 +173,30 @@ def _mark(figure: str, values: np.ndarray) -> list[str]:
     return ["*" if one == np.nanmin(losses) else "" for one in losses]
 
 
-def print_figures(
-    frame: "pd.DataFrame", first: str, caption: str, marks: Mapping[str, Sequence[str]] | None = None
+def print_by_output(
+    frame: "pd.DataFrame", by_output: "pd.DataFrame", first: str, caption: str, starred: bool = False
 ) -> str:
+    """A table of figures; of several outputs, their total in units of the training data, and a table for each."""
+    outputs = list(dict.fromkeys(by_output.index.get_level_values(0)))
+    if len(outputs) < 2:
+        return print_figures(frame, first, caption, starred=starred)
+    total = frame.drop(columns=MIXED.intersection(frame)) if "ncrps" in frame else frame
+    pages = [print_figures(total, first, f"all outputs, {caption}", starred=starred)]
+    pages += [print_figures(by_output.loc[name], first, f"{name}, {caption}", starred=starred) for name in outputs]
+    return "\n\n".join(pages)
+
+
+def print_figures(frame: "pd.DataFrame", first: str, caption: str, starred: bool = False) -> str:
     """Figures as a text table, a row an index: all but those that say little more than another does.
 
-    These are the paper's log score, the energy score where it is the CRPS, and the widths but that of the last level.
+    These are the paper's log score, the energy score where it is the CRPS, the widths but that of the last level, and
+    errors in standard deviations where they stand in the user's units. A star marks the best of a column.
     """
     same = "energy" in frame and np.allclose(frame["energy"], frame["crps"], equal_nan=True)
     widths = [name for name in frame if str(name).startswith("width")]
-    shown = [name for name in frame if name not in {"nmll_paper", *(["energy"] if same else []), *widths[:-1]}]
+    left = {"nmll_paper", *(["energy"] if same else []), *widths[:-1], *(["nrmse", "ncrps"] if "rmse" in frame else [])}
+    shown = [name for name in frame if name not in left]
+    marks = {str(name): _mark(str(name), frame[name].to_numpy(float)) for name in shown} if starred else None
     rows = [
         (
             str(index),

@@ -9,7 +9,7 @@ origin; and *training* rows, in sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from jaxtyping import Float
 from gpssm.core.files import digest
 from gpssm.core.text import count
 from gpssm.data.align import align_columns, align_series
+from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.baselines import (
@@ -28,7 +29,6 @@ from gpssm.evaluation.baselines import (
     forecast_rows,
     judge_baselines,
     judge_rolling,
-    output_spread,
     roll,
 )
 from gpssm.evaluation.checks import Check
@@ -48,7 +48,8 @@ Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 class Examination:
     """What was found. `forecasts` has the fit's own method first; `future` says in a sentence what they assume.
 
-    `scores` are by horizon, "30" and "full", then by method; empty without test rows. `smoothed` and `observed` are the
+    `scores` are by horizon, "30" and "full", then by method, and `by_output` the same of each output by itself; empty
+    without test rows. `smoothed` and `observed` are the
     outputs of the last training series in hindsight, without and with noise. `held` says that the forecast is an
     illustration, with the last controls held because none were given. `failures` are sentences about what could not be
     computed.
@@ -69,6 +70,7 @@ class Examination:
     observed: Forecast
     checks: tuple[Check, ...]
     failures: tuple[str, ...]
+    by_output: Mapping[str, Scores] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -102,6 +104,7 @@ class Examination:
             "num_draws": posterior.num_draws,
             "horizons": dict(self.horizons),
             "scores": self.scores,
+            "by_output": self.by_output,
             "rolling": {
                 "protocol": judged.protocol,
                 "held_out": judged.held_out,
@@ -159,6 +162,10 @@ def examine(
         name: {other: one[:steps].score(rows, SCORED) for other, one in forecasts.items()}
         for name, steps in horizons.items()
     }
+    by_output = {
+        name: {other: one[:steps].score_outputs(rows, SCORED) for other, one in forecasts.items()}
+        for name, steps in horizons.items()
+    }
     say("Judging")
     rolled = roll(posterior, judged)
     rolling = RollingComparison(judged, (judge_rolling(method, rolled, output_spread(raw)), *baselines.entries), rolled)
@@ -181,6 +188,7 @@ def examine(
         held=future.held,
         horizons=horizons,
         scores=scores,
+        by_output=by_output,
         rolling=rolling,
         diagnostics=diagnostics,
         summary=summary,

@@ -38,7 +38,7 @@ def select(
     share: float = 0.7,
     horizon: int = 30,
     step: int = 10,
-    score: str = "crps",
+    score: str = "ncrps",
     seed: int = 0,
     progress: Mode = False,
     **fit_arguments: Any,
@@ -53,7 +53,8 @@ def select(
 
     :param candidates: settings of `fit` each, `method` among them; by default those of `default_candidates`.
     :param horizon: steps of a forecast, or as many as leave a few origins.
-    :param score: a figure of `gpssm.metrics.score`, the mean over origins of which is to be least.
+    :param score: a figure of `gpssm.metrics.score`, the mean over origins of which is to be least; "ncrps" is the CRPS
+        in standard deviations of the training outputs.
     :param fit_arguments: settings of `fit` that all candidates share.
     """
     import pandas

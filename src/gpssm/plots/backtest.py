@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def plot_backtest(backtest: Backtest, output: str | None = None, level: float = LEVEL) -> "Figure":
     """Forecasts along the series, as many as do not overlap; errors, and coverage, by step ahead.
 
-    :param output: the output to show, the first if not given; errors and coverage are over all outputs.
+    :param output: the output to show, the first if not given; errors and coverage are of that output too.
     """
     series, names = backtest.series, backtest.series.outputs
     if output is not None and output not in names:
@@ -36,7 +36,7 @@ def plot_backtest(backtest: Backtest, output: str | None = None, level: float = 
     rows = np.arange(max(backtest.origins[0] - horizon, 0), backtest.origins[-1] + horizon)
     draw(along, all_times[rows], series.y[rows, column], color=BLACK, linewidth=0.8, label="actual")
     along.set(ylabel=with_unit(names[column], series.units), xlabel=axis_name)
-    by_step = backtest.by_step()
+    by_step = backtest.by_step(names[column])
     steps = by_step.index.to_numpy()
     for style, name in zip(LINES, ("rmse", "mae", "crps"), strict=False):
         draw(errors, steps, by_step[name].to_numpy(), label=name, **style)

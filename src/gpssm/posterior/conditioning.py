@@ -21,6 +21,7 @@ from jaxtyping import Int, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.align import align_series
 from gpssm.data.clock import Clock
+from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian
 from gpssm.posterior.draws import CurrentState, merge_chains
@@ -158,6 +159,7 @@ def predict(
         dt=given.dt or posterior.raw[index].dt,
         clock=experiment_clock(posterior, given, new_experiment, index),
         units=given.units,
+        scale=output_spread(posterior.raw),
     )
     return widened(result, posterior, np.minimum(1 + np.arange(len(given)), steps), calibrated)
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.align import align_columns
+from gpssm.data.scaler import output_spread
 from gpssm.model.likelihoods import Custom
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -74,6 +75,7 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
         moments,
         clock=series.axis,
         units=series.units,
+        scale=output_spread(posterior.raw),
     )
     return Smoothed(outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y))
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.clock import Clock
-from gpssm.data.scaler import Scaler
+from gpssm.data.scaler import Scaler, output_spread
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
@@ -80,9 +80,9 @@ class Forecast:
         forecast.plot(actual=test)
 
     `start` is the row number of the first step, counted from the first row of the series it follows, `clock` the time
-    of that series' rows, and `u` (H, Du) are the controls it was made with. `moments` has mean and variance (S, H, Dy) of
+    of those, and `u` (H, Du) are the controls it was made with. `moments` has mean and variance (S, H, Dy) of
     p(y_t | the path's state), and `moments_ahead` those of p(y_t | its state before), whose mixture over paths is the
-    smoother.
+    smoother. `scale` is the standard deviation of each training output, the unit of scores that rank.
     """
 
     paths: Float[np.ndarray, "S H Dy"]
@@ -96,6 +96,7 @@ class Forecast:
     diagnostics: ForecastDiagnostics | None = None
     clock: Clock | None = None
     units: Mapping[str, str] = field(default_factory=dict)
+    scale: Float[np.ndarray, " Dy"] | None = None
 
     @classmethod
     def of_paths(cls, found: Paths, scaler: Scaler, bounds: float | None, u: np.ndarray, **known: Any) -> Self:
@@ -200,11 +201,24 @@ class Forecast:
         return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step") if index is None else index)
 
     def score(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, Any]:
-        """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened."""
+        """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened.
+
+        Figures in the user's units are averages over outputs, of little meaning where those have units of their own:
+        `nrmse` and `ncrps` are in standard deviations of the training outputs, and `score_outputs` judges each alone.
+        """
         from gpssm.evaluation.metrics import score
 
-        actual, mixture = self.rows_of(actual), self.moments_ahead or self.moments
-        return score(self.paths, actual, levels=tuple(levels), moments=self.moments, mixture=mixture)
+        return score(self.paths, self.rows_of(actual), **self._judged_by(levels))
+
+    def score_outputs(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, dict[str, Any]]:
+        """`score` of each output by itself, in its own units, by name; those never observed are left out."""
+        from gpssm.evaluation.metrics import score_outputs
+
+        return score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
+
+    def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
+        mixture = self.moments_ahead or self.moments
+        return {"levels": tuple(levels), "moments": self.moments, "mixture": mixture, "scale": self.scale}
 
     def plot(self, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
         """A fan of intervals around the median, one panel an output; needs matplotlib. Gives back the figure.
@@ -301,6 +315,7 @@ def forecast(
         dt=series.dt,
         clock=series.axis if posterior.current is None else posterior.clock,
         units=series.units,
+        scale=output_spread(posterior.raw),
     )
     if result.diagnostics and result.diagnostics.share_left > MANY:
         warnings.warn(" ".join(result.diagnostics.notes), stacklevel=4)
