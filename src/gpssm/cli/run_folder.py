@@ -16,9 +16,10 @@
     state_dim, num_chains, num_draws
     horizons         {"30": 30, "full": 148}: the steps of each judgement; empty without test rows
     scores           {"30": {"ffvd": {"rmse": ..., "crps": ..., "coverage_90": ...}, "arx": ...}, "full": ...}
+    units            {"level": "m"}, of those signals that have one
     by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each output by itself
     test             {"rows": 148, "first": 148, "hash": ...}: what was judged on; null without test rows
-    seconds          {"setup": ..., "compile": ..., "run": ...}
+    seconds          {"setup": ..., "compile": ..., "run": ..., "judge": ..., "report": ...}
     rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "methods": {"ffvd": ...}}
     checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...}, ...]
     diagnostics      R-hat and effective draws by group of quantities
@@ -227,7 +228,13 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
                 by_name |= {name: others[name] for name in others if name not in (one["method"], *by_name)}
         return scores
 
-    return {"horizons": found[first]["horizons"], "scores": together("scores"), "by_output": together("by_output")}
+    units = found[first].get("units", {})
+    return {
+        "horizons": found[first]["horizons"],
+        "units": units,
+        "scores": together("scores"),
+        "by_output": together("by_output"),
+    }
 
 
 def _is_run(folder: Path) -> bool:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import gpssm
+from gpssm.core.text import as_share
 from gpssm.data.readers import DATE, read
 from gpssm.data.series import Series
 from gpssm.fitting.fit import Hyper, fit
@@ -89,13 +90,12 @@ class Settings:
         for part in re.split(r"[+*]", str(self.fit.get("kernel", "se"))):
             _check_name("kernel", part.strip(), KERNELS)
         for name, known in (
-            *(("mean", MEANS), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASES)),
+            *(("mean", [*MEANS, "linear-fixed"]), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASES)),
             *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper))),
         ):
             if isinstance(self.fit.get(name), str):
                 _check_name(name, self.fit[name], [one for one in known if one not in NEVER])
-        if not all(0 < level < 1 for level in self.levels):
-            raise ValueError(f"levels are shares between 0 and 1, or percentages; got {self.levels}")
+        object.__setattr__(self, "levels", tuple(map(as_share, self.levels)))
         _ = self.config
 
     @property

@@ -21,10 +21,10 @@ SHOWN = 12  # steps in a table
 COLUMNS = 7  # figures beside the step that fit into 80 characters
 WORTH = "Worth it"  # the check that comes first
 LEGEND = (
-    "* best. Fit: 100 % is perfect, 0 % as good as the mean. Of the others, lower is better;\n"
-    "90 % intervals should hold 90 % of what happened."
+    "* best. Fit: 100 % is perfect, 0 % as good as the mean. Lower is better of the\n"
+    "others; 90 % intervals should hold 90 % of what happened."
 )
-SCALED = "\nNRMSE and NCRPS: errors in standard deviations of the training outputs, over all of them.\n"
+SCALED = "\nNRMSE and NCRPS: over all outputs, in standard deviations of the training data.\n"
 ONE = {"rmse": "RMSE", "fit": "fit %", "crps": "CRPS", "nlpd": "NLPD", "coverage_90": "in 90 %"}
 ALL = {"nrmse": "NRMSE", "fit": "fit %", "ncrps": "NCRPS", "nlpd": "NLPD", "coverage_90": "in 90 %"}
 UNJUDGED = (
@@ -36,15 +36,34 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `gps
 
 
 def finished(run: "Run") -> list[RenderableType]:
-    """What to show of a run that has been finished: scores, what to make of it, where to look."""
+    """What to show of a run that has been finished, after its scores: what to make of it, times, where to look."""
     metrics = run.metrics()
-    shown: list[RenderableType] = score_tables(metrics)
-    shown += [] if metrics["scores"] else [UNJUDGED]
+    shown: list[RenderableType] = []
     # A problem that a check found is among the notes too, for programs that read nothing else.
     checks = metrics.get("checks", [])
     said = [note for note in metrics["notes"] if not any(note.startswith(f"{one['name']}: ") for one in checks)]
     shown += [check_table(checks), *(f"Note: {printable(note)}" for note in said)]
-    return [*shown, f"\nReport:    {run.folder}/report.html", f"Forecast:  gpssm forecast {run.folder}"]
+    names = {"setup": "setup", "compile": "compile", "run": "sample", "judge": "judge", "report": "report"}
+    seconds = {name: metrics["seconds"][key] for key, name in names.items() if key in metrics["seconds"]}
+    times = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+    shown.append(f"\nSeconds:   {times}; total {sum(seconds.values()):.0f}")
+    report = run.folder / "report.html"
+    shown += [f"Report:    {report}"] if report.is_file() else []
+    return [*shown, f"Forecast:  gpssm forecast {run.folder}"]
+
+
+def score_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """One line a horizon with the figures of the fit alone, before the baselines have theirs."""
+    lines = []
+    for label, by_method in metrics["scores"].items():
+        ((method, figures),) = by_method.items()
+        several = len(metrics["by_output"][label][method]) > 1
+        error = f"NRMSE {figure(figures['nrmse'])}" if several else f"RMSE {figure(figures['rmse'])}"
+        words = WORDS[label].format(steps=metrics["horizons"][label])
+        lines.append(
+            f"{words}: {method} {error}, fit {figure(figures['fit'], 3)} %, {figures['coverage_90']:.0%} in 90 %"
+        )
+    return lines
 
 
 def check_table(checks: Sequence[Mapping[str, str]]) -> Table:
@@ -77,7 +96,8 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
         tables.append(score_table(f"{title}, all outputs", figures, ALL))
         for name in outputs:
             of_output = {method: one[name] for method, one in by_method.items() if name in one}
-            tables.append(score_table(f"{title}, {name}", of_output, ONE))
+            unit = metrics.get("units", {}).get(name)
+            tables.append(score_table(f"{title}, {name}{f' [{unit}]' if unit else ''}", of_output, ONE))
     several = any(len(one) > 1 for by_method in apart.values() for one in by_method.values())
     return [*tables, LEGEND + (SCALED if several else "\n")] if tables else []
 

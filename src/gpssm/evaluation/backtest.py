@@ -8,7 +8,6 @@ A forecast is given the controls of the rows it covers, and no output of theirs.
 """
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -17,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
-from gpssm.core.text import check_whole
+from gpssm.core.text import as_share, check_whole
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
 from gpssm.evaluation.compare import LEVELS, MIXED, print_figures
 from gpssm.fitting.fit import fit
-from gpssm.fitting.progress import Mode
+from gpssm.fitting.progress import Mode, tracked
 from gpssm.methods import MethodSettings
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -177,6 +176,7 @@ def backtest(
     """
     if refit not in get_args(Refit):
         raise ValueError(f"refit must be one of {', '.join(get_args(Refit))}; got {refit!r}")
+    levels = tuple(map(as_share, levels))
     for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
         check_whole(name, value, 1)
     given = Series.of(series)
@@ -201,7 +201,7 @@ def backtest(
     else:
         informed = plan.updated(posterior) if refit == "update" else plan.fitted(posterior, fit_arguments)
     forecasts, figures = [], []
-    for number, origin in enumerate(_tracked(origins, progress)):
+    for number, origin in enumerate(tracked(origins, progress, "backtest", lambda row: f"origin at row {row}")):
         rows = given[origin : origin + horizon]
         try:
             # With one seed for all, the paths' errors would be the same everywhere, and stay in the means.
@@ -257,16 +257,3 @@ def _origins(series: Series, start: int | float, horizon: int, step: int) -> ran
             f"forecast; got {start!r}. Give more rows, or a shorter horizon"
         )
     return range(first, len(series) - horizon + 1, step)
-
-
-def _tracked(origins: range, progress: Mode) -> Iterator[int]:
-    """The origins, with a bar or a line for each as they are done."""
-    if progress is True:
-        from rich.progress import track
-
-        yield from track(origins, description="backtest")
-        return
-    for number, origin in enumerate(origins, 1):
-        yield origin
-        if progress == "plain":
-            print(f"gpssm: backtest, origin {number}/{len(origins)}, row {origin}", file=sys.stderr, flush=True)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.core.text import figure, figure_table
+from gpssm.core.text import as_share, figure, figure_table
 from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
+from gpssm.fitting.progress import Mode, tracked
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 
@@ -87,6 +88,7 @@ def compare(
     baselines: Sequence[str] = (),
     num_paths: int = 1000,
     seed: int = 0,
+    progress: Mode = True,
 ) -> Comparison:
     """Judge posteriors, and forecasts made already, on the same test rows.
 
@@ -96,15 +98,20 @@ def compare(
     :param test: the rows that follow that data, in the user's units.
     :param horizon: number of steps; without it, that of the forecasts given, or else all rows of `test`.
     :param baselines: methods to fit to the training data of the first posterior, and to judge with the others.
+    :param progress: True for a bar over what is to be compared, "plain" for a line each, False for silence.
     """
     if not candidates:
         raise ValueError("nothing to compare: give a dict of at least one posterior or forecast by name")
-    rows = Series.of(test)
+    rows, levels = Series.of(test), tuple(map(as_share, levels))
     if not isinstance(rows, Series):
         raise TypeError(f"test must be one series; got a list of {len(rows)}. Compare on each by itself")
-    candidates = {**candidates, **_fit_baselines(candidates, baselines, seed)}
-    horizon = _common_horizon(candidates, rows, horizon)
-    forecasts = {name: _forecast(name, one, rows, horizon, num_paths, seed) for name, one in candidates.items()}
+    posterior = _trained(candidates, baselines)
+    horizon, forecasts = _common_horizon(candidates, rows, horizon), {}
+    for name in tracked([*candidates, *baselines], progress, "compare"):
+        one = candidates.get(name)
+        if one is None and posterior is not None:
+            one = fit(list(posterior.raw), method=name, seed=seed, progress=False)
+        forecasts[name] = _forecast(name, one, rows, horizon, num_paths, seed)
     outputs = next(iter(forecasts.values())).outputs
     y = align_columns(rows, outputs, "y")
     actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
@@ -116,18 +123,17 @@ def compare(
         scales = {name: np.array([units[output] for output in one.outputs]) for name, one in forecasts.items()}
         forecasts = {name: replace(one, scale=scales[name]) for name, one in forecasts.items()}
     scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
-    return Comparison(forecasts, actual, tuple(levels), scores)
+    return Comparison(forecasts, actual, levels, scores)
 
 
-def _fit_baselines(candidates: Mapping[str, Any], names: Sequence[str], seed: int) -> dict[str, Posterior]:
+def _trained(candidates: Mapping[str, Any], names: Sequence[str]) -> Posterior | None:
+    """The posterior whose training data baselines of these names are fitted to."""
     posterior = next((one for one in candidates.values() if isinstance(one, Posterior)), None)
     if names and posterior is None:
         raise ValueError("baselines are fitted to the training data of a posterior, and there is none to compare")
-    if posterior is None:
-        return {}
     if taken := [name for name in names if name in candidates]:
         raise ValueError(f"{', '.join(taken)} is a candidate already: leave it out of baselines, or rename it")
-    return {name: fit(list(posterior.raw), method=name, seed=seed, progress=False) for name in names}
+    return posterior
 
 
 def _common_horizon(candidates: Mapping[str, Any], test: Series, horizon: int | None) -> int:

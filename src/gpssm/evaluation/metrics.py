@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
+from gpssm.core.text import as_share
+
 Score = float | Float[np.ndarray, " H"]
 Entries = Float[np.ndarray, "H Dy"]
 Paths = Float[np.ndarray, "S H Dy"]
@@ -111,11 +113,12 @@ def energy_score(paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step
 def central_interval(paths: ArrayLike, level: float = 0.9) -> tuple[Entries, Entries]:
     """Lower and upper ends (H, Dy) of the central interval: the (1 − level)/2 and (1 + level)/2 quantiles of paths.
 
+    A level is a share, 0.9, or per cent, 90.
+
     Quantile p is order statistic p (S + 1), interpolated, so that a value from the same distribution falls inside with
     probability `level` from S ≥ (1 + level) / (1 − level) on; NumPy's default makes it about level (S − 1) / (S + 1).
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, as 0.9 for 90 %; got {level!r}")
+    level = as_share(level)
     ends = (1 - level) / 2, (1 + level) / 2
     lower, upper = np.quantile(_forecast(paths, None, fewest=2), ends, axis=0, method="weibull")
     return lower, upper
@@ -169,7 +172,7 @@ def score(
     figures["nlpd"] = nlpd(*given, y) if given else float(-np.mean(log_density(paths, y)[~np.isnan(y)]))
     figures["nmll_paper"] = np.nan if moments is None else nmll_paper(*moments, y)
     figures |= {"crps": crps(paths, y), "energy": energy_score(paths, y)}
-    for level in levels:
+    for level in map(as_share, levels):
         figures[f"coverage_{100 * level:g}"] = coverage(paths, y, level)
         figures[f"width_{100 * level:g}"] = interval_width(paths[:, ~np.isnan(y)], level)
     if scale is not None:

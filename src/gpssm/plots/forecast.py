@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpssm.core.text import as_share
 from gpssm.data.align import align_columns
 from gpssm.plots.style import (
     BLACK,
@@ -42,7 +43,7 @@ def plot_fan(
     before = before[-2 * forecast.horizon :]
     earlier, _ = time_axis(len(before), forecast.axis, forecast.start - len(before))
     happened = None if actual is None else forecast.rows_of(actual)
-    bands = [(level, *forecast.interval(level)) for level in sorted(levels, reverse=True)]
+    bands = [(level, *forecast.interval(level)) for level in sorted(map(as_share, levels), reverse=True)]
     for j, panel in enumerate(axes):
         if history is not None:
             draw(panel, earlier, before[:, j], color=GREY, label="history")

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import as_share
 from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.clock import Clock
 from gpssm.data.scaler import Scaler, output_spread
@@ -175,7 +176,7 @@ class Forecast:
         return np.quantile(self.paths, q, axis=0, method="weibull")
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
-        """The central interval that holds the share `level` of the paths at each step: (low, high)."""
+        """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
         from gpssm.evaluation.metrics import central_interval
 
         return central_interval(self.paths, level)
@@ -187,7 +188,8 @@ class Forecast:
         """
         import pandas
 
-        limits = sorted({0.5, *(limit for level in levels for limit in ((1 - level) / 2, (1 + level) / 2))})
+        shares = map(as_share, levels)
+        limits = sorted({0.5, *(limit for share in shares for limit in ((1 - share) / 2, (1 + share) / 2))})
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
         named = self.clock is not None and self.clock.name is not None

@@ -27,7 +27,7 @@ def report(screen: Screen, run: RunFolder) -> Answer:
     from gpssm.cli.pipeline import report_again
     from gpssm.cli.run_folder import Run
 
-    path = report_again(Run.open(run))
+    path = report_again(Run.open(run), screen.say)
     return Answer({"report": str(path)}, [str(path)])
 
 
