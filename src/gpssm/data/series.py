@@ -286,6 +286,32 @@ def as_list(series: Any) -> list[Series]:
     return several
 
 
+def as_given(data: Any, u: Any = None, outputs: Any = None, inputs: Any = None) -> Any:
+    """What a user calls data, for `as_list`: arrays y and u, DataFrames with the names of columns, or series.
+
+    as_given(frame, outputs=["level"], inputs=["pump"])
+    as_given(y, u)
+    """
+    named = {name: value for name, value in (("outputs", outputs), ("inputs", inputs)) if value is not None}
+    first = data[0] if type(data) in (list, tuple) and len(data) else data
+    if hasattr(first, "columns"):
+        if outputs is None:
+            raise ValueError(
+                f"name the outputs of the frame, outputs=[...]; it has {', '.join(map(str, first.columns))}"
+            )
+        if u is not None:
+            raise ValueError("controls of a frame are named, inputs=[...]; u is for arrays")
+        frames = data if first is not data else [data]
+        found = [Series.from_dataframe(frame, outputs, inputs if inputs is not None else ()) for frame in frames]
+        return found if first is not data else found[0]
+    known = isinstance(first, Series) or (hasattr(first, "y") and hasattr(first, "u"))
+    if not known and (u is not None or hasattr(data, "ndim") or isinstance(first, int | float)):
+        return Series(data, u, **named)
+    if named or u is not None:
+        raise ValueError("outputs, inputs and u go with arrays and frames; a Series has its own: leave them out")
+    return data
+
+
 def check_trainable(series: Any, min_length: int = 10) -> None:
     """Refuse to train on series that are too short, or with an output that never varies or is never observed.
 

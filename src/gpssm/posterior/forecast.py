@@ -155,13 +155,13 @@ class Forecast:
 
     @property
     def mean(self) -> Float[np.ndarray, "H Dy"]:
-        """The mean over paths."""
-        return np.mean(self.paths, axis=0)
+        """The mean over paths; NaN where none is left, as all else that is read off them."""
+        return self._known(np.mean(self.paths, axis=0))
 
     @property
     def std(self) -> Float[np.ndarray, "H Dy"]:
         """The standard deviation over paths."""
-        return np.std(self.paths, axis=0)
+        return self._known(np.std(self.paths, axis=0))
 
     @property
     def median(self) -> Float[np.ndarray, "H Dy"]:
@@ -173,13 +173,19 @@ class Forecast:
 
         Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
         """
-        return np.quantile(self.paths, q, axis=0, method="weibull")
+        return self._known(np.quantile(self.paths, q, axis=0, method="weibull"))
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
         """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
         from gpssm.evaluation.metrics import central_interval
 
-        return central_interval(self.paths, level)
+        low, high = central_interval(self.paths, level)
+        return self._known(low), self._known(high)
+
+    def _known(self, values: Float[np.ndarray, "*q H Dy"]) -> Float[np.ndarray, "*q H Dy"]:
+        """The values with NaN at the steps that no path reached: what stands in `paths` there was only held."""
+        shown = self.diagnostics
+        return values if shown is None else np.where((shown.left_by_step == 1)[:, None], np.nan, values)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
         """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`.
