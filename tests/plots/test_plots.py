@@ -426,3 +426,19 @@ def test_sampled_locations_are_averaged():
     (panel,) = drawn(plots.plot_transition(made, chain=1)).axes
     (container,) = panel.containers
     np.testing.assert_allclose(np.sort(container[0].get_xdata()), np.sort(locations[1].mean(0)[:, 0]))
+
+
+def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
+    linear = posterior.linearise(row=3)
+    response = linear.step_response(20)
+    figure = drawn(response.plot(0.8))
+    panel = figure.axes[1]
+    np.testing.assert_allclose(lines(panel, "median")[0].get_ydata(), np.median(response.values[:, :, 1, 0], axis=0))
+    _, (low, high) = band(panel, "80 % of the draws")
+    np.testing.assert_allclose((low, high), np.quantile(response.values[:, :, 1, 0], (0.1, 0.9), axis=0), atol=1e-12)
+    bode = linear.bode([0.01, 0.1])
+    assert len(drawn(bode.plot()).axes) == 4
+    poles = drawn(linear.plot()).axes[0].lines[1:]
+    np.testing.assert_allclose([line.get_xdata() for line in poles], linear.poles.real.T)
+    curve = posterior.static_gain(values=np.linspace(-1, 1, 5))
+    np.testing.assert_allclose(lines(drawn(curve.plot()).axes[0], "median")[0].get_ydata(), curve.median[:, 0])

@@ -1,10 +1,11 @@
 """What a fit gives back: draws from the posterior, and the verbs of what can be done with them."""
 
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import jax
 import numpy as np
@@ -19,8 +20,9 @@ from gpssm.posterior import arviz, conditioning, explore, storage
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.draws import CurrentState, Seconds
-from gpssm.posterior.explore import Linearisation, Smoothed, TransitionEstimate
+from gpssm.posterior.explore import Derivatives, Smoothed, TransitionEstimate
 from gpssm.posterior.forecast import forecast
+from gpssm.posterior.linearisation import Linearisation, StaticGain, linearise, static_gain
 from gpssm.posterior.rollout import BOUNDS
 
 if TYPE_CHECKING:
@@ -180,9 +182,42 @@ class Posterior:
         """
         return explore.transition(self, x, u)
 
-    def linearise(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> Linearisation:
+    def derivatives(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
         """∂f/∂x, ∂f/∂u and ∂E[y]/∂x with standard deviations over draws; x and u as in `transition`."""
-        return explore.linearise(self, x, u)
+        return explore.derivatives(self, x, u)
+
+    @overload
+    def linearise(self, *, at: Any = None, row: int | None = None, index: int = 0) -> Linearisation: ...
+    @overload
+    def linearise(self, x: Any, u: Any = None) -> Derivatives: ...
+    def linearise(
+        self, x: Any = None, u: Any = None, *, at: Any = None, row: int | None = None, index: int = 0
+    ) -> Linearisation | Derivatives:
+        """The model around an operating point: poles, step, impulse and frequency responses, with bands over draws.
+
+            posterior.linearise(at={"pump": 3.0}).step_response(50).plot()
+
+        :param at: controls in the user's units, in order or by name (the mean for those not named), at whose
+            equilibrium f(x, u) = x of each draw it is taken; the mean of the training data by default. Or a pair
+            (x, u) with a state in the coordinates of the draws.
+        :param row: a row of training series `index`: each draw's own state before it, and its controls, instead.
+        """
+        if x is None:
+            return linearise(self, at, row, index)
+        words = "linearise(x, u) is now called derivatives(x, u); linearise(at=...) gives poles and responses"
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
+        return explore.derivatives(self, x, u)
+
+    def static_gain(
+        self, input: str | None = None, values: Float[ArrayLike, " N"] | None = None, at: Any = None
+    ) -> StaticGain:
+        """Where the outputs settle while a control is held, over its range, with the slope there and bands over draws.
+
+        :param input: the control that varies; the first by default.
+        :param values: at which, in the user's units; from the 1st to the 99th percentile of the training data.
+        :param at: the other controls, as in `linearise`.
+        """
+        return static_gain(self, input, values, at)
 
     def with_notes(self, said: tuple[str, ...] = ()) -> Self:
         """The posterior with what was said of its run, and what the checks find wrong with it, as notes."""
