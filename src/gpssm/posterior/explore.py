@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.align import align_columns
-from gpssm.model.likelihoods import Custom
+from gpssm.model.likelihoods import Custom, Likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
@@ -70,10 +70,14 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
 
 def smoothed_outputs(posterior: "Posterior", index: int = 0) -> tuple[Forecast, Forecast]:
     """Outputs along training series `index` without and with noise; both without where a likelihood cannot draw any."""
-    outputs, likelihood = smooth(posterior, index).outputs, posterior.model.likelihood
-    if isinstance(likelihood, Custom) and likelihood.sampler is None:
-        return outputs, outputs
-    return outputs, smooth(posterior, index, noise=True).outputs
+    outputs = smooth(posterior, index).outputs
+    noisy = can_draw(posterior.model.likelihood)
+    return outputs, smooth(posterior, index, noise=True).outputs if noisy else outputs
+
+
+def can_draw(likelihood: Likelihood) -> bool:
+    """Whether outputs can be drawn: a user's own density may come without a sampler."""
+    return not isinstance(likelihood, Custom) or likelihood.sampler is not None
 
 
 def outputs_of(posterior: "Posterior", index: int = 0) -> Float[np.ndarray, "chain draw T Dy"]:
