@@ -134,7 +134,7 @@ class Linearisation:
     def poles(self) -> Complex[np.ndarray, "S Dx"]:
         """The eigenvalues of A of each draw, the largest first; those outside of the unit circle are unstable."""
         poles = np.linalg.eigvals(self.A).astype(complex)
-        order = np.lexsort((-poles.imag, -np.abs(poles).round(12)), axis=-1)
+        order = np.lexsort((-np.imag(poles), -np.abs(poles).round(12)), axis=-1)
         return np.take_along_axis(poles, order, -1)
 
     @property
@@ -277,15 +277,9 @@ def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, in
             "no draw has an equilibrium at these controls where it has seen data: the system may integrate, drift or "
             "swing. Linearise at a row of the training data, row=..., or at a state of your own, at=(x, u)"
         )
-    return Linearisation(
-        *(part[known, 0] for part in (found.A, found.B, found.C, found.D, found.x)),
-        control,
-        found.y[known, 0],
-        series.outputs,
-        series.inputs,
-        series.dt,
-        int(np.sum(~known)),
-    )
+    A, B, C, D, x, y = (part[known, 0] for part in found)
+    named = {"outputs": series.outputs, "inputs": series.inputs, "dt": series.dt}
+    return Linearisation(A, B, C, D, x, control, y, **named, missing=int(np.sum(~known)))
 
 
 @in_double_precision
@@ -302,17 +296,17 @@ def static_gain(
     column = series.inputs.index(input)
     if values is None:
         seen = np.concatenate([one.u[:, column] for one in posterior.raw])
-        values = np.linspace(*np.quantile(seen, (0.01, 0.99)), CURVE)
+        values = np.linspace(np.quantile(seen, 0.01), np.quantile(seen, 0.99), CURVE)
     levels, held = np.atleast_1d(np.asarray(values, float)), _control(posterior, at)
     controls = np.repeat(held[None], len(levels), 0)
     controls[:, column] = levels
     found = _local(posterior, controls, _nearest(posterior, controls), np.zeros(posterior.model.state_dim), rest=True)
     eye = np.eye(posterior.model.state_dim)
-    lost = ~np.isfinite(found.x).all(-1)
-    A = np.where(lost[..., None, None], 0 * eye, found.A)
+    lost = np.isnan(found.x).any(axis=-1, keepdims=True)
+    A = np.where(lost[..., None], 0 * eye, found.A)
     gain = (found.C @ np.linalg.solve(eye - A, found.B) + found.D)[..., column]
-    gain = np.where(lost[..., None], np.nan, gain)
-    stable = ~lost & (np.abs(np.linalg.eigvals(A)).max(-1) < 1)
+    gain = np.where(lost, np.nan, gain)
+    stable = ~lost[..., 0] & (np.abs(np.linalg.eigvals(A)).max(-1) < 1)
     return StaticGain(input, levels, held, found.y, gain, stable, series.outputs)
 
 

@@ -18,9 +18,11 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import arviz, conditioning, explore, storage
 from gpssm.posterior.calibration import Calibration
+from gpssm.posterior.control import Rollout, make_rollout
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.draws import CurrentState, Seconds
 from gpssm.posterior.explore import Derivatives, Smoothed, TransitionEstimate
+from gpssm.posterior.export import write_export
 from gpssm.posterior.forecast import forecast
 from gpssm.posterior.linearisation import Linearisation, StaticGain, linearise, static_gain
 from gpssm.posterior.rollout import BOUNDS
@@ -156,6 +158,34 @@ class Posterior:
         """
         settings = {"num_paths": num_paths, "seed": seed, "noise": noise, "index": index, "one_function": one_function}
         return forecast(self, horizon, u, bounds=bounds, calibrated=calibrated, **settings)
+
+    def rollout(
+        self,
+        num_paths: int = 100,
+        *,
+        seed: int = 0,
+        noise: bool = True,
+        index: int = -1,
+        bounds: float | None = BOUNDS,
+    ) -> Rollout:
+        """The forecast as a pure JAX function of states and controls, for optimisation and control.
+
+            rollout = posterior.rollout(50)
+            paths = rollout(rollout.start, u)  # (50, H, Dy), the paths of `forecast` with this seed
+
+        Arguments are those of `forecast`. What `calibrate` found is not applied.
+        """
+        return make_rollout(self, num_paths, seed, noise, index, bounds)
+
+    def export(self, path: str | Path, num_draws: int = 20, *, overwrite: bool = False) -> None:
+        """Write the mean model as a Python file that needs NumPy alone: `run(u)`, `step(x, u)`.
+
+            posterior.export("plant.py")
+
+        Its outputs are the mean over at most `num_draws` draws (one a chain at least), each run without noise from
+        where the state is now.
+        """
+        write_export(self, path, num_draws, overwrite)
 
     def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
         """States and outputs along training series `index`, with missing outputs filled in.
