@@ -349,9 +349,9 @@ def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
     for column, (own, correlations, cross) in enumerate(axes):
         shown = own.lines[0].get_ydata()
         np.testing.assert_array_equal(np.isnan(shown), np.isnan(posterior.raw[0].y[:20, column]))
-        assert correlations.get_title(loc="left").startswith("autocorrelation\n")
+        assert correlations.get_title(loc="left").startswith("with its past\n")
         assert "p = " in correlations.get_title(loc="left")
-        assert cross.get_title(loc="left").startswith("correlation with u\n")
+        assert cross.get_title(loc="left").startswith("with u\n")
         assert own.get_ylabel() == f"residual of {posterior.raw[0].outputs[column]}"
 
 
@@ -362,7 +362,7 @@ def test_parameters_show_prior_posterior_and_optimised(posterior):
     assert {"process std", "kernel variance", "kernel lengthscale", "basis locations"} <= set(panels)
     assert len(panels) == len(optimised) + 2
     for entry in range(2):
-        (curve,) = lines(panels["process std"], f"posterior, entry {entry + 1}")
+        curve = lines(panels["process std"], "posterior, a line each state, output or coordinate")[entry]
         values = np.asarray(posterior.draws.leaves["log_process_std"])[..., entry]
         assert values.min() < curve.get_xdata()[np.argmax(curve.get_ydata())] < values.max()
     ticks = panels["kernel lengthscale"].lines[-1].get_xdata()
