@@ -352,7 +352,7 @@ def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
         assert correlations.get_title(loc="left").startswith("with its past\n")
         assert "p = " in correlations.get_title(loc="left")
         assert cross.get_title(loc="left").startswith("with u\n")
-        assert own.get_ylabel() == f"residual of {posterior.raw[0].outputs[column]}"
+        assert own.get_ylabel() == f"of {posterior.raw[0].outputs[column]}"
 
 
 def test_parameters_show_prior_posterior_and_optimised(posterior):
