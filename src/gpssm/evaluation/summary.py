@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpssm.core.notebook import card
 from gpssm.core.text import count, figure, jsonable, percent
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
@@ -114,8 +115,22 @@ class Summary:
         """Everything in dicts, lists, numbers and strings; None for what is not a number."""
         return jsonable(dataclasses.asdict(self) | {"checks": [one._asdict() for one in self.checks]})
 
+    def _repr_html_(self) -> str:
+        texts = {title: "\n".join(body) for title, body in self._sections().items() if body}
+        return card("Summary", texts=texts)
+
     def __str__(self) -> str:
-        sections = {
+        lines = [
+            line
+            for title, body in self._sections().items()
+            if body
+            for line in (title, *(f"  {line}".rstrip() for line in body), "")
+        ]
+        return "\n".join(lines[:-1])
+
+    def _sections(self) -> dict[str, list[str]]:
+        """The lines of the page by heading."""
+        return {
             "What was fitted": self._fitted(),
             "What is mixed (scores on held-out training rows; what follows is of the first)": self._mixed(),
             "Where it started (errors on held-out training rows, in standard deviations)": self._started(),
@@ -129,13 +144,6 @@ class Summary:
             ],
             "What to distrust": [f"- {doubt}" for doubt in self.doubts] or ["Nothing that stands out."],
         }
-        lines = [
-            line
-            for title, body in sections.items()
-            if body
-            for line in (title, *(f"  {line}".rstrip() for line in body), "")
-        ]
-        return "\n".join(lines[:-1])
 
     def _fitted(self) -> list[str]:
         facts = self.facts

@@ -11,7 +11,9 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
+from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import count
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
@@ -72,6 +74,20 @@ class Posterior:
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
         return f"Posterior({self.config['method']}, {self.num_chains} chains of {self.num_draws} draws{notes})"
+
+    def _repr_html_(self) -> str:
+        raw = self.raw
+        facts = {
+            "draws": f"{count(self.num_chains, 'chain')} of {self.num_draws}",
+            "training data": ", ".join(f"{one.name or f'series {k}'} ({len(one)} rows)" for k, one in enumerate(raw)),
+            "outputs": ", ".join(raw[0].outputs),
+            "controls": ", ".join(raw[0].inputs) or "none",
+            "model": f"{count(self.model.state_dim, 'state')}, {type(self.model.likelihood).__name__} likelihood",
+            "seconds": f"{sum(self.seconds):.0f}",
+        }
+        if self.current is not None:
+            facts["state"] = f"after {self.current.rows} rows"
+        return card(f"Posterior: {self.config['method']}", facts, notes=self.notes)
 
     @property
     def num_chains(self) -> int:
