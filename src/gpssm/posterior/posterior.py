@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
+    from gpssm.evaluation.design import Design
     from gpssm.evaluation.summary import Summary
     from gpssm.posterior.forecast import Forecast
 
@@ -192,6 +193,17 @@ class Posterior:
         Arguments are those of `forecast`. What `calibrate` found is not applied.
         """
         return make_rollout(self, num_paths, seed, noise, index, bounds)
+
+    def informative(self, experiments: Any, target: Any = None, **options: Any) -> "Design":
+        """Plans of controls ranked by how much their outputs would sharpen forecasts under the target's controls.
+
+            posterior.informative({"steps": steps, "sines": sines}, target=usual)
+
+        See `gpssm.evaluation.design.informative`.
+        """
+        from gpssm.evaluation.design import informative
+
+        return informative(self, experiments, target, **options)
 
     def export(self, path: str | Path, num_draws: int = 20, *, overwrite: bool = False) -> None:
         """Write the mean model as a Python file that needs NumPy alone: `run(u)`, `step(x, u)`.
