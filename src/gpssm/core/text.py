@@ -57,6 +57,14 @@ def figure(value: Any, digits: int = 4) -> str:
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many letters, cut in the middle, where names of columns differ least."""
+    if len(text) <= most:
+        return text
+    half = (most - 1) // 2
+    return f"{text[: most - 1 - half]}…{text[len(text) - half :]}"
+
+
 def rich_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, words: int = 1, title: str = "", caption: str = ""
 ) -> "Table":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpssm.core.notebook import card
 from gpssm.core.text import as_share, figure, figure_table
 from gpssm.data.align import align_columns
 from gpssm.data.series import Series
@@ -73,6 +74,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)"
+
+    def _repr_html_(self) -> str:
+        return card(repr(self), tables={f"{len(self.actual)} steps ahead": self.table})
 
     def __str__(self) -> str:
         caption = f"{len(self.actual)} steps ahead; * the best"

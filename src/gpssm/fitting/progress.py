@@ -1,5 +1,6 @@
 """What the user sees of a run while it lasts, and how the user can end it."""
 
+import importlib.util
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Mode = bool | Literal["plain"]
 WIDE = 110  # columns of a terminal from which a bar has all its words
+NOTEBOOK = 100  # columns of a bar there
 FEWEST = 8  # draws a chain below which R-hat says nothing
 
 
@@ -96,10 +98,13 @@ def make_bar(*texts: str, stderr: bool = False) -> "Progress":
         TimeRemainingColumn,
     )
 
-    screen = Console(stderr=stderr)
-    bar = BarColumn(40 if screen.width >= WIDE else 12)
+    console = Console(stderr=stderr)
+    if console.is_jupyter and importlib.util.find_spec("ipywidgets") is None:
+        # A notebook without widgets knows how to begin a line again, which is all that one bar needs.
+        console = Console(stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK)
+    bar = BarColumn(40 if console.width >= WIDE else 12)
     columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=screen)
+    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=console)
 
 
 def tracked(items: Sequence[T], mode: Mode, what: str, name: Callable[[T], str] = str) -> Iterator[T]:
