@@ -50,6 +50,14 @@ def test_a_new_experiment_has_times_of_its_own():
         posterior.condition(rows)
 
 
+def test_controls_of_other_dates_are_warned_about():
+    posterior = make_posterior(raw=[dated(9)])
+    plan = pd.DataFrame({"u": 0.0, "note": "more than is needed"}, index=DATES)
+    posterior.forecast(u=plan[9:], num_paths=6)
+    with pytest.warns(UserWarning, match="the controls begin at 2024-03-31 00:00"):
+        posterior.forecast(u=plan, num_paths=6)
+
+
 def test_axes_have_times_and_units():
     posterior = make_posterior(raw=[dated(9)])
     figure = posterior.forecast(u=np.zeros((4, 1)), num_paths=6).plot(history=posterior.raw[0])

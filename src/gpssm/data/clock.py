@@ -130,6 +130,22 @@ class Clock:
             date = date.tz_localize(self.zone or "UTC")
         return int(np.searchsorted(self.times(number), np.datetime64(date.tz_convert("UTC").tz_localize(None), "ns")))
 
+    def complaint(self, what: str, rows: Any, row: int) -> str:
+        """What to say of rows that should begin at that row of this clock, and by their own dates do not; else "".
+
+        :param rows: a Series, or a frame with dates as its index.
+        """
+        own = getattr(rows, "clock", None)
+        if own is None and type(index := getattr(rows, "index", None)).__name__ == "DatetimeIndex" and len(rows):
+            times = Times.of(index[:1])
+            own = times.clock(times.ticks[0], 1)
+        if own is None or not (own.dates and self.dates):
+            return ""
+        off = (own.times(1)[0] - self.times(1, row)[0]) / np.timedelta64(1, "ns") / self.step
+        if abs(off) <= 0.5:
+            return ""
+        return f"{what} begin at {own.show(0)}, but {self.show(row)} would follow the rows known so far. "
+
     def show(self, row: int) -> str:
         """The time of a row, to be read."""
         value = self.index(1, row)[0]

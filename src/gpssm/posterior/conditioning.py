@@ -218,14 +218,9 @@ def experiment_clock(posterior: "Posterior", rows: Series | None, new_experiment
     clock, known = (before.axis, len(before)) if current is None else (posterior.clock, current.rows)
     if clock is None:
         return own and own.shifted(-known)
-    if own is not None and own.dates and clock.dates:
-        off = (own.times(1)[0] - clock.times(1, known)[0]) / np.timedelta64(1, "s") / clock.dt
-        if abs(off) > 0.5:
-            warnings.warn(
-                f"the new rows begin at {own.show(0)}, but {clock.show(known)} would follow the rows known so far. "
-                "They are taken to follow; give new_experiment=True if they do not, or put missing rows in as NaN",
-                stacklevel=4,
-            )
+    if said := clock.complaint("the new rows", rows, known):
+        words = "They are taken to follow; give new_experiment=True if they do not, or put missing rows in as NaN"
+        warnings.warn(said + words, stacklevel=4)
     return clock
 
 

@@ -301,6 +301,10 @@ def forecast(
     if num_paths < 1 or (bounds is not None and not bounds > 0):
         raise ValueError(f"num_paths must be 1 or more, and bounds positive or None; got {num_paths} and {bounds}")
     controls = future_inputs(u, series.inputs, horizon, HORIZON)
+    clock = series.axis if posterior.current is None else posterior.clock
+    start = len(series) if posterior.current is None else posterior.current.rows
+    if clock is not None and (said := clock.complaint("the controls", u, start)):
+        warnings.warn(said + "They are taken as those of the steps ahead", stacklevel=4)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
@@ -323,10 +327,10 @@ def forecast(
         bounds,
         controls,
         outputs=series.outputs,
-        start=len(series) if posterior.current is None else posterior.current.rows,
+        start=start,
         inputs=series.inputs,
         dt=series.dt,
-        clock=series.axis if posterior.current is None else posterior.clock,
+        clock=clock,
         units=series.units,
         scale=output_spread(posterior.raw),
     )
