@@ -1,7 +1,7 @@
-"""Pages as notebooks, and the pictures of the tutorial: what is shown is what runs.
+"""Pages as notebooks, and the pictures of pages: what is shown is what runs.
 
-python docs/make_notebooks.py            write docs/notebooks from the pages
-python docs/make_notebooks.py --draw     run the tutorial, and save the figures that it shows
+python docs/make_notebooks.py                       write docs/notebooks from the pages
+python docs/make_notebooks.py --draw tutorial.md    run a page, and save the figures that it shows
 """
 
 import json
@@ -67,7 +67,7 @@ def write() -> None:
         path_of(page).write_text(json.dumps(notebook(page), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def draw(page: str = "tutorial.md") -> None:
+def draw(page: str) -> None:
     """Run the blocks of a page, and save `figure` after each that is followed by a picture."""
     text, namespace = (DOCS / page).read_text(encoding="utf-8"), {"__name__": "page"}
     for block in FENCE.finditer(text):
@@ -77,4 +77,4 @@ def draw(page: str = "tutorial.md") -> None:
 
 
 if __name__ == "__main__":
-    draw() if "--draw" in sys.argv else write()
+    draw(sys.argv[-1]) if "--draw" in sys.argv else write()
