@@ -18,11 +18,11 @@ IMAGE = re.compile(r"\s*!\[.*?\]\((.*?)\)")
 
 
 def cells(text: str) -> list[tuple[str, str]]:
-    """The parts of a page in order: ("markdown" or "code", text); what a page includes is shown, not run."""
+    """The parts of a page in order, "markdown" or "code"; what is included has another fence, and is not run."""
     found, place = [], 0
     for block in FENCE.finditer(text):
         found.append(("markdown", text[place : block.start()].strip()))
-        found.append(("markdown", block[0].strip()) if INCLUDED.search(block[1]) else ("code", block[1].strip()))
+        found.append(("code", block[1].strip()))
         place = block.end()
     found.append(("markdown", text[place:].strip()))
     return [(kind, part) for kind, part in found if part]
@@ -45,7 +45,8 @@ def notebook(page: str) -> dict[str, Any]:
     text = (DOCS / page).read_text(encoding="utf-8")
     parts = []
     for number, (kind, part) in enumerate(cells(text)):
-        source = included(re.sub(r"^!\[.*?\]\(.*?\)$\n*", "", part, flags=re.MULTILINE).strip())
+        source = re.sub(r"^!\[.*?\]\(.*?\)$\n*", "", part, flags=re.MULTILINE).strip()
+        source = included(source.replace("``` { .python }", "```python"))
         source = re.sub(r"\]\((?!https?:|#)(.*?)\)", r"](../\1)", source) if kind == "markdown" else source
         # A figure that a cell makes is shown by its name at the end.
         source += "\nfigure" if kind == "code" and "figure = " in source else ""
