@@ -98,7 +98,9 @@ def execute(book, folder):
     """The notebook after all of its cells, none of which may fail."""
     from nbclient import NotebookClient
 
-    NotebookClient(book, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(
+        book, timeout=600, startup_timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
     return book
 
 
