@@ -1,6 +1,8 @@
 """The options of every command, and a complete config.toml, written into the page that has their marks."""
 
 import functools
+import tempfile
+from pathlib import Path
 from typing import Any
 
 COMMANDS, CONFIG = "<!-- commands -->", "<!-- config -->"
@@ -34,11 +36,14 @@ def options() -> str:
 
 @functools.cache
 def config() -> str:
-    """The file of a run with defaults."""
+    """The file that a run with defaults writes."""
     from gpssm.cli.settings import Settings
 
-    text = Settings(("tank.csv",), ("level",), ("pump",), train=0.5, dt=0.5).to_toml()
-    return f"```toml\n{text}```"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder).resolve() / "tank.csv"
+        path.write_text("pump,level\n0.1,0.2\n")
+        text = Settings((str(path),), ("level",), ("pump",), train=0.5, dt=0.5).complete().to_toml()
+    return f"```toml\n{text.replace(f'{path.parent}/', '')}```"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

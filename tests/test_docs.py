@@ -6,10 +6,12 @@ import importlib.util
 import inspect
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 import time
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from unittest.mock import patch
@@ -123,7 +125,7 @@ def test_the_search_works_from_a_folder(site):
         browser.close()
 
 
-def test_the_page_of_the_command_line_has_every_command_and_a_config_that_can_be_read(site):
+def test_the_page_of_the_command_line_has_every_command_and_a_complete_config(site):
     from gpssm.cli.app import app
 
     text = site["cli.html"].path.read_text(encoding="utf-8")
@@ -131,8 +133,12 @@ def test_the_page_of_the_command_line_has_every_command_and_a_config_that_can_be
     from typer.main import get_command
 
     assert set(get_command(app).commands) <= {heading.split()[0] for heading in headings}
-    assert "num_chains" in text
     assert "--state-dim" in text
+    shown = runpy.run_path(str(DOCS / "commands.py"))["config"]()
+    tables = tomllib.loads(shown.removeprefix("```toml\n").removesuffix("```"))
+    assert tables["data"]["files"] == ["tank.csv"]
+    assert tables["fit"]["num_chains"] == inspect.signature(gpssm.fit).parameters["num_chains"].default
+    assert tables["method"]["num_draws"] == gpssm.methods.METHODS["ffvd"].num_draws
 
 
 def test_every_page_is_in_the_navigation(site):
