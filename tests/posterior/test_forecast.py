@@ -304,8 +304,18 @@ def test_statistics_are_over_paths():
     np.testing.assert_allclose(np.stack([low, high]), forecast.quantile([0.1, 0.9]))
     inside = np.mean((forecast.paths >= low) & (forecast.paths <= high), axis=0)
     np.testing.assert_allclose(inside, 0.8, atol=0.01)
-    with pytest.raises(ValueError, match="level must be between 0 and 1"):
-        forecast.interval(90)
+    np.testing.assert_array_equal(np.stack(forecast.interval(80)), np.stack([low, high]))
+    with pytest.raises(ValueError, match="1 could mean 1 % or all"):
+        forecast.interval(1)
+
+
+def test_steps_that_no_path_reached_are_missing():
+    left = np.linspace(0, 1, STEPS)
+    forecast = make_forecast(diagnostics=make_diagnostics(left))
+    for values in (forecast.mean, forecast.std, forecast.median, *forecast.interval()):
+        np.testing.assert_array_equal(np.isnan(values).all(-1), left == 1)
+    assert forecast.to_dataframe().iloc[-1].drop("time").isna().all()
+    assert np.isfinite(forecast.paths).all()
 
 
 def test_a_table_has_a_row_a_step_and_named_columns():

@@ -27,6 +27,18 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
+def as_share(level: float) -> float:
+    """The level of an interval as a share: 0.9 and 90 are both 90 %.
+
+    Numbers between 0 and 1 are shares, between 1 and 100 per cent; 1 could be either, and is refused.
+    """
+    if not (0 < level < 1 or 1 < level < 100):
+        hint = "; 1 could mean 1 % or all: give 0.01, or less than 1" if level == 1 else ""
+        raise ValueError(f"the level of an interval is a share, as 0.9, or per cent, as 90; got {level!r}{hint}")
+    # 99.5 / 100 is not the nearest number to .995, and limits are named by it.
+    return float(level) if level < 1 else round(float(level) / 100, 12)
+
+
 def join_names(names: Sequence[str]) -> str:
     """Names as a sentence has them: a, b and c."""
     *others, last = names

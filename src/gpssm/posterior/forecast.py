@@ -6,8 +6,8 @@ which controls, and back to the user's units.
 """
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -17,8 +17,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import as_share
 from gpssm.data.align import align_columns, future_inputs
-from gpssm.data.scaler import Scaler
+from gpssm.data.clock import Clock
+from gpssm.data.scaler import Scaler, output_spread
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
@@ -79,9 +81,10 @@ class Forecast:
         forecast.mean, forecast.interval(0.9)
         forecast.plot(actual=test)
 
-    `start` is the row number of the first step, counted from the first row of the series it follows, and `u` (H, Du)
-    are the controls it was made with. `moments` has mean and variance (S, H, Dy) of p(y_t | the path's state), and
-    `moments_ahead` those of p(y_t | its state before), whose mixture over paths is the smoother.
+    `start` is the row number of the first step, counted from the first row of the series it follows, `clock` the time
+    of those, and `u` (H, Du) are the controls it was made with. `moments` has mean and variance (S, H, Dy) of
+    p(y_t | the path's state), and `moments_ahead` those of p(y_t | its state before), whose mixture over paths is the
+    smoother. `scale` is the standard deviation of each training output, the unit of scores that rank.
     """
 
     paths: Float[np.ndarray, "S H Dy"]
@@ -93,12 +96,15 @@ class Forecast:
     moments: Pair | None = None
     moments_ahead: Pair | None = None
     diagnostics: ForecastDiagnostics | None = None
+    clock: Clock | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+    scale: Float[np.ndarray, " Dy"] | None = None
 
     @classmethod
     def of_paths(cls, found: Paths, scaler: Scaler, bounds: float | None, u: np.ndarray, **known: Any) -> Self:
         """What a rollout within these bounds found over the rows of u, in the user's units.
 
-        It may have gone further. `known` are outputs, start, inputs and dt.
+        It may have gone further. `known` are outputs, start, inputs, clock and so on.
         """
         # In NumPy, which compiles nothing for a new horizon.
         emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], found)
@@ -139,14 +145,24 @@ class Forecast:
         return self.start + np.arange(self.horizon)
 
     @property
+    def axis(self) -> Clock | None:
+        """The time of rows: the clock, or that which counts them by `dt`; None where neither is known."""
+        return self.clock or (None if self.dt is None else Clock(0.0, self.dt))
+
+    @property
+    def time(self) -> np.ndarray:
+        """When the steps are (H,): dates (datetime64[ns], UTC), numbers, or row numbers where no time is known."""
+        return self.steps if self.axis is None else self.axis.times(self.horizon, self.start)
+
+    @property
     def mean(self) -> Float[np.ndarray, "H Dy"]:
-        """The mean over paths."""
-        return np.mean(self.paths, axis=0)
+        """The mean over paths; NaN where none is left, as all else that is read off them."""
+        return self._known(np.mean(self.paths, axis=0))
 
     @property
     def std(self) -> Float[np.ndarray, "H Dy"]:
         """The standard deviation over paths."""
-        return np.std(self.paths, axis=0)
+        return self._known(np.std(self.paths, axis=0))
 
     @property
     def median(self) -> Float[np.ndarray, "H Dy"]:
@@ -158,35 +174,60 @@ class Forecast:
 
         Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
         """
-        return np.quantile(self.paths, q, axis=0, method="weibull")
+        return self._known(np.quantile(self.paths, q, axis=0, method="weibull"))
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
-        """The central interval that holds the share `level` of the paths at each step: (low, high)."""
+        """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
         from gpssm.evaluation.metrics import central_interval
 
-        return central_interval(self.paths, level)
+        low, high = central_interval(self.paths, level)
+        return self._known(low), self._known(high)
+
+    def _known(self, values: Float[np.ndarray, "*q H Dy"]) -> Float[np.ndarray, "*q H Dy"]:
+        """The values with NaN at the steps that no path reached: what stands in `paths` there was only held."""
+        shown = self.diagnostics
+        return values if shown is None else np.where((shown.left_by_step == 1)[:, None], np.nan, values)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
-        """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`."""
+        """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`.
+
+        Its index continues that of the training data, where they had times; else it counts rows, `step`.
+        """
         import pandas
 
-        limits = sorted({0.5, *(limit for level in levels for limit in ((1 - level) / 2, (1 + level) / 2))})
+        shares = map(as_share, levels)
+        limits = sorted({0.5, *(limit for share in shares for limit in ((1 - share) / 2, (1 + share) / 2))})
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
-        time = {} if self.dt is None else {"time": self.steps * self.dt}
+        named = self.clock is not None and self.clock.name is not None
+        time = {} if named or self.axis is None else {"time": self.time}
         columns = {
             f"{output} {name}": values[row, :, j]
             for j, output in enumerate(self.outputs)
             for row, name in enumerate(names)
         }
-        return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step"))
+        index = self.clock.index(self.horizon, self.start) if self.clock and named else None
+        return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step") if index is None else index)
 
     def score(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, Any]:
-        """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened."""
+        """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened.
+
+        Figures in the user's units are averages over outputs, of little meaning where those have units of their own:
+        `nrmse` and `ncrps` are in standard deviations of the training outputs, and `score_outputs` judges each alone.
+        """
         from gpssm.evaluation.metrics import score
 
-        actual, mixture = self.rows_of(actual), self.moments_ahead or self.moments
-        return score(self.paths, actual, levels=tuple(levels), moments=self.moments, mixture=mixture)
+        return score(self.paths, self.rows_of(actual), **self._judged_by(levels))
+
+    def score_outputs(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, dict[str, Any]]:
+        """`score` of each output by itself, in its own units, by name; those never observed are left out."""
+        from gpssm.evaluation.metrics import score_outputs
+
+        return score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
+
+    def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
+        mixture = self.moments_ahead or self.moments
+        return {"levels": tuple(levels), "moments": self.moments, "mixture": mixture, "scale": self.scale}
 
     def plot(self, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
         """A fan of intervals around the median, one panel an output; needs matplotlib. Gives back the figure.
@@ -260,6 +301,10 @@ def forecast(
     if num_paths < 1 or (bounds is not None and not bounds > 0):
         raise ValueError(f"num_paths must be 1 or more, and bounds positive or None; got {num_paths} and {bounds}")
     controls = future_inputs(u, series.inputs, horizon, HORIZON)
+    clock = series.axis if posterior.current is None else posterior.clock
+    start = len(series) if posterior.current is None else posterior.current.rows
+    if clock is not None and (said := clock.complaint("the controls", u, start)):
+        warnings.warn(said + "They are taken as those of the steps ahead", stacklevel=4)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
@@ -282,9 +327,12 @@ def forecast(
         bounds,
         controls,
         outputs=series.outputs,
-        start=len(series) if posterior.current is None else posterior.current.rows,
+        start=start,
         inputs=series.inputs,
         dt=series.dt,
+        clock=clock,
+        units=series.units,
+        scale=output_spread(posterior.raw),
     )
     if result.diagnostics and result.diagnostics.share_left > MANY:
         warnings.warn(" ".join(result.diagnostics.notes), stacklevel=4)
