@@ -7,7 +7,6 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from types import SimpleNamespace
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,13 +16,13 @@ from matplotlib.figure import Figure
 
 from browser import CHROMIUM, Browser
 from builders import make_series
-from examinations import make_examination
+from examinations import make_examination, make_forecast
 from gpssm.core.text import figure, jsonable
 from gpssm.data.series import Series
 from gpssm.evaluation.checks import Check
 from gpssm.plots.style import to_png
 from gpssm.report import make_report, write_report
-from gpssm.report.charts import numbers, smoothed_errors, titled
+from gpssm.report.charts import fit_group, numbers, smoothed_errors
 from gpssm.report.page import embedded
 from gpssm.report.pictures import WORDS
 from posteriors import make_posterior
@@ -205,8 +204,10 @@ def test_errors_by_step_are_smoothed_over_the_rows_between_origins():
 
 
 def test_units_stand_behind_the_names_of_outputs():
-    series = SimpleNamespace(units={"level": "m"})
-    assert [titled(name, series) for name in ("level", "flow")] == ["level [m]", "flow"]
+    y, u = np.zeros((6, 2)), np.zeros((6, 0))
+    series = Series(y, u, outputs=["level", "flow"], units={"level": "m"})
+    seen = make_forecast(np.random.default_rng(0), series, 0, 6)
+    assert [panel["title"] for panel in fit_group(seen, seen, series)["panels"]] == ["level [m]", "flow"]
 
 
 def test_numbers_and_json_survive_anything():
