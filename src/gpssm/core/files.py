@@ -1,7 +1,9 @@
 """Files that are whole or not there, and hashes of what goes into them."""
 
 import hashlib
+import math
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +25,23 @@ def digest(*things: Any) -> str:
             found.update(stable_repr(leaf if array is None else (array.shape, array.dtype)).encode())
             found.update(b"" if array is None else array.tobytes())
     return found.hexdigest()[:16]
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file; none is made that claims to be larger than what the file has of it."""
+    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            with archive.open(entry) as member:
+                version = np.lib.format.read_magic(member)
+                header = (
+                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                )
+                shape, _, dtype = header(member)
+            if math.prod(shape) * dtype.itemsize > entry.file_size:
+                raise ValueError(f"{entry.filename} claims the shape {shape} and has {entry.file_size} bytes")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
 
 
 def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:

@@ -1,5 +1,6 @@
 """Words and figures for people, values for JSON, and checks whose messages say what to do."""
 
+import errno
 import importlib.util
 import io
 import json
@@ -7,6 +8,8 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -123,9 +126,41 @@ def check_whole(name: str, value: Any, least: int, none: str | None = None) -> N
     """
     if value is None and none is not None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         given = f", got {value!r}." if none is None else f", or None {none}; got {value!r}."
         raise ValueError(f"{name} must be a whole number of at least {least}{given}")
+
+
+def check_seed(seed: Any) -> int:
+    """The seed as an int, if it is one that JAX can hold: a whole number of 64 bits."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number from -2**63 to 2**63 - 1; got {seed!r}")
+    return int(seed)
+
+
+def check_shares(name: str, values: Any, *, ends: bool = False) -> None:
+    """Refuse what is no share, or no sequence of some: numbers between 0 and 1, themselves included with `ends`."""
+    for value in [values] if isinstance(values, Real | str) or not isinstance(values, Iterable) else values:
+        real = isinstance(value, Real) and not isinstance(value, bool)
+        if not real or not (0 <= value <= 1 if ends else 0 < value < 1):
+            raise ValueError(f"{name} must be between 0 and 1, as 0.9 for 90 %; got {value!r}")
+
+
+def check_path(path: Any) -> Path:
+    """The path of a file, if a file could have it; whether there is one is not asked."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"a path is text or a pathlib.Path; got {path!r}")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"a path is text that is not empty and without zeros; got {text!r}")
+    try:
+        os.lstat(text)
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise ValueError(f"no file can have the path {text[:80]!r}…: {error.strerror}") from None
+    except UnicodeEncodeError:
+        raise ValueError(f"no file can have the path {text!r}: it has letters that names of files cannot") from None
+    return Path(text)
 
 
 def check_installed(what: str, module: str, extra: str) -> None:

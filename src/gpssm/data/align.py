@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series, default_names, to_columns, where_first
 
 
@@ -48,8 +49,7 @@ def future_inputs(u: Any, names: tuple[str, ...], horizon: int | None, default: 
 
     Without a horizon they are all rows, and where there is no u either, `default` of them.
     """
-    if horizon is not None and horizon < 1:
-        raise ValueError(f"horizon is a number of steps, 1 or more; got {horizon}")
+    check_whole("horizon", horizon, 1, none="for as many steps as u has rows")
     if u is None:
         horizon = horizon or default
         if names:

@@ -1,6 +1,7 @@
 """Scaling of outputs and controls with the statistics of the training data, and back to the user's units."""
 
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from gpssm.data.series import Series, as_list, varying
 
 Scaling = Literal["standard", "scale", "none"]
+FAR = 1e12  # standard deviations from the training data at which nothing can be computed any more
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,14 @@ class Scaler:
     input_mean: tuple[float, ...]
     input_std: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        for name in ("output_mean", "output_std", "input_mean", "input_std"):
+            numbers = getattr(self, name)
+            if not all(
+                isinstance(one, Real) and np.isfinite(one) and (one or name.endswith("mean")) for one in numbers
+            ):
+                raise ValueError(f"a scaler's {name} must be finite, and a std not 0; got {numbers}")
+
     @classmethod
     def fit(cls, series: Any, *, outputs: Scaling = "standard", inputs: Scaling = "standard") -> "Scaler":
         """Scaler of one or several training series, over all their rows; missing outputs are left out.
@@ -43,8 +53,9 @@ class Scaler:
 
     def scale(self, series: Series) -> Series:
         """The series in scaled units; its names, sampling time and missing values stay."""
-        y = _to_scaled(series.y, self.output_mean, self.output_std, "outputs")
-        return replace(series, y=y, u=self.scale_inputs(series.u))
+        y = _to_scaled(series.y, self.output_mean, self.output_std, "outputs", series.outputs)
+        u = _to_scaled(series.u, self.input_mean, self.input_std, "inputs", series.inputs)
+        return replace(series, y=y, u=u)
 
     def scale_inputs(self, u: Any) -> Float[np.ndarray, "*batch T Du"]:
         """Controls (..., T, Du) in scaled units: (u − input_mean) / input_std."""
@@ -77,8 +88,21 @@ def _statistics(rows: Float[np.ndarray, "T D"], scaling: Scaling) -> tuple[tuple
     return means, tuple(stds)
 
 
-def _to_scaled(values: Any, mean: tuple[float, ...], std: tuple[float, ...], kind: str) -> np.ndarray:
-    return (_checked(values, std, kind) - np.array(mean)) / np.array(std)
+def _to_scaled(
+    values: Any, mean: tuple[float, ...], std: tuple[float, ...], kind: str, names: tuple[str, ...] = ()
+) -> np.ndarray:
+    """(values − mean) / std; what is further out than a model can reckon with is refused."""
+    array = _checked(values, std, kind)
+    with np.errstate(over="ignore"):
+        scaled = (array - np.array(mean)) / np.array(std)
+    if (np.abs(scaled) > FAR).any():
+        *_, row, column = np.argwhere(np.abs(scaled) > FAR)[0]
+        name = repr(names[column]) if names else f"{column} of the {kind}"
+        raise ValueError(
+            f"column {name}, row {row} (counted from 0), is {array[..., row, column].flat[0]:g}: more than {FAR:g} "
+            "standard deviations of the training data away from them. Check its units; use NaN where an output is missing"
+        )
+    return scaled
 
 
 def _checked(values: Any, std: tuple[float, ...], kind: str) -> Float[np.ndarray, "*batch D"]:

@@ -8,7 +8,7 @@ becomes named float64 columns in `to_columns`.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import jax
@@ -56,10 +56,12 @@ class Series:
         y_values, outputs = to_columns(y, outputs, "y")
         u_values, inputs = to_columns(np.zeros((len(y_values), 0)) if u is None else u, inputs, "u")
         _check_values(y_values, outputs, u_values, inputs)
-        if dt is not None and not 0 < dt < math.inf:
+        if dt is not None and not (isinstance(dt, Real) and 0 < dt < math.inf):
             raise ValueError(f"dt, the sampling time, must be positive and finite; got {dt!r}")
-        if window is not None and (window != int(window) or window < 0):
+        if window is not None and not (isinstance(window, Real) and window >= 0 and window % 1 == 0):
             raise ValueError(f"window must be a number of rows, 0 or more; got {window!r}")
+        if not (name is None or isinstance(name, str)):
+            raise TypeError(f"the name of a series is text, or None; got {name!r}")
         dt, window = None if dt is None else float(dt), None if window is None else int(window)
         _set(self, y=y_values, u=u_values, name=name, dt=dt, outputs=outputs, inputs=inputs, window=window)
 
@@ -90,7 +92,8 @@ class Series:
         first T // 2 rows and the rest. Neither part may be empty.
         """
         # The margin keeps 0.29 · 100 from falling to 28.
-        cut = int(at) if isinstance(at, Integral) else math.floor(at * len(self) + 1e-9) if at < 1 else 0
+        share = isinstance(at, Real) and 0 < at < 1
+        cut = math.floor(at * len(self) + 1e-9) if share else int(at) if isinstance(at, Integral) else 0
         if not 0 < cut < len(self):
             raise ValueError(
                 f"split(at) needs an index from 1 to {len(self) - 1}, or a fraction between 0 and 1 "
@@ -104,8 +107,9 @@ class Series:
         Outputs are values that were measured, and the mean is what a control adds up to between two of them. Rows that
         fill no block at the end are left out. `window` becomes the number of blocks that lie within it, at least one.
         """
-        if every != int(every) or not 1 <= every <= len(self):
+        if not (isinstance(every, Real) and 1 <= every <= len(self) and every % 1 == 0):
             raise ValueError(f"every must be a whole number from 1 to the {len(self)} rows; got {every!r}")
+        every = int(every)
         blocks = len(self) // every
         u = self.u[: blocks * every].reshape(blocks, every, self.input_dim).mean(axis=1)
         return replace(
@@ -194,13 +198,15 @@ def to_columns(
     A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
     """
     table = _table(values, letter)
-    names = (names,) if isinstance(names, str) else names
-    names = tuple(names or _own_names(values) or default_names(letter, table))
+    given = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else names or ()
+    if not isinstance(given, tuple) or not all(isinstance(name, str) for name in given):
+        raise TypeError(f"the names of the columns of {letter} are text, one a column; got {names!r}")
+    names = given or _own_names(values) or default_names(letter, table)
     if len(names) != table.shape[1] or len(set(names)) != len(names):
         raise ValueError(f"{letter} has {table.shape[1]} columns and needs as many different names; got {names}")
     numbers = np.array(_numbers(table, names), dtype=np.float64)
     numbers.flags.writeable = False
-    return numbers, names
+    return numbers.view(), names  # a view of what is read-only cannot be made writeable again
 
 
 def default_names(letter: str, values: Any) -> tuple[str, ...]:
@@ -230,6 +236,8 @@ def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
     """The values as an array of two dimensions and of whatever type they have."""
     try:
         table = np.ma.filled(values.astype(np.float64), np.nan) if np.ma.isMA(values) else np.asarray(values)
+    except (TypeError, OverflowError) as error:
+        raise TypeError(f"{letter} must be an array of numbers; got {type(values).__name__}: {error}") from None
     except ValueError as error:
         raise ValueError(f"the rows of {letter} must all have the same length: {error}") from None
     table = table[:, None] if table.ndim == 1 else table

@@ -9,7 +9,7 @@ Weights and parameters of every draw stay as they were learned; the filters of `
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,12 +18,13 @@ import numpy as np
 from jaxtyping import Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import check_seed, check_whole
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian
 from gpssm.posterior.draws import CurrentState, merge_chains
 from gpssm.posterior.filtering import CurrentStates, Filtered, points, run_filter, run_predictions
-from gpssm.posterior.forecast import Forecast, forecast, widened
+from gpssm.posterior.forecast import Forecast, check_paths, forecast, warn_of_paths, widened
 from gpssm.posterior.rollout import BOUNDS, members_of, path_keys, plan, training_box
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def condition(
     :param num_particles: particles a draw; by default none with a linear-Gaussian emission, and 64 with others. Later
         rows keep to the first's.
     """
-    rows = posterior.scaler.scale(align_series(series, posterior.raw[0]))
+    seed, rows = check_seed(seed), posterior.scaler.scale(align_series(series, posterior.raw[0]))
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
@@ -86,7 +87,10 @@ def condition_at(
 
     :param rows: numbers that increase, from 0 to the length of the series; equal distances compile once.
     """
-    given, stops = align_series(series, posterior.raw[0]), [int(row) for row in rows]
+    given, stops = align_series(series, posterior.raw[0]), list(rows) if isinstance(rows, Iterable) else [rows]
+    for row in stops:
+        check_whole("each of rows", row, 0)
+    posterior.scaler.scale(given)  # what cannot be scaled is refused before the first row is asked for
     if stops != sorted(set(stops)) or not stops or stops[0] < 0 or stops[-1] > len(given):
         raise ValueError(f"rows must increase and lie between 0 and {len(given)}, the series' length; got {stops}")
     first = at_start(posterior, new_experiment, num_particles, seed, index)
@@ -126,9 +130,9 @@ def predict(
     :param num_paths, noise, bounds, calibrated: as in `forecast`. Draws without a path are not
         filtered: few paths are quick.
     """
-    for name, value in (("steps", steps), ("num_paths", num_paths)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
+    check_whole("steps", steps, 1)
+    check_paths(num_paths, bounds)
+    seed = check_seed(seed)
     given = align_series(series, posterior.raw[0])
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
@@ -154,6 +158,7 @@ def predict(
         inputs=given.inputs,
         dt=given.dt or posterior.raw[index].dt,
     )
+    warn_of_paths(result)
     return widened(result, posterior, np.minimum(1 + np.arange(len(given)), steps), calibrated)
 
 
@@ -188,7 +193,7 @@ def at_start(
     posterior: "Posterior", new_experiment: bool, num_particles: int | None, seed: int, index: int = -1
 ) -> "Posterior":
     """The same draws, with the cloud before any new row."""
-    draws = np.arange(posterior.num_chains * posterior.num_draws)
+    draws, seed = np.arange(posterior.num_chains * posterior.num_draws), check_seed(seed)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     return _with_cloud(posterior, begin(posterior, draws, new_experiment, num_particles, seed, index), gaussian)
 
@@ -260,8 +265,7 @@ def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
 def _check_number(posterior: "Posterior", num_particles: int | None, new_experiment: bool) -> None:
     if num_particles is None:
         return
-    if not isinstance(num_particles, int) or num_particles < 2:
-        raise ValueError(f"num_particles must be a whole number of at least 2; got {num_particles!r}")
+    check_whole("num_particles", num_particles, 2)
     cloud = None if new_experiment else posterior.current
     held = cloud and cloud.log_weights.shape[-1]
     if cloud and (cloud.gaussian or held != num_particles):

@@ -8,6 +8,7 @@ which controls, and back to the user's units.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import check_seed, check_shares, check_whole, percent
 from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.scaler import Scaler
 from gpssm.posterior.calibration import stretch
@@ -157,6 +159,7 @@ class Forecast:
 
         Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
         """
+        check_shares("a quantile's probability", q, ends=True)
         return np.quantile(self.paths, q, axis=0, method="weibull")
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
@@ -169,6 +172,8 @@ class Forecast:
         """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`."""
         import pandas
 
+        check_shares("levels", levels)
+        levels = [levels] if isinstance(levels, Real) else levels
         limits = sorted({0.5, *(limit for level in levels for limit in ((1 - level) / 2, (1 + level) / 2))})
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
@@ -185,6 +190,7 @@ class Forecast:
         from gpssm.evaluation.metrics import score
 
         actual, mixture = self.rows_of(actual), self.moments_ahead or self.moments
+        check_shares("levels", levels)
         return score(self.paths, actual, levels=tuple(levels), moments=self.moments, mixture=mixture)
 
     def plot(self, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
@@ -251,9 +257,8 @@ def forecast(
     one_function: bool = False,
 ) -> Forecast:
     """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
-    series = posterior.training_series(index)
-    if num_paths < 1 or (bounds is not None and not bounds > 0):
-        raise ValueError(f"num_paths must be 1 or more, and bounds positive or None; got {num_paths} and {bounds}")
+    series, seed = posterior.training_series(index), check_seed(seed)
+    check_paths(num_paths, bounds)
     controls = future_inputs(u, series.inputs, horizon, HORIZON)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
@@ -281,9 +286,24 @@ def forecast(
         inputs=series.inputs,
         dt=series.dt,
     )
-    if result.diagnostics and result.diagnostics.share_left > MANY:
-        warnings.warn(" ".join(result.diagnostics.notes), stacklevel=4)
+    warn_of_paths(result)
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
+
+
+def check_paths(num_paths: Any, bounds: Any) -> None:
+    """Refuse what is no number of paths, or no box for them to stay in."""
+    check_whole("num_paths", num_paths, 1)
+    if bounds is not None and not (isinstance(bounds, Real) and 0 < bounds < np.inf):
+        raise ValueError(f"bounds must be a positive number, or None for none; got {bounds!r}")
+
+
+def warn_of_paths(found: Forecast) -> None:
+    """Warn of a forecast most of whose paths left, or that is not finite."""
+    if found.diagnostics and found.diagnostics.share_left > MANY:
+        warnings.warn(" ".join(found.diagnostics.notes), stacklevel=5)
+    elif not np.isfinite(found.paths).all():
+        share = percent(1 - np.isfinite(found.paths).mean())
+        warnings.warn(f"{share} of the values of this forecast are not finite. Leave bounds at a number", stacklevel=5)
 
 
 def widened(found: Forecast, posterior: "Posterior", steps: Int[np.ndarray, " H"], calibrated: bool | None) -> Forecast:
