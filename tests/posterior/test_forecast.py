@@ -171,9 +171,9 @@ def test_without_bounds_an_overflow_is_kept_and_reported():
     posterior = linear_posterior([[0.5, 1e30, 0.5]])
     with np.errstate(all="ignore"), pytest.warns(UserWarning, match="values of this forecast are not finite"):
         found = posterior.forecast(20, CONTROLS, num_paths=3, bounds=None)
-        assert found.diagnostics.share_left == pytest.approx(1 / 3)
-        assert "Paths that overflowed: 33 %" in found.diagnostics.notes[0]
-        assert not np.isfinite(found.paths).all()
+    assert found.diagnostics.share_left == pytest.approx(1 / 3)
+    assert "Paths that overflowed: 33 %" in found.diagnostics.notes[0]
+    assert not np.isfinite(found.paths).all()
 
 
 def test_novelty_grows_away_from_the_inducing_points(posterior):

@@ -29,6 +29,12 @@ def in_double_precision(function: Callable[Parameters, Result]) -> Callable[Para
     return wrapped
 
 
+def check_memory(what: str, size: int) -> None:
+    """Refuse to make what would take more bytes than the machine has: systems promise more, and then kill."""
+    if hasattr(os, "sysconf") and size > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        raise MemoryError(f"{what} would take {size // 10**9} GB, and the machine has {there // 10**9}: ask for fewer")
+
+
 def num_threads() -> int:
     """How many chains run at once on a CPU: GPSSM_THREADS if it is set, or else the cores this process may use."""
     given = os.environ.get(THREADS, "")

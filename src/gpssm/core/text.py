@@ -126,7 +126,7 @@ def check_whole(name: str, value: Any, least: int, none: str | None = None) -> N
     """
     if value is None and none is not None:
         return
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value < 2**62:
         given = f", got {value!r}." if none is None else f", or None {none}; got {value!r}."
         raise ValueError(f"{name} must be a whole number of at least {least}{given}")
 
@@ -138,12 +138,16 @@ def check_seed(seed: Any) -> int:
     return int(seed)
 
 
-def check_shares(name: str, values: Any, *, ends: bool = False) -> None:
-    """Refuse what is no share, or no sequence of some: numbers between 0 and 1, themselves included with `ends`."""
-    for value in [values] if isinstance(values, Real | str) or not isinstance(values, Iterable) else values:
+def check_shares(name: str, values: Any, *, ends: bool = False) -> list[float]:
+    """A share, or several, as a list of numbers between 0 and 1; 0 and 1 themselves are refused without `ends`."""
+    # An array is no Sequence, but has dimensions.
+    several = getattr(values, "ndim", 1 if isinstance(values, Sequence) and not isinstance(values, str) else 0) == 1
+    listed = list(values) if several else [values]
+    for value in listed:
         real = isinstance(value, Real) and not isinstance(value, bool)
         if not real or not (0 <= value <= 1 if ends else 0 < value < 1):
             raise ValueError(f"{name} must be between 0 and 1, as 0.9 for 90 %; got {value!r}")
+    return [float(value) for value in listed]
 
 
 def check_path(path: Any) -> Path:

@@ -1,7 +1,7 @@
 """Scaling of outputs and controls with the statistics of the training data, and back to the user's units."""
 
+import sys
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -33,9 +33,11 @@ class Scaler:
     def __post_init__(self) -> None:
         for name in ("output_mean", "output_std", "input_mean", "input_std"):
             numbers = getattr(self, name)
-            if not all(
-                isinstance(one, Real) and np.isfinite(one) and (one or name.endswith("mean")) for one in numbers
-            ):
+            floats = all(
+                isinstance(one, float | int) and abs(one) <= (2**53 if isinstance(one, int) else sys.float_info.max)
+                for one in numbers
+            )
+            if not floats or not (all(numbers) or name.endswith("mean")):
                 raise ValueError(f"a scaler's {name} must be finite, and a std not 0; got {numbers}")
 
     @classmethod
@@ -53,6 +55,8 @@ class Scaler:
 
     def scale(self, series: Series) -> Series:
         """The series in scaled units; its names, sampling time and missing values stay."""
+        if not isinstance(series, Series):
+            raise TypeError(f"a Series is scaled; got {type(series)}. For controls alone there is scale_inputs")
         y = _to_scaled(series.y, self.output_mean, self.output_std, "outputs", series.outputs)
         u = _to_scaled(series.u, self.input_mean, self.input_std, "inputs", series.inputs)
         return replace(series, y=y, u=u)
@@ -77,7 +81,7 @@ class Scaler:
 
 def _statistics(rows: Float[np.ndarray, "T D"], scaling: Scaling) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Means and standard deviations of the columns, as `scaling` asks, over the entries that are not NaN."""
-    if scaling not in get_args(Scaling):
+    if not isinstance(scaling, str) or scaling not in get_args(Scaling):
         raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}; got {scaling!r}")
     if scaling == "none":
         return (0.0,) * rows.shape[1], (1.0,) * rows.shape[1]
@@ -100,14 +104,19 @@ def _to_scaled(
         name = repr(names[column]) if names else f"{column} of the {kind}"
         raise ValueError(
             f"column {name}, row {row} (counted from 0), is {array[..., row, column].flat[0]:g}: more than {FAR:g} "
-            "standard deviations of the training data away from them. Check its units; use NaN where an output is missing"
+            "standard deviations of the training data away from them. Check its units; use NaN where it is missing"
         )
     return scaled
 
 
 def _checked(values: Any, std: tuple[float, ...], kind: str) -> Float[np.ndarray, "*batch D"]:
     """NumPy array of `values`; its last axis must fit, because one column would broadcast to any number."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"the scaler takes arrays of numbers; got {type(values).__name__} of {array.dtype}")
     if array.shape[-1:] != (len(std),):
         raise ValueError(f"the scaler was fitted to {len(std)} {kind}; got an array of shape {array.shape}")
     return array

@@ -6,6 +6,7 @@ becomes named float64 columns in `to_columns`.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -56,7 +57,7 @@ class Series:
         y_values, outputs = to_columns(y, outputs, "y")
         u_values, inputs = to_columns(np.zeros((len(y_values), 0)) if u is None else u, inputs, "u")
         _check_values(y_values, outputs, u_values, inputs)
-        if dt is not None and not (isinstance(dt, Real) and 0 < dt < math.inf):
+        if dt is not None and not (isinstance(dt, Real) and 0 < dt <= sys.float_info.max):
             raise ValueError(f"dt, the sampling time, must be positive and finite; got {dt!r}")
         if window is not None and not (isinstance(window, Real) and window >= 0 and window % 1 == 0):
             raise ValueError(f"window must be a number of rows, 0 or more; got {window!r}")
@@ -198,8 +199,9 @@ def to_columns(
     A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
     """
     table = _table(values, letter)
-    given = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else names or ()
-    if not isinstance(given, tuple) or not all(isinstance(name, str) for name in given):
+    several = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
+    given = () if names is None else tuple(names) if several else (names,)
+    if not all(isinstance(name, str) for name in given):
         raise TypeError(f"the names of the columns of {letter} are text, one a column; got {names!r}")
     names = given or _own_names(values) or default_names(letter, table)
     if len(names) != table.shape[1] or len(set(names)) != len(names):
@@ -250,6 +252,8 @@ def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped
     """The table as numbers; whatever is neither a number nor missing is an error."""
     if table.dtype.kind in "biuf":
         return table
+    if table.dtype.kind == "V":
+        raise TypeError(f"columns must be of numbers; got records with the fields {table.dtype.names}")
     import pandas
 
     cells = pandas.DataFrame(table, dtype=object)

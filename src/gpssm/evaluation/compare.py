@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.core.text import figure, figure_table
+from gpssm.core.text import check_seed, check_shares, check_whole, figure, figure_table
 from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
@@ -80,9 +80,10 @@ def compare(
     :param horizon: number of steps; without it, that of the forecasts given, or else all rows of `test`.
     :param baselines: methods to fit to the training data of the first posterior, and to judge with the others.
     """
-    if not candidates:
+    if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError("nothing to compare: give a dict of at least one posterior or forecast by name")
-    rows = Series.of(test)
+    rows, seed, levels = Series.of(test), check_seed(seed), check_shares("levels", levels)
+    check_whole("horizon", horizon, 1, none="for all rows of test")
     if not isinstance(rows, Series):
         raise TypeError(f"test must be one series; got a list of {len(rows)}. Compare on each by itself")
     candidates = {**candidates, **_fit_baselines(candidates, baselines, seed)}

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_whole
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
@@ -87,7 +87,10 @@ def condition_at(
 
     :param rows: numbers that increase, from 0 to the length of the series; equal distances compile once.
     """
-    given, stops = align_series(series, posterior.raw[0]), list(rows) if isinstance(rows, Iterable) else [rows]
+    given, stops = (
+        align_series(series, posterior.raw[0]),
+        list(rows) if isinstance(rows, Iterable) and getattr(rows, "ndim", 1) else [rows],
+    )
     for row in stops:
         check_whole("each of rows", row, 0)
     posterior.scaler.scale(given)  # what cannot be scaled is refused before the first row is asked for
@@ -131,9 +134,9 @@ def predict(
         filtered: few paths are quick.
     """
     check_whole("steps", steps, 1)
-    check_paths(num_paths, bounds)
-    seed = check_seed(seed)
-    given = align_series(series, posterior.raw[0])
+    steps = int(steps)
+    seed, given = check_seed(seed), align_series(series, posterior.raw[0])
+    check_paths(num_paths, bounds, len(given) * (given.output_dim + posterior.model.state_dim))
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
     found = run_predictions(
@@ -231,7 +234,7 @@ def begin(
         particles, log_weights, surprise = flat
         return CurrentStates(particles, log_weights, jnp.asarray(held.rows), surprise)
     gaussian, dim = takes_gaussian(posterior, num_particles, new_experiment), posterior.model.state_dim
-    number = 2 * dim if gaussian else num_particles or NUM_PARTICLES
+    number = 2 * dim if gaussian else int(num_particles or NUM_PARTICLES)
     before = 0 if new_experiment else max(length - lookback, 0)
     if not new_experiment:
         states = merge_chains(posterior.draws.states[index])[draws, before]
@@ -266,6 +269,8 @@ def _check_number(posterior: "Posterior", num_particles: int | None, new_experim
     if num_particles is None:
         return
     check_whole("num_particles", num_particles, 2)
+    entries = posterior.num_chains * posterior.num_draws * posterior.model.state_dim
+    check_memory(f"num_particles={num_particles}", 8 * entries * int(num_particles))
     cloud = None if new_experiment else posterior.current
     held = cloud and cloud.log_weights.shape[-1]
     if cloud and (cloud.gaussian or held != num_particles):

@@ -189,7 +189,8 @@ def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inpu
 
 def _states(posterior: "Posterior", x: Float[ArrayLike, "N Dx"]) -> Float[np.ndarray, "N Dx"]:
     """States as an array of N rows; a single one may be one-dimensional."""
-    states, _ = to_columns([x] if np.ndim(x) == 1 else x, None, "x")
+    states, _ = to_columns(x, None, "x")
+    states = states.T if np.ndim(x) == 1 else states
     if not states.size or states.shape[1] != posterior.model.state_dim:
         raise ValueError(f"x must have shape (N, {posterior.model.state_dim}), one state a row; got {states.shape}")
     if not (np.abs(states) < FAR).all():

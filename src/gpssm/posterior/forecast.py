@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_shares, check_whole, percent
 from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.scaler import Scaler
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 HORIZON = 30  # steps, where neither they nor controls are given
 LEVELS = (0.5, 0.9)
 BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
+ARRAYS = 5  # of paths that a forecast has in memory at least: outputs, and two pairs of moments
 SOME, MANY = 0.05, 0.5  # shares of paths that left, above which a note says so, and says it louder
 
 
@@ -159,8 +160,8 @@ class Forecast:
 
         Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
         """
-        check_shares("a quantile's probability", q, ends=True)
-        return np.quantile(self.paths, q, axis=0, method="weibull")
+        shares = check_shares("a quantile's probability", q, ends=True)
+        return np.quantile(self.paths, shares[0] if np.ndim(q) == 0 else shares, axis=0, method="weibull")
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
         """The central interval that holds the share `level` of the paths at each step: (low, high)."""
@@ -172,9 +173,9 @@ class Forecast:
         """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`."""
         import pandas
 
-        check_shares("levels", levels)
-        levels = [levels] if isinstance(levels, Real) else levels
-        limits = sorted({0.5, *(limit for level in levels for limit in ((1 - level) / 2, (1 + level) / 2))})
+        limits = sorted(
+            {0.5, *(limit for level in check_shares("levels", levels) for limit in ((1 - level) / 2, (1 + level) / 2))}
+        )
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
         time = {} if self.dt is None else {"time": self.steps * self.dt}
@@ -190,8 +191,7 @@ class Forecast:
         from gpssm.evaluation.metrics import score
 
         actual, mixture = self.rows_of(actual), self.moments_ahead or self.moments
-        check_shares("levels", levels)
-        return score(self.paths, actual, levels=tuple(levels), moments=self.moments, mixture=mixture)
+        return score(self.paths, actual, levels=check_shares("levels", levels), moments=self.moments, mixture=mixture)
 
     def plot(self, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
         """A fan of intervals around the median, one panel an output; needs matplotlib. Gives back the figure.
@@ -258,8 +258,8 @@ def forecast(
 ) -> Forecast:
     """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
     series, seed = posterior.training_series(index), check_seed(seed)
-    check_paths(num_paths, bounds)
     controls = future_inputs(u, series.inputs, horizon, HORIZON)
+    check_paths(num_paths, bounds, len(controls) * (series.output_dim + posterior.model.state_dim))
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
@@ -290,10 +290,11 @@ def forecast(
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
 
 
-def check_paths(num_paths: Any, bounds: Any) -> None:
-    """Refuse what is no number of paths, or no box for them to stay in."""
+def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
+    """Refuse what is no number of paths of so many entries each, or no box for them to stay in."""
     check_whole("num_paths", num_paths, 1)
-    if bounds is not None and not (isinstance(bounds, Real) and 0 < bounds < np.inf):
+    check_memory(f"num_paths={num_paths}", ARRAYS * 8 * entries * int(num_paths))
+    if bounds is not None and not (isinstance(bounds, Real) and 0 < bounds <= 1e300):
         raise ValueError(f"bounds must be a positive number, or None for none; got {bounds!r}")
 
 
@@ -312,6 +313,8 @@ def widened(found: Forecast, posterior: "Posterior", steps: Int[np.ndarray, " H"
     :param calibrated: None to do so if the posterior has a calibration.
     """
     calibration = posterior.calibration
+    if not (calibrated is None or isinstance(calibrated, bool)):
+        raise TypeError(f"calibrated is True, False or None; got {calibrated!r}")
     if calibrated and calibration is None:
         raise ValueError("calibrated=True needs a posterior that was calibrated: posterior = posterior.calibrate()")
     if calibration is None or calibrated is False:

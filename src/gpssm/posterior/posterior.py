@@ -118,7 +118,7 @@ class Posterior:
         check_whole("most", most, 0)
         leaves = [self.draws.weights, *self.draws.leaves.values()]
         alike = all(not np.ptp(np.asarray(leaf), axis=(0, 1)).any() for leaf in leaves)
-        every = -(-self.num_chains * self.num_draws // max(min(most, ALIKE) if alike else most, 1))
+        every = -(-self.num_chains * self.num_draws // max(min(int(most), ALIKE) if alike else int(most), 1))
         draws, info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, ::every], (self.draws, self.info))
         current = self.current
         if current is not None:

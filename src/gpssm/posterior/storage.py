@@ -142,10 +142,16 @@ def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> 
 
 def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The fields of `Posterior` from a file; `parts` are the user's own functions of the model by dotted name."""
-    path = check_path(path)
-    descriptions, arrays = _contents(path)
-    if not isinstance(parts or {}, Mapping):
+    if not (parts is None or isinstance(parts, Mapping)):
         raise TypeError(f"parts are the user's own functions by dotted name, as a dictionary; got {parts!r}")
+    path = check_path(path)
+    return put_together(path, *_contents(path), parts)
+
+
+def put_together(
+    path: Path, descriptions: Mapping[str, Any], arrays: Mapping[str, Arrays], parts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The fields that a file's descriptions and arrays make, if they make a posterior."""
     with _damage(path, "its descriptions do not hold together"):
         known = {name for description in descriptions.values() for name in user_parts(description)}
     unknown = set(parts or {}) - known
