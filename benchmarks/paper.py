@@ -32,7 +32,7 @@ import numpy as np
 
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.data.datasets import load
-from gpssm.fitting.chains import Chains
+from gpssm.fitting.chains import Chains, Recipe
 from gpssm.fitting.fit import assign_roles, fit
 from gpssm.methods import FFVD, FFVDCM, FFVDM, MethodSettings
 from gpssm.model.target import log_collapsed
@@ -73,7 +73,7 @@ def run(config: MethodSettings, model: Any, states: Any, series: list[Any], num_
 
     Draws are kept from iteration `first` on, every `config.thin` of them, in warm-up too if there is any left.
     """
-    chains = Chains(config.build(model, tuple(map(jnp.asarray, states))), series, 0, num_chains, "map", None)
+    chains = Chains(Recipe(config, model, tuple(states)), series, 0, num_chains, "map", None)
     carry = chains.start(pilot=False)
     chains.advance(carry, 1, 1, 1, True)
     began, done, kept = time.process_time(), 0, []
@@ -81,7 +81,7 @@ def run(config: MethodSettings, model: Any, states: Any, series: list[Any], num_
     while done < total:
         keep = done >= first
         thin = config.thin if keep else 1
-        blocks = min(chains.rows, ((total if keep else first) - done) // thin)
+        blocks = min(chains.layout.rows, ((total if keep else first) - done) // thin)
         carry, chunk = chains.advance(carry, 1 + done, blocks, thin, keep)
         done += blocks * thin
         kept += [chunk.draws] if keep else []

@@ -1,10 +1,16 @@
 """The set-up of the machine."""
 
+import json
 import os
+import subprocess
+import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from gpssm.core.runtime import THREADS, num_threads
+from gpssm.core import runtime
+from gpssm.core.runtime import CACHE, THREADS, jit, max_maps, num_maps, num_threads, release_programs
 
 
 def test_threads_are_the_cores_unless_a_variable_says_how_many(monkeypatch):
@@ -15,3 +21,61 @@ def test_threads_are_the_cores_unless_a_variable_says_how_many(monkeypatch):
     monkeypatch.setenv(THREADS, "none")
     with pytest.raises(ValueError, match="GPSSM_THREADS must be a whole number"):
         num_threads()
+
+
+KEPT = """
+import json, jax, jax.numpy as jnp
+from gpssm.core.runtime import in_double_precision, jit
+seen = []
+jax.monitoring.register_event_listener(lambda event, **_: seen.append(event))
+def long(x):
+    for _ in range(60):
+        x = jnp.sort(jnp.cumsum(jnp.sin(x)))
+    return x
+in_double_precision(jit(long))(jnp.ones(9))
+print(json.dumps([jax.config.jax_compilation_cache_dir, sum("cache_hits" in event for event in seen)]))
+"""
+
+
+def run_kept(folder, **more):
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_COMP", "JAX_PERS"))}
+    ran = subprocess.run(
+        [sys.executable, "-c", KEPT], env=ours | {CACHE: str(folder)} | more, check=True, capture_output=True, text=True
+    )
+    return json.loads(ran.stdout)
+
+
+def test_a_second_process_finds_what_the_first_compiled(tmp_path):
+    first, second = run_kept(tmp_path), run_kept(tmp_path)
+    assert first[0] == second[0]
+    assert first[0].startswith(str(tmp_path))
+    assert second[1] > first[1] == 0
+
+
+def test_programs_are_kept_where_the_user_says_or_not_at_all(tmp_path):
+    elsewhere = str(tmp_path / "mine")
+    assert run_kept(tmp_path, JAX_COMPILATION_CACHE_DIR=elsewhere)[0] == elsewhere
+    assert run_kept("off")[0] is None
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning_not_the_result(tmp_path):
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    assert run_kept(occupied)[1] == 0
+
+
+def test_programs_are_released_before_memory_maps_run_out(monkeypatch):
+    program = jit(lambda x: jnp.sin(x) + 1)
+    program(jnp.ones(7))
+    monkeypatch.setattr(runtime, "_looked", -runtime.LOOK)
+    assert 0 < num_maps() < max_maps()
+    cleared = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(True))
+    release_programs()
+    assert not cleared
+    monkeypatch.setattr(runtime, "max_maps", lambda: num_maps() - 1)
+    release_programs()
+    assert not cleared, "it looked again too soon"
+    monkeypatch.setattr(runtime, "_looked", -runtime.LOOK)
+    release_programs()
+    assert cleared

@@ -14,6 +14,8 @@ import pytest
 
 import random_walk
 from builders import make_model
+from compilations import compilations
+from gpssm.core.runtime import max_maps
 from gpssm.data.series import Series
 from gpssm.fitting.chains import Chains
 from gpssm.fitting.fit import assign_roles, fit
@@ -292,3 +294,49 @@ def test_chains_that_are_all_not_finite_end_the_run(monkeypatch):
     on_call(2, spoil([0, 1]), monkeypatch)
     with pytest.raises(RuntimeError, match="not finite in any chain at iteration 6"):
         small_fit()
+
+
+def shifted(length=20, shift=0.0):
+    one = small_series(length)
+    return Series(np.asarray(one.y) * (1 + shift) + shift, one.u)
+
+
+def test_a_second_fit_of_the_same_shapes_compiles_nothing(posterior):
+    """Other data, another seed, another number of draws: all of these are arguments of the same programs."""
+    settings = {"method": RandomWalk(), "state_dim": 1, "num_inducing": 5, "progress": False, "num_chains": 2}
+    fit(shifted(), **settings)
+    with compilations() as again:
+        fit(shifted(shift=0.3), seed=7, **settings)
+    assert not again, f"{len(again)} programs were compiled again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fits", "rows"), [(300, [20]), (100, range(20, 120))], ids=["same", "other"])
+def test_a_process_lives_through_hundreds_of_fits(fits, rows):
+    """Memory maps stay far below what the system grants, and memory does not grow without end."""
+    script = LIVES.format(tests=str(Path(__file__).parents[1]), fits=fits, rows=list(rows))
+    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    maps, megabytes = np.array([line.split() for line in ran.stdout.splitlines()], float).T
+    assert len(maps) == fits
+    assert maps.max() < 0.75 * max_maps()
+    assert megabytes[-1] < 1.5 * megabytes[fits // 3]
+
+
+LIVES = """
+import sys
+sys.path.insert(0, {tests!r})
+import conftest
+from gpssm.core.runtime import num_maps
+from gpssm.fitting.fit import fit
+from gpssm.methods.ffvd import FFVD
+from random_walk import small_series
+rows = {rows}
+for number in range({fits}):
+    posterior = fit(small_series(rows[number % len(rows)]), method=FFVD(num_warmup=6, num_draws=4), state_dim=1,
+                    num_inducing=5, num_chains=1, progress=False, seed=number)
+    ahead = 3 + number % len(rows)
+    posterior.forecast(ahead, [[0.0]] * ahead, num_paths=4)
+    posterior.condition(small_series(ahead))
+    resident = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
+    print(num_maps(), int(resident.split()[1]) / 1024, flush=True)
+"""

@@ -9,13 +9,13 @@ from gpssm.moves import dual_averaging, hmc
 
 
 def chain(log_density, start, step, num_steps, num_draws, seed=0):
-    def iterate(point, key):
-        point, outcome = hmc.move(key, point, log_density, step, num_steps)
-        return point, (point.position, outcome)
+    def iterate(position, key):
+        outcome = hmc.move(key, position, log_density, step, num_steps)
+        return outcome.position, outcome
 
     keys = jax.random.split(jax.random.key(seed), num_draws)
-    run = jax.jit(lambda: jax.lax.scan(iterate, hmc.evaluate(log_density, start), keys))
-    return run()[1]
+    outcome = jax.jit(lambda: jax.lax.scan(iterate, start, keys))()[1]
+    return outcome.position, outcome
 
 
 def batch_error(values, batches=40):
@@ -69,13 +69,13 @@ def test_dual_averaging_reaches_its_target():
         return -0.5 * jnp.sum(scale * x**2)
 
     def iterate(carry, key):
-        point, step = carry
-        point, outcome = hmc.move(key, point, log_density, jnp.exp(step.log_step), 5)
-        return (point, dual_averaging.update(step, outcome.acceptance, 0.8)), outcome.acceptance
+        position, step = carry
+        outcome = hmc.move(key, position, log_density, jnp.exp(step.log_step), 5)
+        return (outcome.position, dual_averaging.update(step, outcome.acceptance, 0.8)), outcome.acceptance
 
-    start = (hmc.evaluate(log_density, jnp.zeros(2)), dual_averaging.start(1.0))
+    start = (jnp.zeros(2), dual_averaging.start(1.0))
     keys = jax.random.split(jax.random.key(1), 1500)
-    (point, step), _ = jax.jit(lambda: jax.lax.scan(iterate, start, keys))()
-    _, outcome = chain(log_density, point.position, jnp.exp(step.log_average), 5, 2000, seed=2)
+    (position, step), _ = jax.jit(lambda: jax.lax.scan(iterate, start, keys))()
+    _, outcome = chain(log_density, position, jnp.exp(step.log_average), 5, 2000, seed=2)
     mean, error = batch_error(np.asarray(outcome.acceptance))
     assert abs(mean - 0.8) < 0.06 + 4 * error

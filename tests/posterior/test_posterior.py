@@ -1,6 +1,5 @@
 """Posteriors: fewer draws with all that belongs to them, and verbs that compile once for all draws of a shape."""
 
-import contextlib
 import dataclasses
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from builders import make_series
+from compilations import compilations
 from gpssm.posterior.posterior import ALIKE
 from posteriors import make_posterior
 
@@ -36,22 +36,6 @@ def test_draws_that_differ_in_states_alone_are_few():
     weights = np.ones((2, 30, 2, 6))
     assert make_posterior(draws=30, weights=weights, leaves={}).thinned(50).num_draws == ALIKE // 2
     assert make_posterior(draws=30, leaves={}).thinned(50).num_draws == 15
-
-
-@contextlib.contextmanager
-def compilations():
-    """Collects a name for every program that is compiled, or loaded from the compilation cache."""
-    seen = []
-
-    def listen(event, *_, **__):
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def test_verbs_compile_nothing_for_other_draws_of_the_same_shapes():

@@ -1,18 +1,33 @@
-"""What must be set up before numbers are crunched: float64, one BLAS thread, and as many cores as one may have.
+"""What must be set up before numbers are crunched: float64, one BLAS thread, cores, and what becomes of programs.
 
 XLA's LAPACK calls run many times slower when OpenBLAS spreads each small matrix over threads of its own, and a Gaussian
 process in float32 loses its factorisations. Both are switched while a call lasts, and left as the user had them.
+
+A compiled program serves all calls with equal shapes and settings in this process, and, from a folder on disk, in later
+ones. A process that meets ever new shapes lets go of its programs before the system's limit on memory maps is reached.
 """
 
 import functools
+import hashlib
 import os
+import platform
+import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
+import equinox as eqx
 import jax
+import platformdirs
 from threadpoolctl import threadpool_limits
 
 THREADS = "GPSSM_THREADS"  # the environment variable that says how many chains may run at once
+
+CACHE = "GPSSM_CACHE"  # the folder to keep compiled programs in, or "off"
+SHORTEST = 0.05  # seconds of compilation that are worth a file
+# XLA's new way to write fused loops takes twice as long to compile, and the loops here run no faster by it.
+OPTIONS = {"xla_cpu_use_fusion_emitters": False}
+MAPS, LOOK = 0.5, 5.0  # share of the system's memory maps that may be in use, and seconds from one look to the next
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -23,6 +38,8 @@ def in_double_precision(function: Callable[Parameters, Result]) -> Callable[Para
 
     @functools.wraps(function)
     def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        keep_programs()
+        release_programs()
         with jax.enable_x64(True), threadpool_limits(limits=1, user_api="blas"):
             return function(*args, **kwargs)
 
@@ -33,6 +50,54 @@ def check_memory(what: str, size: int) -> None:
     """Refuse to make what would take more bytes than the machine has: systems promise more, and then kill."""
     if hasattr(os, "sysconf") and size > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
         raise MemoryError(f"{what} would take {size // 10**9} GB, and the machine has {there // 10**9}: ask for fewer")
+
+
+# `equinox.filter_jit` for all programs that take long to compile: arrays are arguments, everything else is fixed.
+jit: Callable[..., Any] = functools.partial(eqx.filter_jit, compiler_options=OPTIONS)
+
+
+@functools.cache
+def keep_programs() -> None:
+    """Have JAX keep compiled programs in the folder GPSSM_CACHE, unless the user keeps them elsewhere.
+
+    Programs are made for one processor: each kind has a folder of its own, since home folders are shared.
+    """
+    given = os.environ.get(CACHE) or platformdirs.user_cache_dir("gpssm")
+    if given == "off" or jax.config.jax_compilation_cache_dir is not None:
+        return
+    known = Path("/proc/cpuinfo")
+    flags = [line for line in known.read_text().splitlines() if line.startswith("flags")] if known.exists() else []
+    kind = hashlib.sha256(" ".join([platform.machine(), platform.processor(), *flags[:1]]).encode()).hexdigest()[:8]
+    jax.config.update("jax_compilation_cache_dir", str(Path(given) / f"jax-{jax.__version__}-{kind}"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+
+
+def release_programs() -> None:
+    """Let go of all programs that JAX holds if they take up half of the memory maps that the system grants.
+
+    Each program takes hundreds of them, and a process that runs out of them dies. Looked at every few seconds only.
+    """
+    global _looked
+    if time.monotonic() < _looked + LOOK:
+        return
+    _looked = time.monotonic()
+    if num_maps() > MAPS * max_maps():
+        jax.clear_caches()
+
+
+_looked = 0.0
+
+
+def num_maps() -> int:
+    """The memory maps of this process; 0 where the system does not tell."""
+    maps = Path("/proc/self/maps")
+    return maps.read_bytes().count(b"\n") if maps.exists() else 0
+
+
+def max_maps() -> int:
+    """How many of them a process may have."""
+    limit = Path("/proc/sys/vm/max_map_count")
+    return int(limit.read_text()) if limit.exists() else 65530
 
 
 def num_threads() -> int:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,6 +119,16 @@ def jsonable(value: Any) -> Any:
     return jsonable(value.tolist()) if hasattr(value, "tolist") else stable_repr(value)
 
 
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether it is a whole number, NumPy's too; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_real(value: Any) -> TypeGuard[float]:
+    """Whether it is a real number, NumPy's too; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def check_whole(name: str, value: Any, least: int, none: str | None = None) -> None:
     """Refuse what is not a whole number of at least `least`; True and False are none.
 
@@ -126,14 +136,14 @@ def check_whole(name: str, value: Any, least: int, none: str | None = None) -> N
     """
     if value is None and none is not None:
         return
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value < 2**62:
+    if not is_whole(value) or not least <= value < 2**62:
         given = f", got {value!r}." if none is None else f", or None {none}; got {value!r}."
         raise ValueError(f"{name} must be a whole number of at least {least}{given}")
 
 
 def check_seed(seed: Any) -> int:
     """The seed as an int, if it is one that JAX can hold: a whole number of 64 bits."""
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= seed < 2**63:
+    if not is_whole(seed) or not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must be a whole number from -2**63 to 2**63 - 1; got {seed!r}")
     return int(seed)
 
@@ -142,10 +152,9 @@ def check_shares(name: str, values: Any, *, ends: bool = False) -> list[float]:
     """A share, or several, as a list of numbers between 0 and 1; 0 and 1 themselves are refused without `ends`."""
     # An array is no Sequence, but has dimensions.
     several = getattr(values, "ndim", 1 if isinstance(values, Sequence) and not isinstance(values, str) else 0) == 1
-    listed = list(values) if several else [values]
+    listed: list[Any] = list(values) if several else [values]
     for value in listed:
-        real = isinstance(value, Real) and not isinstance(value, bool)
-        if not real or not (0 <= value <= 1 if ends else 0 < value < 1):
+        if not is_real(value) or not (0 <= value <= 1 if ends else 0 < value < 1):
             raise ValueError(f"{name} must be between 0 and 1, as 0.9 for 90 %; got {value!r}")
     return [float(value) for value in listed]
 

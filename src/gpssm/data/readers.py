@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpssm.core.files import read_npz
-from gpssm.core.text import check_path
+from gpssm.core.text import check_path, is_whole
 from gpssm.data.series import Series
 
 Column = str | int
@@ -72,7 +71,7 @@ def read(
 
 def _listed(columns: Sequence[Column] | Column) -> list[Column]:
     listed = [columns] if isinstance(columns, str | int) or not isinstance(columns, Iterable) else list(columns)
-    if wrong := [column for column in listed if isinstance(column, bool) or not isinstance(column, str | Integral)]:
+    if wrong := [column for column in listed if not isinstance(column, str) and not is_whole(column)]:
         raise TypeError(f"a column is chosen by its name or by its number; got {wrong[0]!r}")
     return listed
 

@@ -9,12 +9,13 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
+
+from gpssm.core.text import is_real, is_whole
 
 RELATIVE_SPREAD = 1e-12  # a column that varies by less, relative to its size, only holds rounding errors
 
@@ -57,9 +58,9 @@ class Series:
         y_values, outputs = to_columns(y, outputs, "y")
         u_values, inputs = to_columns(np.zeros((len(y_values), 0)) if u is None else u, inputs, "u")
         _check_values(y_values, outputs, u_values, inputs)
-        if dt is not None and not (isinstance(dt, Real) and 0 < dt <= sys.float_info.max):
+        if dt is not None and not (is_real(dt) and 0 < dt <= sys.float_info.max):
             raise ValueError(f"dt, the sampling time, must be positive and finite; got {dt!r}")
-        if window is not None and not (isinstance(window, Real) and window >= 0 and window % 1 == 0):
+        if window is not None and not (is_real(window) and window >= 0 and window % 1 == 0):
             raise ValueError(f"window must be a number of rows, 0 or more; got {window!r}")
         if not (name is None or isinstance(name, str)):
             raise TypeError(f"the name of a series is text, or None; got {name!r}")
@@ -93,8 +94,8 @@ class Series:
         first T // 2 rows and the rest. Neither part may be empty.
         """
         # The margin keeps 0.29 · 100 from falling to 28.
-        share = isinstance(at, Real) and 0 < at < 1
-        cut = math.floor(at * len(self) + 1e-9) if share else int(at) if isinstance(at, Integral) else 0
+        share = is_real(at) and 0 < at < 1
+        cut = math.floor(at * len(self) + 1e-9) if share else int(at) if is_whole(at) else 0
         if not 0 < cut < len(self):
             raise ValueError(
                 f"split(at) needs an index from 1 to {len(self) - 1}, or a fraction between 0 and 1 "
@@ -108,7 +109,7 @@ class Series:
         Outputs are values that were measured, and the mean is what a control adds up to between two of them. Rows that
         fill no block at the end are left out. `window` becomes the number of blocks that lie within it, at least one.
         """
-        if not (isinstance(every, Real) and 1 <= every <= len(self) and every % 1 == 0):
+        if not (is_real(every) and 1 <= every <= len(self) and every % 1 == 0):
             raise ValueError(f"every must be a whole number from 1 to the {len(self)} rows; got {every!r}")
         every = int(every)
         blocks = len(self) // every
@@ -200,15 +201,15 @@ def to_columns(
     """
     table = _table(values, letter)
     several = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
-    given = () if names is None else tuple(names) if several else (names,)
+    given: tuple[Any, ...] = () if names is None else tuple(names) if several else (names,)
     if not all(isinstance(name, str) for name in given):
         raise TypeError(f"the names of the columns of {letter} are text, one a column; got {names!r}")
-    names = given or _own_names(values) or default_names(letter, table)
-    if len(names) != table.shape[1] or len(set(names)) != len(names):
-        raise ValueError(f"{letter} has {table.shape[1]} columns and needs as many different names; got {names}")
-    numbers = np.array(_numbers(table, names), dtype=np.float64)
+    chosen = given or _own_names(values) or default_names(letter, table)
+    if len(chosen) != table.shape[1] or len(set(chosen)) != len(chosen):
+        raise ValueError(f"{letter} has {table.shape[1]} columns and needs as many different names; got {chosen}")
+    numbers = np.array(_numbers(table, chosen), dtype=np.float64)
     numbers.flags.writeable = False
-    return numbers.view(), names  # a view of what is read-only cannot be made writeable again
+    return numbers.view(), chosen  # a view of what is read-only cannot be made writeable again
 
 
 def default_names(letter: str, values: Any) -> tuple[str, ...]:

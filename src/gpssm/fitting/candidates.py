@@ -24,13 +24,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import in_double_precision, jit
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.methods.settings import MethodSettings
@@ -156,14 +155,14 @@ class Chain:
         return judge(self.posterior, self.fold, self.seed)
 
 
-@eqx.filter_jit
+@jit
 def _begin(key: PRNGKeyArray, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]) -> Any:
     carry = config.build(model, states).init(key, series)
     # Without JAX's weak types, which would go at the first iteration.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), carry)
 
 
-@eqx.filter_jit
+@jit
 def _draw_here(
     key: PRNGKeyArray, carry: Any, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]
 ) -> Draw:
@@ -171,7 +170,7 @@ def _draw_here(
     return jax.lax.map(lambda one: method.draw(one, carry, series), jax.random.split(key, KEPT))
 
 
-@eqx.filter_jit
+@jit
 def _advance(
     key: PRNGKeyArray, carry: Any, skip: Array, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]
 ) -> tuple[Any, Draw]:

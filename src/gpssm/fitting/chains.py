@@ -23,8 +23,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from gpssm.core.runtime import num_threads
+from gpssm.core.runtime import jit, num_threads
 from gpssm.data.series import Series
+from gpssm.methods.settings import MethodSettings, States
+from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 
 Batching = Literal["auto", "map", "vmap", "shard"]
@@ -51,6 +53,31 @@ class Chunk(NamedTuple):
     draws: Draw | None
 
 
+class Recipe(NamedTuple):
+    """What makes a method: its settings, and the model and states it begins with."""
+
+    config: MethodSettings
+    model: GPSSM
+    states: States
+
+    def method(self) -> Method:
+        """The three functions."""
+        return self.config.build(self.model, self.states)
+
+
+class Layout(NamedTuple):
+    """How many blocks there is room for in a chunk, and how chains are run."""
+
+    rows: int
+    one_by_one: bool
+    mesh: Mesh | None
+
+    @property
+    def apart(self) -> bool:
+        """Whether a program runs a single chain, and there is a call for each."""
+        return self.one_by_one and self.mesh is None
+
+
 class Chains:
     """The chains of one method, to be started and advanced.
 
@@ -60,145 +87,150 @@ class Chains:
     """
 
     def __init__(
-        self, method: Method, series: list[Series], seed: int, num_chains: int, batching: Batching, chunk: int | None
+        self, recipe: Recipe, series: list[Series], seed: int, num_chains: int, batching: Batching, chunk: int | None
     ) -> None:
-        self.method, self.num_chains = method, num_chains
-        # As JAX arrays here and now: the threads of `one_by_one` do not inherit the switch to float64.
-        self.series = jax.tree.map(jnp.asarray, series)
+        self.num_chains = num_chains
+        # As JAX arrays here and now, so that they are put on the device once.
+        self.recipe, self.series = jax.tree.map(_as_array, (recipe, series))
         self.key = jax.random.key(seed, impl="threefry2x32")
-        self.mesh = _mesh(batching, num_chains)
+        mesh = _mesh(batching, num_chains)
         on_cpu = jax.default_backend() == "cpu"
-        self.one_by_one = on_cpu if batching in ("auto", "shard") else batching == "map"
         if chunk is None:
             size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.shapes[1].draws))
             chunk = max(1, min(BLOCKS, DRAW_BYTES // size))
-        self.rows = chunk
-        self.program: Callable[..., Any] | None = None  # of `advance`, when it has been compiled
+        self.layout = Layout(chunk, on_cpu if batching in ("auto", "shard") else batching == "map", mesh)
+        self.compiled = False
         self.compile_seconds = self.run_seconds = 0.0
 
     @cached_property
     def shapes(self) -> tuple[Any, Chunk]:
         """Shapes of the carry and of a chunk of one block, all chains together."""
-        plan = self._plan(0, 1, 1, True)
-        carry = jax.eval_shape(self._start, jnp.asarray(0), None, plan)
-        chunk = jax.eval_shape(lambda carry: self._empty(carry, plan, 1), carry)
+        carry, chunk = eqx.filter_eval_shape(_shapes, self.recipe, self._plan(0, 1, 1, True))
         several = (self.num_chains,)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(several + leaf.shape, leaf.dtype), (carry, chunk))
 
     def start(self, pilot: bool) -> Any:
         """The carry before the first iteration, of every chain or of the pilot in every chain's place."""
-        plan = self._plan(0, 1, 1, False)
-        return self._timed(self._compile(self._start, None, plan), None, plan, pilot)
+        began = time.perf_counter()
+        carry = self._run(_start, None, self._plan(0, 0, 1, False), pilot)
+        self.compile_seconds += time.perf_counter() - began
+        return carry
 
     def advance(
         self, carry: Any, first: int, blocks: int, thin: int, keep: bool, pilot: bool = False
     ) -> tuple[Any, Chunk]:
         """Run a chunk from iteration `first` on, by every chain or by the pilot, and bring home what it gave."""
-        carry, plan = self._place(carry), self._plan(first, blocks, thin, keep)
-        self.program = self.program or self._compile(self._advance, carry, plan)
-        carry, chunk = self._timed(self.program, carry, plan, pilot)
+        carry, began = self._place(carry), time.perf_counter()
+        if not self.compiled:
+            # A chunk of no blocks takes as long as it takes to compile, or to find what has been compiled before.
+            self._run(_advance, carry, self._plan(first, 0, 1, False), pilot=True)
+            self.compiled = True
+            self.compile_seconds -= began - (began := time.perf_counter())
+        carry, chunk = self._run(_advance, carry, self._plan(first, blocks, thin, keep), pilot)
+        self.run_seconds += time.perf_counter() - began
         info, draws = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk)
         return carry, Chunk(info, draws if keep else None)
 
-    def _start(self, chain: Array, _: None, plan: Plan) -> Any:
-        carry = self.method.init(jax.random.fold_in(jax.random.fold_in(plan.key, chain), 0), plan.series)
-        # Without JAX's weak types, which would go at the first iteration.
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), carry)
+    def _run(self, function: Callable[..., Any], carry: Any, plan: Plan, pilot: bool) -> Any:
+        """What the function gives for every chain, or for the pilot in every chain's place."""
+        names = np.full(self.num_chains, PILOT) if pilot else np.arange(self.num_chains)
+        names = names.astype("uint32")
+        if not self.layout.apart:
+            return jax.block_until_ready(_run(function, self._place(names), carry, plan, self.recipe, self.layout))
 
-    def _advance(self, chain: Array, carry: Any, plan: Plan) -> tuple[Any, Chunk]:
-        """One chain through a chunk; rows of the result beyond `plan.blocks` are zeros."""
-        chain_key = jax.random.fold_in(plan.key, chain)
-        empty = self._empty(carry, plan, self.rows)
-        no_info, no_draw = jax.tree.map(lambda rows: rows[0], empty)
+        def one(chain: int) -> Any:
+            # Threads do not inherit the switch to float64.
+            with jax.enable_x64(True):
+                own = jax.tree.map(lambda leaf: leaf[chain], carry)
+                return jax.block_until_ready(_run(function, names[chain], own, plan, self.recipe, self.layout))
 
-        def iterate(iteration: Array, state: tuple[Any, Info]) -> tuple[Any, Info]:
-            carry, before = state
-            key = jax.random.fold_in(jax.random.fold_in(chain_key, iteration), 0)
-            carry, info = self.method.step(key, carry, plan.series)
-            return carry, _add_to_block(before, info, plan.thin)
-
-        def block(index: Array, state: tuple[Any, Chunk]) -> tuple[Any, Chunk]:
-            carry, chunk = state
-            begin = plan.first + index * plan.thin
-            end = begin + plan.thin
-            carry, info = jax.lax.fori_loop(begin, end, iterate, (carry, no_info))
-            key = jax.random.fold_in(jax.random.fold_in(chain_key, end - 1), 1)
-            draw = jax.lax.cond(plan.keep, lambda: self.method.draw(key, carry, plan.series), lambda: no_draw)
-            return carry, jax.tree.map(lambda rows, value: rows.at[index].set(value), chunk, Chunk(info, draw))
-
-        return jax.lax.fori_loop(0, plan.blocks, block, (carry, empty))
-
-    def _empty(self, carry: Any, plan: Plan, blocks: int) -> Chunk:
-        """A chunk of zeros for one chain."""
-        figure = jnp.asarray(0.0)
-        info = Info(figure, figure, jnp.asarray(False), figure, figure)
-        one = Chunk(info, jax.eval_shape(self.method.draw, plan.key, carry, plan.series))
-        return jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), one)
-
-    def _over_chains(self, function: Callable[[Array, Any, Plan], Any]) -> Callable[[Array, Any, Plan], Any]:
-        """The function for all chains in one program."""
-
-        def in_turn(names: Array, carry: Any, plan: Plan) -> Any:
-            return jax.lax.map(lambda pair: function(pair[0], pair[1], plan), (names, carry))
-
-        every = in_turn if self.one_by_one else jax.vmap(function, in_axes=(0, 0, None))
-        if self.mesh is None:
-            return every
-        split, whole = PartitionSpec("chain"), PartitionSpec()
-        specs = (split, split, whole)
-        return jax.shard_map(every, mesh=self.mesh, in_specs=specs, out_specs=split, check_vma=False)
-
-    def _compile(self, function: Callable[[Array, Any, Plan], Any], carry: Any, plan: Plan) -> Callable[..., Any]:
-        """A program (carry, plan, pilot) → what the function gives, for all chains."""
-        began = time.perf_counter()
-        apart = self.one_by_one and self.mesh is None
-        names = jnp.arange(self.num_chains, dtype="uint32")
-        names, carry = (names[0], _pick(carry, 0)) if apart else (self._place(names), carry)
-        every = function if apart else self._over_chains(function)
-        # The arrays a method has closed over become arguments: equal shapes then are equal programs, which a
-        # compilation cache knows again whatever the data.
-        converted = eqx.filter_closure_convert(every, names, carry, plan)
-        program: Any = eqx.filter_jit(lambda converted, *arguments: converted(*arguments))
-        compiled = program.lower(converted, names, carry, plan).compile()
-        self.compile_seconds += time.perf_counter() - began
-
-        def together(carry: Any, plan: Plan, pilot: bool) -> Any:
-            names = jnp.full(self.num_chains, PILOT, "uint32") if pilot else jnp.arange(self.num_chains, dtype="uint32")
-            return compiled(converted, self._place(names), carry, plan)
-
-        def one(chain: int, carry: Any, plan: Plan) -> Any:
-            return jax.block_until_ready(compiled(converted, jnp.asarray(chain, "uint32"), carry, plan))
-
-        def one_by_one(carry: Any, plan: Plan, pilot: bool) -> Any:
-            if pilot:
-                return _stack([one(PILOT, _pick(carry, 0), plan)] * self.num_chains)
+        carry = jax.tree.map(np.asarray, carry)
+        if pilot:
+            given = [one(0)] * self.num_chains
+        else:
             # Each call is one thread's work, in XLA and not in Python: threads share it out over the cores.
             with ThreadPoolExecutor(min(self.num_chains, num_threads())) as pool:
-                calls = [pool.submit(one, chain, _pick(carry, chain), plan) for chain in range(self.num_chains)]
-                return _stack([call.result() for call in calls])
-
-        return one_by_one if apart else together
-
-    def _timed(self, program: Callable[..., Any], carry: Any, plan: Plan, pilot: bool) -> Any:
-        began = time.perf_counter()
-        result = jax.block_until_ready(program(carry, plan, pilot))
-        self.run_seconds += time.perf_counter() - began
-        return result
+                given = list(pool.map(one, range(self.num_chains)))
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *given)
 
     def _place(self, tree: Any) -> Any:
-        return jax.device_put(tree, None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec("chain")))
+        mesh = self.layout.mesh
+        return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec("chain")))
 
     def _plan(self, first: int, blocks: int, thin: int, keep: bool) -> Plan:
-        first_, blocks_, thin_ = (jnp.asarray(count, "int32") for count in (first, blocks, thin))
-        return Plan(self.key, self.series, first_, blocks_, thin_, jnp.asarray(keep))
+        first_, blocks_, thin_ = (np.asarray(count, "int32") for count in (first, blocks, thin))
+        return Plan(self.key, self.series, first_, blocks_, thin_, np.asarray(keep))
 
 
-def _pick(tree: Any, chain: int) -> Any:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf[chain]), tree)
+@jit
+def _run(function: Callable[..., Any], names: Array, carry: Any, plan: Plan, recipe: Recipe, layout: Layout) -> Any:
+    """A function of one chain for all of them, or for the only one.
+
+    The arrays of data, model and states are arguments: fits of equal shapes and settings are the same program.
+    """
+    if layout.apart:
+        return function(names, carry, plan, recipe, layout)
+    arrays, rest = eqx.partition(recipe, eqx.is_array)
+
+    def every(names: Array, carry: Any, plan: Plan, arrays: Any) -> Any:
+        def one(pair: tuple[Array, Any]) -> Any:
+            return function(*pair, plan, eqx.combine(arrays, rest), layout)
+
+        return jax.lax.map(one, (names, carry)) if layout.one_by_one else jax.vmap(one)((names, carry))
+
+    if layout.mesh is not None:
+        split, whole = PartitionSpec("chain"), PartitionSpec()
+        specs = (split, split, whole, whole)
+        every = jax.shard_map(every, mesh=layout.mesh, in_specs=specs, out_specs=split, check_vma=False)
+    return every(names, carry, plan, arrays)
 
 
-def _stack(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+def _start(chain: Array, _: None, plan: Plan, recipe: Recipe, layout: Layout | None = None) -> Any:
+    """The carry of one chain before its first iteration."""
+    carry = recipe.method().init(jax.random.fold_in(jax.random.fold_in(plan.key, chain), 0), plan.series)
+    # Without JAX's weak types, which would go at the first iteration.
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), carry)
+
+
+def _advance(chain: Array, carry: Any, plan: Plan, recipe: Recipe, layout: Layout) -> tuple[Any, Chunk]:
+    """One chain through a chunk; rows of the result beyond `plan.blocks` are zeros."""
+    chain_key, method = jax.random.fold_in(plan.key, chain), recipe.method()
+    empty = _empty(method, carry, plan, layout.rows)
+    no_info, no_draw = jax.tree.map(lambda rows: rows[0], empty)
+
+    def iterate(iteration: Array, state: tuple[Any, Info]) -> tuple[Any, Info]:
+        carry, before = state
+        key = jax.random.fold_in(jax.random.fold_in(chain_key, iteration), 0)
+        carry, info = method.step(key, carry, plan.series)
+        return carry, _add_to_block(before, info, plan.thin)
+
+    def block(index: Array, state: tuple[Any, Chunk]) -> tuple[Any, Chunk]:
+        carry, chunk = state
+        begin = plan.first + index * plan.thin
+        end = begin + plan.thin
+        carry, info = jax.lax.fori_loop(begin, end, iterate, (carry, no_info))
+        key = jax.random.fold_in(jax.random.fold_in(chain_key, end - 1), 1)
+        draw = jax.lax.cond(plan.keep, lambda: method.draw(key, carry, plan.series), lambda: no_draw)
+        return carry, jax.tree.map(lambda rows, value: rows.at[index].set(value), chunk, Chunk(info, draw))
+
+    return jax.lax.fori_loop(0, plan.blocks, block, (carry, empty))
+
+
+def _shapes(recipe: Recipe, plan: Plan) -> tuple[Any, Chunk]:
+    carry = _start(jnp.asarray(0), None, plan, recipe)
+    return carry, _empty(recipe.method(), carry, plan, 1)
+
+
+def _empty(method: Method, carry: Any, plan: Plan, blocks: int) -> Chunk:
+    """A chunk of zeros for one chain."""
+    figure = jnp.asarray(0.0)
+    info = Info(figure, figure, jnp.asarray(False), figure, figure)
+    one = Chunk(info, jax.eval_shape(method.draw, plan.key, carry, plan.series))
+    return jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), one)
+
+
+def _as_array(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf
 
 
 def _mesh(batching: Batching, num_chains: int) -> Mesh | None:

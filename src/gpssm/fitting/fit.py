@@ -4,7 +4,6 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_path, check_seed, check_whole
+from gpssm.core.text import check_path, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.fitting.candidates import Plan, with_any_values
@@ -218,8 +217,7 @@ def _check_parts(kernel: Any, mean: Any, likelihood: Any, basis: Any, start: Any
         if isinstance(value, str) and value not in known:
             raise KeyError(f"Unknown {name} {value!r}. Known: {', '.join(known)}; or pass one of your own.")
     named = isinstance(noise, str) and noise in ("auto", *get_args(Noise))
-    number = isinstance(noise, Real) and not isinstance(noise, bool) and 0 < noise < 1e300
-    if not named and not number:
+    if not named and not (is_real(noise) and 0 < noise < 1e300):
         raise ValueError(f"noise must be auto, {', '.join(get_args(Noise))}, or a positive number; got {noise!r}.")
 
 

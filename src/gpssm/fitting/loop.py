@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
@@ -14,7 +13,7 @@ from gpssm.core.files import digest
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import stable_repr
 from gpssm.data.series import Series
-from gpssm.fitting.chains import Batching, Chains, Chunk, renamed_to_batching
+from gpssm.fitting.chains import Batching, Chains, Chunk, Recipe, renamed_to_batching
 from gpssm.fitting.checkpoint import Checkpoint
 from gpssm.fitting.progress import Mode, Report, Status, interruption, reporter, running_rhat
 from gpssm.methods.settings import MethodSettings
@@ -51,7 +50,7 @@ class Loop:
         carry = self._begin()
         while self.done < end and not pressed():
             begin, pilot, keep = self.done, self.done < self.shared, self.done >= warmup
-            self.done = min(begin + self.chains.rows, self.shared if pilot else end if keep else warmup)
+            self.done = min(begin + self.chains.layout.rows, self.shared if pilot else end if keep else warmup)
             blocks, thin = self.done - begin, self.config.thin if keep else 1
             carry, chunk = self.chains.advance(carry, 1 + self.iterations(begin), blocks, thin, keep, pilot)
             self.chunks.append(chunk)
@@ -164,8 +163,7 @@ def sample(
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
-    method = config.build(model, tuple(jnp.asarray(path) for path in states))
-    runner = Chains(method, series, seed, num_chains, batching, chunk)
+    runner = Chains(Recipe(config, model, tuple(states)), series, seed, num_chains, batching, chunk)
     store = None
     if checkpoint is not None:
         fingerprint = {

@@ -93,7 +93,7 @@ def build_hmc(
     metric: Metric = lambda model, states, series: model,
 ) -> Method:
     """The three functions of a method that samples `moves.density` over the states, started at these states."""
-    refreshes = jnp.asarray(np.unique([int(share * settings.num_warmup) for share in REFRESHES]))
+    refreshes = jnp.asarray(np.unique([0, *(int(share * settings.num_warmup) for share in REFRESHES)]))
 
     def coordinates(
         key: PRNGKeyArray, parameters: Parameters, centre: Array, samples: Array, series: list[Series]
@@ -104,9 +104,11 @@ def build_hmc(
     def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
         states, parameters = stack(tuple(jnp.asarray(path) for path in start)), moves.init()
         memory = jnp.broadcast_to(states[None], (MEMORY, *states.shape))
-        whitening = coordinates(key, parameters, states, memory[:1], series)
-        step, zero = dual_averaging.start(FIRST_STEP), jnp.zeros(())
-        return Carry(states, parameters, whitening, step, jnp.zeros_like(states), zero, memory, jnp.asarray(0))
+        # The first iteration makes the first whitening, so that there is one place in the program for all of them.
+        shapes = jax.eval_shape(lambda: coordinates(key, parameters, states, memory, series))
+        whitening = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        step = dual_averaging.start(FIRST_STEP)
+        return Carry(states, parameters, whitening, step, states, jnp.zeros(()), memory, jnp.asarray(0))
 
     def refresh(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
         whitening = coordinates(key, carry.parameters, carry.mean, carry.memory, series)
@@ -115,7 +117,7 @@ def build_hmc(
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
         whiten_key, size_key, move_key, parameter_key = jax.random.split(key, 4)
-        due = jnp.any(carry.iteration == refreshes) & (carry.seen > 0)
+        due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(due, lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters), carry.iteration < settings.num_warmup
 
@@ -125,12 +127,12 @@ def build_hmc(
         cautious = jax.random.uniform(size_key) < CAUTION
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
         size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
-        point = hmc.evaluate(log_density, carry.whitening.to_position(carry.states))
-        point, outcome = hmc.move(move_key, point, log_density, size, settings.num_leapfrog)
-        states = carry.whitening.to_states(point.position)
+        position = carry.whitening.to_position(carry.states)
+        outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
+        states = carry.whitening.to_states(outcome.position)
         parameters = moves.update(parameter_key, carry.parameters, unstack(states, series), carry.iteration, series)
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
-        info = Info(point.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
+        info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
         carry = carry._replace(states=states, parameters=parameters, iteration=carry.iteration + 1)
         return jax.lax.cond(adapting, lambda c: _adapt(settings, c, outcome.acceptance), lambda c: c, carry), info
 

@@ -22,6 +22,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
+from gpssm.core.runtime import jit
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods.linear import NO_NOISE, stay
@@ -146,7 +147,7 @@ class _Progress(NamedTuple):
     latest: Int[Array, ""]  # epoch that was better than all before
 
 
-@eqx.filter_jit
+@jit
 def train(network: LSTM, series: list[Series], learning_rate: float, max_epochs: int, patience: int) -> Trained:
     """Adam on the first part of all series until the last part is not predicted better for `patience` epochs."""
     adam: Any = optax.chain(optax.clip_by_global_norm(LARGEST), optax.adam(learning_rate))

@@ -119,10 +119,10 @@ class ParameterMoves(NamedTuple):
             return density(model) + model.log_prior()
 
         adapting = iteration < self.num_warmup
-        point = hmc.evaluate(log_density, (now - centre) / scale)
-        point, outcome = hmc.move(key, point, log_density, parameters.step.size(adapting), NUM_STEPS)
+        standard = (now - centre) / scale
+        outcome = hmc.move(key, standard, log_density, parameters.step.size(adapting), NUM_STEPS)
         step = dual_averaging.update(parameters.step, outcome.acceptance, ACCEPTANCE, adapting)
-        leaves = parameters.leaves | unravel(centre + scale * point.position)
+        leaves = parameters.leaves | unravel(centre + scale * outcome.position)
         return parameters._replace(leaves=leaves, step=step)
 
     def optimise(self, parameters: Parameters, density: Density, iteration: Array, count: int) -> Parameters:

@@ -19,59 +19,61 @@ JITTER = 0.2  # relative spread of the step size, so that no trajectory length i
 LogDensity = Callable[[Float[Array, " n"]], Float[Array, ""]]
 
 
-class Point(NamedTuple):
-    """A position with its log density and gradient, kept from one move to the next."""
+class Outcome(NamedTuple):
+    """How a move went: where it ended, the log density there, and figures of the trajectory."""
 
     position: Float[Array, " n"]
     value: Float[Array, ""]
-    slope: Float[Array, " n"]
-
-
-class Outcome(NamedTuple):
-    """How a move went."""
-
     acceptance: Float[Array, ""]
     divergent: Bool[Array, ""]
     energy: Float[Array, ""]
 
 
-def evaluate(log_density: LogDensity, position: Float[Array, " n"]) -> Point:
-    """The point at a position."""
-    return Point(position, *jax.value_and_grad(log_density)(position))
-
-
 def move(
-    key: PRNGKeyArray, point: Point, log_density: LogDensity, step: Float[Array, ""], num_steps: int
-) -> tuple[Point, Outcome]:
+    key: PRNGKeyArray,
+    position: Float[Array, " n"],
+    log_density: LogDensity,
+    step: Float[Array, ""],
+    num_steps: int,
+) -> Outcome:
     """Draw a momentum, follow the motion for `num_steps` steps of about `step` radians, accept or stay."""
     momentum_key, jitter_key, accept_key = jax.random.split(key, 3)
-    momentum = jax.random.normal(momentum_key, point.position.shape, point.position.dtype)
+    momentum = jax.random.normal(momentum_key, position.shape, position.dtype)
     angle = step * jax.random.uniform(jitter_key, minval=1 - JITTER, maxval=1 + JITTER)
-    end, end_momentum = _trajectory(point, momentum, log_density, angle, num_steps)
-    energy = 0.5 * jnp.sum(momentum**2) - point.value
-    change = energy - (0.5 * jnp.sum(end_momentum**2) - end.value)
+    values, end, end_momentum = _trajectory(position, momentum, log_density, angle, num_steps)
+    energy = 0.5 * jnp.sum(momentum**2) - values[0]
+    change = energy - (0.5 * jnp.sum(end_momentum**2) - values[-1])
     change = jnp.where(jnp.isfinite(change), change, -jnp.inf)
     acceptance = jnp.exp(jnp.minimum(change, 0.0))
     accepted = jax.random.uniform(accept_key) < acceptance
-    chosen = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), end, point)
-    return chosen, Outcome(acceptance, change < -DIVERGENCE, energy)
+    position, value = jnp.where(accepted, end, position), jnp.where(accepted, values[-1], values[0])
+    return Outcome(position, value, acceptance, change < -DIVERGENCE, energy)
 
 
 def _trajectory(
-    start: Point, momentum: Float[Array, " n"], log_density: LogDensity, angle: Float[Array, ""], num_steps: int
-) -> tuple[Point, Float[Array, " n"]]:
+    position: Float[Array, " n"],
+    momentum: Float[Array, " n"],
+    log_density: LogDensity,
+    angle: Float[Array, ""],
+    num_steps: int,
+) -> tuple[Float[Array, " L+1"], Float[Array, " n"], Float[Array, " n"]]:
+    """The log density along the way, and position and momentum at its end.
+
+    A round of the loop closes one step with a half kick and opens the next with another, both by one gradient: the
+    gradient then stands in the program once, which halves the time to compile it. The first round closes nothing, and
+    what the last one opens is not used.
+    """
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
 
-    def kick(point: Point, momentum: Float[Array, " n"]) -> Float[Array, " n"]:
-        # ∇φ = ∇log π + ξ
-        return momentum + 0.5 * angle * (point.slope + point.position)
+    def turn(carry: tuple[Array, ...], is_first: Bool[Array, ""]) -> tuple[tuple[Array, ...], Float[Array, ""]]:
+        position, momentum, *_ = carry
+        value, slope = jax.value_and_grad(log_density)(position)
+        kick = 0.5 * angle * (slope + position)  # ∇φ = ∇log π + ξ
+        closed = momentum + jnp.where(is_first, 0.0, 1.0) * kick
+        opened = closed + kick
+        ahead = cosine * position + sine * opened, cosine * opened - sine * position
+        return (*ahead, position, closed), value
 
-    def advance(carry: tuple[Point, Float[Array, " n"]], _: None) -> tuple[tuple[Point, Float[Array, " n"]], None]:
-        point, momentum = carry
-        momentum = kick(point, momentum)
-        position = cosine * point.position + sine * momentum
-        momentum = cosine * momentum - sine * point.position
-        point = evaluate(log_density, position)
-        return (point, kick(point, momentum)), None
-
-    return jax.lax.scan(advance, (start, momentum), None, length=num_steps)[0]
+    first = jnp.arange(num_steps + 1) == 0
+    (_, _, end, end_momentum), values = jax.lax.scan(turn, (position, momentum, position, momentum), first)
+    return values, end, end_momentum

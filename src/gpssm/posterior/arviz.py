@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import gpssm
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import check_seed
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Custom, GaussianNoise
@@ -163,7 +162,7 @@ def _emissions(posterior: "Posterior", several: list[_Labels], seed: int) -> dic
     return {"posterior_predictive": predictive, "log_likelihood": density}
 
 
-@eqx.filter_jit
+@jit
 def _emit(
     model: GPSSM, draws: Draw, keys: PRNGKeyArray, outputs: list[Float[Array, "_ Dy"]], batch: int | None
 ) -> list[tuple[Float[Array, "S _ Dy"] | None, Float[Array, "S _"]]]:

@@ -87,10 +87,8 @@ def condition_at(
 
     :param rows: numbers that increase, from 0 to the length of the series; equal distances compile once.
     """
-    given, stops = (
-        align_series(series, posterior.raw[0]),
-        list(rows) if isinstance(rows, Iterable) and getattr(rows, "ndim", 1) else [rows],
-    )
+    given = align_series(series, posterior.raw[0])
+    stops: list[Any] = list(rows) if isinstance(rows, Iterable) and getattr(rows, "ndim", 1) else [rows]
     for row in stops:
         check_whole("each of rows", row, 0)
     posterior.scaler.scale(given)  # what cannot be scaled is refused before the first row is asked for

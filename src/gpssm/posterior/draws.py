@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import in_double_precision, jit
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 
@@ -58,7 +57,7 @@ def map_draws(values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: 
     return result.reshape(*shape, *result.shape[1:])
 
 
-@eqx.filter_jit
+@jit
 def _map_flat(
     values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: Draw, inputs: Any, batch: int | None
 ) -> Array:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import check_seed
 from gpssm.data.align import align_columns
 from gpssm.data.scaler import FAR
@@ -86,7 +86,7 @@ def outputs_of(posterior: "Posterior", index: int = 0) -> Float[np.ndarray, "cha
     return paths.reshape(posterior.num_chains, posterior.num_draws, *paths.shape[1:])
 
 
-@eqx.filter_jit
+@jit
 def _emitted(
     model: GPSSM, leaves: dict[str, Array], keys: PRNGKeyArray, x: Float[Array, "S T Dx"], noise: bool
 ) -> Emission:

@@ -43,6 +43,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal, root_semidefinite
+from gpssm.core.runtime import jit
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian, Likelihood, observed
 from gpssm.model.types import FeynmanKac
@@ -74,7 +75,7 @@ class Filtered(NamedTuple):
     means: Float[Array, "S T Dx"]  # E[x_{t+1} | y_≤t]
 
 
-@eqx.filter_jit
+@jit
 def run_filter(members: Members, keys: PRNGKeyArray, cloud: CurrentStates, series: Series, gaussian: bool) -> Filtered:
     """The cloud after the rows of a scaled series, from the cloud before them; one key (S,) a draw."""
     ensemble = assemble(*members, series.input_dim)
@@ -88,7 +89,7 @@ def run_filter(members: Members, keys: PRNGKeyArray, cloud: CurrentStates, serie
     return Filtered(cloud, log_density.T, jnp.swapaxes(means, 0, 1))
 
 
-@eqx.filter_jit
+@jit
 def run_predictions(
     members: Members,
     keys: PRNGKeyArray,

@@ -8,7 +8,6 @@ which controls, and back to the user's units.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_seed, check_shares, check_whole, percent
+from gpssm.core.text import check_seed, check_shares, check_whole, is_real, percent
 from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.scaler import Scaler
 from gpssm.posterior.calibration import stretch
@@ -294,7 +293,7 @@ def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
     """Refuse what is no number of paths of so many entries each, or no box for them to stay in."""
     check_whole("num_paths", num_paths, 1)
     check_memory(f"num_paths={num_paths}", ARRAYS * 8 * entries * int(num_paths))
-    if bounds is not None and not (isinstance(bounds, Real) and 0 < bounds <= 1e300):
+    if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):
         raise ValueError(f"bounds must be a positive number, or None for none; got {bounds!r}")
 
 

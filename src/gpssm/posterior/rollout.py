@@ -37,6 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
+from gpssm.core.runtime import jit
 from gpssm.data.scaler import Scaler
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.kernels import Kernel, Spectrum
@@ -289,7 +290,7 @@ class Paths(NamedTuple):
     novelty: Float[Array, " H"]
 
 
-@eqx.filter_jit
+@jit
 def simulate_paths(
     members: Members,
     scale: Float[Array, " S"],

@@ -251,13 +251,16 @@ def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
     with _damage(path), h5py.File(path, "r") as opened, h5netcdf.File(opened, "r") as file:
         texts = {str(field): str(attributes[field]) for field in opened if field in attributes}
         names = {field: list(file[field].variables) for field in texts}
-        for stored in (opened[field][name] for field in texts for name in names[field]):
+        found: dict[str, dict[str, Any]] = {
+            field: {name: opened[f"{field}/{name}"] for name in names[field]} for field in texts
+        }
+        for stored in (one for several in found.values() for one in several.values()):
             if stored.dtype.kind not in "biuf" or stored.nbytes > DENSEST * stored.id.get_storage_size():
                 raise ValueError(f"{stored.name} claims {stored.shape} of {stored.dtype}, more than the file can hold")
         # HDF5's dtypes are equal to NumPy's own, but not the same to a hash.
         arrays = {
-            field: {name: (array := opened[field][name][...]).astype(array.dtype.name) for name in names[field]}
-            for field in texts
+            field: {name: (array := stored[...]).astype(array.dtype.name) for name, stored in several.items()}
+            for field, several in found.items()
         }
     if attributes.get("content_hash") != digest(texts, arrays):
         raise _damaged(path, "some of its arrays or descriptions are missing or changed")

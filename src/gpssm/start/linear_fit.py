@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from gpssm.core import linalg
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import in_double_precision, jit
 from gpssm.data.series import Series, as_list
 from gpssm.start.linear_ssm import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, run_em, smooth
 from gpssm.start.subspace import from_states, past_states, subspace
@@ -92,7 +92,7 @@ def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
     return LinearSSM(*map(jnp.asarray, parameters))
 
 
-@jax.jit
+@jit
 def _state_moments(
     ssm: LinearSSM, series: Series | Sequence[Series]
 ) -> tuple[Float[Array, " Dx"], Float[Array, "Dx Dx"]]:
@@ -157,7 +157,7 @@ def _unconstrain(ssm: LinearSSM, frame: Float[Array, "Dx Dx"]) -> LinearSSM:
     )
 
 
-@jax.jit
+@jit
 @jax.value_and_grad
 def _loss_and_gradient(
     vector: Float[Array, " p"],
@@ -198,7 +198,7 @@ def select_order(series: Series | Sequence[Series], max_dim: int = 8, *, num_em:
     return OrderSelection(dims[int(np.nanargmin(scores))], dict(zip(dims, scores.tolist(), strict=True)))
 
 
-@jax.jit
+@jit
 def _em_each(starts: LinearSSM, series: list[Series], num_em: int) -> tuple[LinearSSM, Float[Array, " n"]]:
     """EM from each of the stacked starts, one after the other."""
     return jax.lax.map(lambda ssm: run_em(ssm, series, num_em), starts)

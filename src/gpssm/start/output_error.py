@@ -8,7 +8,6 @@ many random starts since it has many minima. The controls must tell where the st
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -19,7 +18,7 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import in_double_precision, jit
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import observed
 from gpssm.start.linear_fit import RADIUS
@@ -120,7 +119,7 @@ def _random(key: PRNGKeyArray, series: list[Series], state_dim: int) -> Modes:
     )
 
 
-@partial(jax.jit, static_argnames=("emission", "num_steps"))
+@jit
 def _descend(starts: Modes, problem: Problem, emission: Emission, num_steps: int) -> tuple[Modes, Float[Array, " n"]]:
     """Adam from all starts side by side, and the loss at the end of each."""
     optimiser = optax.chain(
@@ -139,7 +138,7 @@ def _descend(starts: Modes, problem: Problem, emission: Emission, num_steps: int
     return jax.vmap(run)(starts)
 
 
-@partial(jax.jit, static_argnames="emission")
+@jit
 def _value_and_slope(
     vector: Float[Array, " p"], like: Modes, problem: Problem, emission: Emission
 ) -> tuple[Float[Array, ""], Float[Array, " p"]]:

@@ -21,14 +21,13 @@ back by its start and by the other windows. The share of states that end there i
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import in_double_precision, jit
 from gpssm.data.series import Series, as_list
 from gpssm.model.bases import Basis, InducingPoints, parts_of
 from gpssm.model.model import GPSSM
@@ -213,7 +212,7 @@ def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], 
     return (0.5 * squares - fit - prior) / jnp.maximum(rows, 1), runs
 
 
-@eqx.filter_jit
+@jit
 def _descend(
     point: Point, model: GPSSM, blocks: Blocks, steps: Int[Array, ""]
 ) -> tuple[Point, Float[Array, " 2"], Runs]:
