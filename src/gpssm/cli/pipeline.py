@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -54,15 +55,20 @@ def execute(
     :param overwrite: replace a run that is there.
     :param say: told what is being done.
     """
-    rows = settings.load()
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always")
+        rows = settings.load()
+    for doubt in doubts:
+        say(str(doubt.message))
     check_trainable(rows.train)  # before there is a folder
     settings = settings.complete()
-    run = Run.create(out, settings, resume=resume, overwrite=overwrite)
-    with _resumable(run), beside(rows.train, rows.test, settings) as baselines:
-        if rows.test is not None:
-            run.write_series(TEST, rows.test)
-        posterior = _posterior(run, settings, rows.train, progress, say)
-        finish(run, posterior, rows.test, settings, say, baselines())
+    with Run.claimed(out):
+        run = Run.create(out, settings, resume=resume, overwrite=overwrite)
+        with _resumable(run), beside(rows.train, rows.test, settings) as baselines:
+            if rows.test is not None:
+                run.write_series(TEST, rows.test)
+            posterior = _posterior(run, settings, rows.train, progress, say)
+            finish(run, posterior, rows.test, settings, say, baselines())
     return run
 
 

@@ -31,14 +31,15 @@ needs controls, if the model has any.
 import json
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpssm.cli.settings import HEAD, Settings, from_toml
-from gpssm.core.files import write_atomically
-from gpssm.core.text import to_json
+from gpssm.core.files import hold, write_atomically
+from gpssm.core.text import check_path, to_json
 from gpssm.data.series import Series
 from gpssm.fitting.checkpoint import CARRY
 from gpssm.posterior.posterior import Posterior, load
@@ -70,6 +71,19 @@ class Run:
             raise FileNotFoundError(f"{folder} is not finished. Go on with: gpssm fit --resume --out {folder}")
         return run
 
+    @staticmethod
+    @contextmanager
+    def claimed(folder: str | Path) -> Iterator[None]:
+        """Keep other processes from working in a folder, which is made if need be."""
+        folder = check_path(folder)
+        try:
+            if not folder.exists():
+                folder.mkdir(parents=True)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        with hold(folder) if folder.is_dir() else nullcontext():
+            yield
+
     @classmethod
     def create(cls, folder: str | Path, settings: Settings, *, resume: bool = False, overwrite: bool = False) -> "Run":
         """Claim a folder for a run and write its configuration.
@@ -94,9 +108,7 @@ class Run:
             run.clear()
             run.write(CONFIG, settings.to_toml())
         except OSError as error:
-            raise OSError(
-                error.errno, f"{folder} cannot be written ({error.strerror}): name another folder with --out"
-            ) from error
+            raise _unwritable(run.folder, error) from error
         return run
 
     def check_same(self, settings: Settings) -> None:
@@ -224,6 +236,10 @@ def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, dict[str, Any]], dict[s
                 if name != one["method"]:
                     scores[label].setdefault(name, figures[name])
     return scores, found[first]["horizons"]
+
+
+def _unwritable(folder: Path, error: OSError) -> OSError:
+    return OSError(error.errno, f"{folder} cannot be written ({error.strerror}): name another folder with --out")
 
 
 def _is_run(folder: Path) -> bool:

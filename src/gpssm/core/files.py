@@ -1,10 +1,11 @@
-"""Files that are whole or not there, and hashes of what goes into them."""
+"""Files that are whole or not there, folders for one process at a time, and hashes of what goes into them."""
 
 import hashlib
 import math
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -53,6 +54,33 @@ def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except OSError:
-        beside.unlink(missing_ok=True)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Keep a folder from others who hold it too, as long as this lasts; the lock ends with the process.
+
+    Where the system or the disk has no such locks, nothing is held.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"another process is at work in {folder}. Wait until it has ended, or name another folder"
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(opened)
