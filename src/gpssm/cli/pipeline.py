@@ -19,6 +19,7 @@ from pathlib import Path
 from gpssm.cli.run_folder import BASELINE_FOLDER, CONFIG, FIGURES, FORECAST, METRICS, POSTERIOR, REPORT, TEST, Run
 from gpssm.cli.settings import Settings
 from gpssm.core.runtime import num_threads
+from gpssm.core.text import to_csv
 from gpssm.data.datasets import simulate
 from gpssm.data.readers import read
 from gpssm.data.series import Series, check_trainable
@@ -165,7 +166,7 @@ def finish(
     found = examine(posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say)
     if not found.held:
         for name, forecast in found.forecasts.items():
-            table = forecast.to_dataframe(settings.levels).to_csv()
+            table = to_csv(forecast.to_dataframe(settings.levels))
             run.write(FORECAST if name == settings.method else f"{BASELINE_FOLDER}/{name}.csv", table)
     say("Drawing figures")
     undrawn = draw_figures(run, found)

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpssm.cli.settings import HEAD, Settings, from_toml
 from gpssm.core.files import hold, write_atomically
-from gpssm.core.text import check_path, to_json
+from gpssm.core.text import check_path, from_csv, to_csv, to_json
 from gpssm.data.series import Series
 from gpssm.fitting.checkpoint import CARRY
 from gpssm.posterior.posterior import Posterior, load
@@ -170,7 +170,7 @@ class Run:
             return None
         import pandas
 
-        settings, table = self.settings(), pandas.read_csv(path, float_precision="round_trip")
+        settings, table = self.settings(), from_csv(pandas.read_csv(path, float_precision="round_trip"))
         width = len(settings.outputs)
         return Series(table.iloc[:, :width], table.iloc[:, width:], dt=settings.dt)
 
@@ -192,7 +192,7 @@ class Run:
 
         own = {self.metrics()["method"]: self.folder / FORECAST}
         paths = own | {path.stem: path for path in sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))}
-        return {name: pandas.read_csv(path, index_col=0) for name, path in paths.items() if path.is_file()}
+        return {name: from_csv(pandas.read_csv(path, index_col=0)) for name, path in paths.items() if path.is_file()}
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file of the run; what was there before stays until all of it is on the disk."""
@@ -207,7 +207,7 @@ class Run:
 
         columns = {label: column for label, column in zip(series.outputs, series.y.T, strict=True)}
         columns |= {label: column for label, column in zip(series.inputs, series.u.T, strict=True)}
-        return self.write(name, pandas.DataFrame(columns).to_csv(index=False))
+        return self.write(name, to_csv(pandas.DataFrame(columns), index=False))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
         """Write a file of JSON, with null for what is not a number."""

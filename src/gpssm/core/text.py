@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table
 
 DASH = "–"  # for a figure that does not exist
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that a spreadsheet takes for a formula
 
 
 def count(number: int, noun: str) -> str:
@@ -46,6 +48,24 @@ def figure(value: Any, digits: int = 4) -> str:
     if value is None or value != value:
         return DASH
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def printable(text: Any) -> str:
+    """Text without characters that would control a terminal."""
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
+
+
+def to_csv(frame: "pd.DataFrame", **options: Any) -> str:
+    """A table of numbers as CSV, names that a spreadsheet would run as formulas behind an apostrophe."""
+    return frame.rename(columns=lambda name: f"'{name}" if str(name).startswith(FORMULA) else name).to_csv(**options)
+
+
+def from_csv(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """A table that was read from what `to_csv` wrote, with the names it had before."""
+    return frame.rename(columns=lambda name: name[1:] if name[:1] == "'" and name[1:].startswith(FORMULA) else name)
 
 
 def rich_table(
@@ -92,7 +112,7 @@ def figure_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width
     # Names of columns are the user's: brackets and colons in them are no markup.
     as_it_is: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "color_system": None}
     Console(file=page, width=width, force_jupyter=False, **as_it_is).print(rich_table(columns, rows, **settings))
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).strip("\n")
+    return "\n".join(printable(line).rstrip() for line in page.getvalue().split("\n")).strip("\n")
 
 
 def to_json(value: Any, indent: int | None = 1, **options: Any) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.core.text import check_seed, check_shares, check_whole, figure, figure_table
+from gpssm.core.text import check_seed, check_shares, check_whole, figure, figure_table, printable
 from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
@@ -54,7 +54,7 @@ class Comparison:
         return plot_comparison(self.forecasts, self.actual, None, output, level)
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)"
+        return printable(f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)")
 
     def __str__(self) -> str:
         marks = {str(name): _mark(str(name), column.to_numpy(float)) for name, column in self.table.items()}
