@@ -9,6 +9,7 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 ARGUMENTS = {
     "missing_data": ["--quick", "--out", "figure.png"],
+    "mpc": ["--quick", "--out", "figure.png"],
     "online": ["--quick"],
     "own_physics": ["--quick", "--out", "figure.png"],
     "quickstart": ["--quick", "--out", "run"],
@@ -16,6 +17,7 @@ ARGUMENTS = {
 }
 WRITTEN = {
     "missing_data": ["figure.png"],
+    "mpc": ["figure.png"],
     "own_physics": ["figure.png"],
     "quickstart": ["run/oscillator.csv", "run/posterior.nc", "run/forecast.csv", "run/forecast.png"],
     "synthetic": ["figure.png"],

@@ -92,3 +92,4 @@ def test_what_python_prints_does_not_speak_to_the_terminal_either(run):
     for thing in (posterior.summary(), forecast, posterior.raw[0], gpssm.compare({OUTPUT: forecast}, posterior.raw[0])):
         for text in (str(thing), repr(thing)):
             assert "\x1b" not in text
+        assert "<script>" not in thing._repr_html_()

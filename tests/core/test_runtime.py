@@ -7,10 +7,11 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from gpssm.core import runtime
-from gpssm.core.runtime import CACHE, THREADS, jit, max_maps, num_maps, num_threads, release_programs
+from gpssm.core.runtime import CACHE, THREADS, in_step, jit, max_maps, num_maps, num_threads, release_programs
 
 
 def test_threads_are_the_cores_unless_a_variable_says_how_many(monkeypatch):
@@ -79,3 +80,20 @@ def test_programs_are_released_before_memory_maps_run_out(monkeypatch):
     monkeypatch.setattr(runtime, "_looked", -runtime.LOOK)
     release_programs()
     assert cleared
+
+
+def test_chains_in_step_take_one_way_of_a_condition():
+    """With a flag of each chain's own there is no condition left: both ways are taken."""
+
+    def one(flag, x):
+        return jax.lax.cond(in_step(flag), lambda: x, lambda: x / 0.0)
+
+    batched = jax.make_jaxpr(jax.vmap(one))(jnp.ones(3, bool), jnp.ones(3))
+    assert "cond[" in str(batched)
+    assert "cond[" not in str(
+        jax.make_jaxpr(jax.vmap(lambda flag, x: jax.lax.cond(flag, lambda: x, lambda: -x)))(
+            jnp.ones(3, bool), jnp.ones(3)
+        )
+    )
+    np.testing.assert_array_equal(jax.vmap(one)(jnp.ones(3, bool), jnp.arange(3.0)), np.arange(3.0))
+    assert one(jnp.asarray(True), jnp.asarray(2.0)) == 2.0

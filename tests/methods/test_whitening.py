@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import builders
+from gpssm.core import linalg
 from gpssm.core.linalg import block_cholesky
 from gpssm.data.series import Series
+from gpssm.methods import whitening as whitening_module
 from gpssm.methods.whitening import _couple, emission_information, linearise, stack, unstack, whiten
 from gpssm.model.likelihoods import LINKS, Custom, LinkedGaussian, Poisson
 from gpssm.model.target import log_collapsed, log_target, weights_given_states
@@ -109,3 +111,17 @@ def test_emission_information_of_other_likelihoods():
         changed = eqx.tree_at(lambda m: m.likelihood, model, likelihood)
         found = emission_information(changed, x, series[0])
         np.testing.assert_allclose(found, np.einsum("jk,tj,jl->tkl", C, weight, C), atol=1e-10)
+
+
+@pytest.mark.parametrize("dense", [4096, 0], ids=["dense", "associative"])
+def test_what_a_gpu_does_at_once_is_what_a_cpu_does_in_turn(monkeypatch, dense):
+    model, series, states = problem("stacked")
+    expected = make(model, states, series)
+    for module in (linalg, whitening_module):
+        monkeypatch.setattr(module, "on_cpu", lambda: False)
+    monkeypatch.setattr(whitening_module, "DENSE", dense)
+    found = eqx.filter_jit(lambda *z: whiten(jax.random.key(0), *z, RANK))(model, states, states[None], series)
+    assert (found.dense is None) == (dense == 0)
+    position = jnp.asarray(np.random.default_rng(0).normal(size=states.size))
+    np.testing.assert_allclose(found.to_states(position), expected.to_states(position), atol=1e-9)
+    np.testing.assert_allclose(found.to_position(states + 0.1), expected.to_position(states + 0.1), atol=1e-9)

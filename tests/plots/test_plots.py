@@ -349,10 +349,10 @@ def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
     for column, (own, correlations, cross) in enumerate(axes):
         shown = own.lines[0].get_ydata()
         np.testing.assert_array_equal(np.isnan(shown), np.isnan(posterior.raw[0].y[:20, column]))
-        assert correlations.get_title(loc="left").startswith("autocorrelation\n")
+        assert correlations.get_title(loc="left").startswith("with its past\n")
         assert "p = " in correlations.get_title(loc="left")
-        assert cross.get_title(loc="left").startswith("correlation with u\n")
-        assert own.get_ylabel() == f"residual of {posterior.raw[0].outputs[column]}"
+        assert cross.get_title(loc="left").startswith("with u\n")
+        assert own.get_ylabel() == f"of {posterior.raw[0].outputs[column]}"
 
 
 def test_parameters_show_prior_posterior_and_optimised(posterior):
@@ -362,7 +362,7 @@ def test_parameters_show_prior_posterior_and_optimised(posterior):
     assert {"process std", "kernel variance", "kernel lengthscale", "basis locations"} <= set(panels)
     assert len(panels) == len(optimised) + 2
     for entry in range(2):
-        (curve,) = lines(panels["process std"], f"posterior, entry {entry + 1}")
+        curve = lines(panels["process std"], "posterior, a line each state, output or coordinate")[entry]
         values = np.asarray(posterior.draws.leaves["log_process_std"])[..., entry]
         assert values.min() < curve.get_xdata()[np.argmax(curve.get_ydata())] < values.max()
     ticks = panels["kernel lengthscale"].lines[-1].get_xdata()
@@ -426,3 +426,19 @@ def test_sampled_locations_are_averaged():
     (panel,) = drawn(plots.plot_transition(made, chain=1)).axes
     (container,) = panel.containers
     np.testing.assert_allclose(np.sort(container[0].get_xdata()), np.sort(locations[1].mean(0)[:, 0]))
+
+
+def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
+    linear = posterior.linearise(row=3)
+    response = linear.step_response(20)
+    figure = drawn(response.plot(0.8))
+    panel = figure.axes[1]
+    np.testing.assert_allclose(lines(panel, "median")[0].get_ydata(), np.median(response.values[:, :, 1, 0], axis=0))
+    _, (low, high) = band(panel, "80 % of the draws")
+    np.testing.assert_allclose((low, high), np.quantile(response.values[:, :, 1, 0], (0.1, 0.9), axis=0), atol=1e-12)
+    bode = linear.bode([0.01, 0.1])
+    assert len(drawn(bode.plot()).axes) == 4
+    poles = drawn(linear.plot()).axes[0].lines[1:]
+    np.testing.assert_allclose([line.get_xdata() for line in poles], linear.poles.real.T)
+    curve = posterior.static_gain(values=np.linspace(-1, 1, 5))
+    np.testing.assert_allclose(lines(drawn(curve.plot()).axes[0], "median")[0].get_ydata(), curve.median[:, 0])

@@ -88,7 +88,7 @@ def test_far_away_nothing_is_known(posterior):
 
 
 def test_derivatives_agree_with_differences_in_the_users_units(posterior):
-    found, size = posterior.linearise(X, U), 1e-5
+    found, size = posterior.derivatives(X, U), 1e-5
 
     def values(x, u):
         return posterior.function(x, posterior.scaler.scale_inputs(u)).reshape(6, 4, 2)
@@ -101,6 +101,11 @@ def test_derivatives_agree_with_differences_in_the_users_units(posterior):
     output = np.diag(posterior.scaler.output_std) @ np.asarray(posterior.model.likelihood.C)
     np.testing.assert_allclose(found.output, np.broadcast_to(output, (4, 2, 2)), rtol=1e-9)
     np.testing.assert_allclose(found.output_std, 0, atol=1e-12)
+
+
+def test_the_former_name_still_works(posterior):
+    with pytest.warns(DeprecationWarning, match=r"derivatives\(x, u\)"):
+        np.testing.assert_array_equal(posterior.linearise(X, U).state, posterior.derivatives(X, U).state)
 
 
 def test_one_state_may_come_alone(posterior):

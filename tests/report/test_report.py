@@ -22,7 +22,7 @@ from gpssm.data.series import Series
 from gpssm.evaluation.checks import Check
 from gpssm.plots.style import to_png
 from gpssm.report import make_report, write_report
-from gpssm.report.charts import numbers
+from gpssm.report.charts import numbers, smoothed_errors
 from gpssm.report.page import embedded
 from gpssm.report.pictures import WORDS
 from posteriors import make_posterior
@@ -186,6 +186,23 @@ def test_a_posterior_is_examined_first(found, pictures, rows, monkeypatch):
     assert asked == {"inputs": None, "baselines": ("mean",)}
 
 
+def test_settings_are_words_and_the_page_has_a_date(found, pictures):
+    config = {"method": "by hand", "fit": {"parameters": {"kernel": "sample"}, "orders": [2, 1], "scaled": True}}
+    text = make_report(replace(found, posterior=replace(found.posterior, config=config)), pictures=pictures)
+    settings = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text))
+    assert settings["parameters: kernel"] == "sample"
+    assert (settings["orders"], settings["scaled"]) == ("2, 1", "yes")
+    assert re.search(r'class="small date">\d+ \w+ 20\d\d<', text)
+
+
+def test_errors_by_step_are_smoothed_over_the_rows_between_origins():
+    # Forecasts every three rows, of which every third is hard: a window of three steps has one of them, always.
+    errors = np.sqrt(np.tile([0.0, 0.0, 3.0], 4))
+    np.testing.assert_allclose(smoothed_errors(errors, 3)[1:-1], 1.0)
+    np.testing.assert_allclose(smoothed_errors(errors, 1), errors)
+    np.testing.assert_allclose(smoothed_errors(np.array([np.nan, 2.0, 2.0]), 3), 2.0)
+
+
 def test_numbers_and_json_survive_anything():
     assert numbers(np.array([1.234567, np.nan, -np.inf, 0.0])) == [1.2346, None, None, 0.0]
     assert [figure(value) for value in (None, float("nan"), 1.23456, 7, "x")] == ["–", "–", "1.235", "7", "x"]
@@ -274,6 +291,37 @@ def test_names_from_the_data_do_nothing_in_a_browser(browser, path):
     assert browser.evaluate("document.querySelectorAll('img[onerror], [src=x]').length") == 0
     titles = browser.evaluate("[...document.querySelectorAll('#forecast .chart .title')].map(one => one.textContent)")
     assert titles == list(HOSTILE)
+
+
+@needs_browser
+def test_experiments_can_be_picked_and_nothing_is_cut_off(browser, pictures, tmp_path):
+    raw = [
+        Series(one.y, one.u, outputs=["level", "temperature of the boiler"], inputs=["pump"], name=name)
+        for one, name in ((make_series(30, seed=1), "winter"), (make_series(40, seed=2), "summer"))
+    ]
+    posterior = make_posterior(raw=raw, draws=4)
+    path = write_report(make_examination(posterior, raw[0]), tmp_path / "two.html", pictures=pictures)
+    for width in (1400, 800, 400):
+        browser.open(path, width)
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        cut = "[...document.querySelectorAll('#diagnostics .scroll, #comparison .scroll:not(details .scroll)')]"
+        assert browser.evaluate(f"{cut}.filter(one => one.scrollWidth > one.clientWidth + 1).length") == 0
+        links = "[...document.querySelectorAll('.bar nav a')].map(one => one.getBoundingClientRect())"
+        assert browser.evaluate(f"{links}.every(one => one.left >= 0 && one.right <= innerWidth)")
+    shown = (
+        "[...document.querySelectorAll('#fit .experiment')].filter(one => one.checkVisibility())"
+        ".map(one => one.querySelectorAll('svg .dots').length + one.dataset.experiment)"
+    )
+    assert browser.evaluate(shown) == ["2fit"]
+    browser.evaluate(
+        "(() => { const one = document.getElementById('experiment'); one.value = 'fit-0';"
+        "one.dispatchEvent(new Event('change')); })()"
+    )
+    browser.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert browser.evaluate(shown) == ["2fit-0"]
+    wide = "document.querySelector('[data-experiment=fit-0] svg').getBoundingClientRect().width"
+    assert browser.evaluate(wide) > 300
+    assert browser.problems == []
 
 
 @needs_browser

@@ -6,13 +6,15 @@ differentiable and works under `jit` and `vmap`.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Float
+
+from gpssm.core.runtime import on_cpu
 
 
 def cholesky(matrix: Float[Array, "*batch n n"], jitter: float = 1e-8) -> Float[Array, "*batch n n"]:
@@ -32,12 +34,17 @@ def _each(function: Callable[[Array], Array], matrices: Float[Array, "*batch n n
 
     JAX spreads a batched call over its CPU threads and waits for them from one of those threads: as many independent
     batched calls as there are threads wait for each other for ever, which a machine of two cores shows within seconds.
-    One matrix at a time cannot, and is faster for the sizes met here.
+    One matrix at a time cannot, and is faster for the sizes met here. A GPU takes them all at once.
     """
     if matrices.ndim == 2:
         return function(matrices)
     flat = matrices.reshape(-1, *matrices.shape[-2:])
-    return lax.map(function, flat).reshape(matrices.shape)
+    return one_by_one(function, flat).reshape(matrices.shape)
+
+
+def one_by_one(function: Callable[[Array], Any], rows: Array) -> Any:
+    """The function of each row: one after the other on a CPU, as fast and in less memory there, else all at once."""
+    return lax.map(function, rows) if on_cpu() else jax.vmap(function)(rows)
 
 
 def solve_positive(matrix: Float[Array, "*batch n n"], right: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
@@ -166,12 +173,19 @@ def _recursion(
     """x_i = G x_{i−1} + c_i from the first row on or, in reverse, x_i = G x_{i+1} + c_i from the last."""
     no_block = jnp.zeros_like(offsets, shape=(1, *matrices.shape[1:]))
     matrices = jnp.concatenate([matrices, no_block] if reverse else [no_block, matrices])
+    if not on_cpu():
+        return lax.associative_scan(_compose, (matrices, offsets), reverse=reverse)[1]
 
     def step(x: Array, map_: tuple[Array, Array]) -> tuple[Array, Array]:
         x = map_[0] @ x + map_[1]
         return x, x
 
     return lax.scan(step, jnp.zeros_like(offsets[0]), (matrices, offsets), reverse=reverse)[1]
+
+
+def _compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+    """x → G₂(G₁ x + c₁) + c₂, so that n steps take log n rounds: a GPU is fast at many small products, not at loops."""
+    return second[0] @ first[0], _apply(second[0], first[1]) + second[1]
 
 
 def _apply(matrices: Float[Array, "n D D"], vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:

@@ -7,26 +7,30 @@ A compiled program serves all calls with equal shapes and settings in this proce
 ones. A process that meets ever new shapes lets go of its programs before the system's limit on memory maps is reached.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import platformdirs
+from jaxtyping import Array, Bool
 from threadpoolctl import threadpool_limits
 
 THREADS = "GPSSM_THREADS"  # the environment variable that says how many chains may run at once
 
 CACHE = "GPSSM_CACHE"  # the folder to keep compiled programs in, or "off"
 SHORTEST = 0.05  # seconds of compilation that are worth a file
-# XLA's new way to write fused loops takes twice as long to compile, and the loops here run no faster by it.
-OPTIONS = {"xla_cpu_use_fusion_emitters": False}
+# XLA's new way to write fused loops takes twice as long to compile, and the loops here run no faster by it. From JAX
+# 0.11 on there is no other way, and no such option.
+OPTIONS = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
 MAPS, LOOK = 0.5, 5.0  # share of the system's memory maps that may be in use, and seconds from one look to the next
 
 Parameters = ParamSpec("Parameters")
@@ -108,3 +112,30 @@ def num_threads() -> int:
     if not given.isdigit() or int(given) < 1:
         raise ValueError(f"{THREADS} must be a whole number of at least 1; it is {given!r}")
     return int(given)
+
+
+def on_cpu() -> bool:
+    """Whether programs run on a CPU: loops are cheap there, and cost a GPU more than what is in them."""
+    device = jax.config.jax_default_device
+    return (jax.default_backend() if device is None else getattr(device, "platform", device)) == "cpu"
+
+
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Run on the CPU what is one long loop of small products: a linear fit takes a GPU a hundred times as long."""
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
+
+
+@jax.custom_batching.custom_vmap
+def in_step(flag: Bool[Array, ""]) -> Bool[Array, ""]:
+    """A flag that all chains raise at the same iteration.
+
+    Chains run at once would otherwise go both ways of a condition on it at every iteration, and choose afterwards.
+    """
+    return flag
+
+
+@in_step.def_vmap
+def _any_of_them(axis_size: int, in_batched: list[bool], flag: Bool[Array, " chains"]) -> tuple[Bool[Array, ""], bool]:
+    return jnp.any(flag), False

@@ -68,6 +68,14 @@ def from_csv(frame: "pd.DataFrame") -> "pd.DataFrame":
     return frame.rename(columns=lambda name: name[1:] if name[:1] == "'" and name[1:].startswith(FORMULA) else name)
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many letters, cut in the middle, where names of columns differ least."""
+    if len(text) <= most:
+        return text
+    half = (most - 1) // 2
+    return f"{text[: most - 1 - half]}…{text[len(text) - half :]}"
+
+
 def rich_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, words: int = 1, title: str = "", caption: str = ""
 ) -> "Table":

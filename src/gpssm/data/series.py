@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
+from gpssm.core.notebook import card
 from gpssm.core.text import is_real, is_whole
 
 RELATIVE_SPREAD = 1e-12  # a column that varies by less, relative to its size, only holds rounding errors
@@ -145,6 +146,16 @@ class Series:
         if isinstance(self.y, np.ndarray) and (missing := int(np.isnan(self.y).sum())):
             facts.append(f"missing={missing}")
         return f"Series({', '.join(facts)})"
+
+    def _repr_html_(self) -> str:
+        import pandas
+
+        columns = [*np.asarray(self.y).T, *np.asarray(self.u).T]
+        table = pandas.DataFrame(columns, index=[*self.outputs, *self.inputs]).T.describe().T.drop(columns="count")
+        table.insert(0, "kind", ["output"] * self.output_dim + ["control"] * self.input_dim)
+        table["missing"] = [int(np.isnan(column).sum()) for column in columns]
+        facts = {"rows": len(self)} | ({} if self.dt is None else {"sampling time": self.dt})
+        return card(f"Series {self.name or ''}".strip(), facts, {"": table})
 
 
 def as_list(series: Any) -> list[Series]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
+from gpssm.core.notebook import card
 from gpssm.core.text import check_whole
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
@@ -99,6 +100,9 @@ class Backtest:
         return (
             f"Backtest({len(self.origins)} origins, rows {first} to {last}, {self.horizon} steps, refit={self.refit})"
         )
+
+    def _repr_html_(self) -> str:
+        return card(repr(self), tables={"by origin": self.table, "by step ahead": self.by_step()})
 
     def __str__(self) -> str:
         origins = self.table.describe().loc[["mean", "std", "min", "50%", "max"]]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpssm.core.notebook import card
 from gpssm.core.text import check_seed, check_shares, check_whole, figure, figure_table, printable
 from gpssm.data.align import align_columns
 from gpssm.data.series import Series
@@ -55,6 +56,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         return printable(f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)")
+
+    def _repr_html_(self) -> str:
+        return card(repr(self), tables={f"{len(self.actual)} steps ahead": self.table})
 
     def __str__(self) -> str:
         marks = {str(name): _mark(str(name), column.to_numpy(float)) for name, column in self.table.items()}

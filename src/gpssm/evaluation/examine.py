@@ -163,7 +163,7 @@ def examine(
     rolled = roll(posterior, judged)
     rolling = RollingComparison(judged, (judge_rolling(method, rolled, output_spread(raw)), *baselines.entries), rolled)
     diagnostics, residuals = posterior.diagnostics(), find_residuals(posterior)
-    summary = summarise(posterior, diagnostics)
+    summary = summarise(posterior, diagnostics, residuals)
     smoothed, observed = smoothed_outputs(posterior, len(raw) - 1)
     found = (
         checks.check_worth(rolling),

@@ -8,7 +8,7 @@ outputs hold more than the model took from them (more states?), correlation with
 seen all the data, so that good residuals are no proof: see rolling forecasts of rows held out.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -47,6 +47,21 @@ class Residuals(NamedTuple):
     values: Float[np.ndarray, "T Dy"]
     own: tuple[Correlation | None, ...]
     controls: tuple[dict[str, Correlation], ...]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each output with its past, then one for each of its controls: the largest correlation, its lag, p.
+
+        Lag k is e_t with e_{t−k}, or with u_{t−k}. p is the probability of correlations this large by chance.
+        """
+        rows = []
+        for output, own, controls in zip(self.series.outputs, self.own, self.controls, strict=True):
+            tests = {} if own is None else {"its past": (own, 1)}
+            tests |= {name: (one, -(len(one.correlations) // 2)) for name, one in controls.items()}
+            for name, (test, first) in tests.items():
+                place = int(np.argmax(np.abs(test.correlations)))
+                found = {"correlation": float(test.correlations[place]), "lag": place + first, "p": test.p_value}
+                rows.append({"output": output, "with": name} | found)
+        return rows
 
 
 def find_residuals(

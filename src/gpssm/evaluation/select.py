@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpssm.core.notebook import card
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
@@ -26,6 +27,10 @@ class Selection:
 
     best: dict[str, Any]
     table: "pd.DataFrame"
+
+    def _repr_html_(self) -> str:
+        best = ", ".join(f"{name} {value}" for name, value in self.best.items())
+        return card(f"Selection: {best}", tables={"best first": self.table})
 
     def __str__(self) -> str:
         return self.table.to_string(float_format=lambda value: f"{value:.4g}")

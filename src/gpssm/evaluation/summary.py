@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpssm.core.notebook import card
 from gpssm.core.text import count, figure, jsonable, percent, printable
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
@@ -23,9 +24,11 @@ from gpssm.evaluation.checks import (
     is_chain,
     sampling_verdict,
 )
+from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.model.bases import InducingPoints, LinearFeatures, parts_of
 from gpssm.model.kernels import Kernel, Product, Sum
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.explore import can_draw
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 
@@ -100,6 +103,7 @@ class Summary:
     members: tuple[dict[str, Any], ...] = ()  # of a stack, heaviest first: what is said below is of the first
     calibration: tuple[dict[str, Any], ...] = ()  # steps ahead, the intervals' factor and their coverage without it
     calibrated_on: str = ""  # rows
+    residuals: tuple[dict[str, Any], ...] = ()  # tests of one-step errors, as `Residuals.table` has them
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -111,13 +115,28 @@ class Summary:
         """Everything in dicts, lists, numbers and strings; None for what is not a number."""
         return jsonable(dataclasses.asdict(self) | {"checks": [one._asdict() for one in self.checks]})
 
+    def _repr_html_(self) -> str:
+        texts = {title: "\n".join(body) for title, body in self._sections().items() if body}
+        return card("Summary", texts=texts)
+
     def __str__(self) -> str:
-        sections = {
+        lines = [
+            line
+            for title, body in self._sections().items()
+            if body
+            for line in (title, *(f"  {line}".rstrip() for line in body), "")
+        ]
+        return printable("\n".join(lines[:-1]))
+
+    def _sections(self) -> dict[str, list[str]]:
+        """The lines of the page by heading."""
+        return {
             "What was fitted": self._fitted(),
             "What is mixed (scores on held-out training rows; what follows is of the first)": self._mixed(),
             "Where it started (errors on held-out training rows, in standard deviations)": self._started(),
             f"How well it sampled: {self.sampling.verdict}": self._sampled(),
             "How noisy, how predictable (in sample)": self._predictable(),
+            "What one-step errors still hold (in sample)": self._residual(),
             f"How much wider its intervals are made (measured on {self.calibrated_on})": self._widened(),
             "How nonlinear": [
                 f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any linear map, and "
@@ -125,13 +144,6 @@ class Summary:
             ],
             "What to distrust": [f"- {doubt}" for doubt in self.doubts] or ["Nothing that stands out."],
         }
-        lines = [
-            line
-            for title, body in sections.items()
-            if body
-            for line in (title, *(f"  {line}".rstrip() for line in body), "")
-        ]
-        return printable("\n".join(lines[:-1]))
 
     def _fitted(self) -> list[str]:
         facts = self.facts
@@ -167,6 +179,17 @@ class Summary:
             f"{row['member']:<40}{row['weight']:>8.2f}{figure(row['log_score'], 3):>11}{figure(row['crps'], 3):>9}"
             for row in self.members
         ]
+
+    def _residual(self) -> list[str]:
+        """A line a test; none where too little was observed."""
+        if not self.residuals:
+            return []
+        rows = [
+            (row["output"], row["with"], f"{row['correlation']:+.2f}", str(row["lag"]), f"{row['p']:.2g}")
+            for row in self.residuals
+        ]
+        head = ("residual of", "and", "correlation", "lag", "p")
+        return [*_columns([head, *rows]), "The largest correlation; p below 0.05 says that something was left."]
 
     def _widened(self) -> list[str]:
         """A line a step; none where nothing was measured."""
@@ -229,9 +252,13 @@ def _columns(rows: list[tuple[str, ...]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def summarise(posterior: Posterior, diagnostics: Diagnostics | None = None) -> Summary:
-    """The page of a posterior: see `Posterior.summary`. Diagnostics that were computed already are not again."""
+def summarise(
+    posterior: Posterior, diagnostics: Diagnostics | None = None, residuals: Residuals | None = None
+) -> Summary:
+    """The page of a posterior: see `Posterior.summary`. What was computed already is not again."""
     figures, facts = assess(posterior), _facts(posterior)
+    if residuals is None and can_draw(posterior.model.likelihood):
+        residuals = find_residuals(posterior, int(np.argmax(facts.rows)))
     diagnostics = diagnose(posterior) if diagnostics is None else diagnostics
     forecast, outputs = diagnostics[f"{HORIZON}-step forecast mean"], diagnostics["smoothed outputs"]
     sampler = tuple(check_sampler(posterior.info))
@@ -261,6 +288,7 @@ def summarise(posterior: Posterior, diagnostics: Diagnostics | None = None) -> S
         members=tuple(posterior.config.get("members", ())),
         calibration=() if posterior.calibration is None else tuple(posterior.calibration.table()),
         calibrated_on="" if posterior.calibration is None else posterior.calibration.rows,
+        residuals=() if residuals is None else tuple(residuals.table()),
     )
 
 

@@ -1,5 +1,6 @@
 """What the user sees of a run while it lasts, and how the user can end it."""
 
+import importlib.util
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 Mode = bool | Literal["plain"]
+NOTEBOOK = 100  # columns of a bar there
 FEWEST = 8  # draws a chain below which R-hat says nothing
 
 
@@ -93,7 +95,11 @@ def make_bar(*texts: str, stderr: bool = False) -> "Progress":
     )
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=Console(stderr=stderr))
+    console = Console(stderr=stderr)
+    if console.is_jupyter and importlib.util.find_spec("ipywidgets") is None:
+        # A notebook without widgets knows how to begin a line again, which is all that one bar needs.
+        console = Console(stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK)
+    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=console)
 
 
 @contextmanager

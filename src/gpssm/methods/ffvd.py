@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpssm.core.runtime import in_step
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods.parameters import ParameterMoves, Parameters
@@ -118,8 +119,8 @@ def build_hmc(
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
         whiten_key, size_key, move_key, parameter_key = jax.random.split(key, 4)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
-        carry = jax.lax.cond(due, lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
-        current, adapting = moves.apply(carry.parameters), carry.iteration < settings.num_warmup
+        carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
+        current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
             return moves.density(unstack(carry.whitening.to_states(position), series), series)(current)

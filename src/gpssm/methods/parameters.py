@@ -19,6 +19,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.methods.settings import States, pilot_length
 from gpssm.model import conditionals
@@ -142,7 +143,8 @@ class ParameterMoves(NamedTuple):
             climbed = jax.tree.map(jnp.add, chosen, updates)
             return parameters._replace(leaves=parameters.leaves | climbed, memory=memory)
 
-        return jax.lax.cond(iteration < pilot_length(self.num_warmup), climb, lambda same: same, parameters)
+        learning = in_step(iteration < pilot_length(self.num_warmup))
+        return jax.lax.cond(learning, climb, lambda same: same, parameters)
 
     def conjugate(self) -> set[str]:
         """The sampled leaves that have an exact conditional."""

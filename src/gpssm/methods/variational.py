@@ -24,6 +24,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.core.runtime import in_step
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods.parameters import annealed_adam
@@ -333,7 +334,7 @@ def build_variational(settings: VariationalSettings, model: GPSSM, states: State
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
         learning = carry.iteration < settings.num_warmup
-        carry = jax.lax.cond(learning, lambda now: climb(key, now, series), lambda now: now, carry)
+        carry = jax.lax.cond(in_step(learning), lambda now: climb(key, now, series), lambda now: now, carry)
         one, cost = jnp.ones_like(carry.bound), learning.astype(carry.bound.dtype)
         info = Info(carry.bound, one, jnp.zeros((), bool), -carry.bound, cost)
         return carry._replace(iteration=carry.iteration + 1), info

@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import BlockTridiagonal, block_cholesky
+from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.methods.settings import Assumptions, States
 from gpssm.methods.variational import (
@@ -85,7 +86,7 @@ class VCDT(VariationalSettings):
         ) -> Float[Array, ""]:
             early = iteration < self.factorised * self.num_warmup
             arguments = (key, model, weights, paths, series)
-            return jax.lax.cond(early, paths_of.factorised, paths_of.coupled, *arguments)
+            return jax.lax.cond(in_step(early), paths_of.factorised, paths_of.coupled, *arguments)
 
         def draw(
             key: PRNGKeyArray,

@@ -23,6 +23,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower, solve_positive
+from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.methods.parameters import annealed_adam
 from gpssm.methods.particle_gibbs import ParticleSettings, guide, info, sweep_states
@@ -71,7 +72,9 @@ class VGPSSM(ParticleSettings):
             figures = info(log_constant - divergence(weights), carry.states, moved)
             after = carry._replace(states=moved, iteration=carry.iteration + 1)
             learning = carry.iteration < learner.num_steps
-            return jax.lax.cond(learning, lambda: learner.learn(after, weights, series), lambda: after), figures
+            return jax.lax.cond(
+                in_step(learning), lambda: learner.learn(after, weights, series), lambda: after
+            ), figures
 
         def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
             return Draw(carry.states, draw_gaussian(key, carry.natural.weights()), carry.leaves)

@@ -22,9 +22,11 @@ from gpssm.core.linalg import (
     block_cholesky,
     cholesky,
     inverse_lower,
+    one_by_one,
     solve_lower,
     solve_upper,
 )
+from gpssm.core.runtime import on_cpu
 from gpssm.data.series import Series
 from gpssm.methods.settings import States
 from gpssm.model.likelihoods import observed
@@ -32,6 +34,7 @@ from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, weights_given_states
 
 SWEEPS = 8  # of subspace iteration
+DENSE = 4096  # states × dimensions, up to which a GPU multiplies by the whole matrix
 FLOOR = 1e-3  # least curvature that is believed
 
 
@@ -51,9 +54,12 @@ class Whitening(NamedTuple):
     directions: Float[Array, "n r"]
     stretch: Float[Array, "r r"]  # S − I
     shrink: Float[Array, "r r"]  # S⁻¹ − I
+    dense: Float[Array, "n n"] | None = None  # L⁻ᵀ (I + V (S − I) Vᵀ), where one product is faster than a recursion
 
     def to_states(self, position: Float[Array, " n"]) -> Float[Array, "N Dx"]:
         """x = centre + L⁻ᵀ (ξ + V (S − I) Vᵀ ξ)."""
+        if self.dense is not None:
+            return self.centre + jnp.matmul(self.dense, position).reshape(self.centre.shape)
         return self.centre + _unwhiten(self.factor, _within(self.directions, self.stretch, position))
 
     def to_position(self, states: Float[Array, "N Dx"]) -> Float[Array, " n"]:
@@ -84,6 +90,7 @@ def whiten(
     rank: int,
 ) -> Whitening:
     """The whitening linearised at `centre`, with the curvature of the soft directions averaged over `samples`."""
+    model = model.prepared()
     linear = linearise(model, centre, series)
     factor = block_cholesky(linear.precision)
     directions = _soft_directions(key, linear, factor, min(rank, centre.size))
@@ -93,7 +100,14 @@ def whiten(
     root = jnp.sqrt(jnp.maximum(jnp.abs(values), FLOOR))
     identity = jnp.eye(directions.shape[1], dtype=directions.dtype)
     stretch = jnp.matmul(vectors / root[None], vectors.T) - identity
-    return Whitening(centre, factor, directions, stretch, jnp.matmul(vectors * root[None], vectors.T) - identity)
+    shrink = jnp.matmul(vectors * root[None], vectors.T) - identity
+    dense = None
+    if not on_cpu() and centre.size <= DENSE:
+        columns = jax.vmap(lambda column: jnp.ravel(_unwhiten(factor, column)))(
+            jnp.eye(centre.size, dtype=centre.dtype)
+        )
+        dense = columns.T + jnp.matmul(jnp.matmul(columns.T, directions), jnp.matmul(stretch, directions.T))
+    return Whitening(centre, factor, directions, stretch, shrink, dense)
 
 
 def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> Linearisation:
@@ -117,7 +131,7 @@ def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) 
         def slope(direction: Float[Array, " Dx"], x: Float[Array, "T Dx"] = path[:-1]) -> Float[Array, "T Dx"]:
             return jax.jvp(mean, (x,), (jnp.broadcast_to(direction[None], x.shape),))[1]
 
-        jacobian = jnp.moveaxis(jax.lax.map(slope, jnp.eye(path.shape[1], dtype=path.dtype)), 0, -1)
+        jacobian = jnp.moveaxis(one_by_one(slope, jnp.eye(path.shape[1], dtype=path.dtype)), 0, -1)
         first = jnp.eye(path.shape[1], dtype=path.dtype)[None]
         arriving = jnp.concatenate([first, noise[None] + emission_information(model, path[1:], one)])
         leaving = jnp.einsum("tik,ij,tjl->tkl", jacobian, noise, jacobian)
@@ -145,7 +159,7 @@ def emission_information(model: GPSSM, x: Float[Array, "T Dx"], series: Series) 
         tangent = jnp.broadcast_to(direction[None], x.shape)
         return jax.jvp(lambda states: model.likelihood.moments(states)[0], (x,), (tangent,))[1]
 
-    slopes = jax.lax.map(slope, jnp.eye(x.shape[1], dtype=x.dtype))
+    slopes = one_by_one(slope, jnp.eye(x.shape[1], dtype=x.dtype))
     return jnp.einsum("ktj,tj,ltj->tkl", slopes, present / variance, slopes)
 
 
@@ -190,7 +204,7 @@ def _curvature(
     slope = jax.grad(lambda states: log_collapsed(model, unstack(states, series), series))
 
     def at(states: Float[Array, "N Dx"]) -> Float[Array, "r r"]:
-        products = jax.lax.map(lambda column: jax.jvp(slope, (states,), (column,))[1], columns)
+        products = one_by_one(lambda column: jax.jvp(slope, (states,), (column,))[1], columns)
         return -jnp.einsum("and,bnd->ab", products, columns)
 
     mean = jnp.mean(jax.lax.map(at, samples), 0)

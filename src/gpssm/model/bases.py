@@ -49,6 +49,10 @@ class Basis(eqx.Module):
     def projector(self, kernel: Kernel) -> Projector:
         """The function z → (A(z), B(z)) with all factorisations done."""
 
+    def prepared(self, kernel: Kernel) -> "Basis":
+        """The basis for as long as the kernel stays as it is, with its factorisations done once for all projectors."""
+        return self
+
     def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
         """What these weights know of a function g drawn from the kernel's process, in whitened coordinates: c.
 
@@ -78,9 +82,17 @@ class InducingPoints(Basis):
         wide, locations = jax.tree.map(lambda leaf: leaf.astype(widest), (kernel, self.locations))
         return cholesky(wide(locations, locations), jitter=JITTER)
 
+    def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
+        """L_d⁻ᵀ."""
+        return inverse_lower(self.factor(kernel)).mT.astype(self.locations.dtype)
+
+    def prepared(self, kernel: Kernel) -> "Basis":
+        """With L_d⁻ᵀ at hand."""
+        return Factored(self.locations, self.whitener(kernel))
+
     def projector(self, kernel: Kernel) -> Projector:
         """Factor once; then a kernel matrix and one product."""
-        whiten = inverse_lower(self.factor(kernel)).mT.astype(self.locations.dtype)
+        whiten = self.whitener(kernel)
 
         def project(z: Float[Array, "N Dz"]) -> Projection:
             gain = jnp.matmul(kernel(z, self.locations), whiten)
@@ -91,8 +103,17 @@ class InducingPoints(Basis):
 
     def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
         """L_d⁻¹ g_d(Z): the inducing outputs know k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) of g (Wilson et al. 2021)."""
-        whiten = inverse_lower(self.factor(kernel)).astype(self.locations.dtype)
-        return jnp.matmul(whiten, function(self.locations)[:, :, None])[:, :, 0]
+        return jnp.matmul(self.whitener(kernel).mT, function(self.locations)[:, :, None])[:, :, 0]
+
+
+class Factored(InducingPoints):
+    """Inducing points that need not be factorised again: gradients along a trajectory have one kernel."""
+
+    inverse: Float[Array, "Dx M M"]
+
+    def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
+        """L_d⁻ᵀ, as it was found."""
+        return self.inverse
 
 
 class Hilbert(Basis):
@@ -218,6 +239,10 @@ class Stacked(Basis):
     def size(self) -> int:
         """The sum of the parts' sizes."""
         return sum(part.size for part in self.parts)
+
+    def prepared(self, kernel: Kernel) -> "Basis":
+        """Each part prepared."""
+        return Stacked(tuple(part.prepared(kernel) for part in self.parts))
 
     def projector(self, kernel: Kernel) -> Projector:
         """A = [A₁, A₂, ...],  B = ΣB_i."""

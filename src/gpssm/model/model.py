@@ -105,6 +105,10 @@ class GPSSM(eqx.Module):
 
         return step
 
+    def prepared(self) -> Self:
+        """The model for as long as its parameters stay as they are: its transitions factorise nothing any more."""
+        return dataclasses.replace(self, basis=self.basis.prepared(self.kernel))
+
     def simulate(
         self,
         key: PRNGKeyArray,

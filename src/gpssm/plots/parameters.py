@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 3
-ENTRIES = len(LINES)  # entries up to which each has a line style and a name of its own
+ENTRIES = len(LINES)  # entries up to which each has a line style of its own
 SAMPLES = 4000  # from a prior
 GRID = 200
 
@@ -78,7 +78,7 @@ def _draw_densities(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
     few = entries.shape[1] <= ENTRIES
     for number, values in enumerate(entries.T):
         style = LINES[number] if few else {"color": BLUE, "linestyle": "-", "alpha": 0.4}
-        label = f"posterior, entry {number + 1}" if few else "posterior, an entry each"
+        label = "posterior" if entries.shape[1] == 1 else "posterior, a line each state, output or coordinate"
         if np.ptp(values) == 0:
             panel.axvline(values[0], **style, label=label)
             continue

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.text import shortened
 from gpssm.data.series import Series
 from gpssm.evaluation.residuals import Correlation, Residuals, find_residuals
 from gpssm.plots.style import BLUE, GREY, LIGHT, VERMILION, extremes, in_house_style, panels, say, time_axis
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INPUTS = 3  # controls shown at most: those with the largest correlations
+NAME = 18  # letters of a name that a panel has room for
 
 
 @in_house_style()
@@ -44,15 +46,17 @@ def draw_residuals(residuals: Residuals) -> "Figure":
             continue
         _draw_residuals(row[0], series, series.outputs[j], values)
         _draw_correlations(row[1], np.arange(1, len(own.correlations) + 1), own, values)
-        row[1].set_title(f"autocorrelation\n{'not white' if own.found else 'white'} (p = {own.p_value:.2g})", pad=3)
+        row[1].set_title(f"with its past\n{'found' if own.found else 'none'} (p = {own.p_value:.2g})", pad=3)
         chosen = sorted(tests, key=lambda name: -np.nanmax(np.abs(tests[name].correlations)))[:number]
         for panel, name in zip(row[2:], (name for name in tests if name in chosen), strict=True):
             test, half = tests[name], len(tests[name].correlations) // 2
             _draw_correlations(panel, np.arange(-half, half + 1), test, values)
-            verdict = f"{'found' if test.found else 'none found'} (p = {test.p_value:.2g})"
-            panel.set_title(f"correlation with {name}\n{verdict}", pad=3)
+            verdict = f"{'found' if test.found else 'none'} (p = {test.p_value:.2g})"
+            panel.set_title(f"with {shortened(name, NAME)}\n{verdict}", pad=3)
     for panel in axes[-1, 1:]:
         panel.set_xlabel("lag (steps)")
+    for panel in axes[:, 1]:
+        panel.set_ylabel("correlation", fontsize=8)
     axes[-1, 0].set_xlabel(time_axis(1, series.dt)[1])
     return figure
 
@@ -64,7 +68,7 @@ def _draw_residuals(panel: "Axes", series: Series, output: str, values: Float[np
     panel.plot(times[kept], values[kept], ".", color=BLUE, markersize=3)
     share = np.mean(np.abs(values[np.isfinite(values)]) > 1.96)
     panel.set_title(f"one-step residuals\n{share:.1%} outside the 95 % band", pad=3)
-    panel.set_ylabel(f"residual of {output}")
+    panel.set_ylabel(f"of {shortened(output, NAME)}")
     panel.set_ylim(-max(3.5, 1.05 * np.nanmax(np.abs(values))), max(3.5, 1.05 * np.nanmax(np.abs(values))))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 from scipy import special, stats
 
+from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import figure_table, readable
 from gpssm.model.model import GPSSM
@@ -76,6 +77,16 @@ class Diagnostics:
         import pandas
 
         return pandas.DataFrame(self.rows, columns=list(Row._fields)).set_index("name")
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "acceptance": " ".join(f"{one:.2f}" for one in self.acceptance),
+            "divergent moves": self.divergences,
+            "E-BFMI": " ".join(f"{one:.2f}" for one in self.bfmi),
+            "gradients": f"{self.gradients:.0f}",
+            "seconds": ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
+        }
+        return card("Diagnostics: each group at its worst", facts, {"": self.to_frame()}, notes=self.notes)
 
     def __str__(self) -> str:
         caption = (

@@ -2,7 +2,7 @@
 
     smooth                            what happened in the training data: states, and outputs without their noise
     function_values, transition       what was learned: f at any state and control, and where it has seen data
-    linearise                         its derivatives
+    derivatives                       its slopes, at any state and control
 
 Averages over draws are averages over chains too, which may settle in different coordinates of the states. Where
 `Posterior.diagnostics` shows that they did, look at one chain at a time.
@@ -22,7 +22,7 @@ from gpssm.core.text import check_seed
 from gpssm.data.align import align_columns
 from gpssm.data.scaler import FAR
 from gpssm.data.series import to_columns, where_first
-from gpssm.model.likelihoods import Custom
+from gpssm.model.likelihoods import Custom, Likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
@@ -74,10 +74,14 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
 
 def smoothed_outputs(posterior: "Posterior", index: int = 0) -> tuple[Forecast, Forecast]:
     """Outputs along training series `index` without and with noise; both without where a likelihood cannot draw any."""
-    outputs, likelihood = smooth(posterior, index).outputs, posterior.model.likelihood
-    if isinstance(likelihood, Custom) and likelihood.sampler is None:
-        return outputs, outputs
-    return outputs, smooth(posterior, index, noise=True).outputs
+    outputs = smooth(posterior, index).outputs
+    noisy = can_draw(posterior.model.likelihood)
+    return outputs, smooth(posterior, index, noise=True).outputs if noisy else outputs
+
+
+def can_draw(likelihood: Likelihood) -> bool:
+    """Whether outputs can be drawn: a user's own density may come without a sampler."""
+    return not isinstance(likelihood, Custom) or likelihood.sampler is not None
 
 
 def outputs_of(posterior: "Posterior", index: int = 0) -> Float[np.ndarray, "chain draw T Dy"]:
@@ -102,7 +106,7 @@ class TransitionEstimate(NamedTuple):
     novelty: Float[np.ndarray, " N"]
 
 
-class Linearisation(NamedTuple):
+class Derivatives(NamedTuple):
     """Derivatives at N inputs, each the mean over draws and the standard deviation over draws.
 
     `state` is ∂f/∂x and `control` ∂f/∂u for a unit of the user's u; `output` is ∂E[y]/∂x, y in the user's units.
@@ -150,7 +154,7 @@ def _function_and_doubt(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array
 
 
 @in_double_precision
-def linearise(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> Linearisation:
+def derivatives(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
     """Derivatives of E[f | v] and of E[y | x] of each draw at states x in scaled units, controls u in the user's."""
     inputs, scaler, width = _inputs(posterior, x, u), posterior.scaler, posterior.model.state_dim
     step = map_draws(_transition_slopes, posterior.model, posterior.draws, inputs)
@@ -158,7 +162,7 @@ def linearise(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None
     slopes = map_draws(_output_slopes, posterior.model, posterior.draws, inputs)
     output = slopes * np.array(scaler.output_std)[:, None]
     parts = (step[..., :width], control, output)
-    return Linearisation(*(statistic(part, axis=(0, 1)) for part in parts for statistic in (np.mean, np.std)))
+    return Derivatives(*(statistic(part, axis=(0, 1)) for part in parts for statistic in (np.mean, np.std)))
 
 
 def _transition_slopes(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx Dz"]:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core.notebook import card
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_shares, check_whole, is_real, percent, printable
 from gpssm.data.align import align_columns, future_inputs
@@ -234,6 +235,10 @@ class Forecast:
 
     def __repr__(self) -> str:
         return f"Forecast({self.horizon} steps from row {self.start}, {len(self.paths)} paths, outputs={self.outputs})"
+
+    def _repr_html_(self) -> str:
+        notes = self.diagnostics.notes if self.diagnostics else ()
+        return card(repr(self), tables={"": self.to_dataframe((0.9,))}, notes=notes)
 
     def __str__(self) -> str:
         notes = self.diagnostics.notes if self.diagnostics else ()

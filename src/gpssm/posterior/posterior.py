@@ -1,28 +1,33 @@
 """What a fit gives back: draws from the posterior, and the verbs of what can be done with them."""
 
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import jax
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
+from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_path, check_whole
+from gpssm.core.text import check_path, check_whole, count
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import arviz, conditioning, explore, storage
 from gpssm.posterior.calibration import Calibration
+from gpssm.posterior.control import Rollout, make_rollout
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.draws import CurrentState, Seconds
-from gpssm.posterior.explore import Linearisation, Smoothed, TransitionEstimate
+from gpssm.posterior.explore import Derivatives, Smoothed, TransitionEstimate
+from gpssm.posterior.export import write_export
 from gpssm.posterior.forecast import forecast
+from gpssm.posterior.linearisation import Linearisation, StaticGain, linearise, static_gain
 from gpssm.posterior.rollout import BOUNDS
 
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
+    from gpssm.evaluation.design import Design
     from gpssm.evaluation.summary import Summary
     from gpssm.posterior.forecast import Forecast
 
@@ -70,6 +76,20 @@ class Posterior:
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
         return f"Posterior({self.config['method']}, {self.num_chains} chains of {self.num_draws} draws{notes})"
+
+    def _repr_html_(self) -> str:
+        raw = self.raw
+        facts = {
+            "draws": f"{count(self.num_chains, 'chain')} of {self.num_draws}",
+            "training data": ", ".join(f"{one.name or f'series {k}'} ({len(one)} rows)" for k, one in enumerate(raw)),
+            "outputs": ", ".join(raw[0].outputs),
+            "controls": ", ".join(raw[0].inputs) or "none",
+            "model": f"{count(self.model.state_dim, 'state')}, {type(self.model.likelihood).__name__} likelihood",
+            "seconds": f"{sum(self.seconds):.0f}",
+        }
+        if self.current is not None:
+            facts["state"] = f"after {self.current.rows} rows"
+        return card(f"Posterior: {self.config['method']}", facts, notes=self.notes)
 
     @property
     def num_chains(self) -> int:
@@ -158,6 +178,45 @@ class Posterior:
         settings = {"num_paths": num_paths, "seed": seed, "noise": noise, "index": index, "one_function": one_function}
         return forecast(self, horizon, u, bounds=bounds, calibrated=calibrated, **settings)
 
+    def rollout(
+        self,
+        num_paths: int = 100,
+        *,
+        seed: int = 0,
+        noise: bool = True,
+        index: int = -1,
+        bounds: float | None = BOUNDS,
+    ) -> Rollout:
+        """The forecast as a pure JAX function of states and controls, for optimisation and control.
+
+            rollout = posterior.rollout(50)
+            paths = rollout(rollout.start, u)  # (50, H, Dy), the paths of `forecast` with this seed
+
+        Arguments are those of `forecast`. What `calibrate` found is not applied.
+        """
+        return make_rollout(self, num_paths, seed, noise, index, bounds)
+
+    def informative(self, experiments: Any, target: Any = None, **options: Any) -> "Design":
+        """Plans of controls ranked by how much their outputs would sharpen forecasts under the target's controls.
+
+            posterior.informative({"steps": steps, "sines": sines}, target=usual)
+
+        See `gpssm.evaluation.design.informative`.
+        """
+        from gpssm.evaluation.design import informative
+
+        return informative(self, experiments, target, **options)
+
+    def export(self, path: str | Path, num_draws: int = 20, *, overwrite: bool = False) -> None:
+        """Write the mean model as a Python file that needs NumPy alone: `run(u)`, `step(x, u)`.
+
+            posterior.export("plant.py")
+
+        Its outputs are the mean over at most `num_draws` draws (one a chain at least), each run without noise from
+        where the state is now.
+        """
+        write_export(self, path, num_draws, overwrite)
+
     def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
         """States and outputs along training series `index`, with missing outputs filled in.
 
@@ -183,9 +242,42 @@ class Posterior:
         """
         return explore.transition(self, x, u)
 
-    def linearise(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> Linearisation:
+    def derivatives(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
         """∂f/∂x, ∂f/∂u and ∂E[y]/∂x with standard deviations over draws; x and u as in `transition`."""
-        return explore.linearise(self, x, u)
+        return explore.derivatives(self, x, u)
+
+    @overload
+    def linearise(self, *, at: Any = None, row: int | None = None, index: int = 0) -> Linearisation: ...
+    @overload
+    def linearise(self, x: Any, u: Any = None) -> Derivatives: ...
+    def linearise(
+        self, x: Any = None, u: Any = None, *, at: Any = None, row: int | None = None, index: int = 0
+    ) -> Linearisation | Derivatives:
+        """The model around an operating point: poles, step, impulse and frequency responses, with bands over draws.
+
+            posterior.linearise(at={"pump": 3.0}).step_response(50).plot()
+
+        :param at: controls in the user's units, in order or by name (the mean for those not named), at whose
+            equilibrium f(x, u) = x of each draw it is taken; the mean of the training data by default. Or a pair
+            (x, u) with a state in the coordinates of the draws.
+        :param row: a row of training series `index`: each draw's own state before it, and its controls, instead.
+        """
+        if x is None:
+            return linearise(self, at, row, index)
+        words = "linearise(x, u) is now called derivatives(x, u); linearise(at=...) gives poles and responses"
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
+        return explore.derivatives(self, x, u)
+
+    def static_gain(
+        self, input: str | None = None, values: Float[ArrayLike, " N"] | None = None, at: Any = None
+    ) -> StaticGain:
+        """Where the outputs settle while a control is held, over its range, with the slope there and bands over draws.
+
+        :param input: the control that varies; the first by default.
+        :param values: at which, in the user's units; from the 1st to the 99th percentile of the training data.
+        :param at: the other controls, as in `linearise`.
+        """
+        return static_gain(self, input, values, at)
 
     def with_notes(self, said: tuple[str, ...] = ()) -> Self:
         """The posterior with what was said of its run, and what the checks find wrong with it, as notes."""

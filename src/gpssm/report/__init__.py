@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpssm.core.files import write_atomically
-from gpssm.core.text import printable
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import printable
 from gpssm.evaluation.baselines import BASELINES
 from gpssm.evaluation.examine import Examination, examine
 from gpssm.posterior.posterior import Posterior

@@ -56,7 +56,7 @@ def forecast_group(forecasts: Mapping[str, Forecast], history: Series, actual: S
     return _group("forecast", first.dt, names, shown, panels) | {"keys": data}
 
 
-def fit_group(smoothed: Forecast, observed: Forecast, series: Series) -> Group:
+def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str = "fit") -> Group:
     """The training outputs as the model sees them, and the interval that new observations would lie in."""
     unit, first = _unit(series.dt), max(len(series) - FIT_ROWS, 0)
     panels = []
@@ -68,22 +68,39 @@ def fit_group(smoothed: Forecast, observed: Forecast, series: Series) -> Group:
         ]
         low, high = (numbers(end[first:, j]) for end in observed.interval(0.9))
         panels.append({"title": output, "lines": lines, "bands": [place | {"level": 90, "low": low, "high": high}]})
-    return _group("fit", series.dt, {}, set(), panels) | {
-        "keys": {MODEL: "Model, with 90 % interval", "actual": "Data"}
-    }
+    return _group(name, series.dt, {}, set(), panels) | {"keys": {MODEL: "Model, with 90 % interval", "actual": "Data"}}
 
 
 def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
-    """RMSE of each method by step ahead, over the rolling forecasts."""
+    """RMSE of each method by step ahead, over the rolling forecasts, each step with its neighbours.
+
+    Origins lie `step` rows apart, so that steps that far apart are judged by the same rows, and others by others: a
+    few rows that are hard to foresee come back every `step` steps, as a sawtooth. A window that wide has them all.
+    """
     names = keys_of(one.method for one in rolling.entries)
     panels = []
     for output in rolling.entries[0].by_step:
         lines = [
-            {"key": key, "label": name, "x0": 1, "dx": 1, "values": numbers(one.by_step[output])}
+            {
+                "key": key,
+                "label": name,
+                "x0": 1,
+                "dx": 1,
+                "values": numbers(smoothed_errors(one.by_step[output], rolling.judged.step)),
+            }
             for (key, name), one in zip(names.items(), rolling.entries, strict=True)
         ]
         panels.append({"title": output, "lines": lines, "bands": [], "zero": True})
     return _group("errors", None, names, shown, panels) | {"x": "steps ahead", "levels": []}
+
+
+def smoothed_errors(errors: Float[np.ndarray, " H"], width: int) -> Float[np.ndarray, " H"]:
+    """The root of the mean square over a window of `width` steps around each, as far as there are any."""
+    known = np.isfinite(errors)
+    window = np.ones(min(width, len(errors)))
+    squares, number = (np.convolve(part, window, "same") for part in (np.where(known, errors, 0) ** 2, known))
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(squares / number)
 
 
 def _group(

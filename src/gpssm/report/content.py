@@ -4,6 +4,7 @@ import importlib.metadata
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -18,12 +19,14 @@ from gpssm.evaluation.checks import Check, count_up, doubts, worst
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.metrics import coverage
 from gpssm.evaluation.summary import Summary
+from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.report.charts import FIT_ROWS, LEVELS, MODEL, Group, error_group, fit_group, forecast_group, keys_of
 from gpssm.report.pictures import Picture, embed_pictures
 from gpssm.report.words import in_sentences
 
+MOST_EXPERIMENTS = 8  # whose fits are drawn: the last ones
 MOST_STEPS, MOST_VALUES = 500, 2500  # of the forecast: steps, and steps times outputs, so that the file stays small
 
 Table = dict[str, dict[str, Any]]
@@ -33,10 +36,13 @@ Table = dict[str, dict[str, Any]]
 class Content:
     """All that the template shows. `future` says what the forecast assumes; `tables` are settings by heading.
 
-    `methods` are the names of the entries of `rolling`, in their order, by their keys on the page.
+    `methods` are the names of the entries of `rolling`, in their order, by their keys on the page, and `experiments`
+    those of the training series whose fits are drawn, by the names of their charts.
     """
 
     title: str
+    date: str
+    experiments: dict[str, str]
     words: list[str]
     starts: tuple[dict[str, Any], ...]
     members: tuple[dict[str, Any], ...]
@@ -66,9 +72,18 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
     shown = {name: one[:most] for name, one in found.forecasts.items()}
     left = found.forecast.horizon - most
     switched_on = {MODEL} | ({rolling.best_baseline.method} if rolling.best_baseline else set())
+    # The last experiment was looked at already; the others can be picked.
+    raw = posterior.raw
+    earlier = range(max(len(raw) - MOST_EXPERIMENTS, 0), len(raw) - 1)
+    seen = {len(raw) - 1: (found.smoothed, found.observed)}
+    seen |= {index: smoothed_outputs(posterior, index) for index in earlier}
+    experiments = {
+        "fit" if index == len(raw) - 1 else f"fit-{index}": raw[index].name or f"Experiment {index + 1}"
+        for index in sorted(seen)
+    }
     groups = [
         forecast_group(shown, history, found.test, switched_on),
-        fit_group(found.smoothed, found.observed, history),
+        *(fit_group(*seen[index], raw[index], name) for index, name in zip(sorted(seen), experiments, strict=True)),
         error_group(rolling, switched_on),
     ]
     drawn, undrawn = embed_pictures(found, pictures)
@@ -81,7 +96,9 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
     inside = percent(float(coverage(found.observed.paths, history.y, 0.9)))
     last = f" The chart shows the last {FIT_ROWS} of {len(history)} rows." if len(history) > FIT_ROWS else ""
     return Content(
-        title=title or f"{history.name or ', '.join(history.outputs)}: model report",
+        title=title or f"{(len(raw) == 1 and history.name) or ', '.join(history.outputs)}: model report",
+        date=f"{datetime.now().astimezone():%-d %B %Y}",
+        experiments=experiments,
         words=in_sentences(found.summary),
         starts=found.summary.starts,
         members=found.summary.members,
@@ -126,7 +143,7 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
     settings = {name: value for name, value in posterior.config.items() if name not in ("fit", "members")}
     settings |= {name: value for name, value in posterior.config.get("fit", {}).items() if name != "starts"}
     return {
-        "Method": {name: ", ".join(map(str, one)) if isinstance(one, list) else one for name, one in settings.items()},
+        "Method": _flat(settings),
         "Model": model | {f"parameters: {role}": ", ".join(names) or "none" for role, names in roles.items()},
         "Data": {
             "series": ", ".join(f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)),
@@ -147,6 +164,19 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
             **{name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "equinox")},
         },
     }
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Settings in words: those inside of others by both names, lists in a line, none as a dash."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{before}{name}: ")
+        elif isinstance(value, list | tuple):
+            found[f"{before}{name}"] = ", ".join(map(str, value)) or "none"
+        else:
+            found[f"{before}{name}"] = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+    return found
 
 
 def data_uri(name: str, text: str) -> str:

@@ -115,7 +115,11 @@
       });
       const label = { x: MARGIN.left + inner.width / 2, y: height - 6, "text-anchor": "middle" };
       make("text", label, this.svg).textContent = this.group.spec.x;
-      make("text", { class: "title", x: 4, y: 15 }, this.svg).textContent = this.spec.title;
+      const title = make("text", { class: "title", x: 4, y: 15 }, this.svg);
+      title.textContent = this.spec.title;
+      // A long name is drawn narrower rather than cut.
+      if (title.getComputedTextLength() > width - 8) title.setAttribute("textLength", width - 8);
+      title.setAttribute("lengthAdjust", "spacingAndGlyphs");
     }
 
     marks() {
@@ -292,7 +296,16 @@
     tell();
   }
 
+  function startPicker() {
+    const picker = document.getElementById("experiment");
+    if (!picker) return;
+    picker.addEventListener("change", () => {
+      document.querySelectorAll("[data-experiment]").forEach((one) => { one.hidden = one.dataset.experiment !== picker.value; });
+    });
+  }
+
   document.documentElement.classList.add("js");
+  startPicker();
   startTheme();
   const specs = JSON.parse(document.getElementById("charts").textContent);
   document.querySelectorAll("[data-group]").forEach((element) => new Group(specs[element.dataset.group], element));

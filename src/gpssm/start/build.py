@@ -10,7 +10,7 @@ import numpy as np
 import scipy.cluster.vq
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import in_double_precision, on_host
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.model.bases import Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
 from gpssm.model.kernels import Kernel, make_kernel
@@ -62,6 +62,7 @@ class LinearStart(NamedTuple):
 
 
 @in_double_precision
+@on_host()
 def linear_start(series: Data, state_dim: int, likelihood: str | Likelihood = "gaussian") -> LinearStart:
     """Fit a linear model to the outputs, on the scale of the likelihood's linear predictor, and smooth.
 

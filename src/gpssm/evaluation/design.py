@@ -1,0 +1,149 @@
+"""Where data would help: experiments ranked by how much sharper they would make a forecast.
+
+An experiment is a plan of controls u. Of each path, which has the function and the parameters of one draw s, there is
+what the experiment would show, Y = y_{1:H} with all its noise, and what one wants to know, Z_s = E[y_{1:H'} | s] under
+the controls of interest, an average over paths of the same draw with noises of their own. The best linear guess of Z
+from Y, and what it leaves,
+
+    Ẑ = E Z + K (Y − E Y),   K = Cov(Z, Y) Cov(Y)⁻¹,       reduction = 1 − E|Z − Ẑ|² / E|Z − E Z|²
+
+is exact where all is Gaussian and linear in what is not known. Elsewhere the true posterior given Y has no larger
+variance on average than this guess leaves, so that the reduction is a promise that can be kept. Covariances come from
+some draws and the errors from others (folds), or chance would look like information.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from gpssm.core.notebook import card
+from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import check_whole
+from gpssm.data.align import future_inputs
+from gpssm.posterior.control import Rollout
+from gpssm.posterior.posterior import Posterior
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDS = 5
+RIDGE = 1e-6  # of the mean variance of Y, for what hardly varies
+TARGET_SEED = 1_000_003  # added to the seed: the noises of what one wants to know are not those of the experiment
+
+
+@dataclass(frozen=True)
+class Design:
+    """Experiments by name, and by how much each is expected to reduce the variance of the forecasts of interest.
+
+    `reduction` is a share of the variance over all steps and outputs, each output in units of its training data, and
+    `by_output` that of each output. Below zero: so little that it is lost among the draws.
+    """
+
+    reduction: Mapping[str, float]
+    by_output: Mapping[str, Mapping[str, float]]
+    draws: int
+
+    @property
+    def best(self) -> str:
+        """The name of the experiment to do."""
+        return max(self.reduction, key=self.reduction.__getitem__)
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row an experiment, the best first."""
+        import pandas
+
+        names = sorted(self.reduction, key=lambda name: -self.reduction[name])
+        rows = [{"reduction": self.reduction[name], **self.by_output[name]} for name in names]
+        return pandas.DataFrame(rows, index=pandas.Index(names, name="experiment"))
+
+    def __str__(self) -> str:
+        return self.table.to_string(float_format=lambda value: f"{value:.3f}")
+
+    def _repr_html_(self) -> str:
+        return card(f"Design: {self.best} first, by {self.draws} draws", tables={"": self.table})
+
+
+@in_double_precision
+def informative(
+    posterior: Posterior,
+    experiments: Mapping[str, Any] | Sequence[Any],
+    target: Any = None,
+    *,
+    num_paths: int = 1000,
+    max_draws: int = 200,
+    seed: int = 0,
+) -> Design:
+    """Rank plans of controls by what their outputs would teach about the forecasts under the target's controls.
+
+        posterior.informative({"steps": steps, "sines": sines}, target=usual).best
+
+    :param experiments: controls (H, Du) in the user's units, by name or in a list; each as `forecast` takes them.
+    :param target: the controls under which one wants to forecast; without any, all experiments one after the other.
+    :param num_paths: of each experiment, spread over at most `max_draws` draws.
+    """
+    check_whole("num_paths", num_paths, 1)
+    names = posterior.raw[0].inputs
+    if not names:
+        raise ValueError("the model has no controls: there is no experiment to choose")
+    given = experiments if isinstance(experiments, Mapping) else {str(k): one for k, one in enumerate(experiments)}
+    plans = {name: future_inputs(one, names, None, 1) for name, one in given.items()}
+    if not plans:
+        raise ValueError("give one experiment at least: controls with a row a step")
+    fewer = posterior.thinned(max_draws)
+    draws = fewer.num_chains * fewer.num_draws
+    if draws < 2 * FOLDS:
+        raise ValueError(f"{draws} draws are too few to tell what an experiment teaches: {2 * FOLDS} at least")
+    paths = max(num_paths, draws)
+    owner = np.arange(paths) * draws // paths
+    scale = np.array(posterior.scaler.output_std)
+    wanted = fewer.rollout(paths, seed=seed + TARGET_SEED, noise=False)
+    aims = list(plans.values()) if target is None else [future_inputs(target, names, None, 1)]
+    Z = np.concatenate([_outputs(wanted, plan) / scale for plan in aims], axis=1)
+    Z = np.stack([Z[owner == s].mean(0) for s in range(draws)])
+    shown = fewer.rollout(paths, seed=seed)
+    left, before = {}, np.zeros(len(scale))
+    for name, plan in plans.items():
+        Y = (_outputs(shown, plan) / scale).reshape(paths, -1)
+        left[name], before = _errors(Z, Y, owner)
+    outputs = posterior.raw[0].outputs
+    return Design(
+        {name: float(1 - np.sum(one) / np.sum(before)) for name, one in left.items()},
+        {name: dict(zip(outputs, (1 - one / before).tolist(), strict=True)) for name, one in left.items()},
+        draws,
+    )
+
+
+@eqx.filter_jit
+def _run(rollout: Rollout, u: Float[np.ndarray, "H Du"]) -> Any:
+    return rollout(rollout.start, jnp.asarray(u))
+
+
+def _outputs(rollout: Rollout, u: Float[np.ndarray, "H Du"]) -> Float[np.ndarray, "N H Dy"]:
+    return np.asarray(_run(rollout, u))
+
+
+def _errors(
+    Z: Float[np.ndarray, "S H Dy"], Y: Float[np.ndarray, "N D"], owner: np.ndarray
+) -> tuple[Float[np.ndarray, " Dy"], Float[np.ndarray, " Dy"]]:
+    """Mean squares of Z − Ẑ and of Z − E Z of each output, with K and means from the other folds of draws."""
+    draws, flat = len(Z), Z.reshape(len(Z), -1)
+    fold = np.arange(draws) % FOLDS
+    after, before = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
+    for k in range(FOLDS):
+        inside = fold[owner] != k
+        mean_z, mean_y = flat[fold != k].mean(0), Y[inside].mean(0)
+        y, z = Y[inside] - mean_y, flat[owner[inside]] - mean_z
+        covariance = y.T @ y / len(y)
+        covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        K = np.linalg.solve(covariance, y.T @ z / len(y))
+        known = flat[owner[~inside]] - mean_z
+        after += np.sum((known - (Y[~inside] - mean_y) @ K) ** 2, axis=0)
+        before += np.sum(known**2, axis=0)
+    shape = (-1, Z.shape[-1])
+    return after.reshape(shape).sum(0), before.reshape(shape).sum(0)

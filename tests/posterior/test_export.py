@@ -1,0 +1,80 @@
+"""The exported file against the model itself, in a process that has NumPy and nothing else."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from builders import BASIS_NAMES, make_model, make_series
+from gpssm.model.kernels import KERNELS
+from gpssm.model.likelihoods import LIKELIHOODS
+from gpssm.model.model import GPSSM
+from posteriors import make_posterior
+
+U = 1 + np.random.default_rng(0).normal(size=(7, 1))
+SCRIPT = "import sys, numpy as np, plant; print(plant.run(np.load('u.npy')).tolist()); print(sorted(sys.modules))"
+
+
+def mean_outputs(posterior, u):
+    """The mean over draws of each draw's own run without noise, one draw and one step after the other."""
+    total = 0.0
+    for chain in range(posterior.num_chains):
+        for draw in range(posterior.num_draws):
+            model, x, found = posterior.model_at(chain, draw), posterior.draws.states[-1][chain, draw, -1], []
+            move = model.transition()
+            for control in posterior.scaler.scale_inputs(u):
+                x = move(x[None], control[None]).given(posterior.draws.weights[chain, draw])[0]
+                found.append(model.likelihood.moments(x[None])[0][0])
+            total = total + posterior.scaler.unscale_mean(np.array(found))
+    return total / (posterior.num_chains * posterior.num_draws)
+
+
+def check(posterior, folder):
+    """Export, run in another process, compare."""
+    posterior.export(folder / "plant.py", overwrite=True)
+    np.save(folder / "u.npy", U)
+    run = subprocess.run([sys.executable, "-c", SCRIPT], cwd=folder, capture_output=True, text=True, check=True)
+    values, modules = run.stdout.splitlines()
+    np.testing.assert_allclose(eval(values), mean_outputs(posterior, U), rtol=1e-9)
+    assert "'jax'" not in modules
+    assert "'gpssm'" not in modules
+
+
+@pytest.mark.parametrize("basis", BASIS_NAMES)
+def test_every_basis(basis, tmp_path):
+    check(make_posterior(make_model(basis)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "likelihood"), [(name, "gaussian") for name in KERNELS] + [("se", name) for name in LIKELIHOODS]
+)
+def test_every_kernel_and_likelihood(kernel, likelihood):
+    plain = make_model()
+    seen = LIKELIHOODS[likelihood](plain.likelihood.C, plain.likelihood.d, np.ones(2))
+    model = GPSSM.create(KERNELS[kernel](2, 3), plain.basis, plain.mean, seen, np.ones(2))
+    posterior = make_posterior(model, leaves={}, chains=1, draws=2)
+    namespace = {}
+    exec(exported(posterior), namespace)
+    np.testing.assert_allclose(namespace["run"](U), mean_outputs(posterior, U), rtol=1e-9)
+
+
+def exported(posterior):
+    """The text of the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        posterior.export(f"{folder}/plant.py")
+        return Path(folder, "plant.py").read_text()
+
+
+def test_a_step_starts_from_where_the_state_is_and_draws_may_be_fewer(tmp_path):
+    posterior = make_posterior().condition(make_series(6, seed=3))
+    namespace = {}
+    exec(exported(posterior), namespace)
+    np.testing.assert_allclose(namespace["START"], posterior.current.particles.mean(2).reshape(6, 2), rtol=1e-9)
+    posterior.export(tmp_path / "two.py", 2)
+    exec((tmp_path / "two.py").read_text(), namespace)
+    assert namespace["START"].shape == (2, 2)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        posterior.export(tmp_path / "two.py")

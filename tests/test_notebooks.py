@@ -1,0 +1,122 @@
+"""Notebooks: what objects show of themselves there, the bar with and without widgets, and the notebooks of the docs."""
+
+import html
+import importlib.util
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+import gpssm
+from gpssm.core.notebook import MOST_ROWS, card
+from gpssm.evaluation.backtest import Backtest
+from gpssm.evaluation.select import Selection
+from posteriors import make_posterior
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "docs" / "notebooks").glob("*.ipynb"))
+
+
+class Tags(HTMLParser):
+    """The tags of a text, which must close in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen = [], set()
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_a_card_escapes_what_it_shows_and_leaves_out_the_middle_of_long_tables():
+    frame = pandas.DataFrame({HOSTILE: np.arange(40.0), "b": [None] * 40}, index=pandas.Index(range(40), name="row"))
+    text = card(HOSTILE, {HOSTILE: HOSTILE}, {HOSTILE: frame}, {HOSTILE: HOSTILE}, [HOSTILE])
+    assert "img" not in Tags(text).seen
+    assert text.count(html.escape(HOSTILE)) == 8
+    assert text.count("<tr>") == 1 + 1 + MOST_ROWS + 1
+    assert "<th>39</th><td>39</td><td>–</td>" in text
+
+
+def test_everything_that_people_hold_shows_itself():
+    rng = np.random.default_rng(0)
+    series = gpssm.Series(rng.normal(size=(30, 2)), rng.normal(size=30), outputs=["level", HOSTILE], inputs="pump")
+    posterior = make_posterior(raw=[series])
+    forecast = posterior.forecast(u=series.u[:20], num_paths=20)
+    comparison = gpssm.compare({"model": forecast, HOSTILE: forecast}, series[:20])
+    figures = {name: float(value) for name, value in comparison.table.iloc[0].items() if np.isscalar(value)}
+    backtest = Backtest(series, np.array([0, 5]), (forecast[:10],) * 2, (figures,) * 2, (0.9,), "never")
+    table = pandas.DataFrame({"crps": [1.0]}, index=[HOSTILE])
+    things = {
+        "2 chains of 3": posterior,
+        "kind": series,
+        "level mean": forecast,
+        "crps": comparison,
+        "by step ahead": backtest,
+        "best first": Selection({"state_dim": 2}, table),
+        "rhat": posterior.diagnostics(),
+        "How well it sampled": posterior.summary(),
+    }
+    for words, thing in things.items():
+        text = thing._repr_html_()
+        assert "img" not in Tags(text).seen
+        assert words in text, type(thing)
+    mean = re.search(r"<th>pump</th><td>control</td><td>(.*?)</td>", series._repr_html_()).group(1)
+    assert float(mean) == pytest.approx(series.u.mean(), rel=1e-3)
+
+
+needs_kernel = pytest.mark.skipif(
+    importlib.util.find_spec("nbclient") is None or importlib.util.find_spec("ipykernel") is None,
+    reason="there is no nbclient or no ipykernel here: notebooks are not executed",
+)
+
+
+def execute(book, folder):
+    """The notebook after all of its cells, none of which may fail."""
+    from nbclient import NotebookClient
+
+    NotebookClient(book, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    return book
+
+
+@needs_kernel
+@pytest.mark.parametrize("widgets", [False, True])
+def test_the_bar_shows_in_a_notebook_with_and_without_widgets(widgets, tmp_path):
+    import nbformat
+
+    if widgets and importlib.util.find_spec("ipywidgets") is None:
+        pytest.skip("ipywidgets is not installed")
+    hide = "" if widgets else "import sys; sys.modules['ipywidgets'] = None"
+    code = f"""{hide}
+import importlib.util, warnings
+warnings.simplefilter("error")
+if {not widgets}:
+    found = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *rest: None if name == "ipywidgets" else found(name, *rest)
+from gpssm.fitting.progress import Status, reporter
+with reporter(True, 10) as report:
+    report(Status("sampling", 10, 10, 0.8, -1.0, float("nan")))
+"""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    outputs = execute(book, tmp_path).cells[0].outputs
+    if widgets:
+        assert any("widget" in kind for one in outputs for kind in one.get("data", {}))
+    else:
+        assert "10/10" in "".join(one.get("text", "") for one in outputs)
+
+
+@needs_kernel
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebooks_run(path, tmp_path):
+    import nbformat
+
+    execute(nbformat.read(path, 4), tmp_path)
