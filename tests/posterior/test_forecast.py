@@ -155,14 +155,20 @@ def test_paths_that_left_are_copies_of_paths_that_stayed():
     assert np.all(same.sum(1) == 1)
 
 
-def test_where_all_paths_leave_the_last_values_are_held_and_said_to_be():
+def test_where_all_paths_leave_outputs_are_as_in_training_and_said_to_be():
     posterior = linear_posterior([[2.0, 2.5, 2.2], [3.0, 2.0, 2.4]])
     with pytest.warns(UserWarning, match="No path was left from step"):
         found = posterior.forecast(30, CONTROLS, num_paths=60)
     assert found.diagnostics.share_left == 1
     first = int(np.argmax(found.diagnostics.left_by_step == 1))
     assert np.isfinite(found.paths).all()
-    assert np.all(found.paths[:, first:] == found.paths[:, first - 1 : first])
+    rows = np.concatenate([one.y for one in posterior.raw])
+    for output, column in enumerate(rows.T):
+        seen = column[~np.isnan(column)]
+        assert np.isin(found.paths[:, first:, output], seen).all()
+        # 60 paths of some 27 steps each: the standard error of a standard deviation is below a fortieth of it.
+        assert found.paths[:, first:, output].std() == pytest.approx(seen.std(), rel=0.15)
+        np.testing.assert_allclose(found.moments[0][:, first:, output], seen.mean())
     assert np.isnan(found.diagnostics.novelty[first + 1 :]).all()
     assert f"from step {first + 1} on" in found.diagnostics.notes[-1]
 

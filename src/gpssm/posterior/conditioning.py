@@ -24,7 +24,7 @@ from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian
 from gpssm.posterior.draws import CurrentState, merge_chains
 from gpssm.posterior.filtering import CurrentStates, Filtered, points, run_filter, run_predictions
-from gpssm.posterior.forecast import Forecast, check_paths, forecast, warn_of_paths, widened
+from gpssm.posterior.forecast import Forecast, check_paths, forecast, warn_of_paths, widened, without_paths
 from gpssm.posterior.rollout import BOUNDS, members_of, path_keys, plan, training_box
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def predict(
         inputs=given.inputs,
         dt=given.dt or posterior.raw[index].dt,
     )
+    result = without_paths(result, posterior, seed)
     warn_of_paths(result)
     return widened(result, posterior, np.minimum(1 + np.arange(len(given)), steps), calibrated)
 

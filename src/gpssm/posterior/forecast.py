@@ -290,6 +290,7 @@ def forecast(
         inputs=series.inputs,
         dt=series.dt,
     )
+    result = without_paths(result, posterior, seed)
     warn_of_paths(result)
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
 
@@ -300,6 +301,31 @@ def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
     check_memory(f"num_paths={num_paths}", ARRAYS * 8 * entries * int(num_paths))
     if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):
         raise ValueError(f"bounds must be a positive number, or None for none; got {bounds!r}")
+
+
+def without_paths(found: Forecast, posterior: "Posterior", seed: int) -> Forecast:
+    """The forecast with outputs as they were in training, drawn at random, at the steps to which no path came.
+
+    The last path to leave would be held there otherwise, with next to no spread: a forecast that looks sure of itself
+    where nothing is known but how the outputs have been.
+    """
+    gone = found.diagnostics is not None and found.diagnostics.replaced and found.diagnostics.left_by_step == 1
+    if not np.any(gone):
+        return found
+    rows = np.concatenate([one.y for one in posterior.raw])
+    rng, shape = np.random.default_rng(seed % 2**63), found.paths[:, gone, 0].shape
+    columns = [column[~np.isnan(column)] for column in rows.T]
+    paths = found.paths.copy()
+    paths[:, gone] = np.stack([rng.choice(column, shape) for column in columns], axis=-1)
+
+    def pair(moments: Pair | None) -> Pair | None:
+        if moments is None:
+            return None
+        mean, variance = moments[0].copy(), moments[1].copy()
+        mean[:, gone], variance[:, gone] = [column.mean() for column in columns], [column.var() for column in columns]
+        return mean, variance
+
+    return replace(found, paths=paths, moments=pair(found.moments), moments_ahead=pair(found.moments_ahead))
 
 
 def warn_of_paths(found: Forecast) -> None:
