@@ -17,7 +17,7 @@ ROOMS = [
 ]
 # Objects whose verbs are done in rooms below. They reach down in the body of a verb, never when they are imported.
 FACES = {
-    *("posterior/posterior.py", "posterior/forecast.py", "posterior/linearisation.py"),
+    *("data/series.py", "posterior/posterior.py", "posterior/forecast.py", "posterior/linearisation.py"),
     *("evaluation/compare.py", "evaluation/backtest.py"),
 }
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -1,16 +1,23 @@
 """The command as a user drives it: on files in a folder, from the first fit to the last Ctrl-C."""
 
+import contextlib
+import fcntl
+import inspect
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -133,10 +140,24 @@ def test_every_command_has_the_common_options(words):
 
 def test_options_of_fit():
     shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
-    data = "--output --input --train --dt --out --config --resume --overwrite"
+    data = "--output --input --train --dt --time --regrid --controls --unit --out --config --resume --overwrite"
+    data += " --no-report"
     model = "--method --state-dim --inducing --kernel --mean --likelihood --basis --start --noise"
     sampling = "--hyper --chains --warmup --draws --thin --seed --calibrate"
     assert shown == [*data.split(), *COMMON, "--help", *model.split(), *sampling.split()]
+
+
+def test_defaults_in_the_help_are_those_of_fit():
+    text = re.sub(r"[\s│]+", " ", call("fit", "--help").stdout)
+    told = dict(re.findall(r"(--[a-z-]+) (?:(?!--).)*?\(default: ([^)]*)\)", text))
+    known = {name: one.default for name, one in inspect.signature(gpssm.fit).parameters.items()}
+    for option, name in {"inducing": "num_inducing", "chains": "num_chains"}.items():
+        assert told[f"--{option}"] == str(known[name])
+    for name in ("method", "state_dim", "kernel", "mean", "likelihood", "basis", "start", "noise", "hyper", "seed"):
+        assert told[f"--{name.replace('_', '-')}"] == str(known[name])
+    ffvd = gpssm.methods.METHODS["ffvd"]
+    for option, value in {"warmup": ffvd.num_warmup, "draws": ffvd.num_draws, "thin": ffvd.thin}.items():
+        assert told[f"--{option}"] == f"the method's, ffvd: {value}"
 
 
 def test_version():
@@ -152,7 +173,7 @@ def test_unknown_commands_and_options_are_bad_usage():
 def test_public_names_resolve():
     for name in gpssm.__all__:
         assert getattr(gpssm, name) is not None
-    assert len(gpssm.__all__) <= 30
+    assert len(gpssm.__all__) <= 35
 
 
 # What there is to choose from -----------------------------------------------------------------------------------------
@@ -335,6 +356,43 @@ def test_a_configuration_does_the_run_again(linear_run, tmp_path):
     same_run(linear_run, tmp_path / "again")
 
 
+def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, tmp_path):
+    frame = gpssm.read(data, "y", "u").to_dataframe()
+    dates = pd.date_range("2024-03-31 20:00", periods=80, freq="h", name="when")
+    frame.assign(other=1000 * frame["y"] + np.arange(80)).set_index(dates).drop(dates[7]).to_csv(tmp_path / "dated.csv")
+    words = [COMMAND, "fit", tmp_path / "dated.csv", "-y", "y", "-y", "other", "-u", "u", "--unit", "y=m", "-m", "mean"]
+    assert "row 7 (counted from 0)" in complaint(*words[1:], code=1)
+    words += ["--regrid", "--train", "2024-04-02", "--draws", "20", "--no-report", "--out", "run"]
+    shown = in_terminal(words, tmp_path)
+    order = ["The first 30 test rows: mean NRMSE", "all outputs", "y [m]", "Judging", "Seconds:   setup"]
+    assert sorted(order, key=shown.index) == order
+    assert max(len(line) for line in re.split(r"[\r\n]+", shown)) <= 80
+    assert not (tmp_path / "run" / "report.html").exists()
+    table = pd.read_csv(tmp_path / "run" / "forecast.csv", index_col=0, parse_dates=True)
+    assert (table.index == dates[28:]).all()
+    assert Run(tmp_path / "run").test().clock.show(0) == "2024-04-02 00:00:00"
+    assert np.isnan(Run(tmp_path / "run").posterior().raw[0].y[7]).all()
+
+
+def in_terminal(words, folder):
+    """What a command shows in a terminal of 80 columns, without the codes that move the cursor and colour."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    process = subprocess.Popen(
+        list(map(str, words)), stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment
+    )
+    os.close(theirs)
+    parts = []
+    with contextlib.suppress(OSError):  # the other end is closed
+        while part := os.read(ours, 65536):
+            parts.append(part)
+    os.close(ours)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", b"".join(parts).decode())
+    assert process.wait(timeout=60) == 0, shown
+    return shown
+
+
 # What to do with a run ------------------------------------------------------------------------------------------------
 
 
@@ -349,6 +407,10 @@ def test_a_forecast_takes_controls_by_name(linear_run, data, tmp_path):
     assert len(rows) == 40
     assert "--overwrite" in complaint("forecast", linear_run, "--out", out, code=2)
     held_out = answer("forecast", linear_run)
+    assert list(answer("forecast", linear_run, "--levels", "0.8,90")) == list(
+        answer("forecast", linear_run, "--levels", "80,0.9")
+    )
+    assert answer("forecast", linear_run, "--seed", 1)["y mean"] != held_out["y mean"]
     assert len(held_out["step"]) == 40
     assert held_out["y mean"] != found["y mean"]
 
@@ -360,7 +422,8 @@ def test_a_forecast_is_readable(linear_run):
 
 
 def test_forecasts_that_cannot_be_made_say_why(linear_run, data, tmp_path):
-    assert "between 0 and 100" in complaint("forecast", linear_run, "--levels", "0,50", code=2)
+    assert "like 50,90 or 0.5,0.9" in complaint("forecast", linear_run, "--levels", "0,50", code=2)
+    assert "1 % or all" in complaint("forecast", linear_run, "--levels", "1", code=2)
     assert "40 rows" in complaint("forecast", linear_run, "--horizon", "41", code=1)
     (tmp_path / "wrong.csv").write_text("v\n1\n2\n")
     assert "no column 'u'" in complaint("forecast", linear_run, "--inputs", tmp_path / "wrong.csv", code=1)

@@ -114,7 +114,8 @@ def _judged(folder, settings, method, hash="1", scores=None):
 
 def test_runs_are_compared_with_the_baselines_once(tmp_path, settings):
     first, second = (_judged(tmp_path / name, settings, "ffvd") for name in ("a", "b"))
-    scores, horizons = compare_runs([first, second])
+    found = compare_runs([first, second])
+    scores, horizons = found["scores"], found["horizons"]
     assert list(scores["full"]) == [str(tmp_path / "a"), str(tmp_path / "b"), "arx", "last"]
     assert horizons == {"full": 10}
 

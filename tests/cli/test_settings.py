@@ -51,7 +51,7 @@ def test_files_in_a_configuration_are_relative_to_it(tank, tmp_path):
         ({"method": "ffdv"}, "'ffvd'"),
         ({"fit": {"kernel": "se+matren32"}}, "'matern32'"),
         ({"fit": {"likelihood": "gausian"}}, "'gaussian'"),
-        ({"fit": {"mean": "function"}}, "Known: identity, zero, linear$"),
+        ({"fit": {"mean": "function"}}, "Known: identity, zero, linear, linear-fixed$"),
         ({"fit": {"statedim": 2}}, "'state_dim'"),
         ({"method_settings": {"num_draw": 2}}, "'num_draws'"),
         ({"method_settings": {"num_draws": 0}}, "at least 1"),
@@ -59,7 +59,7 @@ def test_files_in_a_configuration_are_relative_to_it(tank, tmp_path):
         ({"train": 1.5}, "share of them"),
         ({"train": -3}, "share of them"),
         ({"train": True}, "share of them"),
-        ({"levels": (50.0,)}, "between 0 and 1"),
+        ({"levels": (100.0,)}, "a share, as 0.9, or per cent, as 90"),
         ({"outputs": ()}, "no outputs"),
     ],
 )

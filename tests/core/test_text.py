@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpssm.core.text import check_whole, figure_table, jsonable, to_json
+from gpssm.core.text import as_share, check_whole, figure_table, jsonable, to_json
 
 OPTIONAL = ("blackjax", "joblib", "pooch", "distributed", "matplotlib", "pyarrow")
 
@@ -87,3 +87,8 @@ def test_whole_numbers():
             check_whole("thin", value, 1)
     with pytest.raises(ValueError, match="window must be a whole number of at least 1, or None for all rows; got 0"):
         check_whole("window", 0, 1, none="for all rows")
+
+
+@pytest.mark.parametrize(("level", "share"), [(0.9, 0.9), (90, 0.9), (99.5, 0.995), (1.5, 0.015), (0.01, 0.01)])
+def test_levels_are_shares_or_per_cent(level, share):
+    assert as_share(level) == share

@@ -18,6 +18,7 @@ NAMES = ("pump", "valve")
         VALUES.tolist(),
         pd.DataFrame(VALUES, columns=["pump", "valve"]),
         pd.DataFrame(VALUES[:, ::-1], columns=["valve", "pump"]),
+        pd.DataFrame({"time": "noon", "valve": VALUES[:, 1], "level": 1.0, "pump": VALUES[:, 0]}),
         Series(np.zeros(3), VALUES, inputs=NAMES),
         Series(np.zeros(3), VALUES[:, ::-1], inputs=NAMES[::-1]),
         Series(np.zeros(3), VALUES),
@@ -37,7 +38,7 @@ def test_outputs_of_a_series_are_taken_for_y():
         (VALUES[:, :1], "u must have 2 columns: pump, valve; got 1"),
         (pd.DataFrame(VALUES, columns=["pump", "vlave"]), r"Missing: valve; unknown: vlave \(nearest: valve\)"),
         (pd.DataFrame(VALUES[:, :1], columns=["pump"]), "Missing: valve; unknown: none"),
-        (pd.DataFrame(np.ones((3, 3)), columns=["pump", "valve", "x"]), "Missing: none; unknown: x"),
+        (Series(np.zeros(3), np.ones((3, 3)), inputs=[*NAMES, "x"]), "Missing: none; unknown: x"),
     ],
 )
 def test_wrong_columns_are_named(given, message):

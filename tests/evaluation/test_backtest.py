@@ -1,5 +1,7 @@
 """Rolling origins: each forecast knows what was known there and no more, and scores are means over origins."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -218,3 +220,20 @@ def test_bad_calls_are_explained(posterior):
         gpssm.backtest([rows, rows], posterior, **SETTINGS)
     with pytest.raises(ValueError, match="new_experiment is for a posterior"):
         gpssm.backtest(SERIES, METHOD, new_experiment=True, **SETTINGS)
+
+
+def test_outputs_are_judged_apart_and_in_units_of_their_spread(found):
+    both = Series(np.hstack([SERIES.y, 1000 * SERIES.y]), SERIES.u, outputs=["level", "in mm"], inputs="pump")
+    forecasts = tuple(
+        replace(
+            one, paths=one.paths * [1.0, 1000.0], outputs=both.outputs, scale=one.scale * [1.0, 1000.0], moments=None
+        )
+        for one in (replace(one, paths=np.repeat(one.paths, 2, -1), moments_ahead=None) for one in found.forecasts)
+    )
+    twice = replace(found, series=both, forecasts=forecasts)
+    assert twice.by_output["rmse"]["level"] == pytest.approx(found.scores["rmse"])
+    assert twice.by_output["rmse"]["in mm"] == pytest.approx(1000 * found.scores["rmse"])
+    assert found.scores["ncrps"] == pytest.approx(found.scores["crps"] / SERIES.y[:START].std())
+    np.testing.assert_allclose(twice.by_step()["crps"], found.by_step()["crps"] / SERIES.y[:START].std())
+    np.testing.assert_allclose(twice.by_step("in mm")["crps"], 1000 * found.by_step()["crps"])
+    assert "each output in its own units" in str(twice)

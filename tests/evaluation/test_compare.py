@@ -1,5 +1,7 @@
 """Comparisons: the figures of `gpssm.metrics`, what is best, and calls that do not fit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,30 @@ def test_the_best_is_named_and_starred(compared):
     assert "Comparison(near, far; 4 steps)" in repr(compared)
     with pytest.raises(ValueError, match="NaN for every forecast"):
         compared.best("nmll_paper")
+
+
+def test_outputs_in_other_units_rank_the_same(test_rows):
+    # The first is better at a, the second at b; in raw units b, which is large, would decide alone.
+    units = np.array([1.0, 1000.0])
+    rows = Series(test_rows.y * units, outputs=["a", "b"])
+    first, second = (make_forecast(np.array(shift)) for shift in ([0.0, 0.5], [2.0, 0.0]))
+    found = {}
+    for scale, actual in ((np.ones(2), test_rows), (units, rows)):
+        scaled = [replace(one, paths=one.paths * scale, scale=scale) for one in (first, second)]
+        found[scale[1]] = gpssm.compare(dict(zip(("first", "second"), scaled, strict=True)), actual)
+        for name, one in zip(("first", "second"), (first, second), strict=True):
+            scores = found[scale[1]].scores[name]
+            assert scores["nrmse"] == pytest.approx(rmse(one.mean, test_rows.y[:HORIZON]))
+            assert scores["ncrps"] == pytest.approx(crps(one.paths, test_rows.y[:HORIZON]))
+    assert found[1.0].best() == found[1000.0].best() == "first"
+    assert found[1000.0].best("rmse") == "second"
+    figures = found[1000.0].by_output.loc[("b", "second")]
+    y = rows.y[:HORIZON, 1]
+    assert figures["rmse"] == pytest.approx(np.sqrt(np.mean((1000 * second.mean[:, 1] - y) ** 2)))
+    error = np.linalg.norm(y - 1000 * second.mean[:, 1])
+    assert figures["fit"] == pytest.approx(100 * (1 - error / np.linalg.norm(y - y.mean())))
+    text = str(found[1000.0])
+    assert [text.count(word) for word in ("ncrps", " mae", "all outputs, 4 steps", "b, 4 steps")] == [1, 2, 1, 1]
 
 
 def test_what_is_lost_in_a_figure():

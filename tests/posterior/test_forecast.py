@@ -155,20 +155,14 @@ def test_paths_that_left_are_copies_of_paths_that_stayed():
     assert np.all(same.sum(1) == 1)
 
 
-def test_where_all_paths_leave_outputs_are_as_in_training_and_said_to_be():
+def test_where_all_paths_leave_the_last_values_are_held_and_said_to_be():
     posterior = linear_posterior([[2.0, 2.5, 2.2], [3.0, 2.0, 2.4]])
     with pytest.warns(UserWarning, match="No path was left from step"):
         found = posterior.forecast(30, CONTROLS, num_paths=60)
     assert found.diagnostics.share_left == 1
     first = int(np.argmax(found.diagnostics.left_by_step == 1))
     assert np.isfinite(found.paths).all()
-    rows = np.concatenate([one.y for one in posterior.raw])
-    for output, column in enumerate(rows.T):
-        seen = column[~np.isnan(column)]
-        assert np.isin(found.paths[:, first:, output], seen).all()
-        # 60 paths of some 27 steps each: the standard error of a standard deviation is below a fortieth of it.
-        assert found.paths[:, first:, output].std() == pytest.approx(seen.std(), rel=0.15)
-        np.testing.assert_allclose(found.moments[0][:, first:, output], seen.mean())
+    assert np.all(found.paths[:, first:] == found.paths[:, first - 1 : first])
     assert np.isnan(found.diagnostics.novelty[first + 1 :]).all()
     assert f"from step {first + 1} on" in found.diagnostics.notes[-1]
 
@@ -310,8 +304,18 @@ def test_statistics_are_over_paths():
     np.testing.assert_allclose(np.stack([low, high]), forecast.quantile([0.1, 0.9]))
     inside = np.mean((forecast.paths >= low) & (forecast.paths <= high), axis=0)
     np.testing.assert_allclose(inside, 0.8, atol=0.01)
-    with pytest.raises(ValueError, match="level must be between 0 and 1"):
-        forecast.interval(90)
+    np.testing.assert_array_equal(np.stack(forecast.interval(80)), np.stack([low, high]))
+    with pytest.raises(ValueError, match="1 could mean 1 % or all"):
+        forecast.interval(1)
+
+
+def test_steps_that_no_path_reached_are_missing():
+    left = np.linspace(0, 1, STEPS)
+    forecast = make_forecast(diagnostics=make_diagnostics(left))
+    for values in (forecast.mean, forecast.std, forecast.median, *forecast.interval()):
+        np.testing.assert_array_equal(np.isnan(values).all(-1), left == 1)
+    assert forecast.to_dataframe().iloc[-1].drop("time").isna().all()
+    assert np.isfinite(forecast.paths).all()
 
 
 def test_a_table_has_a_row_a_step_and_named_columns():

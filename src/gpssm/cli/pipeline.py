@@ -8,13 +8,15 @@ import os
 import shutil
 import signal
 import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpssm.cli.run_folder import BASELINE_FOLDER, CONFIG, FIGURES, FORECAST, METRICS, POSTERIOR, REPORT, TEST, Run
 from gpssm.cli.settings import Settings
@@ -26,7 +28,7 @@ from gpssm.data.series import Series, check_trainable
 from gpssm.evaluation.baselines import BASELINES, BaselineResults, choose_rows, forecast_rows, judge_baselines
 from gpssm.evaluation.examine import Examination, choose_future, examine
 from gpssm.fitting.fit import fit
-from gpssm.fitting.progress import Mode
+from gpssm.fitting.progress import Mode, tracked
 from gpssm.plots.gallery import figures_of
 from gpssm.plots.style import to_png
 from gpssm.posterior.forecast import Forecast
@@ -39,6 +41,7 @@ MODEL = {"state_dim": 2, "num_inducing": 20, "num_chains": 4}
 EFFORT = {"num_warmup": 500, "num_draws": 250}
 
 Say = Callable[[str], None]
+Scored = Callable[[Mapping[str, Any]], None]
 
 
 def execute(
@@ -47,14 +50,18 @@ def execute(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    with_report: bool = True,
     progress: Mode = True,
     say: Say = lambda text: None,
+    scored: Scored = lambda found: None,
 ) -> Run:
     """Do a run, or what of it is left to do, and give back its folder.
 
     :param resume: go on with the run in the folder: with its checkpoint, or with its posterior if that is there.
     :param overwrite: replace a run that is there.
+    :param with_report: draw figures and write the report, which takes longer than the scores.
     :param say: told what is being done.
+    :param scored: given the scores as soon as they exist: see `examine`.
     """
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always")
@@ -69,7 +76,7 @@ def execute(
             if rows.test is not None:
                 run.write_series(TEST, rows.test)
             posterior = _posterior(run, settings, rows.train, progress, say)
-            finish(run, posterior, rows.test, settings, say, baselines())
+            finish(run, posterior, rows.test, settings, say, baselines, scored, with_report, progress)
     return run
 
 
@@ -160,28 +167,38 @@ def finish(
     test: Series | None,
     settings: Settings,
     say: Say,
-    baselines: Sequence[str] | BaselineResults = BASELINES,
+    baselines: Callable[[], Sequence[str] | BaselineResults] = lambda: BASELINES,
+    scored: Scored = lambda found: None,
+    with_report: bool = True,
+    progress: Mode = False,
 ) -> None:
     """Everything that comes after the fit, from what is computed of it once."""
-    found = examine(posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say)
+    began = time.perf_counter()
+    found = examine(posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say, scored=scored)
     if not found.held:
         for name, forecast in found.forecasts.items():
             table = to_csv(forecast.to_dataframe(settings.levels))
             run.write(FORECAST if name == settings.method else f"{BASELINE_FOLDER}/{name}.csv", table)
-    say("Drawing figures")
-    undrawn = draw_figures(run, found)
     metrics = found.to_dict()
-    run.write_json(METRICS, metrics | {"notes": [*metrics["notes"], *undrawn]})
+    metrics["seconds"]["judge"] = time.perf_counter() - began
+    run.write_json(METRICS, metrics)
+    if not with_report:
+        return
+    began = time.perf_counter()
+    metrics["notes"] += draw_figures(run, found, progress)
+    run.write_json(METRICS, metrics)
     say("Writing the report")
     report(run, found)
+    metrics["seconds"]["report"] = time.perf_counter() - began
+    run.write_json(METRICS, metrics)
 
 
-def draw_figures(run: Run, found: Examination) -> list[str]:
+def draw_figures(run: Run, found: Examination, progress: Mode = False) -> list[str]:
     """Draw what there is to draw, and give back what could not be drawn: a picture must not cost a run."""
-    notes = []
-    for name, picture in figures_of(found).items():
+    notes, figures = [], figures_of(found)
+    for name in tracked(list(figures), progress, "figures"):
         try:
-            run.write(f"{FIGURES}/{name}.png", to_png(picture(), DPI))
+            run.write(f"{FIGURES}/{name}.png", to_png(figures[name](), DPI))
         except OSError:
             raise
         except ImportError as error:
@@ -198,13 +215,17 @@ def report(run: Run, found: Examination) -> Path:
     return write_report(found, run.folder / REPORT, pictures=pictures, files=files, title=run.folder.name)
 
 
-def report_again(run: Run) -> Path:
+def report_again(run: Run, say: Say = lambda text: None) -> Path:
     """Examine a run once more, and write its report."""
-    return report(run, examine(run.posterior(), run.test(), num_paths=run.settings().num_paths))
+    return report(run, examine(run.posterior(), run.test(), num_paths=run.settings().num_paths, say=say))
 
 
 def forecast_run(
-    run: Run, inputs: str | Path | None = None, horizon: int | None = None, num_paths: int | None = None
+    run: Run,
+    inputs: str | Path | None = None,
+    horizon: int | None = None,
+    num_paths: int | None = None,
+    seed: int | None = None,
 ) -> Forecast:
     """What follows the training data of a run, under the controls of a file, or else of the rows held out."""
     settings, posterior = run.settings(), run.posterior()
@@ -218,11 +239,14 @@ def forecast_run(
     elif not posterior.raw[-1].inputs:
         raise ValueError("the model has no controls: leave out --inputs, and say how far with --horizon")
     else:
-        u = read(inputs, settings.inputs).y
-    return forecast_rows(posterior, u, horizon, num_paths or settings.num_paths, settings.seed)
+        u = read(inputs, settings.inputs, time=None).y
+    seed = settings.seed if seed is None else seed
+    return forecast_rows(posterior, u, horizon, num_paths or settings.num_paths, seed)
 
 
-def run_demo(out: str | Path, seed: int = 0, *, progress: Mode = True, say: Callable[[str], None] = print) -> Run:
+def run_demo(
+    out: str | Path, seed: int = 0, *, progress: Mode = True, say: Say = print, scored: Scored = lambda found: None
+) -> Run:
     """Simulate a driven Duffing oscillator, half of it to train on, and do a run on it.
 
     The data are written beside the folder, as `demo.csv` beside `demo`. A demonstration that is there is replaced, any
@@ -248,4 +272,4 @@ def run_demo(out: str | Path, seed: int = 0, *, progress: Mode = True, say: Call
         )
     say(f"Simulating a driven Duffing oscillator: {len(series)} rows, half of them to train on")
     Run(path.parent).write_series(path.name, series)
-    return execute(settings, out, overwrite=again, progress=progress, say=say)
+    return execute(settings, out, overwrite=again, progress=progress, say=say, scored=scored)

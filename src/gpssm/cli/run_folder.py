@@ -16,8 +16,10 @@
     state_dim, num_chains, num_draws
     horizons         {"30": 30, "full": 148}: the steps of each judgement; empty without test rows
     scores           {"30": {"ffvd": {"rmse": ..., "crps": ..., "coverage_90": ...}, "arx": ...}, "full": ...}
+    units            {"level": "m"}, of those signals that have one
+    by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each output by itself
     test             {"rows": 148, "first": 148, "hash": ...}: what was judged on; null without test rows
-    seconds          {"setup": ..., "compile": ..., "run": ...}
+    seconds          {"setup": ..., "compile": ..., "run": ..., "judge": ..., "report": ...}
     rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "methods": {"ffvd": ...}}
     checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...}, ...]
     diagnostics      R-hat and effective draws by group of quantities
@@ -172,7 +174,11 @@ class Run:
 
         settings, table = self.settings(), from_csv(pandas.read_csv(path, float_precision="round_trip"))
         width = len(settings.outputs)
-        return Series(table.iloc[:, :width], table.iloc[:, width:], dt=settings.dt)
+        # Runs of older versions, and those without times, have outputs and controls alone.
+        time = table.iloc[:, 0] if table.shape[1] > width + len(settings.inputs) else None
+        table = table if time is None else table.iloc[:, 1:]
+        dt = None if time is not None else settings.dt
+        return Series(table.iloc[:, :width], table.iloc[:, width:], dt=dt, time=time, units=settings.units)
 
     def metrics(self) -> dict[str, Any]:
         """The contents of metrics.json."""
@@ -202,20 +208,17 @@ class Run:
         return path
 
     def write_series(self, name: str, series: Series) -> Path:
-        """Write a series as CSV, outputs first, such that reading it gives the same numbers to the last bit."""
-        import pandas
-
-        columns = {label: column for label, column in zip(series.outputs, series.y.T, strict=True)}
-        columns |= {label: column for label, column in zip(series.inputs, series.u.T, strict=True)}
-        return self.write(name, to_csv(pandas.DataFrame(columns), index=False))
+        """Write a series as CSV: its column of times, if it has one, outputs, controls, to the last bit."""
+        timed = series.clock is not None and series.clock.name is not None
+        return self.write(name, to_csv(series.to_dataframe(), index=timed))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
         """Write a file of JSON, with null for what is not a number."""
         return self.write(name, to_json(content) + "\n")
 
 
-def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-    """Scores by horizon and name of runs that were judged on the same rows, baselines once; and the horizons' steps."""
+def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Scores of runs that were judged on the same rows, baselines once: `horizons`, `scores` and `by_output`."""
     found = {str(run.folder): run.metrics() for run in runs}
     if unjudged := [name for name, metrics in found.items() if not metrics["scores"]]:
         raise ValueError(f"{', '.join(unjudged)} has no scores, as no rows were held out: fit again with --train 0.8")
@@ -226,16 +229,24 @@ def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, dict[str, Any]], dict[s
             f"{', '.join(others)} was judged on other rows than {first}: compare runs of the same "
             "file, columns and --train"
         )
-    scores = {
-        label: {name: one["scores"][label][one["method"]] for name, one in found.items()}
-        for label in found[first]["scores"]
+
+    def together(key: str) -> dict[str, dict[str, Any]]:
+        scores = {label: {} for label in found[first].get(key, {})}
+        for label, by_name in scores.items():
+            for name, one in found.items():
+                by_name |= {name: one.get(key, {}).get(label, {}).get(one["method"], {})}
+            for one in found.values():
+                others = one.get(key, {}).get(label, {})
+                by_name |= {name: others[name] for name in others if name not in (one["method"], *by_name)}
+        return scores
+
+    units = found[first].get("units", {})
+    return {
+        "horizons": found[first]["horizons"],
+        "units": units,
+        "scores": together("scores"),
+        "by_output": together("by_output"),
     }
-    for one in found.values():
-        for label, figures in one["scores"].items():
-            for name in figures:
-                if name != one["method"]:
-                    scores[label].setdefault(name, figures[name])
-    return scores, found[first]["horizons"]
 
 
 def _unwritable(folder: Path, error: OSError) -> OSError:

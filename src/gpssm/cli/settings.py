@@ -1,6 +1,6 @@
 """Everything that a run depends on, as a value that can be written down in TOML and read again.
 
-    [data]       files, outputs, inputs, train, dt, and the files' SHA-256
+    [data]       files, outputs, inputs, train, dt, time, regrid, controls, units, and the files' SHA-256
     [fit]        arguments of `gpssm.fit` by name
     [method]     the method's own settings: num_warmup, num_draws, thin, learning_rate, ...
     [forecast]   num_paths, levels
@@ -10,6 +10,7 @@ A file may leave out any of it but files and outputs; `Settings.to_toml` writes 
 """
 
 import dataclasses
+import datetime
 import difflib
 import hashlib
 import importlib.metadata
@@ -23,7 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import gpssm
-from gpssm.data.readers import read
+from gpssm.core.text import as_share
+from gpssm.data.readers import DATE, read
 from gpssm.data.series import Series
 from gpssm.fitting.fit import Hyper, fit
 from gpssm.methods import METHODS, MethodSettings
@@ -34,6 +36,7 @@ from gpssm.model.means import MEANS
 from gpssm.start.starts import STARTS
 
 ALL = "all"
+DATA = ("files", "outputs", "inputs", "train", "dt", "time", "regrid", "controls", "units")  # fields of [data]
 # Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
 FIT = (
     *("state_dim", "num_inducing", "kernel", "mean", "likelihood", "basis", "start", "noise"),
@@ -54,13 +57,20 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run depends on. `train` is a number of rows, a share of them, or "all"; it splits the last file."""
+    """What a run depends on. `train` is a number of rows, a share of them, a date or "all"; it splits the last file.
+
+    `time` is the column of times, "auto" to look for one, or "none".
+    """
 
     files: tuple[str, ...]
     outputs: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     train: Split = ALL
     dt: float | None = None
+    time: str = "auto"
+    regrid: bool | float | str = False
+    controls: str = "hold"
+    units: Mapping[str, str] = dataclasses.field(default_factory=dict)
     method: str = "ffvd"
     seed: int = 0
     fit: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -80,13 +90,12 @@ class Settings:
         for part in re.split(r"[+*]", str(self.fit.get("kernel", "se"))):
             _check_name("kernel", part.strip(), KERNELS)
         for name, known in (
-            *(("mean", MEANS), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASES)),
+            *(("mean", [*MEANS, "linear-fixed"]), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASES)),
             *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper))),
         ):
             if isinstance(self.fit.get(name), str):
                 _check_name(name, self.fit[name], [one for one in known if one not in NEVER])
-        if not all(0 < level < 1 for level in self.levels):
-            raise ValueError(f"levels are shares between 0 and 1, or percentages; got {self.levels}")
+        object.__setattr__(self, "levels", tuple(map(as_share, self.levels)))
         _ = self.config
 
     @property
@@ -106,16 +115,19 @@ class Settings:
 
     def load(self) -> Rows:
         """Read the files; the rows of the last one are split."""
-        series = [read(path, self.outputs, self.inputs, dt=self.dt) for path in self.files]
-        if isinstance(self.train, str):
+        how: dict[str, Any] = {"dt": self.dt, "regrid": self.regrid, "controls": self.controls, "units": self.units}
+        how["time"] = None if self.time == "none" else self.time
+        series = [read(path, self.outputs, self.inputs, **how) for path in self.files]
+        if self.train == ALL:
             return Rows(series, None)
         *whole, last = series
         try:
             kept, test = last.split(self.train)
-        except ValueError:
+        except ValueError as error:
+            why = f" ({error})" if isinstance(self.train, str) else ""
             raise ValueError(
                 f"train = {self.train} leaves no row to train on, or none to test on, of the {len(last)} of "
-                f"{self.files[-1]}: it is a number of rows, a share of them, or {ALL!r}"
+                f"{self.files[-1]}: it is a number of rows, a share of them, a date, or {ALL!r}{why}"
             ) from None
         return Rows([*whole, kept], test)
 
@@ -136,7 +148,7 @@ class Settings:
         """The settings as the text of a TOML file. TOML has no None: what has no value is left out."""
         import tomli_w
 
-        data = {name: getattr(self, name) for name in ("files", "outputs", "inputs", "train", "dt")}
+        data = {name: getattr(self, name) for name in DATA}
         tables = {
             "data": data | {"sha256": self.hashes},
             "fit": {"method": self.method, "seed": self.seed, **self.fit},
@@ -176,7 +188,9 @@ def from_toml(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
     _check_keys(str(path), tables, ("data", "fit", "method", "forecast", "versions"))
     data, fitted, forecast = (dict(tables.get(name, {})) for name in ("data", "fit", "forecast"))
-    _check_keys("[data]", data, ("files", "outputs", "inputs", "train", "dt", "sha256"))
+    _check_keys("[data]", data, (*DATA, "sha256"))
+    if isinstance(data.get("train"), datetime.date):  # TOML has dates of its own
+        data["train"] = str(data["train"])
     _check_keys("[forecast]", forecast, ("num_paths", "levels"))
     hashes = data.pop("sha256", ())
     names = {name: tuple(data.pop(name)) for name in ("files", "outputs", "inputs") if name in data}
@@ -190,10 +204,14 @@ def from_toml(path: str | Path) -> dict[str, Any]:
 
 
 def check_train(train: Split) -> None:
-    """Refuse what says no split: it is "all", a number of rows, or a share of them between 0 and 1."""
+    """Refuse what says no split: it is "all", a number of rows, a share of them between 0 and 1, or a date."""
     whole = isinstance(train, int) and not isinstance(train, bool) and train >= 1
-    if not (whole or train == ALL or (isinstance(train, float) and 0 < train < 1)):
-        raise ValueError(f"train is a number of rows, a share of them between 0 and 1, or {ALL!r}; got {train!r}")
+    date = isinstance(train, str) and DATE.match(train)
+    if not (whole or train == ALL or date or (isinstance(train, float) and 0 < train < 1)):
+        raise ValueError(
+            f"train is a number of rows, a share of them between 0 and 1, a date like 2024-03-31, or {ALL!r}; "
+            f"got {train!r}"
+        )
 
 
 def versions() -> dict[str, str]:

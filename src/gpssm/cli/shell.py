@@ -58,6 +58,13 @@ class Screen:
         if not self.silent:
             console(error=True).print(Text(f"{printable(text)} ...", style="dim"))
 
+    def show(self, things: Sequence[RenderableType]) -> None:
+        """Print a part of the answer that is there before the rest."""
+        if not self.silent:
+            screen = console()
+            for one in things:
+                screen.print(one)
+
 
 def console(error: bool = False) -> Console:
     """A console that takes text as it is, and leaves long lines whole where nobody watches."""

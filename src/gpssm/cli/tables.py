@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 SHOWN = 12  # steps in a table
 COLUMNS = 7  # figures beside the step that fit into 80 characters
 WORTH = "Worth it"  # the check that comes first
-LEGEND = "* best. Lower is better; 90 % intervals should hold 90 % of what happened.\n"
+LEGEND = (
+    "* best. Fit: 100 % is perfect, 0 % as good as the mean. Lower is better of the\n"
+    "others; 90 % intervals should hold 90 % of what happened."
+)
+SCALED = "\nNRMSE and NCRPS: over all outputs, in standard deviations of the training data.\n"
+ONE = {"rmse": "RMSE", "fit": "fit %", "crps": "CRPS", "nlpd": "NLPD", "coverage_90": "in 90 %"}
+ALL = {"nrmse": "NRMSE", "fit": "fit %", "ncrps": "NCRPS", "nlpd": "NLPD", "coverage_90": "in 90 %"}
 UNJUDGED = (
     "No rows were held out to test on. With --train 0.8 you see how good its forecasts are, and those of baselines."
 )
@@ -30,15 +36,34 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `gps
 
 
 def finished(run: "Run") -> list[RenderableType]:
-    """What to show of a run that has been finished: scores, what to make of it, where to look."""
+    """What to show of a run that has been finished, after its scores: what to make of it, times, where to look."""
     metrics = run.metrics()
-    shown: list[RenderableType] = score_tables(metrics["scores"], metrics["horizons"])
-    shown += [] if metrics["scores"] else [UNJUDGED]
+    shown: list[RenderableType] = []
     # A problem that a check found is among the notes too, for programs that read nothing else.
     checks = metrics.get("checks", [])
     said = [note for note in metrics["notes"] if not any(note.startswith(f"{one['name']}: ") for one in checks)]
     shown += [check_table(checks), *(f"Note: {printable(note)}" for note in said)]
-    return [*shown, f"\nReport:    {run.folder}/report.html", f"Forecast:  gpssm forecast {run.folder}"]
+    names = {"setup": "setup", "compile": "compile", "run": "sample", "judge": "judge", "report": "report"}
+    seconds = {name: metrics["seconds"][key] for key, name in names.items() if key in metrics["seconds"]}
+    times = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+    shown.append(f"\nSeconds:   {times}; total {sum(seconds.values()):.0f}")
+    report = run.folder / "report.html"
+    shown += [f"Report:    {report}"] if report.is_file() else []
+    return [*shown, f"Forecast:  gpssm forecast {run.folder}"]
+
+
+def score_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """One line a horizon with the figures of the fit alone, before the baselines have theirs."""
+    lines = []
+    for label, by_method in metrics["scores"].items():
+        ((method, figures),) = by_method.items()
+        several = len(metrics["by_output"][label][method]) > 1
+        error = f"NRMSE {figure(figures['nrmse'])}" if several else f"RMSE {figure(figures['rmse'])}"
+        words = WORDS[label].format(steps=metrics["horizons"][label])
+        lines.append(
+            f"{words}: {method} {error}, fit {figure(figures['fit'], 3)} %, {figures['coverage_90']:.0%} in 90 %"
+        )
+    return lines
 
 
 def check_table(checks: Sequence[Mapping[str, str]]) -> Table:
@@ -55,15 +80,30 @@ def check_table(checks: Sequence[Mapping[str, str]]) -> Table:
     return found
 
 
-def score_tables(scores: Mapping[str, Any], horizons: Mapping[str, int]) -> list[RenderableType]:
-    """A table of scores a horizon."""
-    tables = [score_table(WORDS[label].format(steps=horizons[label]), scores[label]) for label in scores]
-    return [*tables, LEGEND] if tables else []
+def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
+    """A table of scores a horizon; of several outputs, one of all in units of the training data, and one for each.
+
+    :param metrics: `scores` and `by_output`, by horizon and method, and `horizons`, their steps.
+    """
+    tables: list[RenderableType] = []
+    scores, apart = metrics["scores"], metrics.get("by_output", {})
+    for label, figures in scores.items():
+        title, by_method = WORDS[label].format(steps=metrics["horizons"][label]), apart.get(label, {})
+        outputs = list(dict.fromkeys(name for one in by_method.values() for name in one))
+        if len(outputs) < 2:
+            tables.append(score_table(title, figures, ONE))
+            continue
+        tables.append(score_table(f"{title}, all outputs", figures, ALL))
+        for name in outputs:
+            of_output = {method: one[name] for method, one in by_method.items() if name in one}
+            unit = metrics.get("units", {}).get(name)
+            tables.append(score_table(f"{title}, {name}{f' [{unit}]' if unit else ''}", of_output, ONE))
+    several = any(len(one) > 1 for by_method in apart.values() for one in by_method.values())
+    return [*tables, LEGEND + (SCALED if several else "\n")] if tables else []
 
 
-def score_table(title: str, scores: Mapping[str, Mapping[str, float | None]]) -> Table:
+def score_table(title: str, scores: Mapping[str, Mapping[str, float | None]], shown: Mapping[str, str] = ONE) -> Table:
     """Scores by name; a star marks the best of each."""
-    shown = {"rmse": "RMSE", "crps": "CRPS", "nlpd": "NLPD", "coverage_90": "in 90 %"}
     best = {name: _best(name, [one.get(name) for one in scores.values()]) for name in shown}
     rows = [
         (method, *(_score(name, figures.get(name), figures.get(name) == best[name]) for name in shown))
@@ -73,14 +113,18 @@ def score_table(title: str, scores: Mapping[str, Mapping[str, float | None]]) ->
 
 
 def _score(name: str, value: float | None, best: bool) -> str:
-    text = f"{value:.0%}" if name.startswith("coverage") and value is not None else figure(value)
+    if value is not None and (name == "fit" or name.startswith("coverage")):
+        text = f"{value:.1f}" if name == "fit" else f"{value:.0%}"
+    else:
+        text = figure(value)
     return f"{text}{'*' if best and value is not None else ' '}"
 
 
 def _best(name: str, values: Sequence[float | None]) -> float | None:
     present = [value for value in values if value is not None]
-    goal = 0.9 if name.startswith("coverage") else float("-inf")
-    return min(present, key=lambda value: abs(value - goal) if goal > 0 else value, default=None)
+    if name == "fit":
+        return max(present, default=None)
+    return min(present, key=lambda value: abs(value - 0.9) if name.startswith("coverage") else value, default=None)
 
 
 def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
@@ -95,7 +139,14 @@ def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
         columns = [frame[name] for name in names] + ([] if actual is None else [actual[: len(frame)]])
         lines = _lines(frame.index, [list(map(float, one)) for one in columns], rows, frame[f"{output} std"].median())
         heads = [name.removeprefix(f"{output} ") for name in names]
-        shown.append(table(output, ["step", *heads, *(["actual"] if actual is not None else [])], lines, left=0))
+        shown.append(
+            table(
+                output,
+                [str(frame.index.name or "step"), *heads, *(["actual"] if actual is not None else [])],
+                lines,
+                left=0,
+            )
+        )
     return shown
 
 

@@ -32,6 +32,18 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
+def as_share(level: float) -> float:
+    """The level of an interval as a share: 0.9 and 90 are both 90 %.
+
+    Numbers between 0 and 1 are shares, between 1 and 100 per cent; 1 could be either, and is refused.
+    """
+    if not (0 < level < 1 or 1 < level < 100):
+        hint = "; 1 could mean 1 % or all: give 0.01, or less than 1" if level == 1 else ""
+        raise ValueError(f"the level of an interval is a share, as 0.9, or per cent, as 90; got {level!r}{hint}")
+    # 99.5 / 100 is not the nearest number to .995, and limits are named by it.
+    return float(level) if level < 1 else round(float(level) / 100, 12)
+
+
 def join_names(names: Sequence[str]) -> str:
     """Names as a sentence has them: a, b and c."""
     *others, last = names
@@ -177,14 +189,14 @@ def check_seed(seed: Any) -> int:
 
 
 def check_shares(name: str, values: Any, *, ends: bool = False) -> list[float]:
-    """A share, or several, as a list of numbers between 0 and 1; 0 and 1 themselves are refused without `ends`."""
+    """One level of an interval, or several, as a list of shares; with `ends` probabilities, 0 and 1 among them."""
     # An array is no Sequence, but has dimensions.
     several = getattr(values, "ndim", 1 if isinstance(values, Sequence) and not isinstance(values, str) else 0) == 1
     listed: list[Any] = list(values) if several else [values]
     for value in listed:
-        if not is_real(value) or not (0 <= value <= 1 if ends else 0 < value < 1):
-            raise ValueError(f"{name} must be between 0 and 1, as 0.9 for 90 %; got {value!r}")
-    return [float(value) for value in listed]
+        if not is_real(value) or (ends and not 0 <= value <= 1):
+            raise ValueError(f"{name} must be numbers between 0 and 1; got {value!r}")
+    return [float(value) if ends else as_share(value) for value in listed]
 
 
 def check_path(path: Any) -> Path:

@@ -14,11 +14,14 @@ from gpssm.data.series import Series, default_names, to_columns, where_first
 def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarray, "T D"]:
     """The columns `names` of what a user gave as y or u, in that order.
 
-    Columns with names of their own (of a DataFrame or a Series) go by name; those without go by position.
+    Columns with names of their own (of a DataFrame or a Series) go by name; those without go by position. A DataFrame
+    may have others too.
     """
     own = None
     if isinstance(values, Series):
         values, own = (values.y, values.outputs) if letter == "y" else (values.u, values.inputs)
+    elif hasattr(values, "columns") and names and set(names) <= set(values.columns):
+        values = values[list(names)]
     table, given = to_columns(values, own, letter)
     if set(given) == set(names):
         return table[:, [given.index(name) for name in names]]
@@ -41,7 +44,8 @@ def align_series(series: Any, expected: Series) -> Series:
     if isinstance(given, list):
         raise TypeError(f"new data come as one series at a time; got a list of {len(given)}. Call once for each")
     y, u = align_columns(given, expected.outputs, "y"), align_columns(given, expected.inputs, "u")
-    return dataclasses.replace(given, y=y, u=u, outputs=expected.outputs, inputs=expected.inputs)
+    names = {"outputs": expected.outputs, "inputs": expected.inputs, "units": expected.units}
+    return dataclasses.replace(given, y=y, u=u, **names)
 
 
 def future_inputs(u: Any, names: tuple[str, ...], horizon: int | None, default: int) -> Float[np.ndarray, "H Du"]:

@@ -190,7 +190,7 @@ def load(name: str) -> Series:
     entry = REGISTRY[name]
     folder = os.environ.get("GPSSM_DATA")
     path = _in_folder(entry, Path(folder)) if folder else _download(entry)
-    series = read(path, tuple(entry.outputs.values()), tuple(entry.inputs.values()), name=name, dt=entry.dt)
+    series = read(path, tuple(entry.outputs.values()), tuple(entry.inputs.values()), name=name, dt=entry.dt, time=None)
     return replace(series, outputs=tuple(entry.outputs), inputs=tuple(entry.inputs))
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpssm.core.files import read_npz
 from gpssm.core.text import check_path, is_whole
+from gpssm.data.clock import Controls
 from gpssm.data.series import Series
 
 Column = str | int
@@ -26,6 +27,11 @@ Table = list[tuple[str, Any]]  # name and values of every column, in the order o
 WHITESPACE = r"\s+"
 COMMENTS = ("#", "%")  # that lines before the data may begin with
 MOST_COLUMNS = 20_000  # a file with more was written the wrong way round
+# What a column of times is called, with a unit perhaps, and how a date or a time of day begins.
+TIME = re.compile(
+    r"(t|time|times?tamp|date|datetime|date.?time|seconds)([ _]?[\[(]?(s|ms|min|h|d|sec|seconds|hours)[\])]?)?", re.I
+)
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{8}T")
 MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
 
 
@@ -36,6 +42,10 @@ def read(
     *,
     name: str | None = None,
     dt: float | None = None,
+    time: Column | None = "auto",
+    regrid: bool | float | str = False,
+    controls: Controls = "hold",
+    units: Mapping[str, str] | None = None,
 ) -> Series:
     """Read the columns `outputs` and `inputs` of a file into a Series, one row a time step.
 
@@ -46,7 +56,12 @@ def read(
     semicolon, comma, in .dat and .txt also spaces) and whether there is a header are found out, with a warning that
     says what was taken for one where it is doubtful; empty cells of an output are missing values. In .mat and .npz
     files a matrix `y` has the columns `y0`, `y1`, ...; one with fewer rows than columns is not taken to pieces.
-    The series is called `name`, by default as the file; `dt` is its sampling time.
+    The series is called `name`, by default as the file; `dt` is its sampling time where there is no column of times.
+
+    :param time: the column of times, numbers or dates; "auto" looks for one among the columns that were not chosen: one
+        with dates, or with numbers and a name like time, t, timestamp; None counts rows.
+    :param regrid, controls: what to do with times that are not regular: see `Series.from_dataframe`.
+    :param units: of columns by name, for axes and tables.
     """
     path = check_path(path)
     table = _load(path)
@@ -57,16 +72,39 @@ def read(
             raise ValueError(f"outputs needs at least one column of {[label for label, _ in table]}")
         chosen = _select(table, chosen_outputs + chosen_inputs)
         y, u = chosen[: len(chosen_outputs)], chosen[len(chosen_outputs) :]
-        return Series(
-            np.column_stack([values for _, values in y]),
-            np.column_stack([values for _, values in u]) if u else None,
-            name=path.stem if name is None else name,
-            dt=dt,
-            outputs=[label for label, _ in y],
-            inputs=[label for label, _ in u],
-        )
+        settings: dict[str, Any] = {"name": path.stem if name is None else name, "units": units}
+        settings |= {"outputs": [label for label, _ in y], "inputs": [label for label, _ in u]}
+        columns = [np.column_stack([values for _, values in part]) if part else None for part in (y, u)]
+        rest = [one for number, one in enumerate(table) if number not in chosen_outputs + chosen_inputs]
+        found = _find_time(rest) if time == "auto" else None if time is None else table[_index(table, time, path)]
+        if found is None and regrid:
+            raise ValueError("regrid needs a column of times, and none was found: name it with time (--time)")
+        if found is None:
+            return Series(*columns, dt=dt, **settings)
+        label, times = found
+        times = times if not hasattr(times, "rename") else times.rename(label)
+        if regrid:
+            return Series.on_grid(times, *columns, regrid=regrid, controls=controls, **settings)
+        return Series(*columns, time=times, dt=dt, **settings)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _find_time(table: Table) -> tuple[str, Any] | None:
+    """The first column that has dates, or numbers and the name of a time."""
+    import pandas
+
+    for label, values in table:
+        column = pandas.Series(values)
+        if pandas.api.types.is_datetime64_any_dtype(column) or (
+            pandas.api.types.is_numeric_dtype(column) and TIME.fullmatch(label.strip()) and column.notna().all()
+        ):
+            return label, column
+        if not pandas.api.types.is_numeric_dtype(column):
+            present = column.dropna().astype(str)
+            if len(present) and DATE.match(present.iloc[0].strip()):
+                return label, column
+    return None
 
 
 def _listed(columns: Sequence[Column] | Column) -> list[Column]:

@@ -1,6 +1,7 @@
 """Scaling of outputs and controls with the statistics of the training data, and back to the user's units."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -77,6 +78,11 @@ class Scaler:
     def unscale_variance(self, variance: Any) -> Float[np.ndarray, "*batch Dy"]:
         """Variances (..., Dy) in the user's units: output_std² · variance."""
         return _checked(variance, self.output_std, "outputs") * np.square(self.output_std)
+
+
+def output_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
+    """The standard deviation of each output over all rows of all series: the unit of scores that rank."""
+    return np.nanstd(np.concatenate([one.y for one in series]), axis=0)
 
 
 def _statistics(rows: Float[np.ndarray, "T D"], scaling: Scaling) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -7,9 +7,9 @@ becomes named float64 columns in `to_columns`.
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -17,6 +17,10 @@ from jaxtyping import Bool, Float, Shaped
 
 from gpssm.core.notebook import card
 from gpssm.core.text import is_real, is_whole
+from gpssm.data.clock import Clock, Controls, on_grid
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RELATIVE_SPREAD = 1e-12  # a column that varies by less, relative to its size, only holds rounding errors
 
@@ -30,8 +34,12 @@ class Series:
 
     `y` and `u` may be NumPy or JAX arrays, lists, pandas or xarray objects (whose column names are kept); a
     one-dimensional one becomes a single column. They are stored as read-only float64 arrays. `outputs` and
-    `inputs` name the columns; `dt` is the sampling time; `window` is the number of first rows that are given
-    to a model to find its initial state, None when nobody said.
+    `inputs` name the columns; `units` are those of columns by name, for axes and tables; `window` is the number of
+    first rows that are given to a model to find its initial state, None when nobody said.
+
+    Time is a `clock`, a regular grid: of `time`, a column of numbers or dates, one a row; of y's own index, if that
+    has dates; or of `dt`, the sampling time, from 0 on. Slices, splits and forecasts keep it. With dates `dt` is in
+    seconds.
 
     For JAX a Series is a pytree of the two leaves (y, u). The names are deliberately not part of its
     structure: equal shapes never compile twice, and what comes out of `jit` or `tree.map` has default names.
@@ -44,6 +52,8 @@ class Series:
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
     window: int | None
+    clock: Clock | None
+    units: Mapping[str, str]
 
     def __init__(
         self,
@@ -55,6 +65,9 @@ class Series:
         outputs: Sequence[str] | str | None = None,
         inputs: Sequence[str] | str | None = None,
         window: int | None = None,
+        time: Any = None,
+        clock: Clock | None = None,
+        units: Mapping[str, str] | None = None,
     ) -> None:
         y_values, outputs = to_columns(y, outputs, "y")
         u_values, inputs = to_columns(np.zeros((len(y_values), 0)) if u is None else u, inputs, "u")
@@ -65,8 +78,18 @@ class Series:
             raise ValueError(f"window must be a number of rows, 0 or more; got {window!r}")
         if not (name is None or isinstance(name, str)):
             raise TypeError(f"the name of a series is text, or None; got {name!r}")
-        dt, window = None if dt is None else float(dt), None if window is None else int(window)
-        _set(self, y=y_values, u=u_values, name=name, dt=dt, outputs=outputs, inputs=inputs, window=window)
+        if clock is None:
+            clock = _clock(y, u, time, len(y_values))
+        if clock is not None and dt is not None and not math.isclose(dt, clock.dt, rel_tol=1e-3):
+            unit = " s" if clock.dates else ""
+            raise ValueError(
+                f"the rows are {clock.dt:g}{unit} apart by their times, and dt={dt:g}: leave out one of them"
+            )
+        dt = clock.dt if clock is not None else None if dt is None else float(dt)
+        units = _checked_units(units or {}, (*outputs, *inputs))
+        window = None if window is None else int(window)
+        _set(self, y=y_values, u=u_values, name=name, dt=dt, outputs=outputs, inputs=inputs)
+        _set(self, window=window, clock=clock, units=units)
 
     @property
     def output_dim(self) -> int:
@@ -78,6 +101,98 @@ class Series:
         """Number of controls Du; may be 0."""
         return self.u.shape[-1]
 
+    @property
+    def axis(self) -> Clock | None:
+        """When the rows are: the clock, or that which counts them by `dt`; None where neither is known."""
+        return self.clock or (None if self.dt is None else Clock(0.0, self.dt))
+
+    @property
+    def time(self) -> np.ndarray:
+        """The time of each row (T,): dates (datetime64[ns], UTC), numbers, or row numbers where no time is known."""
+        return np.arange(len(self)) if self.axis is None else self.axis.times(len(self))
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        frame: "pd.DataFrame",
+        outputs: Sequence[str] | str,
+        inputs: Sequence[str] | str = (),
+        *,
+        time: str | None = None,
+        regrid: bool | float | str = False,
+        controls: Controls = "hold",
+        **settings: Any,
+    ) -> "Series":
+        """From columns of a DataFrame, with the time of a column or of its index.
+
+            Series.from_dataframe(frame, outputs=["level"], inputs=["pump"], units={"level": "m"})
+
+        :param time: the column with the times; by default the index, if it has dates.
+        :param regrid: whether rows go to the nearest point of a regular grid, missing ones as missing outputs; a number
+            of seconds (or of the unit of `time`), or text like "10min", is the grid's step.
+        :param controls: the rule for controls where rows are missing: "hold" or "interpolate".
+        :param settings: others of `Series`: name, dt, window, units.
+        """
+        outputs, inputs = ((one,) if isinstance(one, str) else tuple(one) for one in (outputs, inputs))
+        wanted = (*outputs, *inputs, *(() if time is None else (time,)))
+        if missing := [name for name in wanted if name not in frame.columns and name != frame.index.name]:
+            known = ", ".join(map(str, frame.columns))
+            raise ValueError(f"the frame has no column {', '.join(map(repr, missing))}; it has {known}")
+        times = None if time is None else frame[time] if time in frame.columns else frame.index
+        rows = frame.reset_index(drop=True) if time is not None or regrid else frame
+        y, u = rows[list(outputs)], rows[list(inputs)]
+        if not regrid:
+            return cls(y, u, outputs=outputs, inputs=inputs, time=times, **settings)
+        return cls.on_grid(frame.index if times is None else times, y, u, regrid=regrid, controls=controls, **settings)
+
+    @classmethod
+    def on_grid(
+        cls,
+        time: Any,
+        y: Any,
+        u: Any = None,
+        *,
+        regrid: bool | float | str = True,
+        controls: Controls = "hold",
+        **settings: Any,
+    ) -> "Series":
+        """From rows at irregular times, put on a regular grid as `from_dataframe(regrid=True)` says."""
+        values, outputs = to_columns(y, settings.pop("outputs", None), "y")
+        given, inputs = to_columns(np.zeros((len(values), 0)) if u is None else u, settings.pop("inputs", None), "u")
+        step = None if regrid is True else regrid
+        clock, on_y, on_u = on_grid(time, values, given, step=step, controls=controls)
+        return cls(on_y, on_u, outputs=outputs, inputs=inputs, clock=clock, **settings)
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A pandas DataFrame of outputs and controls, indexed by time, or by row where no time is known."""
+        import pandas
+
+        index = pandas.RangeIndex(len(self), name="row") if self.axis is None else self.axis.index(len(self))
+        return pandas.DataFrame(np.hstack([self.y, self.u]), index=index, columns=[*self.outputs, *self.inputs])
+
+    def describe(self) -> "pd.DataFrame":
+        """A table of the signals: a row a column, with unit, role, mean, std, smallest, largest and missing values."""
+        import pandas
+
+        frame = self.to_dataframe()
+        return pandas.DataFrame(
+            {
+                "role": ["output"] * self.output_dim + ["control"] * self.input_dim,
+                "unit": [self.units.get(name, "") for name in frame.columns],
+                "mean": frame.mean(),
+                "std": frame.std(ddof=0),
+                "min": frame.min(),
+                "max": frame.max(),
+                "missing": frame.isna().sum(),
+            }
+        )
+
+    def plot(self, train: Any = None, test: Any = None) -> Any:
+        """Outputs and controls along time: see `gpssm.plots.plot_series`."""
+        from gpssm.plots.series import plot_series
+
+        return plot_series(self, train, test)
+
     def __len__(self) -> int:
         return self.y.shape[0]
 
@@ -86,21 +201,30 @@ class Series:
             raise TypeError(f"a Series takes slices, series[a:b]; got {rows!r}. For one row use series.y[t]")
         if rows.step not in (None, 1):
             raise ValueError(f"a Series keeps its sampling time, so a slice has no step; got {rows.step!r}")
-        return replace(self, y=self.y[rows], u=self.u[rows])
+        first = rows.indices(len(self))[0]
+        return replace(self, y=self.y[rows], u=self.u[rows], clock=self.axis and self.axis.shifted(first))
 
-    def split(self, at: int | float) -> tuple["Series", "Series"]:
+    def split(self, at: Any) -> tuple["Series", "Series"]:
         """The rows before `at`, and those from it on, as two series.
 
-        `at` is an index, 0 < at < T, or a fraction of the length, of which the floor is taken: 0.5 gives the
-        first T // 2 rows and the rest. Neither part may be empty.
+        `at` is an index, 0 < at < T; a fraction of the length, of which the floor is taken, so that 0.5 gives the first
+        T // 2 rows and the rest; or, where rows have dates, a date, "2024-03-31 12:00". Neither part may be empty.
         """
-        # The margin keeps 0.29 · 100 from falling to 28.
-        share = is_real(at) and 0 < at < 1
-        cut = math.floor(at * len(self) + 1e-9) if share else int(at) if is_whole(at) else 0
+        if is_whole(at):
+            cut = int(at)
+        elif is_real(at):
+            # The margin keeps 0.29 · 100 from falling to 28.
+            cut = math.floor(at * len(self) + 1e-9) if 0 < at < 1 else 0
+        elif self.axis is None:
+            raise ValueError(f"split at {at!r} needs rows with dates, and they have none: give a row number or a share")
+        else:
+            cut = self.axis.rows_before(at, len(self))
         if not 0 < cut < len(self):
+            axis, last = self.axis, len(self) - 1
+            between = f", or a date after {axis.show(0)} up to {axis.show(last)}" if axis and axis.dates else ""
             raise ValueError(
                 f"split(at) needs an index from 1 to {len(self) - 1}, or a fraction between 0 and 1 "
-                f"that leaves both parts a row; got {at!r} for {len(self)} rows"
+                f"that leaves both parts a row{between}; got {at!r} for {len(self)} rows"
             )
         return self[:cut], self[cut:]
 
@@ -119,7 +243,8 @@ class Series:
             self,
             y=self.y[every - 1 :: every],
             u=u,
-            dt=None if self.dt is None else self.dt * every,
+            dt=None,
+            clock=self.axis and self.axis.every(every),
             window=self.window and max(self.window // every, 1),
         )
 
@@ -143,6 +268,8 @@ class Series:
         rows = (getattr(self.y, "shape", None) or "?")[0]
         facts += [f"T={rows}", f"outputs={self.outputs}", f"inputs={self.inputs}"]
         facts += [f"{key}={value}" for key in ("dt", "window") if (value := getattr(self, key)) is not None]
+        if self.clock is not None and self.clock.name is not None and isinstance(rows, int):
+            facts.append(f"{self.clock.name} from {self.clock.show(0)} to {self.clock.show(rows - 1)}")
         if isinstance(self.y, np.ndarray) and (missing := int(np.isnan(self.y).sum())):
             facts.append(f"missing={missing}")
         return f"Series({', '.join(facts)})"
@@ -172,6 +299,32 @@ def as_list(series: Any) -> list[Series]:
                 f"{first.input_dim}, series {index} has {other.output_dim} and {other.input_dim}"
             )
     return several
+
+
+def as_given(data: Any, u: Any = None, outputs: Any = None, inputs: Any = None) -> Any:
+    """What a user calls data, for `as_list`: arrays y and u, DataFrames with the names of columns, or series.
+
+    as_given(frame, outputs=["level"], inputs=["pump"])
+    as_given(y, u)
+    """
+    named = {name: value for name, value in (("outputs", outputs), ("inputs", inputs)) if value is not None}
+    first = data[0] if type(data) in (list, tuple) and len(data) else data
+    if hasattr(first, "columns"):
+        if outputs is None:
+            raise ValueError(
+                f"name the outputs of the frame, outputs=[...]; it has {', '.join(map(str, first.columns))}"
+            )
+        if u is not None:
+            raise ValueError("controls of a frame are named, inputs=[...]; u is for arrays")
+        frames = data if first is not data else [data]
+        found = [Series.from_dataframe(frame, outputs, inputs if inputs is not None else ()) for frame in frames]
+        return found if first is not data else found[0]
+    known = isinstance(first, Series) or (hasattr(first, "y") and hasattr(first, "u"))
+    if not known and (u is not None or hasattr(data, "ndim") or isinstance(first, int | float)):
+        return Series(data, u, **named)
+    if named or u is not None:
+        raise ValueError("outputs, inputs and u go with arrays and frames; a Series has its own: leave them out")
+    return data
 
 
 def check_trainable(series: Any, min_length: int = 10) -> None:
@@ -310,8 +463,32 @@ def _check_values(y: np.ndarray, outputs: tuple[str, ...], u: np.ndarray, inputs
         )
 
 
+def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
+    """The clock of the times given, or of the dates that y or u have as their index."""
+    clocks = [
+        Clock.of(index, getattr(index, "name", None) or "time")
+        for values in (y, u)
+        if type(index := getattr(values, "index", None)).__name__ in ("DatetimeIndex", "PeriodIndex", "TimedeltaIndex")
+    ]
+    if time is not None:
+        if len(time) != rows:
+            raise ValueError(f"time must have an entry for each of the {rows} rows; got {len(time)}")
+        return Clock.of(time)
+    if len(clocks) == 2 and clocks[0] and clocks[1] and clocks[0].show(0) != clocks[1].show(0):
+        raise ValueError(
+            f"y begins at {clocks[0].show(0)}, u at {clocks[1].show(0)}: give both the same rows, or arrays"
+        )
+    return next(iter(clocks), None)
+
+
+def _checked_units(units: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    if unknown := [name for name in units if name not in names]:
+        raise ValueError(f"units of {', '.join(map(repr, unknown))} were given, but the columns are {', '.join(names)}")
+    return {str(name): str(unit) for name, unit in units.items()}
+
+
 def _metadata(series: Series) -> tuple[Any, ...]:
-    return series.name, series.dt, series.outputs, series.inputs, series.window
+    return series.name, series.axis, series.outputs, series.inputs, series.window, dict(series.units)
 
 
 def _set(series: Series, **fields: Any) -> None:
@@ -329,7 +506,7 @@ def _unflatten(_: None, leaves: Iterable[Any]) -> Series:
     y, u = leaves
     series = object.__new__(Series)
     names = {"outputs": default_names("y", y), "inputs": default_names("u", u)}
-    _set(series, y=y, u=u, name=None, dt=None, window=None, **names)
+    _set(series, y=y, u=u, name=None, dt=None, window=None, clock=None, units={}, **names)
     return series
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import Series
+from gpssm.evaluation.metrics import fit_percent
 from gpssm.posterior.conditioning import filter_keys, takes_gaussian
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import CurrentStates, advance
@@ -54,7 +55,8 @@ class Assessment(NamedTuple):
     `spread` is the standard deviation of the outputs. Errors are root mean squares: `one_step` over the last rows, each
     given those before it, and `free_run` over the next `horizon` steps from states along the series. `widening` (L, Dy)
     is the standard deviation of a free run by step, in units of `spread`, and `covered` the share of the outputs in the
-    90 % interval that a Gaussian would have. `nonlinear` and `nonlinear_change` are the shares of the variance of f(z),
+    90 % interval that a Gaussian would have. The fits are those of the same rows in per cent, as `metrics.fit_percent`
+    has them. `nonlinear` and `nonlinear_change` are the shares of the variance of f(z),
     and of f(z) − x, at the training inputs, that the best linear map of z leaves. `novelty_tail` is the mean of
     B(z)/k(z, z) in the last tenth of them. `left` is the share of free runs that left the region the model knows.
     """
@@ -67,6 +69,8 @@ class Assessment(NamedTuple):
     horizon: int
     widening: Float[np.ndarray, "L Dy"]
     covered: float
+    one_step_fit: Float[np.ndarray, " Dy"]
+    free_run_fit: Float[np.ndarray, " Dy"]
     nonlinear: float
     nonlinear_change: float
     novelty_tail: float
@@ -124,6 +128,8 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
         horizon=horizon,
         widening=np.sqrt(np.mean(variance, axis=1)) / spread,
         covered=float(np.mean(inside)) if inside.size else float("nan"),
+        one_step_fit=_fits(found.ahead[-tail:], series.y[before:][-tail:]),
+        free_run_fit=_fits(mean[:horizon], series.y[runs][:horizon]),
         **_nonlinearity(np.asarray(found.f), states[:, rows], series.u[rows]),
         novelty_tail=float(np.mean(found.novelty[:, -max(len(rows) // 10, 1) :])),
         left=float(np.mean(~found.runs.alive[-1])),
@@ -210,6 +216,12 @@ def _nonlinearity(
         total += np.var(values, axis=0).sum()
         change += np.var(values - states, axis=0).sum()
     return {"nonlinear": float(left / total), "nonlinear_change": float(left / change)}
+
+
+def _fits(mean: Float[np.ndarray, "*batch Dy"], y: Float[np.ndarray, "*batch Dy"]) -> Float[np.ndarray, " Dy"]:
+    """The fit of each output; NaN where nothing was observed."""
+    pairs = zip(mean.reshape(-1, mean.shape[-1]).T, y.reshape(-1, y.shape[-1]).T, strict=True)
+    return np.array([np.nan if np.isnan(seen).all() else fit_percent(guess, seen) for guess, seen in pairs])
 
 
 def _root_mean_square(errors: Float[np.ndarray, "*batch Dy"]) -> Float[np.ndarray, " Dy"]:

@@ -8,7 +8,6 @@ A forecast is given the controls of the rows it covers, and no output of theirs.
 """
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -18,13 +17,13 @@ import numpy as np
 from jaxtyping import Int
 
 from gpssm.core.notebook import card
-from gpssm.core.text import check_whole
+from gpssm.core.text import as_share, check_whole
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
-from gpssm.evaluation.compare import LEVELS, print_figures
+from gpssm.evaluation.compare import LEVELS, MIXED, print_figures
 from gpssm.fitting.fit import fit
-from gpssm.fitting.progress import Mode
+from gpssm.fitting.progress import Mode, tracked
 from gpssm.methods import MethodSettings
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -69,12 +68,40 @@ class Backtest:
         """The mean of each figure over the origins."""
         return {str(name): float(mean) for name, mean in self.table.mean().items()}
 
-    def by_step(self) -> "pd.DataFrame":
-        """rmse, mae, crps, and coverage and width at each level, by step ahead, over all origins and outputs."""
+    @property
+    def by_output(self) -> "pd.DataFrame":
+        """The mean of each figure over the origins, a row an output, in its own units."""
         import pandas
 
-        actual = np.concatenate([self.series.y[origin : origin + self.horizon] for origin in self.origins], axis=1)
-        paths = np.concatenate([forecast.paths for forecast in self.forecasts], axis=2)
+        found = [
+            one.score_outputs(self.series[origin : origin + self.horizon], self.levels)
+            for origin, one, figures in zip(self.origins, self.forecasts, self.figures, strict=True)
+            if figures
+        ]
+        rows = {
+            output: pandas.DataFrame([one[output] for one in found if output in one]).mean()
+            for output in self.series.outputs
+            if any(output in one for one in found)
+        }
+        return pandas.DataFrame(rows).T
+
+    def by_step(self, output: str | None = None) -> "pd.DataFrame":
+        """rmse, mae, crps, and coverage and width at each level, by step ahead, over all origins.
+
+        :param output: the one that is judged, in its own units. Without it all are, in units of the training outputs'
+            standard deviations where there are several.
+        """
+        import pandas
+
+        names = self.series.outputs
+        if output is not None and output not in names:
+            raise ValueError(f"there is no output {output!r}; there are {', '.join(names)}")
+        columns_of = [names.index(output)] if output else list(range(len(names)))
+        scale = self.forecasts[0].scale if len(columns_of) > 1 else None
+        scale = np.ones(len(names)) if scale is None else scale
+        y, judged = (self.series.y / scale)[:, columns_of], [one.paths / scale for one in self.forecasts]
+        actual = np.concatenate([y[origin : origin + self.horizon] for origin in self.origins], axis=1)
+        paths = np.concatenate([one[..., columns_of] for one in judged], axis=2)
         mean = paths.mean(0)
         columns: dict[str, Any] = {
             "rmse": metrics.rmse(mean, actual, by_step=True),
@@ -89,7 +116,7 @@ class Backtest:
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
         """Forecasts along the series, as many as do not overlap; errors, and coverage, by step ahead.
 
-        :param output: the output to show, the first if not given; errors and coverage are over all outputs.
+        :param output: the output to show, the first if not given; errors and coverage are of that output too.
         """
         from gpssm.plots.backtest import plot_backtest
 
@@ -108,7 +135,15 @@ class Backtest:
         origins = self.table.describe().loc[["mean", "std", "min", "50%", "max"]]
         chosen = sorted({step for step in SHOWN if step < self.horizon} | {self.horizon})
         steps = self.by_step().loc[chosen]
-        tables = print_figures(origins, "", "over origins"), print_figures(steps, "step", "over origins, by step ahead")
+        pages = [print_figures(steps, "step", "over origins, by step ahead")]
+        if self.series.output_dim > 1:
+            # Errors in different units have no mean.
+            origins = origins.drop(columns=MIXED.intersection(origins))
+            pages = [
+                print_figures(self.by_output, "", "mean over origins, each output in its own units"),
+                print_figures(steps, "step", "the same by step ahead, in standard deviations of the training outputs"),
+            ]
+        tables = print_figures(origins, "", "over origins"), *pages
         return "\n".join([repr(self), *tables])
 
 
@@ -145,6 +180,7 @@ def backtest(
     """
     if refit not in get_args(Refit):
         raise ValueError(f"refit must be one of {', '.join(get_args(Refit))}; got {refit!r}")
+    levels = tuple(map(as_share, levels))
     for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
         check_whole(name, value, 1)
     given = Series.of(series)
@@ -169,7 +205,7 @@ def backtest(
     else:
         informed = plan.updated(posterior) if refit == "update" else plan.fitted(posterior, fit_arguments)
     forecasts, figures = [], []
-    for number, origin in enumerate(_tracked(origins, progress)):
+    for number, origin in enumerate(tracked(origins, progress, "backtest", lambda row: f"origin at row {row}")):
         rows = given[origin : origin + horizon]
         try:
             # With one seed for all, the paths' errors would be the same everywhere, and stay in the means.
@@ -225,16 +261,3 @@ def _origins(series: Series, start: int | float, horizon: int, step: int) -> ran
             f"forecast; got {start!r}. Give more rows, or a shorter horizon"
         )
     return range(first, len(series) - horizon + 1, step)
-
-
-def _tracked(origins: range, progress: Mode) -> Iterator[int]:
-    """The origins, with a bar or a line for each as they are done."""
-    if progress is True:
-        from rich.progress import track
-
-        yield from track(origins, description="backtest")
-        return
-    for number, origin in enumerate(origins, 1):
-        yield origin
-        if progress == "plain":
-            print(f"gpssm: backtest, origin {number}/{len(origins)}, row {origin}", file=sys.stderr, flush=True)

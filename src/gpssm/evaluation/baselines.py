@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.text import count
+from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
 from gpssm.evaluation.backtest import Backtest, backtest
@@ -149,11 +150,6 @@ def choose_rows(last: Series, test: Series | None) -> RollingRows:
     return RollingRows(rows, start, step, horizon, held_out)
 
 
-def output_spread(train: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
-    """The standard deviation of each training output, over all series."""
-    return np.nanstd(np.concatenate([one.y for one in train]), axis=0)
-
-
 def roll(posterior: Posterior, judged: RollingRows) -> Backtest:
     """Rolling forecasts along the rows to be judged on."""
     with warnings.catch_warnings():
@@ -182,11 +178,12 @@ def judge_rolling(method: str, found: Backtest, spread: Float[np.ndarray, " Dy"]
         paths = np.stack([forecast.paths[:, :, j] for forecast in found.forecasts], axis=-1)
         scores = {
             "rmse": metrics.rmse(paths.mean(0), actual),
+            "fit": metrics.fit_percent(paths.mean(0).ravel(), actual.ravel()),
             "crps": metrics.crps(paths, actual),
             "coverage_90": metrics.coverage(paths, actual, 0.9),
             "width_90": metrics.interval_width(paths[:, ~np.isnan(actual)], 0.9),
         }
         figures[output] = {name: float(value) for name, value in scores.items()}
         by_step[output] = np.asarray(metrics.rmse(paths.mean(0), actual, by_step=True))
-        losses.append(np.asarray(metrics.crps(paths.swapaxes(1, 2), actual.T, by_step=True)) / spread[j])
+        losses.append(metrics.crps(paths.swapaxes(1, 2), actual.T, scale=spread[j], by_step=True))
     return Entry(method, figures, np.ma.filled(np.ma.masked_invalid(losses).mean(axis=0), np.nan), by_step)

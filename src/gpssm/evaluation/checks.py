@@ -302,9 +302,7 @@ def check_paths(found: ForecastDiagnostics) -> Check:
         )
     if share == 1:
         gone = np.argmax(found.left_by_step == 1) + 1
-        words += (
-            f" No path was left from step {gone} on: from there it is how the outputs were in training, no forecast."
-        )
+        words += f" No path was left from step {gone} on: there is no forecast from there, its values are missing."
     return Check(name, "problem" if share > MANY else "caution", percent(share), words, protocol)
 
 

@@ -1,7 +1,7 @@
 """Posteriors and forecasts side by side, judged on the same rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from gpssm.core.text import check_seed, check_shares, check_whole, figure, figur
 from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
+from gpssm.fitting.progress import Mode, tracked
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEVELS = (0.5, 0.8, 0.9)
+MIXED = {"rmse", "mae", "crps", "energy", *(f"width_{100 * level:g}" for level in LEVELS)}  # averages over all units
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,7 +28,9 @@ class Comparison:
     """Forecasts of the same rows under several names, and what `Forecast.score` makes of each.
 
     `print` it for a table in which a star marks the best figure: the lowest, the highest `fit`, the coverage nearest to
-    its level. Widths have none: a narrow interval is better only if it covers.
+    its level. Widths have none: a narrow interval is better only if it covers. Where there are several outputs, the
+    first table has `nrmse` and `ncrps`, errors in standard deviations of the training outputs, and each output a table
+    of its own in its own units.
     """
 
     forecasts: Mapping[str, Forecast]
@@ -41,8 +45,22 @@ class Comparison:
 
         return pandas.DataFrame(list(self.scores.values()), index=list(self.scores))
 
-    def best(self, figure: str = "crps") -> str:
-        """The name with the best figure."""
+    @property
+    def by_output(self) -> "pd.DataFrame":
+        """A row an output and name, a column a figure, each in that output's units."""
+        import pandas
+
+        rows = {
+            (output, name): figures
+            for name, one in self.forecasts.items()
+            for output, figures in one.score_outputs(self.actual, self.levels).items()
+        }
+        index = pandas.MultiIndex.from_tuples(rows, names=["output", ""])
+        return pandas.DataFrame(list(rows.values()), index=index).sort_index(level=0, sort_remaining=False)
+
+    def best(self, figure: str | None = None) -> str:
+        """The name with the best figure: by default the CRPS, in standard deviations of the training outputs."""
+        figure = figure or ("ncrps" if "ncrps" in self.table else "crps")
         column = self.table[figure].to_numpy(float)
         if np.isnan(column).all():
             raise ValueError(f"there is no best {figure!r}: it is NaN for every forecast")
@@ -61,8 +79,8 @@ class Comparison:
         return card(repr(self), tables={f"{len(self.actual)} steps ahead": self.table})
 
     def __str__(self) -> str:
-        marks = {str(name): _mark(str(name), column.to_numpy(float)) for name, column in self.table.items()}
-        return print_figures(self.table, "", f"{len(self.actual)} steps ahead; * the best", marks)
+        caption = f"{len(self.actual)} steps ahead; * the best"
+        return print_by_output(self.table, self.by_output, "", caption, starred=True)
 
 
 def compare(
@@ -74,6 +92,7 @@ def compare(
     baselines: Sequence[str] = (),
     num_paths: int = 1000,
     seed: int = 0,
+    progress: Mode = True,
 ) -> Comparison:
     """Judge posteriors, and forecasts made already, on the same test rows.
 
@@ -83,32 +102,43 @@ def compare(
     :param test: the rows that follow that data, in the user's units.
     :param horizon: number of steps; without it, that of the forecasts given, or else all rows of `test`.
     :param baselines: methods to fit to the training data of the first posterior, and to judge with the others.
+    :param progress: True for a bar over what is to be compared, "plain" for a line each, False for silence.
     """
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError("nothing to compare: give a dict of at least one posterior or forecast by name")
-    rows, seed, levels = Series.of(test), check_seed(seed), check_shares("levels", levels)
+    rows, seed, levels = Series.of(test), check_seed(seed), tuple(check_shares("levels", levels))
     check_whole("horizon", horizon, 1, none="for all rows of test")
     if not isinstance(rows, Series):
         raise TypeError(f"test must be one series; got a list of {len(rows)}. Compare on each by itself")
-    candidates = {**candidates, **_fit_baselines(candidates, baselines, seed)}
-    horizon = _common_horizon(candidates, rows, horizon)
-    forecasts = {name: _forecast(name, one, rows, horizon, num_paths, seed) for name, one in candidates.items()}
+    posterior = _trained(candidates, baselines)
+    horizon, forecasts = _common_horizon(candidates, rows, horizon), {}
+    for name in tracked([*candidates, *baselines], progress, "compare"):
+        one = candidates.get(name)
+        if one is None and posterior is not None:
+            one = fit(list(posterior.raw), method=name, seed=seed, progress=False)
+        forecasts[name] = _forecast(name, one, rows, horizon, num_paths, seed)
     outputs = next(iter(forecasts.values())).outputs
     y = align_columns(rows, outputs, "y")
-    actual = Series(y, rows.u, outputs=outputs, inputs=rows.inputs, dt=rows.dt)[:horizon]
+    actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
+    # All in the same units: those of the first that knows its training data.
+    units = next(
+        (dict(zip(one.outputs, one.scale, strict=True)) for one in forecasts.values() if one.scale is not None), None
+    )
+    if units is not None:
+        scales = {name: np.array([units[output] for output in one.outputs]) for name, one in forecasts.items()}
+        forecasts = {name: replace(one, scale=scales[name]) for name, one in forecasts.items()}
     scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
-    return Comparison(forecasts, actual, tuple(levels), scores)
+    return Comparison(forecasts, actual, levels, scores)
 
 
-def _fit_baselines(candidates: Mapping[str, Any], names: Sequence[str], seed: int) -> dict[str, Posterior]:
+def _trained(candidates: Mapping[str, Any], names: Sequence[str]) -> Posterior | None:
+    """The posterior whose training data baselines of these names are fitted to."""
     posterior = next((one for one in candidates.values() if isinstance(one, Posterior)), None)
     if names and posterior is None:
         raise ValueError("baselines are fitted to the training data of a posterior, and there is none to compare")
-    if posterior is None:
-        return {}
     if taken := [name for name in names if name in candidates]:
         raise ValueError(f"{', '.join(taken)} is a candidate already: leave it out of baselines, or rename it")
-    return {name: fit(list(posterior.raw), method=name, seed=seed, progress=False) for name in names}
+    return posterior
 
 
 def _common_horizon(candidates: Mapping[str, Any], test: Series, horizon: int | None) -> int:
@@ -154,16 +184,30 @@ def _mark(figure: str, values: np.ndarray) -> list[str]:
     return ["*" if one == np.nanmin(losses) else "" for one in losses]
 
 
-def print_figures(
-    frame: "pd.DataFrame", first: str, caption: str, marks: Mapping[str, Sequence[str]] | None = None
+def print_by_output(
+    frame: "pd.DataFrame", by_output: "pd.DataFrame", first: str, caption: str, starred: bool = False
 ) -> str:
+    """A table of figures; of several outputs, their total in units of the training data, and a table for each."""
+    outputs = list(dict.fromkeys(by_output.index.get_level_values(0)))
+    if len(outputs) < 2:
+        return print_figures(frame, first, caption, starred=starred)
+    total = frame.drop(columns=MIXED.intersection(frame)) if "ncrps" in frame else frame
+    pages = [print_figures(total, first, f"all outputs, {caption}", starred=starred)]
+    pages += [print_figures(by_output.loc[name], first, f"{name}, {caption}", starred=starred) for name in outputs]
+    return "\n\n".join(pages)
+
+
+def print_figures(frame: "pd.DataFrame", first: str, caption: str, starred: bool = False) -> str:
     """Figures as a text table, a row an index: all but those that say little more than another does.
 
-    These are the paper's log score, the energy score where it is the CRPS, and the widths but that of the last level.
+    These are the paper's log score, the energy score where it is the CRPS, the widths but that of the last level, and
+    errors in standard deviations where they stand in the user's units. A star marks the best of a column.
     """
     same = "energy" in frame and np.allclose(frame["energy"], frame["crps"], equal_nan=True)
     widths = [name for name in frame if str(name).startswith("width")]
-    shown = [name for name in frame if name not in {"nmll_paper", *(["energy"] if same else []), *widths[:-1]}]
+    left = {"nmll_paper", *(["energy"] if same else []), *widths[:-1], *(["nrmse", "ncrps"] if "rmse" in frame else [])}
+    shown = [name for name in frame if name not in left]
+    marks = {str(name): _mark(str(name), frame[name].to_numpy(float)) for name in shown} if starred else None
     rows = [
         (
             str(index),

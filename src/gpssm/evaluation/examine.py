@@ -9,7 +9,7 @@ origin; and *training* rows, in sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from jaxtyping import Float
 
 from gpssm.core.files import digest
 from gpssm.core.text import count
-from gpssm.data.align import align_columns
+from gpssm.data.align import align_columns, align_series
+from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.baselines import (
@@ -28,7 +29,6 @@ from gpssm.evaluation.baselines import (
     forecast_rows,
     judge_baselines,
     judge_rolling,
-    output_spread,
     roll,
 )
 from gpssm.evaluation.checks import Check
@@ -42,13 +42,15 @@ from gpssm.posterior.posterior import Posterior
 SCORED = (0.5, 0.8, 0.9)
 
 Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
+Baselines = Sequence[str] | Mapping[str, Posterior] | BaselineResults
 
 
 @dataclass(frozen=True)
 class Examination:
     """What was found. `forecasts` has the fit's own method first; `future` says in a sentence what they assume.
 
-    `scores` are by horizon, "30" and "full", then by method; empty without test rows. `smoothed` and `observed` are the
+    `scores` are by horizon, "30" and "full", then by method, and `by_output` the same of each output by itself; empty
+    without test rows. `smoothed` and `observed` are the
     outputs of the last training series in hindsight, without and with noise. `held` says that the forecast is an
     illustration, with the last controls held because none were given. `failures` are sentences about what could not be
     computed.
@@ -69,6 +71,7 @@ class Examination:
     observed: Forecast
     checks: tuple[Check, ...]
     failures: tuple[str, ...]
+    by_output: Mapping[str, Scores] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -100,8 +103,10 @@ class Examination:
             "state_dim": posterior.model.state_dim,
             "num_chains": posterior.num_chains,
             "num_draws": posterior.num_draws,
+            "units": dict(posterior.raw[-1].units),
             "horizons": dict(self.horizons),
             "scores": self.scores,
+            "by_output": self.by_output,
             "rolling": {
                 "protocol": judged.protocol,
                 "held_out": judged.held_out,
@@ -125,47 +130,55 @@ def examine(
     test: Any = None,
     *,
     inputs: Any = None,
-    baselines: Sequence[str] | Mapping[str, Posterior] | BaselineResults = BASELINES,
+    baselines: Baselines | Callable[[], Baselines] = BASELINES,
     num_paths: int = 1000,
     say: Callable[[str], None] = lambda text: None,
+    scored: Callable[[Mapping[str, Any]], None] = lambda found: None,
 ) -> Examination:
     """Fit baselines, forecast, judge.
 
     :param test: the rows that follow the (last) training series, in the user's units: they are forecast, and decide
         between the model and the baselines. Without them the end of the training series does, which the checks say.
     :param inputs: without `test`, the controls of the steps to forecast; else the last ones are held for 30 steps.
-    :param baselines: methods to fit to the same data, or posteriors of theirs by name, or what they made of it.
+    :param baselines: methods to fit to the same data, or posteriors of theirs by name, or what they made of it; or a
+        function that gives one of these, which is called when the fit's own forecast is there.
     :param num_paths: of each forecast.
     :param say: told what is being done.
+    :param scored: given `horizons`, `scores`, `by_output` and `units` as soon as they exist: of the fit alone, then of
+        all methods.
     """
     if posterior.current is not None:
         raise ValueError("a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`")
     rows = None if test is None else _test_rows(posterior, test)
     method, raw, seed = str(posterior.config["method"]), posterior.raw, posterior.seed
     future, judged = choose_future(raw[-1], rows, inputs), choose_rows(raw[-1], rows)
-    if not isinstance(baselines, BaselineResults):
-        say("Fitting the baselines")
-        baselines = judge_baselines(raw, future.u, judged, baselines, own=method, num_paths=num_paths, seed=seed)
     say("Forecasting")
     own = forecast_rows(posterior, future.u, len(future.u), num_paths, seed)
-    forecasts = {method: own, **baselines.forecasts}
     # The steps to judge by: the first 30, and all, as far as something was observed in them.
     horizons = {}
     if rows is not None:
         steps = {str(HORIZON): HORIZON} if len(rows) > HORIZON else {}
         steps["full"] = len(rows)
         horizons = {name: number for name, number in steps.items() if np.isfinite(rows.y[:number]).any()}
-    scores = {
-        name: {other: one[:steps].score(rows, SCORED) for other, one in forecasts.items()}
-        for name, steps in horizons.items()
-    }
+    found = _scores({method: own}, rows, horizons) | {"units": raw[-1].units}
+    scored(found)
+    say("Fitting the baselines")
+    baselines = baselines() if callable(baselines) else baselines
+    if not isinstance(baselines, BaselineResults):
+        baselines = judge_baselines(raw, future.u, judged, baselines, own=method, num_paths=num_paths, seed=seed)
+    forecasts = {method: own, **baselines.forecasts}
+    others = _scores(baselines.forecasts, rows, horizons)
+    scores, by_output = (
+        {label: found[part][label] | others[part][label] for label in horizons} for part in ("scores", "by_output")
+    )
+    scored(found | {"scores": scores, "by_output": by_output})
     say("Judging")
     rolled = roll(posterior, judged)
     rolling = RollingComparison(judged, (judge_rolling(method, rolled, output_spread(raw)), *baselines.entries), rolled)
     diagnostics, residuals = posterior.diagnostics(), find_residuals(posterior)
     summary = summarise(posterior, diagnostics, residuals)
     smoothed, observed = smoothed_outputs(posterior, len(raw) - 1)
-    found = (
+    checked = (
         checks.check_worth(rolling),
         *checks.check_coverage(rolling),
         *(() if rows is None else checks.check_free_run(own, rows)),
@@ -181,15 +194,28 @@ def examine(
         held=future.held,
         horizons=horizons,
         scores=scores,
+        by_output=by_output,
         rolling=rolling,
         diagnostics=diagnostics,
         summary=summary,
         residuals=residuals,
         smoothed=smoothed,
         observed=observed,
-        checks=found,
+        checks=checked,
         failures=baselines.failures,
     )
+
+
+def _scores(forecasts: Mapping[str, Forecast], rows: Series | None, horizons: Mapping[str, int]) -> dict[str, Any]:
+    """Scores of forecasts of the test rows by horizon and method, of all outputs together and of each by itself."""
+    cut = {label: {name: one[:steps] for name, one in forecasts.items()} for label, steps in horizons.items()}
+    return {
+        "horizons": horizons,
+        "scores": {label: {name: one.score(rows, SCORED) for name, one in cut[label].items()} for label in cut},
+        "by_output": {
+            label: {name: one.score_outputs(rows, SCORED) for name, one in cut[label].items()} for label in cut
+        },
+    }
 
 
 class Future(NamedTuple):
@@ -219,5 +245,5 @@ def _test_rows(posterior: Posterior, test: Any) -> Series:
     given, known = Series.of(test), posterior.raw[-1]
     if not isinstance(given, Series):
         raise TypeError(f"test must be the rows that follow the last training series; got a list of {len(given)}")
-    y, u = align_columns(given, known.outputs, "y"), align_columns(given, known.inputs, "u")
-    return Series(y, u, outputs=known.outputs, inputs=known.inputs, dt=known.dt)
+    found = align_series(given, known)
+    return found if found.axis or not known.axis else replace(found, dt=known.dt, clock=known.axis.shifted(len(known)))

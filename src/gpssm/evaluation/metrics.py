@@ -4,9 +4,13 @@ Shapes, the same everywhere: what came true, y (H, Dy), in the user's units, NaN
 mean (H, Dy); paths (S, H, Dy), S draws from the predictive distribution. With one output the last axis may be left
 out. Each function gives the average over all observed entries as a float; `by_step=True` gives an array (H,) instead,
 the average over the outputs observed at each step, NaN where there are none. Lower is better, but for `fit_percent`.
+
+Outputs in different units cannot be averaged. Judge them one by one, `score_outputs`, or in units of a `scale` (Dy,),
+mostly the standard deviations of the training outputs: `nrmse` and `ncrps` of `score`.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -25,9 +29,9 @@ LEVELS = (0.5, 0.8, 0.9)
 BLOCK = 2**20  # distances held at a time by the energy score: 8 MB
 
 
-def rmse(mean: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
-    """Root mean squared error, √ mean (y − mean)²."""
-    return _average(_errors(mean, y) ** 2, by_step) ** 0.5
+def rmse(mean: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: bool = False) -> Score:
+    """Root mean squared error, √ mean ((y − mean) / scale)², with a scale for each output (Dy,), or one for all."""
+    return _average((_errors(mean, y) / np.asarray(scale)) ** 2, by_step) ** 0.5
 
 
 def nrmse(mean: ArrayLike, y: ArrayLike, reference: ArrayLike, *, by_step: bool = False) -> Score:
@@ -35,11 +39,10 @@ def nrmse(mean: ArrayLike, y: ArrayLike, reference: ArrayLike, *, by_step: bool 
 
     `reference` (N, Dy) is data, mostly the training outputs; each output has its own standard deviation.
     """
-    errors, reference = _errors(mean, y), _outputs(reference, "reference")
-    spread = _spread(reference)
-    if len(spread) != errors.shape[1] or not spread.all():
-        raise ValueError(f"reference must have the {errors.shape[1]} outputs of y, all varying; their std is {spread}")
-    return _average((errors / spread) ** 2, by_step) ** 0.5
+    spread, width = _spread(_outputs(reference, "reference")), _outputs(y).shape[1]
+    if len(spread) != width or not spread.all():
+        raise ValueError(f"reference must have the {width} outputs of y, all varying; their std is {spread}")
+    return rmse(mean, y, scale=spread, by_step=by_step)
 
 
 def mae(mean: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
@@ -78,14 +81,14 @@ def nmll_paper(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, *, by_step: b
     return _average(-np.mean(_log_densities(mean, variance, y), axis=0), by_step)
 
 
-def crps(paths: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
-    """Continuous ranked probability score, E|X − y| − ½ E|X − X′|, by sorting in O(S log S).
+def crps(paths: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: bool = False) -> Score:
+    """Continuous ranked probability score, (E|X − y| − ½ E|X − X′|) / scale, by sorting in O(S log S).
 
     The estimator is the fair one, Σ_s |x_s − y| / S − Σ_sr |x_s − x_r| / (2S(S−1)), unbiased for independent paths
     whatever their number; with S² for S(S−1) more paths would seem better. It can be negative when S is small.
     """
     y = _outputs(y)
-    return _average(_fair_crps(_forecast(paths, y, fewest=2) - y), by_step)
+    return _average(_fair_crps(_forecast(paths, y, fewest=2) - y) / np.asarray(scale), by_step)
 
 
 def energy_score(paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step: bool = False) -> Score:
@@ -109,6 +112,8 @@ def energy_score(paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step
 
 def central_interval(paths: ArrayLike, level: float = 0.9) -> tuple[Entries, Entries]:
     """Lower and upper ends (H, Dy) of the central interval: the (1 − level)/2 and (1 + level)/2 quantiles of paths.
+
+    A level is a share, 0.9, or per cent, 90.
 
     Quantile p is order statistic p (S + 1), interpolated, so that a value from the same distribution falls inside with
     probability `level` from S ≥ (1 + level) / (1 − level) on; NumPy's default makes it about level (S − 1) / (S + 1).
@@ -144,13 +149,21 @@ def pit(paths: ArrayLike, y: ArrayLike) -> Entries:
 
 
 def score(
-    paths: ArrayLike, y: ArrayLike, *, levels: Levels = LEVELS, moments: Moments = None, mixture: Moments = None
+    paths: ArrayLike,
+    y: ArrayLike,
+    *,
+    levels: Levels = LEVELS,
+    moments: Moments = None,
+    mixture: Moments = None,
+    scale: ArrayLike | None = None,
 ) -> dict[str, float]:
     """All figures at once: rmse, mae, fit, nlpd, nmll_paper, crps, energy, and coverage_90, width_90 for each level.
 
     The first three judge the paths' mean. (mean, variance) pairs, each (S, H, Dy): `moments` of the outputs given the
     states, for `nmll_paper`, which is NaN without; `mixture`, by default the same, of which the predictive distribution
-    is a mixture. Without either, `nlpd` is that of `log_density`: a noisier figure.
+    is a mixture. Without either, `nlpd` is that of `log_density`: a noisier figure. With `scale` (Dy,), the standard
+    deviations of the training outputs, there are `nrmse` and `ncrps`, RMSE and CRPS in those units: what to rank by
+    where outputs have units of their own.
     """
     paths = _forecast(paths, y := _outputs(y), fewest=2)
     mean = paths.mean(0)
@@ -162,7 +175,39 @@ def score(
     for level in check_shares("level", levels):
         figures[f"coverage_{100 * level:g}"] = coverage(paths, y, level)
         figures[f"width_{100 * level:g}"] = interval_width(paths[:, ~np.isnan(y)], level)
+    if scale is not None:
+        figures |= {"nrmse": rmse(mean, y, scale=scale), "ncrps": crps(paths, y, scale=scale)}
     return {name: float(figure) for name, figure in figures.items()}
+
+
+def score_outputs(
+    paths: ArrayLike,
+    y: ArrayLike,
+    names: Sequence[str],
+    *,
+    moments: Moments = None,
+    mixture: Moments = None,
+    scale: ArrayLike | None = None,
+    **settings: Any,
+) -> dict[str, dict[str, float]]:
+    """`score` of each output by itself, by name; those that were never observed are left out."""
+    paths, y = _forecast(paths, None), _outputs(y)
+
+    def of(pair: Moments, j: int) -> Moments:
+        return None if pair is None else (np.asarray(pair[0])[..., j], np.asarray(pair[1])[..., j])
+
+    return {
+        name: score(
+            paths[..., j],
+            y[:, j],
+            moments=of(moments, j),
+            mixture=of(mixture, j),
+            scale=None if scale is None else np.asarray(scale)[j],
+            **settings,
+        )
+        for j, name in enumerate(names)
+        if not np.isnan(y[:, j]).all()
+    }
 
 
 def log_density(paths: ArrayLike, y: ArrayLike) -> Entries:

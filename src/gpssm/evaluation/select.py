@@ -11,7 +11,7 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
 from gpssm.fitting.candidates import may_be_rectified
-from gpssm.fitting.progress import Mode
+from gpssm.fitting.progress import Mode, tracked
 from gpssm.start.linear_fit import select_order
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def select(
     share: float = 0.7,
     horizon: int = 30,
     step: int = 10,
-    score: str = "crps",
+    score: str = "ncrps",
     seed: int = 0,
-    progress: Mode = False,
+    progress: Mode = True,
     **fit_arguments: Any,
 ) -> Selection:
     """Compare settings of `fit` by their rolling forecasts of the last part of one training series.
@@ -58,7 +58,9 @@ def select(
 
     :param candidates: settings of `fit` each, `method` among them; by default those of `default_candidates`.
     :param horizon: steps of a forecast, or as many as leave a few origins.
-    :param score: a figure of `gpssm.metrics.score`, the mean over origins of which is to be least.
+    :param score: a figure of `gpssm.metrics.score`, the mean over origins of which is to be least; "ncrps" is the CRPS
+        in standard deviations of the training outputs.
+    :param progress: True for a bar over the candidates, "plain" for a line each, False for silence.
     :param fit_arguments: settings of `fit` that all candidates share.
     """
     import pandas
@@ -70,11 +72,11 @@ def select(
     start = int(share * len(whole))
     steps = max(1, min(horizon, (len(whole) - start) // FEWER))
     rows = []
-    for one in tried:
+    for one in tracked(tried, progress, "select", lambda one: ", ".join(f"{name} {one[name]}" for name in one)[:30]):
         settings = fit_arguments | one
         method = settings.pop("method", "ffvd")
         found = backtest(
-            whole, method, start=start, horizon=steps, step=step, seed=seed, progress=progress, **settings
+            whole, method, start=start, horizon=steps, step=step, seed=seed, progress=False, **settings
         ).scores
         if score not in found:
             raise KeyError(f"Unknown score {score!r}. Known: {', '.join(found)}.")

@@ -73,7 +73,7 @@ class OutputSummary:
     """One output in the user's units: noises as standard deviations of one step, errors as root mean squares.
 
     `half` and `most` are the steps after which the spread of a free run reaches 50 and 90 % of the data's; None where
-    it does not within the steps that were run.
+    it does not within the steps that were run. Fits are in per cent, 100 (1 − ‖y − ŷ‖ / ‖y − ȳ‖) over the same rows.
     """
 
     name: str
@@ -84,6 +84,8 @@ class OutputSummary:
     free_run_error: float
     half: int | None
     most: int | None
+    one_step_fit: float = math.nan
+    free_run_fit: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -230,13 +232,15 @@ class Summary:
             "In brackets the share of the output's variance.",
             "",
             *_columns([errors, *(self._errors(one) for one in self.outputs)]),
-            "In brackets the share of the spread. The last two columns: the steps after",
-            "which a free run is as uncertain as half and 90 % of the spread.",
+            "In brackets the fit, 100 % where errors are 0 and 0 % where they are those of",
+            "the mean. The last two columns: the steps after which a free run is as",
+            "uncertain as half and 90 % of the spread.",
             f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free runs.",
         ]
 
     def _errors(self, one: OutputSummary) -> tuple[str, ...]:
-        errors = [f"{value:.3g} ({percent(value / one.spread)})" for value in (one.one_step_error, one.free_run_error)]
+        pairs = ((one.one_step_error, one.one_step_fit), (one.free_run_error, one.free_run_fit))
+        errors = [f"{value:.3g} ({figure(fit, 3)} %)" for value, fit in pairs]
         steps = [count(value, "step") if value else f"> {self.longest_run} steps" for value in (one.half, one.most)]
         return one.name, *errors, *steps
 
@@ -338,4 +342,6 @@ def _output(name: str, j: int, figures: Assessment) -> OutputSummary:
         free_run_error=float(figures.free_run[j]),
         half=steps_to(0.5),
         most=steps_to(0.9),
+        one_step_fit=float(figures.one_step_fit[j]),
+        free_run_fit=float(figures.free_run_fit[j]),
     )

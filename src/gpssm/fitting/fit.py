@@ -14,7 +14,7 @@ from jaxtyping import Array
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
-from gpssm.data.series import Series, as_list, check_trainable
+from gpssm.data.series import Series, as_given, as_list, check_trainable
 from gpssm.fitting.candidates import Plan, with_any_values
 from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
@@ -45,7 +45,10 @@ NO_CHAIN = 2**32 - 1  # in place of a chain's number, for the random parts of th
 @in_double_precision
 def fit(
     series: Any,
+    u: Any = None,
     *,
+    outputs: Sequence[str] | str | None = None,
+    inputs: Sequence[str] | str | None = None,
     method: str | MethodSettings = "ffvd",
     state_dim: int | Auto = 4,
     num_inducing: int | Auto = 50,
@@ -74,12 +77,14 @@ def fit(
     """Draw from the posterior of a Gaussian process state-space model of one series or several.
 
         posterior = gpssm.fit(train, state_dim=2)
+        posterior = gpssm.fit(frame, outputs=["level"], inputs=["pump"])
         print(posterior.diagnostics())
 
     The result depends on the data, the settings and the seed alone, bit for bit: not on `progress` or `chunk`, on the
     chains run beside, or on having been resumed. Only `batching` and the device change the rounding.
 
-    :param series: a `Series`, anything `Series.of` takes, or a list of those, in the user's units.
+    :param series: a `Series`, anything `Series.of` takes, or a list of those, in the user's units; or outputs as an
+        array, with controls `u`; or a DataFrame, or several, whose columns `outputs` and `inputs` name.
     :param method: a name from `gpssm.methods.METHODS`, or a configuration with settings of its own.
     :param state_dim: number of states; "auto" takes the order of the linear model with the least BIC.
     :param num_inducing: number of inducing points, or functions of another basis; "auto": 10 to 50, one for five rows.
@@ -106,7 +111,7 @@ def fit(
     :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
     """
     began, seed = time.perf_counter(), check_seed(seed)
-    raw = as_list(series)
+    raw = as_list(as_given(series, u, outputs, inputs))
     check_trainable(raw)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
     _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config)

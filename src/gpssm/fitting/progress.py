@@ -5,9 +5,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +17,9 @@ from gpssm.posterior.diagnostics import rhat
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+T = TypeVar("T")
 Mode = bool | Literal["plain"]
+WIDE = 110  # columns of a terminal from which a bar has all its words
 NOTEBOOK = 100  # columns of a bar there
 FEWEST = 8  # draws a chain below which R-hat says nothing
 
@@ -74,10 +76,12 @@ def _plain(stream: TextIO) -> Iterator[Report]:
 def _bar(total: int) -> Iterator[Report]:
     with make_bar("{task.fields[facts]}") as bar:
         task = bar.add_task("compiling", total=total, facts="")
+        wide = bar.console.width >= WIDE
 
         def report(status: Status) -> None:
-            figures = str(status).split("  ", 1)[1]
-            bar.update(task, completed=status.done, description=status.phase, facts=figures)
+            words, short = str(status).split("  ", 1)[1], f"accepted {status.acceptance:.0%}"
+            short += "" if np.isnan(status.rhat) else f" R-hat {status.rhat:.2f}"
+            bar.update(task, completed=status.done, description=status.phase, facts=words if wide else short)
 
         yield report
 
@@ -94,12 +98,33 @@ def make_bar(*texts: str, stderr: bool = False) -> "Progress":
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=stderr)
     if console.is_jupyter and importlib.util.find_spec("ipywidgets") is None:
         # A notebook without widgets knows how to begin a line again, which is all that one bar needs.
         console = Console(stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK)
+    bar = BarColumn(40 if console.width >= WIDE else 12)
+    columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=console)
+
+
+def tracked(items: Sequence[T], mode: Mode, what: str, name: Callable[[T], str] = str) -> Iterator[T]:
+    """The items one after the other, with a bar, or a line for each as it is done, that says which.
+
+    :param what: is being done, "backtest".
+    :param name: what to call an item.
+    """
+    if mode is True:
+        with make_bar("{task.fields[facts]}") as bar:
+            task = bar.add_task(what, total=len(items), facts="")
+            for item in items:
+                bar.update(task, facts=name(item))
+                yield item
+                bar.advance(task)
+        return
+    for number, item in enumerate(items, 1):
+        yield item
+        if mode == "plain":
+            print(f"gpssm: {what} {number}/{len(items)}, {name(item)}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpssm.evaluation.backtest import Backtest
 from gpssm.plots.quantities import LEVEL
-from gpssm.plots.style import BLACK, BLUE, LINES, draw, in_house_style, legend, panels, shade
+from gpssm.plots.style import BLACK, BLUE, LINES, draw, in_house_style, legend, panels, shade, time_axis, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,26 +16,27 @@ if TYPE_CHECKING:
 def plot_backtest(backtest: Backtest, output: str | None = None, level: float = LEVEL) -> "Figure":
     """Forecasts along the series, as many as do not overlap; errors, and coverage, by step ahead.
 
-    :param output: the output to show, the first if not given; errors and coverage are over all outputs.
+    :param output: the output to show, the first if not given; errors and coverage are of that output too.
     """
     series, names = backtest.series, backtest.series.outputs
     if output is not None and output not in names:
         raise ValueError(f"there is no output {output!r}; there are {', '.join(names)}")
     figure, ((along,), (errors,), (covered,)) = panels(3, height=1.9)
-    column, unit, horizon = names.index(output or names[0]), series.dt or 1, backtest.horizon
+    column, horizon = names.index(output or names[0]), backtest.horizon
+    all_times, axis_name = time_axis(len(series), series.axis)
     last = backtest.origins[0] - horizon
     for origin, forecast in zip(backtest.origins, backtest.forecasts, strict=True):
         if origin >= last + horizon:
             label = {"label": f"median and {100 * level:g} %"} if origin == backtest.origins[0] else {}
-            times, last = unit * np.arange(origin, origin + horizon), origin
+            times, last = all_times[origin : origin + horizon], origin
             low, high = (end[:, column] for end in forecast.interval(level))
             shade(along, times, low, high)
             draw(along, times, forecast.median[:, column], color=BLUE, **label)
             along.axvline(times[0], color=BLUE, linewidth=0.5, linestyle=":")
     rows = np.arange(max(backtest.origins[0] - horizon, 0), backtest.origins[-1] + horizon)
-    draw(along, unit * rows, series.y[rows, column], color=BLACK, linewidth=0.8, label="actual")
-    along.set(ylabel=names[column], xlabel="row" if series.dt is None else "time")
-    by_step = backtest.by_step()
+    draw(along, all_times[rows], series.y[rows, column], color=BLACK, linewidth=0.8, label="actual")
+    along.set(ylabel=with_unit(names[column], series.units), xlabel=axis_name)
+    by_step = backtest.by_step(names[column])
     steps = by_step.index.to_numpy()
     for style, name in zip(LINES, ("rmse", "mae", "crps"), strict=False):
         draw(errors, steps, by_step[name].to_numpy(), label=name, **style)

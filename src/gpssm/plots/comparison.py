@@ -17,6 +17,7 @@ from gpssm.plots.style import (
     panels,
     shade,
     time_axis,
+    with_unit,
 )
 from gpssm.posterior.forecast import Forecast
 
@@ -52,15 +53,15 @@ def plot_comparison(
     for panel, name in zip(axes[:, 0], shown, strict=True):
         column = first.outputs.index(name)
         if before is not None:
-            times, _ = time_axis(len(before), first.dt, first.start - len(before))
+            times, _ = time_axis(len(before), first.axis, first.start - len(before))
             draw(panel, times, before[:, column], color=GREY, linewidth=1, label="history")
         if after is not None:
-            times, _ = time_axis(len(after), first.dt, first.start)
+            times, _ = time_axis(len(after), first.axis, first.start)
             draw(panel, times, after[:, column], color=BLACK, label="actual", **DOTTED)
-        panel.set_ylabel(name)
+        panel.set_ylabel(with_unit(name, first.units))
         panel.margins(x=0.01)
     for number, (name, forecast) in enumerate(forecasts.items()):
-        style, steps = LINES[number % len(LINES)], forecast.steps * (forecast.dt or 1)
+        style, steps = LINES[number % len(LINES)], time_axis(forecast.horizon, forecast.axis, forecast.start)[0]
         marks = {"marker": MARKERS[number % len(MARKERS)], "markevery": max(forecast.horizon // 8, 1)}
         low, high = forecast.interval(level)
         for panel, output in zip(axes[:, 0], shown, strict=True):
@@ -68,6 +69,6 @@ def plot_comparison(
             if len(forecasts) <= BANDS:
                 shade(panel, steps, low[:, column], high[:, column], color=style["color"], alpha=0.15)
             draw(panel, steps, forecast.median[:, column], **style, **marks, label=name)
-    axes[-1, 0].set_xlabel("row" if first.dt is None else "time")
+    axes[-1, 0].set_xlabel(time_axis(1, first.axis)[1])
     legend(figure)
     return figure

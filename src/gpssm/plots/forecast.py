@@ -5,8 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpssm.core.text import as_share
 from gpssm.data.align import align_columns
-from gpssm.plots.style import BLACK, BLUE, DOTTED, GREY, LIGHT, draw, in_house_style, legend, panels, shade, time_axis
+from gpssm.plots.style import (
+    BLACK,
+    BLUE,
+    DOTTED,
+    GREY,
+    LIGHT,
+    draw,
+    in_house_style,
+    legend,
+    panels,
+    shade,
+    time_axis,
+    with_unit,
+)
 from gpssm.posterior.forecast import LEVELS, SOME, Forecast
 
 if TYPE_CHECKING:
@@ -24,12 +38,12 @@ def plot_fan(
     axes = np.ravel(panels(width, height=2.1, sharex=True)[1] if ax is None else ax)
     if len(axes) != width:
         raise ValueError(f"ax must hold one pair of axes an output, {width} in all; got {len(axes)}")
-    times = forecast.steps * (forecast.dt or 1)
+    times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
     before = np.zeros((0, width)) if history is None else align_columns(history, forecast.outputs, "y")
     before = before[-2 * forecast.horizon :]
-    earlier, name = time_axis(len(before), forecast.dt, forecast.start - len(before))
+    earlier, _ = time_axis(len(before), forecast.axis, forecast.start - len(before))
     happened = None if actual is None else forecast.rows_of(actual)
-    bands = [(level, *forecast.interval(level)) for level in sorted(levels, reverse=True)]
+    bands = [(level, *forecast.interval(level)) for level in sorted(map(as_share, levels), reverse=True)]
     for j, panel in enumerate(axes):
         if history is not None:
             draw(panel, earlier, before[:, j], color=GREY, label="history")
@@ -39,7 +53,7 @@ def plot_fan(
         draw(panel, times, forecast.median[:, j], color=BLUE, label="median")
         if happened is not None:
             draw(panel, times, happened[:, j], color=BLACK, label="actual", **DOTTED)
-        panel.set_ylabel(forecast.outputs[j])
+        panel.set_ylabel(with_unit(forecast.outputs[j], forecast.units))
     axes[-1].set_xlabel(name)
     if ax is None:
         legend(axes[0].figure)
@@ -60,7 +74,7 @@ def plot_forecast(
     figure = plot_fan(forecast, actual, history, levels)
     trust = forecast.diagnostics
     if trust is not None:
-        times = forecast.steps * (forecast.dt or 1)
+        times, _ = time_axis(forecast.horizon, forecast.axis, forecast.start)
         left, novel = trust.left_by_step > SOME, trust.novelty > NOVEL
         for panel in figure.axes:
             if left.any():

@@ -1,6 +1,7 @@
 """The figures of a fit that has been examined: the page and the run folder draw them from what was computed once."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,4 +51,4 @@ def figures_of(found: Examination) -> dict[str, Callable[[], "Figure"]]:
 
 def _joined(first: Series, second: Series) -> Series:
     y, u = (np.concatenate(pair) for pair in ((first.y, second.y), (first.u, second.u)))
-    return Series(y, u, name=first.name, dt=first.dt, outputs=first.outputs, inputs=first.inputs)
+    return replace(first, y=y, u=u)

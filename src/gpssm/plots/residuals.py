@@ -57,12 +57,12 @@ def draw_residuals(residuals: Residuals) -> "Figure":
         panel.set_xlabel("lag (steps)")
     for panel in axes[:, 1]:
         panel.set_ylabel("correlation", fontsize=8)
-    axes[-1, 0].set_xlabel(time_axis(1, series.dt)[1])
+    axes[-1, 0].set_xlabel(time_axis(1, series.axis)[1])
     return figure
 
 
 def _draw_residuals(panel: "Axes", series: Series, output: str, values: Float[np.ndarray, " T"]) -> None:
-    times, _ = time_axis(len(series), series.dt)
+    times, _ = time_axis(len(series), series.axis)
     kept = extremes(values)
     panel.axhspan(-1.96, 1.96, color=LIGHT, linewidth=0, zorder=0)
     panel.plot(times[kept], values[kept], ".", color=BLUE, markersize=3)

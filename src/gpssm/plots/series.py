@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpssm.data.series import Series, as_list
-from gpssm.plots.style import BLUE, GREEN, GREY, LIGHT, VERMILION, draw, in_house_style, legend, panels, time_axis
+from gpssm.plots.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    LIGHT,
+    VERMILION,
+    draw,
+    in_house_style,
+    legend,
+    panels,
+    time_axis,
+    with_unit,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,14 +47,15 @@ def plot_series(series: Any, train: Any = None, test: Any = None) -> "Figure":
             more = f" (of {len(several)})" if len(several) > COLUMNS else ""
             column[0].set_title(one.name or f"series {several.index(one)}{more}")
     for panel, name in zip(axes[:, 0], names, strict=True):
-        panel.set_ylabel(name)
+        panel.set_ylabel(with_unit(name, several[0].units))
     figure.align_ylabels()
     legend(figure)
     return figure
 
 
 def _draw_columns(column: np.ndarray, one: Series) -> None:
-    times, label = time_axis(len(one), one.dt)
+    times, name = time_axis(len(one) + 1, one.axis)
+    times, end = times[:-1], times[-1]
     for panel, values in zip(column, one.y.T, strict=False):
         draw(panel, times, values, color=BLUE, label="output")
         missing = times[np.isnan(values)]
@@ -52,8 +65,8 @@ def _draw_columns(column: np.ndarray, one: Series) -> None:
             panel.plot(missing, height, "|", color=VERMILION, markersize=6, transform=bottom, label="missing")
     for panel, values in zip(column[one.output_dim :], one.u.T, strict=True):
         draw(panel, times, values, color=GREEN, linewidth=0.9, drawstyle="steps-post", label="control (held)")
-    column[0].set_xlim(times[0], times[-1] + (times[1] - times[0] if len(times) > 1 else 1))
-    column[-1].set_xlabel(label)
+    column[0].set_xlim(times[0], end)
+    column[-1].set_xlabel(name)
 
 
 def _mark_split(column: np.ndarray, one: Series, train: Any, test: Any) -> None:
@@ -63,8 +76,9 @@ def _mark_split(column: np.ndarray, one: Series, train: Any, test: Any) -> None:
     length = len(one)
     first = length - _rows(test, length) if train is None else _rows(train, length)
     last = length if test is None else min(first + _rows(test, length), length)
+    times, _ = time_axis(length + 1, one.axis)
+    begin, end = times[first], times[last]
     for panel in column:
-        begin, end = first * (one.dt or 1), last * (one.dt or 1)
         panel.axvspan(begin, end, color=LIGHT, zorder=0, linewidth=0, label="test")
         panel.axvline(begin, color=GREY, linestyle="--", linewidth=0.9, label="end of training")
 

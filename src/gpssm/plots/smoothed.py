@@ -5,7 +5,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpssm.plots.quantities import LEVEL
-from gpssm.plots.style import BLACK, BLUE, VERMILION, draw, extremes, in_house_style, legend, panels, shade, time_axis
+from gpssm.plots.style import (
+    BLACK,
+    BLUE,
+    VERMILION,
+    draw,
+    extremes,
+    in_house_style,
+    legend,
+    panels,
+    shade,
+    time_axis,
+    with_unit,
+)
 from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -27,7 +39,7 @@ def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, F
     series = posterior.training_series(index)
     outputs, observed = found or smoothed_outputs(posterior, index)
     figure, axes = panels(series.output_dim, height=1.9, sharex=True)
-    times, label = time_axis(len(series), series.dt)
+    times, name_of_axis = time_axis(len(series), series.axis)
     for column, panel in enumerate(axes[:, 0]):
         for paths, alpha, name in ((observed, 0.2, "with noise"), (outputs, 0.35, "without noise")):
             low, high = (limit[:, column] for limit in paths.interval(LEVEL))
@@ -37,9 +49,9 @@ def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, F
         kept = extremes(values)
         panel.plot(times[kept], values[kept], ".", color=BLACK, markersize=2.5, label="data")
         _draw_missing(panel, times, observed, column, np.isnan(values))
-        panel.set_ylabel(series.outputs[column])
+        panel.set_ylabel(with_unit(series.outputs[column], series.units))
         panel.margins(x=0.01)
-    axes[-1, 0].set_xlabel(label)
+    axes[-1, 0].set_xlabel(name_of_axis)
     legend(figure)
     return figure
 

@@ -25,7 +25,7 @@ def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
     shown = min(states.shape[-1], STATES)
     figure, axes = panels(shown, height=1.15, sharex=True)
     # x_t is known from y_{t−1} on: it stands where the output it emits does, and x₀ one step before all.
-    times, label = time_axis(len(series) + 1, series.dt, first=-1)
+    times, label = time_axis(len(series) + 1, series.axis, first=-1)
     for dim, panel in enumerate(axes[:, 0]):
         for chain, style in zip(range(min(len(states), CHAINS)), LINES, strict=False):
             low, middle, high = np.quantile(

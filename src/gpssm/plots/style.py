@@ -7,12 +7,14 @@ there is no global state of pyplot, no window, nothing to close. matplotlib is i
 
 import functools
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
+
+from gpssm.data.clock import Clock
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -161,10 +163,22 @@ def _fitting_columns(labels: list[str], width: float) -> int:
     return 1
 
 
-def time_axis(length: int, dt: float | None, first: int = 0) -> tuple[np.ndarray, str]:
-    """The times of rows from `first` on and what their axis is called: row numbers where dt is not known."""
-    rows = np.arange(first, first + length)
-    return (rows, "row") if dt is None else (rows * dt, "time")
+def time_axis(length: int, axis: Clock | None, first: int = 0) -> tuple[np.ndarray, str]:
+    """The times of rows from `first` on and what their axis is called: row numbers where no time is known.
+
+    Dates are shown in their own time zone.
+    """
+    if axis is None:
+        return np.arange(first, first + length), "row"
+    if not axis.dates:
+        return axis.times(length, first), axis.name or "time"
+    dates = axis.index(length, first)
+    return (dates if dates.tz is None else dates.tz_localize(None)).to_numpy(), axis.name or "time"
+
+
+def with_unit(name: str, units: Mapping[str, str]) -> str:
+    """A signal's name with its unit, if it is known."""
+    return f"{name} [{units[name]}]" if units.get(name) else name
 
 
 def say(panel: "Axes", text: str) -> None:

@@ -98,8 +98,9 @@ class _Labels(NamedTuple):
 
     def time(self, first: int = 0) -> dict[str, np.ndarray]:
         """Row numbers from `first`, or times where the sampling time is known."""
-        rows = np.arange(first, len(self.raw))
-        return {self.name("time"): rows if self.raw.dt is None else rows * self.raw.dt}
+        number, axis = len(self.raw) - first, self.raw.axis
+        rows = np.arange(first, len(self.raw)) if axis is None else axis.times(number, first)
+        return {self.name("time"): rows}
 
 
 def _parameters(posterior: "Posterior", several: list[_Labels]) -> Group:

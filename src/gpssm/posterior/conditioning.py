@@ -9,6 +9,7 @@ Weights and parameters of every draw stay as they were learned; the filters of `
 """
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,13 @@ from jaxtyping import Int, PRNGKeyArray
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_whole
 from gpssm.data.align import align_series
+from gpssm.data.clock import Clock
+from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian
 from gpssm.posterior.draws import CurrentState, merge_chains
 from gpssm.posterior.filtering import CurrentStates, Filtered, points, run_filter, run_predictions
-from gpssm.posterior.forecast import Forecast, check_paths, forecast, warn_of_paths, widened, without_paths
+from gpssm.posterior.forecast import Forecast, check_paths, forecast, warn_of_paths, widened
 from gpssm.posterior.rollout import BOUNDS, members_of, path_keys, plan, training_box
 
 if TYPE_CHECKING:
@@ -62,11 +65,12 @@ def condition(
     :param num_particles: particles a draw; by default none with a linear-Gaussian emission, and 64 with others. Later
         rows keep to the first's.
     """
-    seed, rows = check_seed(seed), posterior.scaler.scale(align_series(series, posterior.raw[0]))
+    seed, given = check_seed(seed), align_series(series, posterior.raw[0])
+    clock, rows = experiment_clock(posterior, given, new_experiment, index), posterior.scaler.scale(given)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
-    return _with_cloud(posterior, filter_rows(posterior, draws, cloud, rows, seed, gaussian).cloud, gaussian)
+    return _with_cloud(posterior, filter_rows(posterior, draws, cloud, rows, seed, gaussian).cloud, gaussian, clock)
 
 
 def condition_at(
@@ -94,7 +98,7 @@ def condition_at(
     posterior.scaler.scale(given)  # what cannot be scaled is refused before the first row is asked for
     if stops != sorted(set(stops)) or not stops or stops[0] < 0 or stops[-1] > len(given):
         raise ValueError(f"rows must increase and lie between 0 and {len(given)}, the series' length; got {stops}")
-    first = at_start(posterior, new_experiment, num_particles, seed, index)
+    first = at_start(posterior, new_experiment, num_particles, seed, index, given)
 
     def passing(current: "Posterior") -> Iterator["Posterior"]:
         for before, row in zip([0, *stops], stops, strict=False):
@@ -158,8 +162,10 @@ def predict(
         start=int(cloud.rows),
         inputs=given.inputs,
         dt=given.dt or posterior.raw[index].dt,
+        clock=experiment_clock(posterior, given, new_experiment, index),
+        units=given.units,
+        scale=output_spread(posterior.raw),
     )
-    result = without_paths(result, posterior, seed)
     warn_of_paths(result)
     return widened(result, posterior, np.minimum(1 + np.arange(len(given)), steps), calibrated)
 
@@ -192,12 +198,36 @@ def simulate(
 
 @in_double_precision
 def at_start(
-    posterior: "Posterior", new_experiment: bool, num_particles: int | None, seed: int, index: int = -1
+    posterior: "Posterior",
+    new_experiment: bool,
+    num_particles: int | None,
+    seed: int,
+    index: int = -1,
+    following: Series | None = None,
 ) -> "Posterior":
-    """The same draws, with the cloud before any new row."""
+    """The same draws, with the cloud before any new row; the rows that will follow it say when they are."""
+    clock = experiment_clock(posterior, following, new_experiment, index)
     draws, seed = np.arange(posterior.num_chains * posterior.num_draws), check_seed(seed)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
-    return _with_cloud(posterior, begin(posterior, draws, new_experiment, num_particles, seed, index), gaussian)
+    return _with_cloud(posterior, begin(posterior, draws, new_experiment, num_particles, seed, index), gaussian, clock)
+
+
+def experiment_clock(posterior: "Posterior", rows: Series | None, new_experiment: bool, index: int) -> Clock | None:
+    """The time of the experiment that the rows belong to, from its first row on.
+
+    Rows that should follow others, and by their own dates do not, are warned about.
+    """
+    own = None if rows is None else rows.clock
+    if new_experiment:
+        return None if rows is None else rows.axis
+    current, before = posterior.current, posterior.training_series(index)
+    clock, known = (before.axis, len(before)) if current is None else (posterior.clock, current.rows)
+    if clock is None:
+        return own and own.shifted(-known)
+    if said := clock.complaint("the new rows", rows, known):
+        words = "They are taken to follow; give new_experiment=True if they do not, or put missing rows in as NaN"
+        warnings.warn(said + words, stacklevel=4)
+    return clock
 
 
 def takes_gaussian(posterior: "Posterior", num_particles: int | None, new_experiment: bool) -> bool:
@@ -277,13 +307,12 @@ def _check_number(posterior: "Posterior", num_particles: int | None, new_experim
         raise ValueError(f"{what} for the state already, and will for later rows; got {num_particles}: drop it")
 
 
-def _with_cloud(posterior: "Posterior", cloud: CurrentStates, gaussian: bool) -> "Posterior":
+def _with_cloud(posterior: "Posterior", cloud: CurrentStates, gaussian: bool, clock: Clock | None) -> "Posterior":
     """The same draws, with the state where the cloud is."""
     axes = (posterior.num_chains, posterior.num_draws)
     particles, log_weights, surprise = (
         np.asarray(part).reshape(*axes, *part.shape[1:])
         for part in (cloud.particles, cloud.log_weights, cloud.surprise)
     )
-    return dataclasses.replace(
-        posterior, current=CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise)
-    )
+    current = CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise)
+    return dataclasses.replace(posterior, current=current, clock=clock)

@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import check_seed
 from gpssm.data.align import align_columns
-from gpssm.data.scaler import FAR
+from gpssm.data.scaler import FAR, output_spread
 from gpssm.data.series import to_columns, where_first
 from gpssm.model.likelihoods import Custom, Likelihood
 from gpssm.model.model import GPSSM
@@ -68,7 +68,18 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
     leaves = {name: jnp.asarray(merge_chains(leaf)) for name, leaf in posterior.draws.leaves.items()}
     found = _emitted(posterior.model, leaves, keys, jnp.asarray(states[:, 1:]), noise)
     paths, moments, _ = found.in_units(posterior.scaler)
-    outputs = Forecast(paths, series.outputs, 0, series.u, series.inputs, series.dt, moments)
+    outputs = Forecast(
+        paths,
+        series.outputs,
+        0,
+        series.u,
+        series.inputs,
+        series.dt,
+        moments,
+        clock=series.axis,
+        units=series.units,
+        scale=output_spread(posterior.raw),
+    )
     return Smoothed(outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y))
 
 

@@ -6,8 +6,8 @@ which controls, and back to the user's units.
 """
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -19,7 +19,8 @@ from gpssm.core.notebook import card
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_shares, check_whole, is_real, percent, printable
 from gpssm.data.align import align_columns, future_inputs
-from gpssm.data.scaler import Scaler
+from gpssm.data.clock import Clock
+from gpssm.data.scaler import Scaler, output_spread
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
@@ -81,9 +82,10 @@ class Forecast:
         forecast.mean, forecast.interval(0.9)
         forecast.plot(actual=test)
 
-    `start` is the row number of the first step, counted from the first row of the series it follows, and `u` (H, Du)
-    are the controls it was made with. `moments` has mean and variance (S, H, Dy) of p(y_t | the path's state), and
-    `moments_ahead` those of p(y_t | its state before), whose mixture over paths is the smoother.
+    `start` is the row number of the first step, counted from the first row of the series it follows, `clock` the time
+    of those, and `u` (H, Du) are the controls it was made with. `moments` has mean and variance (S, H, Dy) of
+    p(y_t | the path's state), and `moments_ahead` those of p(y_t | its state before), whose mixture over paths is the
+    smoother. `scale` is the standard deviation of each training output, the unit of scores that rank.
     """
 
     paths: Float[np.ndarray, "S H Dy"]
@@ -95,12 +97,15 @@ class Forecast:
     moments: Pair | None = None
     moments_ahead: Pair | None = None
     diagnostics: ForecastDiagnostics | None = None
+    clock: Clock | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+    scale: Float[np.ndarray, " Dy"] | None = None
 
     @classmethod
     def of_paths(cls, found: Paths, scaler: Scaler, bounds: float | None, u: np.ndarray, **known: Any) -> Self:
         """What a rollout within these bounds found over the rows of u, in the user's units.
 
-        It may have gone further. `known` are outputs, start, inputs and dt.
+        It may have gone further. `known` are outputs, start, inputs, clock and so on.
         """
         # In NumPy, which compiles nothing for a new horizon.
         emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], found)
@@ -141,14 +146,24 @@ class Forecast:
         return self.start + np.arange(self.horizon)
 
     @property
+    def axis(self) -> Clock | None:
+        """The time of rows: the clock, or that which counts them by `dt`; None where neither is known."""
+        return self.clock or (None if self.dt is None else Clock(0.0, self.dt))
+
+    @property
+    def time(self) -> np.ndarray:
+        """When the steps are (H,): dates (datetime64[ns], UTC), numbers, or row numbers where no time is known."""
+        return self.steps if self.axis is None else self.axis.times(self.horizon, self.start)
+
+    @property
     def mean(self) -> Float[np.ndarray, "H Dy"]:
-        """The mean over paths."""
-        return np.mean(self.paths, axis=0)
+        """The mean over paths; NaN where none is left, as all else that is read off them."""
+        return self._known(np.mean(self.paths, axis=0))
 
     @property
     def std(self) -> Float[np.ndarray, "H Dy"]:
         """The standard deviation over paths."""
-        return np.std(self.paths, axis=0)
+        return self._known(np.std(self.paths, axis=0))
 
     @property
     def median(self) -> Float[np.ndarray, "H Dy"]:
@@ -161,16 +176,26 @@ class Forecast:
         Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
         """
         shares = check_shares("a quantile's probability", q, ends=True)
-        return np.quantile(self.paths, shares[0] if np.ndim(q) == 0 else shares, axis=0, method="weibull")
+        quantiles = np.quantile(self.paths, shares[0] if np.ndim(q) == 0 else shares, axis=0, method="weibull")
+        return self._known(quantiles)
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
-        """The central interval that holds the share `level` of the paths at each step: (low, high)."""
+        """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
         from gpssm.evaluation.metrics import central_interval
 
-        return central_interval(self.paths, level)
+        low, high = central_interval(self.paths, level)
+        return self._known(low), self._known(high)
+
+    def _known(self, values: Float[np.ndarray, "*q H Dy"]) -> Float[np.ndarray, "*q H Dy"]:
+        """The values with NaN at the steps that no path reached: what stands in `paths` there was only held."""
+        shown = self.diagnostics
+        return values if shown is None else np.where((shown.left_by_step == 1)[:, None], np.nan, values)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
-        """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`."""
+        """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`.
+
+        Its index continues that of the training data, where they had times; else it counts rows, `step`.
+        """
         import pandas
 
         limits = sorted(
@@ -178,20 +203,40 @@ class Forecast:
         )
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
-        time = {} if self.dt is None else {"time": self.steps * self.dt}
+        named = self.clock is not None and self.clock.name is not None
+        time = {} if named or self.axis is None else {"time": self.time}
         columns = {
             f"{output} {name}": values[row, :, j]
             for j, output in enumerate(self.outputs)
             for row, name in enumerate(names)
         }
-        return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step"))
+        index = self.clock.index(self.horizon, self.start) if self.clock and named else None
+        return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step") if index is None else index)
 
     def score(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, Any]:
-        """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened."""
+        """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened.
+
+        Figures in the user's units are averages over outputs, of little meaning where those have units of their own:
+        `nrmse` and `ncrps` are in standard deviations of the training outputs, and `score_outputs` judges each alone.
+        """
         from gpssm.evaluation.metrics import score
 
-        actual, mixture = self.rows_of(actual), self.moments_ahead or self.moments
-        return score(self.paths, actual, levels=check_shares("levels", levels), moments=self.moments, mixture=mixture)
+        return score(self.paths, self.rows_of(actual), **self._judged_by(levels))
+
+    def score_outputs(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, dict[str, Any]]:
+        """`score` of each output by itself, in its own units, by name; those never observed are left out."""
+        from gpssm.evaluation.metrics import score_outputs
+
+        return score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
+
+    def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
+        mixture = self.moments_ahead or self.moments
+        return {
+            "levels": check_shares("levels", levels),
+            "moments": self.moments,
+            "mixture": mixture,
+            "scale": self.scale,
+        }
 
     def plot(self, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
         """A fan of intervals around the median, one panel an output; needs matplotlib. Gives back the figure.
@@ -264,6 +309,10 @@ def forecast(
     series, seed = posterior.training_series(index), check_seed(seed)
     controls = future_inputs(u, series.inputs, horizon, HORIZON)
     check_paths(num_paths, bounds, len(controls) * (series.output_dim + posterior.model.state_dim))
+    clock = series.axis if posterior.current is None else posterior.clock
+    start = len(series) if posterior.current is None else posterior.current.rows
+    if clock is not None and (said := clock.complaint("the controls", u, start)):
+        warnings.warn(said + "They are taken as those of the steps ahead", stacklevel=4)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
@@ -286,11 +335,13 @@ def forecast(
         bounds,
         controls,
         outputs=series.outputs,
-        start=len(series) if posterior.current is None else posterior.current.rows,
+        start=start,
         inputs=series.inputs,
         dt=series.dt,
+        clock=clock,
+        units=series.units,
+        scale=output_spread(posterior.raw),
     )
-    result = without_paths(result, posterior, seed)
     warn_of_paths(result)
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
 
@@ -301,31 +352,6 @@ def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
     check_memory(f"num_paths={num_paths}", ARRAYS * 8 * entries * int(num_paths))
     if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):
         raise ValueError(f"bounds must be a positive number, or None for none; got {bounds!r}")
-
-
-def without_paths(found: Forecast, posterior: "Posterior", seed: int) -> Forecast:
-    """The forecast with outputs as they were in training, drawn at random, at the steps to which no path came.
-
-    The last path to leave would be held there otherwise, with next to no spread: a forecast that looks sure of itself
-    where nothing is known but how the outputs have been.
-    """
-    gone = found.diagnostics is not None and found.diagnostics.replaced and found.diagnostics.left_by_step == 1
-    if not np.any(gone):
-        return found
-    rows = np.concatenate([one.y for one in posterior.raw])
-    rng, shape = np.random.default_rng(seed % 2**63), found.paths[:, gone, 0].shape
-    columns = [column[~np.isnan(column)] for column in rows.T]
-    paths = found.paths.copy()
-    paths[:, gone] = np.stack([rng.choice(column, shape) for column in columns], axis=-1)
-
-    def pair(moments: Pair | None) -> Pair | None:
-        if moments is None:
-            return None
-        mean, variance = moments[0].copy(), moments[1].copy()
-        mean[:, gone], variance[:, gone] = [column.mean() for column in columns], [column.var() for column in columns]
-        return mean, variance
-
-    return replace(found, paths=paths, moments=pair(found.moments), moments_ahead=pair(found.moments_ahead))
 
 
 def warn_of_paths(found: Forecast) -> None:

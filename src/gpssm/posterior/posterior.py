@@ -15,6 +15,7 @@ from jaxtyping import ArrayLike, Float
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_path, check_whole, count
+from gpssm.data.clock import Clock
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
@@ -51,7 +52,7 @@ class Posterior:
     fit started from, and `model_at` those of a draw. `series` are the training data scaled, `raw` as they were given.
     `warmup` is the `Info` of the warm-up's iterations. `notes` says what went wrong, if anything did. `current` is
     where the state is now, None for the end of the training series, where each draw has a last state of its own.
-    `calibration` is what `calibrate` measured, None before.
+    `clock` is the time of the rows that `current` counts. `calibration` is what `calibrate` measured, None before.
     """
 
     model: GPSSM
@@ -67,6 +68,7 @@ class Posterior:
     notes: tuple[str, ...] = ()
     current: CurrentState | None = None
     calibration: Calibration | None = None
+    clock: Clock | None = None
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at

@@ -23,7 +23,8 @@ knows is a box around its own training states, `bounds` times as wide as they ra
 leaves it is stopped, and the forecast at step t is the law of y_t given that the path has stayed until t: a stopped
 path goes on as a copy of another that still lives, chosen at random, and of the next when that one stops too. This is
 a posterior whose prior gives no weight to functions that run away, judged step by step: what is said of step t does not
-change with the horizon. The share that left is reported with the forecast.
+change with the horizon. The share that left is reported with the forecast. Where no path is left, as under controls far
+from all that were trained on, there is no such law: the last outputs are held, and a forecast shows them as missing.
 """
 
 import dataclasses

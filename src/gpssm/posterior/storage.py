@@ -44,7 +44,7 @@ import gpssm
 from gpssm.core.files import digest, write_atomically
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_path
-from gpssm.data import scaler, series
+from gpssm.data import clock, scaler, series
 from gpssm.model import bases, kernels, likelihoods, means, model, priors, types
 from gpssm.model.likelihoods import LINKS, Link
 from gpssm.posterior import calibration, draws
@@ -98,7 +98,7 @@ AXES = {
 # Every class a description may name.
 TABLE: dict[str, type] = {
     f"{thing.__module__.rpartition('.')[2]}.{thing.__name__}": thing
-    for home in (kernels, bases, means, likelihoods, priors, model, types, series, scaler, draws, calibration)
+    for home in (kernels, bases, means, likelihoods, priors, model, types, clock, series, scaler, draws, calibration)
     for thing in vars(home).values()
     if isinstance(thing, type)
     and thing.__module__.startswith("gpssm.")
@@ -121,9 +121,10 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "seed": (int, np.integer),
     "notes": (tuple,),
     "current": (type(None), draws.CurrentState),
+    "clock": (type(None), clock.Clock),
     "calibration": (type(None), calibration.Calibration),
 }
-ADDED = {"current", "calibration"}  # that older files do not have
+ADDED = {"current", "clock", "calibration"}  # that older files do not have
 
 
 def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:

@@ -1,13 +1,15 @@
 """`gpssm fit` and `gpssm demo`: from data to a run folder."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpssm.cli.shell import Answer, Screen, register, usage
-from gpssm.cli.tables import finished, forecast_tables
+from gpssm.cli.tables import UNJUDGED, finished, forecast_tables, score_lines, score_tables
 
 if TYPE_CHECKING:
     from gpssm.cli.settings import Settings
@@ -16,8 +18,12 @@ Files = Annotated[list[Path] | None, typer.Argument(help="Data files, an experim
 Names = list[str] | None
 
 
-def _option(*names: str, help: str, panel: str | None = None, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
+def _option(
+    *names: str, help: str, default: str | None = None, panel: str | None = None, metavar: str | None = None
+) -> Any:
+    """An option whose default is that of `gpssm.fit`, or of the method, written out: what was not given is None."""
+    shown = help if default is None else f"{help} (default: {default})"
+    return typer.Option(*names, help=shown, rich_help_panel=panel, metavar=metavar, show_default=False)
 
 
 MODEL, SAMPLING = "Model", "Sampling"
@@ -29,34 +35,70 @@ def fit(
     y: Annotated[Names, _option("-y", "--output", help="Output column, by name or number; repeat for more.")] = None,
     u: Annotated[Names, _option("-u", "--input", help="Control column; repeat for more.")] = None,
     train: Annotated[
-        str | None, _option(help="Rows of the (last) file to train on: 0.5, 200, or all (default).")
+        str | None,
+        _option(help="Rows of the (last) file to train on: 0.5, 200, those before a date, or all.", default="all"),
     ] = None,
-    dt: Annotated[float | None, _option(help="Sampling time.")] = None,
-    out: Annotated[Path | None, _option("--out", "-o", help="Run folder; default runs/DATA-METHOD.")] = None,
+    dt: Annotated[float | None, _option(help="Sampling time, where there is no column of times.")] = None,
+    time: Annotated[
+        str | None, _option(metavar="NAME", help="Column of times, auto, or none: rows are counted.", default="auto")
+    ] = None,
+    regrid: Annotated[
+        bool | None, _option("--regrid", help="Put rows on a regular grid, missing ones as missing outputs.")
+    ] = None,
+    controls: Annotated[
+        str | None, _option(metavar="RULE", help="Controls of missing rows: hold or interpolate.", default="hold")
+    ] = None,
+    unit: Annotated[Names, _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.")] = None,
+    out: Annotated[Path | None, _option("--out", "-o", help="Run folder.", default="runs/DATA-METHOD")] = None,
     config: Annotated[Path | None, _option(help="Settings in TOML; options given here come first.")] = None,
     resume: Annotated[bool, _option("--resume", help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, _option("--overwrite", help="Replace a run that is there.")] = False,
+    no_report: Annotated[bool, _option("--no-report", help="No figures and no report: scores and forecasts.")] = False,
     method: Annotated[
-        str | None, _option("--method", "-m", help="See `gpssm methods`; default ffvd.", panel=MODEL)
+        str | None, _option("--method", "-m", help="See `gpssm methods`.", default="ffvd", panel=MODEL)
     ] = None,
     state_dim: Annotated[
-        str | None, _option(metavar="N|auto", help="Number of states; auto chooses it.", panel=MODEL)
+        str | None, _option(metavar="N|auto", help="Number of states; auto chooses it.", default="4", panel=MODEL)
     ] = None,
-    inducing: Annotated[int | None, _option(help="Number of inducing points.", panel=MODEL)] = None,
-    kernel: Annotated[str | None, _option(help="See `gpssm kernels`; join with + and *.", panel=MODEL)] = None,
-    mean: Annotated[str | None, _option(help="linear, identity or zero.", panel=MODEL)] = None,
-    likelihood: Annotated[str | None, _option(help="See `gpssm likelihoods`.", panel=MODEL)] = None,
-    basis: Annotated[str | None, _option(help="inducing, hilbert, fourier or linear.", panel=MODEL)] = None,
+    inducing: Annotated[
+        str | None,
+        _option(metavar="N|auto", help="Number of inducing points; auto goes by the rows.", default="50", panel=MODEL),
+    ] = None,
+    kernel: Annotated[
+        str | None, _option(help="See `gpssm kernels`; join with + and *.", default="se", panel=MODEL)
+    ] = None,
+    mean: Annotated[
+        str | None, _option(help="linear, linear-fixed, identity or zero.", default="linear", panel=MODEL)
+    ] = None,
+    likelihood: Annotated[str | None, _option(help="See `gpssm likelihoods`.", default="auto", panel=MODEL)] = None,
+    basis: Annotated[
+        str | None, _option(help="inducing, hilbert, fourier or linear.", default="inducing", panel=MODEL)
+    ] = None,
     start: Annotated[
-        str | None, _option(help="Where sampling begins: em, output-error+shooting, ... or auto.", panel=MODEL)
+        str | None,
+        _option(
+            help="Where sampling begins: em, output-error+shooting, ... or auto, which compares.",
+            default="auto",
+            panel=MODEL,
+        ),
     ] = None,
-    noise: Annotated[str | None, _option(help="Process noise: free, small, a number, or auto.", panel=MODEL)] = None,
-    hyper: Annotated[str | None, _option(help="Parameters: optimise, sample or fix.", panel=SAMPLING)] = None,
-    chains: Annotated[int | None, _option(help="Number of chains.", panel=SAMPLING)] = None,
-    warmup: Annotated[int | None, _option(help="Iterations thrown away.", panel=SAMPLING)] = None,
-    draws: Annotated[int | None, _option(help="Draws kept of each chain.", panel=SAMPLING)] = None,
-    thin: Annotated[int | None, _option(help="Iterations for each draw.", panel=SAMPLING)] = None,
-    seed: Annotated[int | None, _option(help="Seed of all randomness; default 0.", panel=SAMPLING)] = None,
+    noise: Annotated[
+        str | None, _option(help="Process noise: free, small, a number, or auto.", default="auto", panel=MODEL)
+    ] = None,
+    hyper: Annotated[
+        str | None, _option(help="Parameters: optimise, sample or fix.", default="optimise", panel=SAMPLING)
+    ] = None,
+    chains: Annotated[int | None, _option(help="Number of chains.", default="4", panel=SAMPLING)] = None,
+    warmup: Annotated[
+        int | None, _option(help="Iterations thrown away.", default="the method's, ffvd: 400", panel=SAMPLING)
+    ] = None,
+    draws: Annotated[
+        int | None, _option(help="Draws kept of each chain.", default="the method's, ffvd: 250", panel=SAMPLING)
+    ] = None,
+    thin: Annotated[
+        int | None, _option(help="Iterations for each draw.", default="the method's, ffvd: 2", panel=SAMPLING)
+    ] = None,
+    seed: Annotated[int | None, _option(help="Seed of all randomness.", default="0", panel=SAMPLING)] = None,
     calibrate: Annotated[
         bool | None, _option("--calibrate", help="Widen intervals by what held-out training rows say.", panel=SAMPLING)
     ] = None,
@@ -67,11 +109,13 @@ def fit(
     gpssm fit tank.csv -y level -u pump -u valve --train 0.8
     """
     with usage():
-        fitted = {"state_dim": _whole_or_word(state_dim), "num_inducing": inducing, "kernel": kernel, "mean": mean}
+        fitted = {"state_dim": _whole_or_auto("state-dim", state_dim), "kernel": kernel, "mean": mean}
+        fitted |= {"num_inducing": _whole_or_auto("inducing", inducing)}
         fitted |= {"likelihood": likelihood, "basis": basis, "hyper": hyper, "num_chains": chains}
         fitted |= {"start": start, "noise": _number_or_word(noise), "calibrate": calibrate}
         given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
         given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
+        given |= {"time": time, "regrid": regrid, "controls": controls, "units": unit and _units(unit)}
         of_method = {"num_warmup": warmup, "num_draws": draws, "thin": thin}
         begun = out / "config.toml" if resume and out and (out / "config.toml").is_file() else None
         settings, changes = _settings(config or begun, given, fitted, of_method)
@@ -80,8 +124,26 @@ def fit(
     from gpssm.cli.pipeline import execute
 
     out = out or Path("runs") / f"{Path(settings.files[0]).stem}-{settings.method}"
-    run = execute(settings, out, resume=resume, overwrite=overwrite, progress=screen.progress, say=screen.say)
+    seen = Seen(screen)
+    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "with_report": not no_report}
+    run = execute(settings, out, **how, progress=screen.progress, say=screen.say, scored=seen)
     return Answer({"run": str(run.folder), "metrics": run.metrics(), "files": list(run.files)}, finished(run))
+
+
+@dataclass
+class Seen:
+    """Shows scores when they come: first those of the fit in a line, then the tables of all methods."""
+
+    screen: Screen
+    own: bool = False
+
+    def __call__(self, found: Mapping[str, Any]) -> None:
+        """Show them."""
+        if self.own:
+            self.screen.show(score_tables(found) or [UNJUDGED])
+        elif found["scores"]:
+            self.screen.show(score_lines(found))
+        self.own = True
 
 
 def _settings(
@@ -121,9 +183,22 @@ def _columns(path: str) -> str:
 
 def _split(text: str) -> int | float | str:
     try:
-        return text if text == "all" else int(text) if text.isdigit() else float(text)
+        return text if text == "all" or re.match(r"\d+[-/.]\d+[-/.]", text) else _number(text)
     except ValueError:
-        raise ValueError(f"--train is a share like 0.5, a number of rows, or all; got {text!r}") from None
+        raise ValueError(
+            f"--train is a share like 0.5, a number of rows, a date like 2024-03-31, or all; got {text!r}"
+        ) from None
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)
+
+
+def _units(texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    if wrong := [text for text, (name, _, unit) in zip(texts, pairs, strict=True) if not (name and unit)]:
+        raise ValueError(f"--unit is NAME=UNIT, as in --unit level=m; got {wrong[0]!r}")
+    return {name: unit for name, _, unit in pairs}
 
 
 def _number_or_word(text: str | None) -> float | str | None:
@@ -133,21 +208,21 @@ def _number_or_word(text: str | None) -> float | str | None:
         return text
 
 
-def _whole_or_word(text: str | None) -> int | str | None:
+def _whole_or_auto(name: str, text: str | None) -> int | str | None:
     if text is None or text == "auto" or text.isdigit():
         return int(text) if text and text.isdigit() else text
-    raise ValueError(f"--state-dim is a whole number or auto; got {text!r}")
+    raise ValueError(f"--{name} is a whole number or auto; got {text!r}")
 
 
 def demo(
     screen: Screen,
-    out: Annotated[Path, _option("--out", "-o", help="Run folder.")] = Path("runs/demo"),
-    seed: Annotated[int, _option(help="Seed of the simulated series.")] = 0,
+    out: Annotated[Path, _option("--out", "-o", help="Run folder.", default="runs/demo")] = Path("runs/demo"),
+    seed: Annotated[int, _option(help="Seed of the simulated series.", default="0")] = 0,
 ) -> Answer:
     """Simulate a driven oscillator, fit it, forecast it; write figures and a report."""
     from gpssm.cli.pipeline import run_demo
 
-    run = run_demo(out, seed, progress=screen.progress, say=screen.say)
+    run = run_demo(out, seed, progress=screen.progress, say=screen.say, scored=Seen(screen))
     tables = forecast_tables(run.forecasts()["ffvd"], run.test())
     data = {"run": str(run.folder), "metrics": run.metrics(), "files": list(run.files)}
     return Answer(data, [*tables, *finished(run), f"Picture:   {run.folder}/figures/forecast.png"])

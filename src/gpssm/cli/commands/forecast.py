@@ -7,6 +7,7 @@ import typer
 
 from gpssm.cli.shell import Answer, Screen, register, usage
 from gpssm.cli.tables import RunFolder, forecast_tables
+from gpssm.core.text import as_share
 
 
 def forecast(
@@ -14,7 +15,8 @@ def forecast(
     run: RunFolder,
     inputs: Annotated[Path | None, typer.Option(help="File with the controls to come, columns by name.")] = None,
     horizon: Annotated[int | None, typer.Option(min=1, help="Steps; default all rows of inputs, or 30.")] = None,
-    levels: Annotated[str, typer.Option(help="Intervals in per cent.")] = "50,90",
+    levels: Annotated[str, typer.Option(help="Intervals, in per cent or as shares (below 1).")] = "50,90",
+    seed: Annotated[int | None, typer.Option(help="Seed of the paths; default as in the run.")] = None,
     num_paths: Annotated[int | None, typer.Option(min=2, help="Simulated futures; default as in the run.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file to write.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
@@ -25,11 +27,11 @@ def forecast(
     """
     with usage():
         try:
-            shares = tuple(float(part) / 100 for part in levels.replace("%", "").split(","))
+            shares = tuple(as_share(float(part)) for part in levels.replace("%", "").split(","))
         except ValueError:
-            shares = (0.0,)
-        if not all(0 < share < 1 for share in shares):
-            raise ValueError(f"--levels are percentages between 0 and 100, like 50,90; got {levels!r}")
+            raise ValueError(
+                f"--levels are per cent or shares, like 50,90 or 0.5,0.9; got {levels!r} (1 could mean 1 % or all)"
+            ) from None
         if out is not None and out.exists() and not overwrite:
             raise ValueError(f"{out} exists: give --overwrite to replace it")
     from gpssm.cli.pipeline import forecast_run
@@ -37,7 +39,7 @@ def forecast(
 
     found = Run.open(run)
     test = found.test() if inputs is None else None
-    result = forecast_run(found, inputs, horizon, num_paths)
+    result = forecast_run(found, inputs, horizon, num_paths, seed)
     frame = result.to_dataframe(shares)
     if out is not None:
         from gpssm.core.files import write_atomically
@@ -49,7 +51,8 @@ def forecast(
     shown = [*forecast_tables(frame, test), *(f"Note: {note}" for note in notes)]
     shown += [f"Written to {out}"] if out else []
     columns = {str(name): column.tolist() for name, column in frame.items()}
-    return Answer({"step": frame.index.tolist(), **columns, "notes": notes}, shown)
+    times = {} if frame.index.name == "step" else {str(frame.index.name): [str(one) for one in frame.index]}
+    return Answer({"step": result.steps.tolist(), **times, **columns, "notes": notes}, shown)
 
 
 def add_commands(app: typer.Typer) -> None:

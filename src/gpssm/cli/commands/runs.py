@@ -18,8 +18,8 @@ def compare(
     """Compare runs that were judged on the same rows, with the baselines once."""
     from gpssm.cli.run_folder import Run, compare_runs
 
-    scores, horizons = compare_runs([Run.open(folder) for folder in runs])
-    return Answer({"horizons": horizons, "scores": scores}, score_tables(scores, horizons))
+    found = compare_runs([Run.open(folder) for folder in runs])
+    return Answer(found, score_tables(found))
 
 
 def report(screen: Screen, run: RunFolder) -> Answer:
@@ -27,19 +27,23 @@ def report(screen: Screen, run: RunFolder) -> Answer:
     from gpssm.cli.pipeline import report_again
     from gpssm.cli.run_folder import Run
 
-    path = report_again(Run.open(run))
+    path = report_again(Run.open(run), screen.say)
     return Answer({"report": str(path)}, [str(path)])
 
 
 def info(screen: Screen, run: RunFolder) -> Answer:
-    """Say what a run is: data, model, sampling, what to distrust, files."""
-    from gpssm.cli.run_folder import Run
+    """Say what a run is: data, model, sampling, what to distrust, scores on test rows, files."""
+    from gpssm.cli.run_folder import METRICS, Run
 
     found = Run.open(run)
     summary = found.posterior().summary()
     sizes = [(name, f"{size / 1024:,.1f}") for name, size in found.files.items()]
-    shown: list[RenderableType] = [_wrapped(printable(summary)), table(f"Files of {run}", ["", "kB"], sizes)]
+    metrics = found.metrics() if METRICS in found.files else {"scores": {}, "horizons": {}}
+    tables = score_tables(metrics)
+    shown: list[RenderableType] = [_wrapped(printable(summary)), "", *tables]
+    shown.append(table(f"Files of {run}", ["", "kB"], sizes))
     data = {"run": str(run), "settings": found.tables(), "summary": summary.to_dict(), "files": found.files}
+    data |= {"scores": metrics["scores"], "by_output": metrics.get("by_output", {})}
     return Answer(data, shown)
 
 

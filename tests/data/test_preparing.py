@@ -1,0 +1,78 @@
+"""What is done to data before a fit: trends, sampling times, several experiments, delays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gpssm.data.preparing import delayed, delays, detrend, merge, resample
+from gpssm.data.series import Series, as_given
+
+TIME = np.arange(400)
+
+
+def test_a_line_is_taken_out_and_gaps_stay():
+    wave = np.sin(2 * np.pi * TIME / 50)  # whole periods, but a little of it is along a line
+    y = wave + 3 - 0.2 * TIME
+    y[7] = np.nan
+    found = detrend(Series(y, dt=2.0))
+    seen = ~np.isnan(y)
+    line = np.polynomial.Polynomial.fit(TIME[seen], wave[seen], 1)(TIME)
+    np.testing.assert_allclose(found.y[seen, 0], (wave - line)[seen], atol=1e-10)
+    assert np.isnan(found.y[7])
+    assert detrend([Series(y)], order=0)[0].y[seen].mean() == pytest.approx(0, abs=1e-10)
+
+
+def test_resampling_keeps_slow_signals_and_drops_fast_ones():
+    slow, fast = np.sin(2 * np.pi * TIME / 80), np.sin(2 * np.pi * TIME * 0.45)
+    series = Series(5 + slow + fast, slow, dt=0.1)
+    found = resample(series, 0.25)
+    middle = slice(10, -10)
+    np.testing.assert_allclose(found.y[middle, 0], (5 + slow)[::4][middle], atol=0.01)
+    np.testing.assert_allclose(found.u[middle, 0], slow[::4][middle], atol=0.01)
+    assert np.abs(series.y[::4, 0] - 5 - slow[::4]).max() > 0.9  # every fourth row has the fast one, folded
+    assert found.dt == pytest.approx(0.4)
+    assert len(resample(series, 1.5)) == 600
+
+
+def test_experiments_have_the_columns_of_the_first():
+    first = Series(np.ones(5), np.ones((5, 2)), inputs=["a", "b"], units={"a": "V"})
+    second = Series(np.ones(4), np.arange(8.0).reshape(4, 2), inputs=["b", "a"])
+    both = merge(first, [second])
+    np.testing.assert_array_equal(both[1].u, second.u[:, ::-1])
+    assert both[1].units == {"a": "V"}
+    with pytest.raises(ValueError, match="'a' is in V in series 0 and in mV in series 1"):
+        merge(first, replace(second, units={"a": "mV"}))
+
+
+@pytest.mark.parametrize("true", [0, 1, 7])
+def test_delays_are_found_and_taken_out(true):
+    rng = np.random.default_rng(true)
+    u, y = rng.normal(size=(400, 2)), np.zeros(400)
+    for t in range(1, 400):
+        y[t] = 0.8 * y[t - 1] + (u[t - true, 0] if t >= true else 0) + 0.5 * u[t, 1] + 0.3 * rng.normal()
+    series = Series(y, u, inputs=["slow", "quick"], dt=0.5)
+    found = delays(series)
+    assert found.rows == {"slow": true, "quick": 0}
+    assert "slow" in str(found)
+    turned = delayed(series, found.rows)
+    np.testing.assert_array_equal(turned.u[:, 0], u[: 400 - true, 0])
+    np.testing.assert_array_equal(turned.u[:, 1], u[true:, 1])
+    np.testing.assert_array_equal(turned.time, series.time[true:])
+    assert delays(turned).rows == {"slow": 0, "quick": 0}
+
+
+def test_what_a_user_calls_data():
+    y, u = np.arange(6.0), np.ones((6, 1))
+    frame = pd.DataFrame({"level": y, "pump": 1.0, "note": "fine"})
+    of_frame = as_given(frame, outputs="level", inputs=["pump"])
+    assert of_frame == Series(y, u, outputs=["level"], inputs=["pump"])
+    assert as_given(y, u, "level", "pump") == of_frame
+    assert as_given([frame, frame], outputs="level") == [Series(y, outputs=["level"])] * 2
+    assert as_given(of_frame) is of_frame
+    assert as_given(y.tolist()) == Series(y)
+    with pytest.raises(ValueError, match="it has level, pump, note"):
+        as_given(frame)
+    with pytest.raises(ValueError, match="a Series has its own"):
+        as_given(of_frame, outputs="level")
