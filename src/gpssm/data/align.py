@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.
     own = None
     if isinstance(values, Series):
         values, own = (values.y, values.outputs) if letter == "y" else (values.u, values.inputs)
-    elif hasattr(values, "columns") and names and set(names) <= set(values.columns):
+    elif names and isinstance(columns := getattr(values, "columns", None), Iterable) and set(names) <= set(columns):
         values = values[list(names)]
     table, given = to_columns(values, own, letter)
     if set(given) == set(names):

@@ -94,7 +94,7 @@ def _find_time(table: Table) -> tuple[str, Any] | None:
     """The first column that has dates, or numbers and the name of a time."""
     import pandas
 
-    for label, values in table:
+    for label, values in ((label, values) for label, values in table if np.ndim(values) == 1):
         column = pandas.Series(values)
         if pandas.api.types.is_datetime64_any_dtype(column) or (
             pandas.api.types.is_numeric_dtype(column) and TIME.fullmatch(label.strip()) and column.notna().all()
