@@ -45,6 +45,7 @@ def record(rows: int, rng: np.random.Generator) -> gpssm.Series:
     return gpssm.Series(np.array(levels), pumps, outputs="level", inputs="pump", dt=DT)
 
 
+# --8<-- [start:planner]
 def make_planner(rollout: Rollout) -> Callable[[StateEnsemble, jax.Array, jax.Array], jax.Array]:
     """A compiled function: from where the state is and the last plan to the next plan, by gradients of the paths."""
 
@@ -68,6 +69,9 @@ def make_planner(rollout: Rollout) -> Callable[[StateEnsemble, jax.Array, jax.Ar
         return free
 
     return plan
+
+
+# --8<-- [end:planner]
 
 
 def control(

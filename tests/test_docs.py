@@ -6,9 +6,12 @@ import importlib.util
 import inspect
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import time
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from unittest.mock import patch
@@ -19,6 +22,7 @@ import pytest
 
 import gpssm
 import gpssm.report
+from browser import CHROMIUM, Browser
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -95,6 +99,46 @@ def test_every_public_name_is_in_the_reference(site):
     headings = [heading for text in pages for heading in re.findall(r"<h2.*?</h2>", text, re.DOTALL)]
     words = {word for heading in headings for word in re.sub(r"<[^>]+>|¶|&para;", " ", heading).split()}
     assert not [name for name in gpssm.__all__ if f"gpssm.{name}" not in words]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: nothing is searched")
+def test_the_search_works_from_a_folder(site):
+    browser = Browser()
+    try:
+        browser.open(site["guides/control.html"].path)
+        type_words = """(() => {
+            const field = document.querySelector(".md-search__input");
+            field.focus();
+            field.value = "chance constraint";
+            field.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
+        })()"""
+        found = "[...document.querySelectorAll('.md-search-result__link')].map(one => one.href)"
+        links: list[str] = []
+        deadline = time.monotonic() + 30
+        while not links and time.monotonic() < deadline:
+            browser.evaluate(type_words)
+            browser.evaluate("new Promise(done => setTimeout(done, 200))")
+            links = browser.evaluate(found)
+        assert any(link.endswith("guides/control.html#model-predictive-control") for link in links)
+        assert browser.problems == []
+    finally:
+        browser.close()
+
+
+def test_the_page_of_the_command_line_has_every_command_and_a_complete_config(site):
+    from gpssm.cli.app import app
+
+    text = site["cli.html"].path.read_text(encoding="utf-8")
+    headings = re.findall(r"<h3[^>]*>\s*<code>gpssm (.*?)</code>", text)
+    from typer.main import get_command
+
+    assert set(get_command(app).commands) <= {heading.split()[0] for heading in headings}
+    assert "--state-dim" in text
+    shown = runpy.run_path(str(DOCS / "commands.py"))["config"]()
+    tables = tomllib.loads(shown.removeprefix("```toml\n").removesuffix("```"))
+    assert tables["data"]["files"] == ["tank.csv"]
+    assert tables["fit"]["num_chains"] == inspect.signature(gpssm.fit).parameters["num_chains"].default
+    assert tables["method"]["num_draws"] == gpssm.methods.METHODS["ffvd"].num_draws
 
 
 def test_every_page_is_in_the_navigation(site):
@@ -177,6 +221,8 @@ def workshop(fits, monkeypatch, tmp_path):
 @pytest.mark.parametrize("page", [one for one in SHOWN if blocks(one, "python")], ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # runs this short have something to warn of
 def test_blocks_run(page, workshop):
+    if "datasets.load" in page.read_text(encoding="utf-8") and not os.environ.get("GPSSM_DATA"):
+        pytest.skip("it reads real data: set GPSSM_DATA")
     namespace = {"__name__": page.stem}
     for number, text in enumerate(blocks(page, "python")):
         exec(compile(text, f"{page.name}, block {number}", "exec"), namespace)

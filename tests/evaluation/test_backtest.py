@@ -181,9 +181,9 @@ def test_pages_and_figures(found, capsys, posterior):
     with pytest.raises(ValueError, match="no output 'depth'; there are level"):
         found.plot("depth")
     gpssm.backtest(SERIES[START:64], posterior, **SETTINGS | {"progress": "plain"})
-    assert "origin 2/2, row 7" in capsys.readouterr().err
+    assert "backtest 2/2, origin at row 7" in capsys.readouterr().err
     gpssm.backtest(SERIES[START:64], posterior, **SETTINGS | {"progress": True})
-    assert "100%" in capsys.readouterr().out
+    assert "2/2" in capsys.readouterr().out
 
 
 def test_a_failing_origin_is_named(posterior, monkeypatch):

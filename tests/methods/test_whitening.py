@@ -11,7 +11,7 @@ from gpssm.core import linalg
 from gpssm.core.linalg import block_cholesky
 from gpssm.data.series import Series
 from gpssm.methods import whitening as whitening_module
-from gpssm.methods.whitening import _couple, emission_information, linearise, stack, unstack, whiten
+from gpssm.methods.whitening import _couple, first_order, linearise, stack, unstack, whiten
 from gpssm.model.likelihoods import LINKS, Custom, LinkedGaussian, Poisson
 from gpssm.model.target import log_collapsed, log_target, weights_given_states
 
@@ -83,7 +83,8 @@ def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
     """Λ − UUᵀ has the Gauss–Newton blocks of the joint density, which are exact when f is linear in x."""
     model, series, states = problem("linear", missing=False)
     weights = weights_given_states(model, unstack(states, series), series)
-    linear = eqx.filter_jit(linearise)(model, states, series)
+    linear, gain = eqx.filter_jit(linearise)(model, states, series)
+    found = linear.precision(model)
     joint = jax.jit(
         jax.hessian(lambda x: log_target(model, unstack(x.reshape(states.shape), series), weights.mean, series))
     )
@@ -91,26 +92,32 @@ def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
     size = states.shape[1]
     for i in range(len(states)):
         block = precision[size * i : size * (i + 1)]
-        np.testing.assert_allclose(linear.precision.diagonal[i], block[:, size * i : size * (i + 1)], atol=1e-8)
+        np.testing.assert_allclose(found.diagonal[i], block[:, size * i : size * (i + 1)], atol=1e-8)
         if i:
-            np.testing.assert_allclose(linear.precision.lower[i - 1], block[:, size * (i - 1) : size * i], atol=1e-8)
-    assert np.isfinite(_couple(linear, weights.mean)).all()
-    assert np.isfinite(block_cholesky(linear.precision).diagonal).all()
+            np.testing.assert_allclose(found.lower[i - 1], block[:, size * (i - 1) : size * i], atol=1e-8)
+    assert np.isfinite(_couple(linear.jacobian, gain, weights.mean)).all()
+    assert np.isfinite(block_cholesky(found).diagonal).all()
+    slope = jax.grad(lambda x: log_target(model, unstack(x, series), weights.mean, series))(states)
+    np.testing.assert_allclose(linear.pull(model), slope, atol=1e-8)
 
 
-def test_emission_information_of_other_likelihoods():
-    model, series, _ = problem("linear", missing=False)
-    x = jnp.asarray(builders.make_states(6))
+def test_information_of_other_likelihoods():
+    """What outputs add to Λ: Fisher's information, and nothing where a likelihood cannot tell its moments."""
+    model, series, states = problem("linear", missing=False)
     C, d = model.likelihood.C, model.likelihood.d
-    rate = np.exp(x @ C.T + d[None])
+    rate = np.exp(states @ C.T + d[None])
+    without = Custom(function=lambda x, y: -jnp.abs(y - x))
     for likelihood, weight in (
         (Poisson(C=C, d=d), rate),
         (LinkedGaussian(C=C, d=d, log_std=jnp.zeros(2), link=LINKS["abs"]), np.ones_like(rate)),
-        (Custom(function=lambda x, y: -jnp.abs(y - x)), np.zeros_like(rate)),
     ):
-        changed = eqx.tree_at(lambda m: m.likelihood, model, likelihood)
-        found = emission_information(changed, x, series[0])
-        np.testing.assert_allclose(found, np.einsum("jk,tj,jl->tkl", C, weight, C), atol=1e-10)
+        found, none = (
+            first_order(one, jnp.zeros((2, model.basis.size)), states, series).precision(one).diagonal
+            for one in (eqx.tree_at(lambda m: m.likelihood, model, part) for part in (likelihood, without))
+        )
+        emits = np.concatenate([np.r_[0.0, np.ones(n)] for n in LENGTHS])
+        expected = np.einsum("t,jk,tj,jl->tkl", emits, C, weight, C)
+        np.testing.assert_allclose(found - none, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("dense", [4096, 0], ids=["dense", "associative"])
@@ -119,7 +126,7 @@ def test_what_a_gpu_does_at_once_is_what_a_cpu_does_in_turn(monkeypatch, dense):
     expected = make(model, states, series)
     for module in (linalg, whitening_module):
         monkeypatch.setattr(module, "on_cpu", lambda: False)
-    monkeypatch.setattr(whitening_module, "DENSE", dense)
+    monkeypatch.setattr(linalg, "DENSE", dense)
     found = eqx.filter_jit(lambda *z: whiten(jax.random.key(0), *z, RANK))(model, states, states[None], series)
     assert (found.dense is None) == (dense == 0)
     position = jnp.asarray(np.random.default_rng(0).normal(size=states.size))

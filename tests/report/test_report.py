@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import numpy as np
@@ -22,7 +23,7 @@ from gpssm.data.series import Series
 from gpssm.evaluation.checks import Check
 from gpssm.plots.style import to_png
 from gpssm.report import make_report, write_report
-from gpssm.report.charts import numbers, smoothed_errors
+from gpssm.report.charts import numbers, smoothed_errors, titled
 from gpssm.report.page import embedded
 from gpssm.report.pictures import WORDS
 from posteriors import make_posterior
@@ -201,6 +202,11 @@ def test_errors_by_step_are_smoothed_over_the_rows_between_origins():
     np.testing.assert_allclose(smoothed_errors(errors, 3)[1:-1], 1.0)
     np.testing.assert_allclose(smoothed_errors(errors, 1), errors)
     np.testing.assert_allclose(smoothed_errors(np.array([np.nan, 2.0, 2.0]), 3), 2.0)
+
+
+def test_units_stand_behind_the_names_of_outputs():
+    series = SimpleNamespace(units={"level": "m"})
+    assert [titled(name, series) for name in ("level", "flow")] == ["level [m]", "flow"]
 
 
 def test_numbers_and_json_survive_anything():

@@ -16,6 +16,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from gpssm.core.runtime import on_cpu
 
+DENSE = 4096  # states × dimensions, up to which a GPU takes a chain of states as one whole matrix
+
 
 def cholesky(matrix: Float[Array, "*batch n n"], jitter: float = 1e-8) -> Float[Array, "*batch n n"]:
     """Lower Cholesky factor of K + j·mean(diag K)·I, so that `jitter` j is relative to the scale of K."""
@@ -150,11 +152,31 @@ def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
         inverse = inverse_lower(diagonal)
         return inverse, (diagonal, lower, inverse)
 
+    if not on_cpu() and matrix.diagonal.shape[0] * matrix.diagonal.shape[1] <= DENSE:
+        diagonal, lower = _dense_cholesky(matrix)
+        inverse = inverse_lower(diagonal)
+        return BlockCholesky(diagonal, lower, inverse, -inverse[1:] @ lower, -(lower @ inverse[:-1]).mT)
     no_block = jnp.zeros_like(matrix.diagonal[:1])
     blocks = (matrix.diagonal, jnp.concatenate([no_block, matrix.lower]))
     _, (diagonal, lower, inverse) = lax.scan(factor, no_block[0], blocks)
     lower = lower[1:]
     return BlockCholesky(diagonal, lower, inverse, -inverse[1:] @ lower, -(lower @ inverse[:-1]).mT)
+
+
+def _dense_cholesky(matrix: BlockTridiagonal) -> tuple[Float[Array, "n D D"], Float[Array, "n-1 D D"]]:
+    """Both bands of L by one factorisation of the whole matrix, whose zeros it keeps."""
+    count, width = matrix.diagonal.shape[:2]
+    at = jnp.arange(count)
+    whole = jnp.zeros((count, width, count, width), matrix.diagonal.dtype)
+    whole = whole.at[at, :, at, :].set(matrix.diagonal).at[at[1:], :, at[:-1], :].set(matrix.lower)
+    factor = jnp.linalg.cholesky(whole.reshape(count * width, -1), symmetrize_input=False)
+    factor = factor.reshape(whole.shape)
+    return factor[at, :, at, :], factor[at[1:], :, at[:-1], :]
+
+
+def refactors(size: int) -> bool:
+    """Whether a chain of so many states × dimensions may be factorised in every iteration: not in a GPU's long loop."""
+    return on_cpu() or size <= DENSE
 
 
 def solve_lower(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
@@ -165,6 +187,12 @@ def solve_lower(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Arr
 def solve_upper(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
     """L⁻ᵀb: turns b ~ N(0, I) into a draw from N(0, Λ⁻¹)."""
     return _recursion(factor.backward, _apply(factor.inverse.mT, vector), reverse=True)
+
+
+def multiply_upper(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
+    """Lᵀb, which `solve_upper` undoes."""
+    below = jnp.einsum("nji,nj->ni", factor.lower, vector[1:])
+    return jnp.einsum("nji,nj->ni", factor.diagonal, vector).at[:-1].add(below)
 
 
 def _recursion(

@@ -57,7 +57,8 @@ def check_memory(what: str, size: int) -> None:
 
 
 # `equinox.filter_jit` for all programs that take long to compile: arrays are arguments, everything else is fixed.
-jit: Callable[..., Any] = functools.partial(eqx.filter_jit, compiler_options=OPTIONS)
+# Equinox passes the option on, but has no type for it.
+jit: Callable[..., Any] = functools.partial(eqx.filter_jit, compiler_options=OPTIONS)  # pyright: ignore[reportCallIssue]
 
 
 @functools.cache
@@ -67,7 +68,7 @@ def keep_programs() -> None:
     Programs are made for one processor: each kind has a folder of its own, since home folders are shared.
     """
     given = os.environ.get(CACHE) or platformdirs.user_cache_dir("gpssm")
-    if given == "off" or jax.config.jax_compilation_cache_dir is not None:
+    if given == "off" or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     known = Path("/proc/cpuinfo")
     flags = [line for line in known.read_text().splitlines() if line.startswith("flags")] if known.exists() else []
@@ -116,7 +117,7 @@ def num_threads() -> int:
 
 def on_cpu() -> bool:
     """Whether programs run on a CPU: loops are cheap there, and cost a GPU more than what is in them."""
-    device = jax.config.jax_default_device
+    device = jax.config.values["jax_default_device"]
     return (jax.default_backend() if device is None else getattr(device, "platform", device)) == "cpu"
 
 

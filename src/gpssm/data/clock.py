@@ -135,8 +135,8 @@ class Clock:
 
         :param rows: a Series, or a frame with dates as its index.
         """
-        own = getattr(rows, "clock", None)
-        if own is None and type(index := getattr(rows, "index", None)).__name__ == "DatetimeIndex" and len(rows):
+        own, index = getattr(rows, "clock", None), getattr(rows, "index", None)
+        if own is None and index is not None and type(index).__name__ == "DatetimeIndex" and len(index):
             times = Times.of(index[:1])
             own = times.clock(times.ticks[0], 1)
         if own is None or not (own.dates and self.dates):

@@ -128,7 +128,7 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
         horizon=horizon,
         widening=np.sqrt(np.mean(variance, axis=1)) / spread,
         covered=float(np.mean(inside)) if inside.size else float("nan"),
-        one_step_fit=_fits(found.ahead[-tail:], series.y[before:][-tail:]),
+        one_step_fit=_fits(np.asarray(found.ahead)[-tail:], series.y[before:][-tail:]),
         free_run_fit=_fits(mean[:horizon], series.y[runs][:horizon]),
         **_nonlinearity(np.asarray(found.f), states[:, rows], series.u[rows]),
         novelty_tail=float(np.mean(found.novelty[:, -max(len(rows) // 10, 1) :])),

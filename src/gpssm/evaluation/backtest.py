@@ -138,7 +138,7 @@ class Backtest:
         pages = [print_figures(steps, "step", "over origins, by step ahead")]
         if self.series.output_dim > 1:
             # Errors in different units have no mean.
-            origins = origins.drop(columns=MIXED.intersection(origins))
+            origins = origins.drop(columns=list(MIXED.intersection(origins)))
             pages = [
                 print_figures(self.by_output, "", "mean over origins, each output in its own units"),
                 print_figures(steps, "step", "the same by step ahead, in standard deviations of the training outputs"),

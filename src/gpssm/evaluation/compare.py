@@ -191,7 +191,7 @@ def print_by_output(
     outputs = list(dict.fromkeys(by_output.index.get_level_values(0)))
     if len(outputs) < 2:
         return print_figures(frame, first, caption, starred=starred)
-    total = frame.drop(columns=MIXED.intersection(frame)) if "ncrps" in frame else frame
+    total = frame.drop(columns=list(MIXED.intersection(frame))) if "ncrps" in frame else frame
     pages = [print_figures(total, first, f"all outputs, {caption}", starred=starred)]
     pages += [print_figures(by_output.loc[name], first, f"{name}, {caption}", starred=starred) for name in outputs]
     return "\n\n".join(pages)

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import equinox as eqx
 import jax
@@ -158,8 +158,8 @@ class Chains:
         return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec("chain")))
 
     def _plan(self, first: int, blocks: int, thin: int, keep: bool) -> Plan:
-        first_, blocks_, thin_ = (np.asarray(count, "int32") for count in (first, blocks, thin))
-        return Plan(self.key, self.series, first_, blocks_, thin_, np.asarray(keep))
+        counts: list[Any] = [np.asarray(count, "int32") for count in (first, blocks, thin)]
+        return Plan(self.key, self.series, *counts, keep=cast(Any, np.asarray(keep)))
 
 
 @jit

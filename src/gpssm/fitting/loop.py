@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
@@ -164,7 +165,9 @@ def sample(
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
-    runner = Chains(Recipe(config, model, tuple(states)), series, seed, num_chains, batching, chunk)
+    runner = Chains(
+        Recipe(config, model, tuple(jnp.asarray(path) for path in states)), series, seed, num_chains, batching, chunk
+    )
     store = None
     if checkpoint is not None:
         fingerprint = {

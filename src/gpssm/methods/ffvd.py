@@ -22,6 +22,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_step
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
+from gpssm.methods import noise_moves
+from gpssm.methods.noise_moves import Walk
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.settings import MethodSettings, States
 from gpssm.methods.whitening import Whitening, stack, unstack, whiten
@@ -81,6 +83,7 @@ class Carry(NamedTuple):
     parameters: Parameters
     whitening: Whitening
     step: StepSize
+    walk: Walk
     mean: Float[Array, "N Dx"]
     seen: Float[Array, ""]
     memory: Float[Array, "K N Dx"]
@@ -109,7 +112,8 @@ def build_hmc(
         shapes = jax.eval_shape(lambda: coordinates(key, parameters, states, memory, series))
         whitening = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         step = dual_averaging.start(FIRST_STEP)
-        return Carry(states, parameters, whitening, step, states, jnp.zeros(()), memory, jnp.asarray(0))
+        walk = noise_moves.start(moves)
+        return Carry(states, parameters, whitening, step, walk, states, jnp.zeros(()), memory, jnp.asarray(0))
 
     def refresh(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
         whitening = coordinates(key, carry.parameters, carry.mean, carry.memory, series)
@@ -117,24 +121,29 @@ def build_hmc(
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        whiten_key, size_key, move_key, parameter_key = jax.random.split(key, 4)
+        whiten_key, size_key, move_key, parameter_key, walk_key = jax.random.split(key, 5)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
 
+        following = carry.whitening.following(current)
+
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return moves.density(unstack(carry.whitening.to_states(position), series), series)(current)
+            return moves.density(unstack(following.to_states(position), series), series)(current)
 
         cautious = jax.random.uniform(size_key) < CAUTION
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
         size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
-        position = carry.whitening.to_position(carry.states)
+        position = following.to_position(carry.states)
         outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
-        states = carry.whitening.to_states(outcome.position)
+        states = following.to_states(outcome.position)
         parameters = moves.update(parameter_key, carry.parameters, unstack(states, series), carry.iteration, series)
+        parameters, states, walk = noise_moves.walk(
+            walk_key, moves, parameters, states, carry.walk, carry.whitening.centre, series, adapting
+        )
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
-        carry = carry._replace(states=states, parameters=parameters, iteration=carry.iteration + 1)
+        carry = carry._replace(states=states, parameters=parameters, walk=walk, iteration=carry.iteration + 1)
         return jax.lax.cond(adapting, lambda c: _adapt(settings, c, outcome.acceptance), lambda c: c, carry), info
 
     def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:

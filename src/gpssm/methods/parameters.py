@@ -26,7 +26,7 @@ from gpssm.model import conditionals
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
-from gpssm.model.target import log_collapsed, weights_given_states
+from gpssm.model.target import log_collapsed, log_target, weights_given_states
 from gpssm.moves import dual_averaging, hmc
 from gpssm.moves.dual_averaging import StepSize
 
@@ -75,6 +75,11 @@ class ParameterMoves(NamedTuple):
     def density(self, states: States, series: list[Series]) -> Density:
         """The log density of the states as a function of the model, the weights integrated out: log q*(x)."""
         return lambda model: log_collapsed(model, states, series)
+
+    def joint(self, states: States, weights: Float[Array, "Dx M"], series: list[Series]) -> Density | None:
+        """The log density of states and weights as a function of the model, log q*(v, x); None if weights are not its
+        own but go with the path."""
+        return lambda model: log_target(model, states, weights, series)
 
     def draw_weights(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]

@@ -10,19 +10,23 @@ root of the true curvature −∇² log q*(x) within that span, averaged over a 
 """
 
 import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpssm.core import linalg
 from gpssm.core.linalg import (
     BlockCholesky,
     BlockTridiagonal,
     block_cholesky,
     cholesky,
     inverse_lower,
+    multiply_upper,
     one_by_one,
+    refactors,
     solve_lower,
     solve_upper,
 )
@@ -34,16 +38,48 @@ from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, weights_given_states
 
 SWEEPS = 8  # of subspace iteration
-DENSE = 4096  # states × dimensions, up to which a GPU multiplies by the whole matrix
 FLOOR = 1e-3  # least curvature that is believed
 
 
 class Linearisation(NamedTuple):
-    """Λ of the stacked states, and what the coupling to the weights is made of: ∂f/∂x and A P^{−½} / Q at each step."""
+    """Dynamics and emission to first order at a path c, with δ = x − c: what Gaussian the states have, but for noises.
 
-    precision: BlockTridiagonal
-    jacobian: Float[Array, "N-1 Dx Dx"]
-    gain: Float[Array, "Dx N-1 M"]
+        δ_{t+1} = F_t δ_t − gap_t + N(0, Q),    error_t = slope_t δ_t + N(0, R)
+
+    Rows of all series follow each other. From the last state of one to the first of the next all is zero.
+    """
+
+    centre: Float[Array, "N Dx"]
+    first: Float[Array, " N"]  # 1 at each x₀, else 0
+    jacobian: Float[Array, "N-1 Dx Dx"]  # F = ∂f/∂x
+    gap: Float[Array, "N-1 Dx"]  # c_{t+1} − f(c_t)
+    slope: Float[Array, "N Dy Dx"]  # of the outputs' means
+    error: Float[Array, "N Dy"]  # y − its mean; zero where nothing was observed
+    present: Float[Array, "N Dy"]
+
+    def precision(self, model: GPSSM) -> BlockTridiagonal:
+        """Λ at the model's noises: diagonal blocks Q⁻¹ (I for x₀) + FᵀQ⁻¹F + Fisher's information of the outputs,
+        lower blocks −Q⁻¹F."""
+        noise, identity = 1 / model.process_variance, jnp.eye(model.state_dim, dtype=self.centre.dtype)
+        first = self.first[:, None, None]
+        arriving = first * identity[None] + (1 - first) * jnp.diag(noise)[None]
+        arriving = arriving + jnp.einsum("tji,tj,tjk->tik", self.slope, self._weight(model), self.slope)
+        leaving = jnp.einsum("tji,j,tjk->tik", self.jacobian, noise, self.jacobian)
+        return BlockTridiagonal(arriving.at[:-1].add(leaving), -noise[None, :, None] * self.jacobian)
+
+    def pull(self, model: GPSSM) -> Float[Array, "N Dx"]:
+        """The gradient of the log density at c, so that the mean of the states is c + Λ⁻¹ pull."""
+        scaled = self.gap / model.process_variance[None]
+        emitted = jnp.einsum("tji,tj->ti", self.slope, self._weight(model) * self.error)
+        total = emitted - self.first[:, None] * self.centre
+        return total.at[:-1].add(jnp.einsum("tji,tj->ti", self.jacobian, scaled)).at[1:].add(-scaled)
+
+    def _weight(self, model: GPSSM) -> Float[Array, "N Dy"]:
+        """1/R of the outputs that were observed. A likelihood that cannot tell its moments has no part in Λ."""
+        try:
+            return self.present / model.likelihood.moments(self.centre)[1]
+        except TypeError:
+            return jnp.zeros_like(self.present)
 
 
 class Whitening(NamedTuple):
@@ -54,7 +90,15 @@ class Whitening(NamedTuple):
     directions: Float[Array, "n r"]
     stretch: Float[Array, "r r"]  # S − I
     shrink: Float[Array, "r r"]  # S⁻¹ − I
+    linear: Linearisation
     dense: Float[Array, "n n"] | None = None  # L⁻ᵀ (I + V (S − I) Vᵀ), where one product is faster than a recursion
+
+    def following(self, model: GPSSM) -> "Whitening":
+        """The same map at other noises: with the L of the model's own."""
+        if not refactors(self.centre.size):
+            return self
+        factor = block_cholesky(self.linear.precision(model))
+        return self._replace(factor=factor, dense=_dense(factor, self.directions, self.stretch))
 
     def to_states(self, position: Float[Array, " n"]) -> Float[Array, "N Dx"]:
         """x = centre + L⁻ᵀ (ξ + V (S − I) Vᵀ ξ)."""
@@ -64,9 +108,7 @@ class Whitening(NamedTuple):
 
     def to_position(self, states: Float[Array, "N Dx"]) -> Float[Array, " n"]:
         """ξ = (I + V (S⁻¹ − I) Vᵀ) Lᵀ (x − centre)."""
-        gap = states - self.centre
-        below = jnp.einsum("tji,tj->ti", self.factor.lower, gap[1:])
-        whitened = jnp.einsum("tji,tj->ti", self.factor.diagonal, gap).at[:-1].add(below)
+        whitened = multiply_upper(self.factor, states - self.centre)
         return _within(self.directions, self.shrink, jnp.ravel(whitened))
 
 
@@ -91,9 +133,9 @@ def whiten(
 ) -> Whitening:
     """The whitening linearised at `centre`, with the curvature of the soft directions averaged over `samples`."""
     model = model.prepared()
-    linear = linearise(model, centre, series)
-    factor = block_cholesky(linear.precision)
-    directions = _soft_directions(key, linear, factor, min(rank, centre.size))
+    linear, gain = linearise(model, centre, series)
+    factor = block_cholesky(linear.precision(model))
+    directions = _soft_directions(key, linear.jacobian, gain, factor, min(rank, centre.size))
     curvature = _curvature(model, factor, directions, samples, series)
     values, vectors = jnp.linalg.eigh(curvature)
     # Where the density is not concave the size of the curvature still tells the scale.
@@ -101,93 +143,103 @@ def whiten(
     identity = jnp.eye(directions.shape[1], dtype=directions.dtype)
     stretch = jnp.matmul(vectors / root[None], vectors.T) - identity
     shrink = jnp.matmul(vectors * root[None], vectors.T) - identity
-    dense = None
-    if not on_cpu() and centre.size <= DENSE:
-        columns = jax.vmap(lambda column: jnp.ravel(_unwhiten(factor, column)))(
-            jnp.eye(centre.size, dtype=centre.dtype)
-        )
-        dense = columns.T + jnp.matmul(jnp.matmul(columns.T, directions), jnp.matmul(stretch, directions.T))
-    return Whitening(centre, factor, directions, stretch, shrink, dense)
+    dense = _dense(factor, directions, stretch)
+    return Whitening(centre, factor, directions, stretch, shrink, linear, dense)
 
 
-def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> Linearisation:
-    """Gauss–Newton precision of the states given the weights at their posterior mean, and the coupling to the weights.
+def linearise(
+    model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]
+) -> tuple[Linearisation, Float[Array, "Dx N-1 M"]]:
+    """The first order at a path, the weights at their posterior mean given it, and their coupling to the states.
 
-    Diagonal blocks Q⁻¹ (I for x₀) + FᵀQ⁻¹F + emission, lower blocks −Q⁻¹F with F = ∂f/∂x. Between series all is zero.
+    The coupling is G = A L_P⁻ᵀ / Q with P = L_P L_Pᵀ the weights' precision, so that U Uᵀ = Λ_xv P⁻¹ Λ_vx.
     """
-    paths = unstack(states, series)
+    paths, transition = unstack(states, series), model.transition()
     weights = weights_given_states(model, paths, series)
-    # A_d L_P⁻ᵀ / Q_d with P_d = L_P L_Pᵀ, so that U Uᵀ = Λ_xv P⁻¹ Λ_vx
     root = inverse_lower(cholesky(weights.precision, jitter=0.0)).mT / model.process_variance[:, None, None]
-    transition = model.transition()
-    noise = jnp.diag(1 / model.process_variance)
-    blocks, jacobians, gains = [], [], []
-    for path, one in zip(paths, series, strict=True):
+    gains = [
+        jnp.pad(jnp.matmul(transition(path[:-1], jnp.asarray(one.u, path.dtype)).gain, root), ((0, 0), (0, 1), (0, 0)))
+        for path, one in zip(paths, series, strict=True)
+    ]
+    return first_order(model, weights.mean, states, series), jnp.concatenate(gains, 1)[:, :-1]
+
+
+def first_order(
+    model: GPSSM, weights: Float[Array, "Dx M"], states: Float[Array, "N Dx"], series: list[Series]
+) -> Linearisation:
+    """Dynamics of these weights, and the emission, to first order at a path."""
+    transition, parts = model.transition(), []
+    for path, one in zip(unstack(states, series), series, strict=True):
         u = jnp.asarray(one.u, path.dtype)
 
         def mean(x: Float[Array, "T Dx"], u: Float[Array, "T Du"] = u) -> Float[Array, "T Dx"]:
-            return transition(x, u).given(weights.mean)
+            return transition(x, u).given(weights)
 
-        def slope(direction: Float[Array, " Dx"], x: Float[Array, "T Dx"] = path[:-1]) -> Float[Array, "T Dx"]:
-            return jax.jvp(mean, (x,), (jnp.broadcast_to(direction[None], x.shape),))[1]
-
-        jacobian = jnp.moveaxis(one_by_one(slope, jnp.eye(path.shape[1], dtype=path.dtype)), 0, -1)
-        first = jnp.eye(path.shape[1], dtype=path.dtype)[None]
-        arriving = jnp.concatenate([first, noise[None] + emission_information(model, path[1:], one)])
-        leaving = jnp.einsum("tik,ij,tjl->tkl", jacobian, noise, jacobian)
-        blocks.append(arriving.at[:-1].add(leaving))
-        # A last step of zeros stands between this series and the next.
-        jacobians.append(jnp.pad(jacobian, ((0, 1), (0, 0), (0, 0))))
-        gains.append(jnp.pad(jnp.matmul(transition(path[:-1], u).gain, root), ((0, 0), (0, 1), (0, 0))))
-    jacobian, gain = jnp.concatenate(jacobians)[:-1], jnp.concatenate(gains, 1)[:, :-1]
-    lower = -jnp.einsum("ij,tjk->tik", noise, jacobian)
-    return Linearisation(BlockTridiagonal(jnp.concatenate(blocks), lower), jacobian, gain)
+        # A last step of zeros stands between this series and the next, a first row without output is that of x₀.
+        jacobian = jnp.pad(_slopes(mean, path[:-1]), ((0, 1), (0, 0), (0, 0)))
+        gap = jnp.pad(path[1:] - mean(path[:-1]), ((0, 1), (0, 0)))
+        slope, error, present = (
+            jnp.pad(part, ((1, 0), *((0, 0),) * (part.ndim - 1))) for part in _emission(model, path[1:], one)
+        )
+        first = jnp.zeros(len(path), path.dtype).at[0].set(1.0)
+        parts.append(Linearisation(path, first, jacobian, gap, slope, error, present))
+    joined = Linearisation(*(jnp.concatenate(part) for part in zip(*parts, strict=True)))
+    return joined._replace(jacobian=joined.jacobian[:-1], gap=joined.gap[:-1])
 
 
-def emission_information(model: GPSSM, x: Float[Array, "T Dx"], series: Series) -> Float[Array, "T Dx Dx"]:
-    """Σ_j ∇μ_j ∇μ_jᵀ / σ²_j over the observed outputs: Fisher's information, but for heavy tails.
+def _slopes(function: Callable[[Array], Array], x: Float[Array, "T Dx"]) -> Float[Array, "T D Dx"]:
+    """∂function/∂x of every row, for a function of rows."""
 
-    A likelihood that cannot tell its moments gives none; the whitening is then that of the dynamics alone.
-    """
-    present = observed(jnp.asarray(series.y, x.dtype)).present
+    def along(direction: Float[Array, " Dx"]) -> Float[Array, "T D"]:
+        return jax.jvp(function, (x,), (jnp.broadcast_to(direction[None], x.shape),))[1]
+
+    return jnp.moveaxis(one_by_one(along, jnp.eye(x.shape[1], dtype=x.dtype)), 0, -1)
+
+
+def _emission(
+    model: GPSSM, x: Float[Array, "T Dx"], series: Series
+) -> tuple[Float[Array, "T Dy Dx"], Float[Array, "T Dy"], Float[Array, "T Dy"]]:
+    """The slope of the outputs' mean, what it misses of them, and which were observed."""
+    y, present = observed(jnp.asarray(series.y, x.dtype))
+    present = present.astype(x.dtype)
     try:
-        variance = model.likelihood.moments(x)[1]
+        mean = model.likelihood.moments(x)[0]
     except TypeError:
-        return jnp.zeros((*x.shape, x.shape[1]), x.dtype)
-
-    def slope(direction: Float[Array, " Dx"]) -> Float[Array, "T Dy"]:
-        tangent = jnp.broadcast_to(direction[None], x.shape)
-        return jax.jvp(lambda states: model.likelihood.moments(states)[0], (x,), (tangent,))[1]
-
-    slopes = one_by_one(slope, jnp.eye(x.shape[1], dtype=x.dtype))
-    return jnp.einsum("ktj,tj,ltj->tkl", slopes, present / variance, slopes)
+        return jnp.zeros((*y.shape, x.shape[1]), x.dtype), jnp.zeros_like(present), present
+    return _slopes(lambda states: model.likelihood.moments(states)[0], x), present * (y - mean), present
 
 
-def _soft_directions(key: PRNGKeyArray, linear: Linearisation, factor: BlockCholesky, rank: int) -> Float[Array, "n r"]:
+def _soft_directions(
+    key: PRNGKeyArray,
+    jacobian: Float[Array, "N-1 Dx Dx"],
+    gain: Float[Array, "Dx N-1 M"],
+    factor: BlockCholesky,
+    rank: int,
+) -> Float[Array, "n r"]:
     """The leading left singular vectors of L⁻¹U by subspace iteration: U is only ever multiplied, never formed."""
-    size = linear.precision.diagonal.shape[0] * linear.precision.diagonal.shape[1]
+    size = factor.diagonal.shape[0] * factor.diagonal.shape[1]
 
     def apply(column: Float[Array, " n"]) -> Float[Array, " n"]:
         x = _unwhiten(factor, column)
-        return jnp.ravel(solve_lower(factor, _couple(linear, _uncouple(linear, x))))
+        return jnp.ravel(solve_lower(factor, _couple(jacobian, gain, _uncouple(jacobian, gain, x))))
 
     def sweep(columns: Float[Array, "r n"], _: None) -> tuple[Float[Array, "r n"], None]:
         return jnp.linalg.qr(jax.vmap(apply)(columns).T)[0].T, None
 
-    start = jax.random.normal(key, (rank, size), linear.gain.dtype)
+    start = jax.random.normal(key, (rank, size), gain.dtype)
     return jax.lax.scan(sweep, start, None, length=SWEEPS)[0].T
 
 
-def _uncouple(linear: Linearisation, x: Float[Array, "N Dx"]) -> Float[Array, "Dx M"]:
+def _uncouple(jacobian: Array, gain: Array, x: Float[Array, "N Dx"]) -> Float[Array, "Dx M"]:
     """Uᵀx: how a change of the states pulls at each weight."""
-    pull = jnp.einsum("tij,tj->ti", linear.jacobian, x[:-1]) - x[1:]
-    return jnp.einsum("dtm,td->dm", linear.gain, pull)
+    pull = jnp.einsum("tij,tj->ti", jacobian, x[:-1]) - x[1:]
+    return jnp.einsum("dtm,td->dm", gain, pull)
 
 
-def _couple(linear: Linearisation, weights: Float[Array, "Dx M"]) -> Float[Array, "N Dx"]:
+def _couple(jacobian: Array, gain: Array, weights: Float[Array, "Dx M"]) -> Float[Array, "N Dx"]:
     """U v: how a change of the weights pulls at each state."""
-    push = jnp.einsum("dtm,dm->td", linear.gain, weights)
-    back = jnp.einsum("tij,ti->tj", linear.jacobian, push)
+    push = jnp.einsum("dtm,dm->td", gain, weights)
+    back = jnp.einsum("tij,ti->tj", jacobian, push)
     none = jnp.zeros_like(push[:1])
     return jnp.concatenate([back, none]) - jnp.concatenate([none, push])
 
@@ -209,6 +261,15 @@ def _curvature(
 
     mean = jnp.mean(jax.lax.map(at, samples), 0)
     return 0.5 * (mean + mean.T)
+
+
+def _dense(factor: BlockCholesky, directions: Float[Array, "n r"], stretch: Float[Array, "r r"]) -> Array | None:
+    """L⁻ᵀ (I + V (S − I) Vᵀ), on a GPU and where it is not too large."""
+    if on_cpu() or len(directions) > linalg.DENSE:
+        return None
+    identity = jnp.eye(len(directions), dtype=directions.dtype)
+    columns = jax.vmap(lambda column: jnp.ravel(_unwhiten(factor, column)))(identity)
+    return columns.T + jnp.matmul(jnp.matmul(columns.T, directions), jnp.matmul(stretch, directions.T))
 
 
 def _within(directions: Float[Array, "n r"], matrix: Float[Array, "r r"], vector: Float[Array, " n"]) -> Array:

@@ -302,7 +302,7 @@ def static_gain(
     controls[:, column] = levels
     found = _local(posterior, controls, _nearest(posterior, controls), np.zeros(posterior.model.state_dim), rest=True)
     eye = np.eye(posterior.model.state_dim)
-    lost = np.isnan(found.x).any(axis=-1, keepdims=True)
+    lost = np.asarray(np.isnan(found.x).any(axis=-1))[..., None]
     A = np.where(lost[..., None], 0 * eye, found.A)
     gain = (found.C @ np.linalg.solve(eye - A, found.B) + found.D)[..., column]
     gain = np.where(lost, np.nan, gain)

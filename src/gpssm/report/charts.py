@@ -35,6 +35,12 @@ def keys_of(methods: Iterable[str]) -> dict[str, str]:
     return {MODEL: "This model"} | {name: label(name) for name in others}
 
 
+def titled(output: str, series: Any) -> str:
+    """An output's name with its unit, where the series knows one."""
+    unit = getattr(series, "units", {}).get(output)
+    return f"{output} [{unit}]" if unit else output
+
+
 def forecast_group(forecasts: Mapping[str, Forecast], history: Series, actual: Series | None, shown: set[str]) -> Group:
     """Fans of all methods, with what came before and what happened; keys in `shown` are switched on at first."""
     names, first = keys_of(forecasts), next(iter(forecasts.values()))
@@ -51,7 +57,8 @@ def forecast_group(forecasts: Mapping[str, Forecast], history: Series, actual: S
         lines.append(_data("history", "History", before[:, j], (first.start - len(before)) * unit, unit))
         if actual is not None:
             lines.append(_data("actual", "Actual", actual.y[: first.horizon, j], first.start * unit, unit))
-        panels.append({"title": output, "lines": lines, "bands": bands, "split": (first.start - 0.5) * unit})
+        split = (first.start - 0.5) * unit
+        panels.append({"title": titled(output, history), "lines": lines, "bands": bands, "split": split})
     data = {"history": "History"} | ({} if actual is None else {"actual": "Actual"})
     return _group("forecast", first.dt, names, shown, panels) | {"keys": data}
 
@@ -67,7 +74,8 @@ def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str 
             _data("actual", "Data", series.y[first:, j], first * unit, unit, kind="dots"),
         ]
         low, high = (numbers(end[first:, j]) for end in observed.interval(0.9))
-        panels.append({"title": output, "lines": lines, "bands": [place | {"level": 90, "low": low, "high": high}]})
+        bands = [place | {"level": 90, "low": low, "high": high}]
+        panels.append({"title": titled(output, series), "lines": lines, "bands": bands})
     return _group(name, series.dt, {}, set(), panels) | {"keys": {MODEL: "Model, with 90 % interval", "actual": "Data"}}
 
 
@@ -90,7 +98,7 @@ def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
             }
             for (key, name), one in zip(names.items(), rolling.entries, strict=True)
         ]
-        panels.append({"title": output, "lines": lines, "bands": [], "zero": True})
+        panels.append({"title": titled(output, rolling.judged.rows), "lines": lines, "bands": [], "zero": True})
     return _group("errors", None, names, shown, panels) | {"x": "steps ahead", "levels": []}
 
 

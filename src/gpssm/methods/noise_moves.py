@@ -1,0 +1,133 @@
+"""Moves of the noises together with the states, in coordinates that follow the noises.
+
+Given the path, the noises have a law so narrow that drawing them in turn with it takes hundreds of iterations to cross
+their posterior. Linearised at a path, with weights v that are drawn first, the states given the noises
+θ = (log √Q, log √R) are Gaussian, N(μ(θ), Λ(θ)⁻¹) with Λ = LLᵀ (`whitening.Linearisation`). A random walk θ → θ' takes
+the states along, so that
+
+    η = L(θ)ᵀ (x − μ(θ))
+
+stays what it was: x' = μ(θ') + L(θ')⁻ᵀ η. The pair is accepted with the ratio of q*(x, v, θ) p(θ) times that of the
+volumes, det L(θ) / det L(θ'), which makes the move exact for any model. Where dynamics and emission are linear η and θ
+are independent, and the walk is one on p(θ | y, v).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from gpssm.core.linalg import (
+    BlockCholesky,
+    block_cholesky,
+    log_det,
+    multiply_upper,
+    refactors,
+    solve_lower,
+    solve_upper,
+)
+from gpssm.data.series import Series
+from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.whitening import first_order, unstack
+from gpssm.model.model import GPSSM
+from gpssm.moves import dual_averaging
+from gpssm.moves.dual_averaging import StepSize
+
+NOISES = ("log_process_std", "likelihood.log_std")
+MOVES = 2  # of the walk in an iteration
+ACCEPTANCE = 0.3  # that its step aims at
+FIRST_SPREAD, LEAST_SPREAD = 0.2, 0.02  # of a log standard deviation in the posterior, before much is known of it
+PRIOR_COUNT = 10.0  # draws that the first guess is worth
+
+
+class Walk(NamedTuple):
+    """The size of the walk's steps, in standard deviations of each noise as they were seen in warm-up."""
+
+    step: StepSize
+    mean: Float[Array, " p"]
+    square: Float[Array, " p"]  # sum of squared deviations
+    seen: Float[Array, ""]
+
+    def spread(self) -> Float[Array, " p"]:
+        """The standard deviation of each noise."""
+        guessed = PRIOR_COUNT * FIRST_SPREAD**2
+        return jnp.maximum(jnp.sqrt((guessed + self.square) / (PRIOR_COUNT + self.seen)), LEAST_SPREAD)
+
+    def learn(self, noises: Float[Array, " p"]) -> "Walk":
+        """With one more draw of the noises."""
+        seen, gap = self.seen + 1, noises - self.mean
+        mean = self.mean + gap / seen
+        return self._replace(mean=mean, square=self.square + gap * (noises - mean), seen=seen)
+
+
+def start(moves: ParameterMoves) -> Walk:
+    """A walk that has seen nothing yet."""
+    noises, _ = ravel_pytree(_chosen(moves, moves.init()))
+    zero = jnp.zeros_like(noises)
+    return Walk(dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1))), noises, zero, jnp.zeros(()))
+
+
+def walk(
+    key: PRNGKeyArray,
+    moves: ParameterMoves,
+    parameters: Parameters,
+    states: Float[Array, "N Dx"],
+    state: Walk,
+    centre: Float[Array, "N Dx"],
+    series: list[Series],
+    adapting: Bool[Array, ""],
+) -> tuple[Parameters, Float[Array, "N Dx"], Walk]:
+    """Some moves of the walk, the weights drawn before them: parameters, states and what was learned of the walk.
+
+    Nothing moves if all noises are fixed, if the factors that it takes are too long a loop for the device, or if there
+    is no joint density of states and weights.
+    """
+    chosen = _chosen(moves, parameters)
+    weights_key, key = jax.random.split(key)
+    weights = moves.draw_weights(weights_key, parameters, unstack(states, series), series)
+    if not chosen or not refactors(centre.size) or moves.joint(unstack(states, series), weights, series) is None:
+        return parameters, states, state
+    noises, unravel = ravel_pytree(chosen)
+    linear = first_order(moves.apply(parameters), weights, centre, series)
+
+    def look(noises: Float[Array, " p"]) -> tuple[GPSSM, Float[Array, "N Dx"], BlockCholesky]:
+        """The model at these noises, with μ and L."""
+        model = moves.model.with_leaves(parameters.leaves | unravel(noises))
+        factor = block_cholesky(linear.precision(model))
+        return model, linear.centre + solve_upper(factor, solve_lower(factor, linear.pull(model))), factor
+
+    def log_density(model: GPSSM, states: Float[Array, "N Dx"], factor: BlockCholesky) -> Float[Array, ""]:
+        """log q*(x, v, θ) + log p(θ) − log det L: the density in (η, θ)."""
+        joint = moves.joint(unstack(states, series), weights, series)
+        assert joint is not None
+        return joint(model) + model.log_prior() - 0.5 * log_det(factor)
+
+    def move(
+        carry: tuple[Array, Array, Walk, Array], key: PRNGKeyArray
+    ) -> tuple[tuple[Array, Array, Walk, Array], None]:
+        noises, states, state, value = carry
+        propose_key, accept_key = jax.random.split(key)
+        proposed = noises + state.step.size(adapting) * state.spread() * jax.random.normal(propose_key, noises.shape)
+        model, mean, factor = look(proposed)
+        moved = mean + solve_upper(factor, eta)
+        there = log_density(model, moved, factor)
+        change = there - value
+        acceptance = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(change), change, -jnp.inf), 0.0))
+        accepted = jax.random.uniform(accept_key) < acceptance
+        noises, states = jnp.where(accepted, proposed, noises), jnp.where(accepted, moved, states)
+        learned = state._replace(step=dual_averaging.update(state.step, acceptance, ACCEPTANCE)).learn(noises)
+        state = jax.tree.map(lambda new, old: jnp.where(adapting, new, old), learned, state)
+        return (noises, states, state, jnp.where(accepted, there, value)), None
+
+    model, mean, factor = look(noises)
+    eta = multiply_upper(factor, states - mean)
+    begin = (noises, states, state, log_density(model, states, factor))
+    (noises, states, state, _), _ = jax.lax.scan(move, begin, jax.random.split(key, MOVES))
+    return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state
+
+
+def _chosen(moves: ParameterMoves, parameters: Parameters) -> dict[str, Array]:
+    """The noises that are sampled."""
+    return {name: parameters.leaves[name] for name in NOISES if name in moves.model.leaves("sample")}
