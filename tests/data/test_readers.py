@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -224,3 +225,55 @@ def test_importing_the_readers_leaves_the_parsers_alone():
     code = "import sys, gpssm.data.readers; print([m for m in ('pandas', 'scipy.io', 'pyarrow') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said", "outputs", "rows"),
+    [
+        ("comment.dat", "# position force\n1 2\n3 4\n", "line 1 .*taken for the header", "position", [1, 3]),
+        ("comment.csv", "% written by hand\n\n1,2\n3,4\n", "line 1 .*taken for comments", "column 0", [1, 3]),
+        ("comments.dat", "# one\n# two\n1 2\n3 4\n", "line 2 .*taken for comments", "column 0", [1, 3]),
+        ("marks.csv", "?,?\n1,2\n3,4\n", "line 1 .*taken for the header", "? column 0", [1, 3]),
+        ("words.csv", "broken,2.5\n1,2\n3,4\n", "line 1 .*taken for the header.*'broken', '2.5'", "broken", [1, 3]),
+    ],
+)
+def test_a_doubtful_header_is_said(tmp_path, file, text, said, outputs, rows):
+    with pytest.warns(UserWarning, match=said):
+        series = read(write(tmp_path / file, text), 0)
+    assert series.outputs == (outputs,)
+    np.testing.assert_array_equal(series.y[:, 0], rows)
+
+
+def test_comments_above_a_header_need_no_word(tmp_path):
+    series = read(write(tmp_path / "both.csv", "# of Tuesday\nlevel,pump\n1,2\n3,4\n"), "level", "pump")
+    np.testing.assert_array_equal(series.u[:, 0], [2, 4])
+
+
+@pytest.mark.parametrize("suffix", [".mat", ".npz"])
+def test_a_matrix_that_lies_on_its_side_is_asked_about(tmp_path, suffix):
+    path, arrays = tmp_path / f"wide{suffix}", {"data": np.zeros((2, 60)), "y": np.arange(5.0)}
+    scipy.io.savemat(path, arrays) if suffix == ".mat" else np.savez(path, **arrays)
+    for chosen in ("data", 0):
+        with pytest.raises(ValueError, match="'data' has 2 rows and 60 columns, but a row is a time step"):
+            read(path, chosen)
+    assert len(read(path, "y")) == 5
+
+
+def test_a_file_with_very_many_columns_is_refused_at_once(tmp_path):
+    path = write(tmp_path / "wide.csv", (",".join(f"{n}" for n in range(100_000)) + "\n") * 3)
+    began = time.perf_counter()
+    with pytest.raises(ValueError, match="100000 columns, but a row is a time step"):
+        read(path, 0)
+    wide = ",".join(f"c{n}" for n in range(5000)) + "\n" + (",".join("1" for n in range(5000)) + "\n") * 12
+    assert len(read(write(tmp_path / "many.csv", wide), "c4999")) == 12
+    assert time.perf_counter() - began < 5
+
+
+def test_an_array_that_claims_more_than_the_file_has_is_never_made(tmp_path):
+    path = tmp_path / "claims.npz"
+    with zipfile.ZipFile(path, "w") as archive, archive.open("y.npy", "w") as member:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (2**50,)}
+        np.lib.format.write_array_header_1_0(member, header)
+        member.write(b"0" * 80)
+    with pytest.raises(ValueError, match="claims the shape"):
+        read(path, 0)

@@ -162,7 +162,7 @@ def test_columns_go_by_name_and_no_controls_will_do():
         (lambda p, s: p.condition([s, s]), TypeError, "one series at a time.*list of 2"),
         (lambda p, s: p.condition(s.y), TypeError, "expected a Series"),
         (lambda p, s: p.condition(make_series(6, output_dim=1)), ValueError, "y must have 2 columns.*got 1"),
-        (lambda p, s: p.condition(s, num_particles=1), ValueError, "num_particles must be .* at least 2; got 1"),
+        (lambda p, s: p.condition(s, num_particles=1), ValueError, "num_particles must be .* at least 2, got 1"),
         (lambda p, s: p.condition(s, index=2), IndexError, "2 training series.*got index 2"),
         (lambda p, s: p.condition(s).condition(s, num_particles=8), ValueError, "a Gaussian stands for the.*got 8"),
         (
@@ -246,7 +246,7 @@ def test_simulation_sees_the_warmup_and_nothing_else(linear):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": 0}, "steps must be a whole number of at least 1; got 0"),
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ({"steps": 1.5}, "steps must be"),
         ({"num_paths": 0}, "num_paths must be"),
         ({"num_particles": 0}, "num_particles must be"),

@@ -9,6 +9,7 @@ import sys
 
 import equinox as eqx
 import h5netcdf
+import h5py
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -322,7 +323,8 @@ def test_special_values_and_a_cloud(posterior, tmp_path):
     cloud = CurrentState(particles, log_weights, 12, True, rng.uniform(1, 2, (CHAINS, DRAWS)))
     made = dataclasses.replace(posterior, current=cloud)
     made.save(tmp_path / "run.nc")
-    assert_same_posterior(made, gpssm.load(tmp_path / "run.nc"))
+    with pytest.warns(UserWarning, match="1 of 10 draws are not finite, in chain 0"):
+        assert_same_posterior(made, gpssm.load(tmp_path / "run.nc"))
 
 
 def test_arrays_large_enough_to_be_compressed(tmp_path):
@@ -471,6 +473,78 @@ def test_flipped_bytes_are_found_or_do_no_harm(posterior, saved, tmp_path):
     assert len(errors) > 15
     (tmp_path / "changed.nc").write_bytes(content)
     assert_same_posterior(posterior, gpssm.load(tmp_path / "changed.nc"))
+
+
+def forge(path, field, text=None, **arrays):
+    """Change a description or numbers of a field, and make the hash fit, as a stranger could."""
+    with h5netcdf.File(path, "a") as file:
+        if text is not None:
+            file.attrs[field] = text
+        for name, value in arrays.items():
+            file[field].variables[name][...] = value
+        texts = {name: str(file.attrs[name]) for name in file.groups}
+        stored = {
+            name: {key: (one := np.asarray(each[...])).astype(one.dtype.name) for key, each in group.variables.items()}
+            for name, group in file.groups.items()
+        }
+        file.attrs["content_hash"] = digest(texts, stored)
+
+
+def retold(change):
+    def text(description):
+        changed = json.loads(description)
+        change(changed)
+        return json.dumps(changed)
+
+    return text
+
+
+FORGED = {
+    "not JSON": ("seed", lambda text: text + "}"),
+    "another type": ("seed", lambda text: '"three"'),
+    "no tag": ("model", lambda text: "{}"),
+    "deep": ("config", lambda text: "[" * 100_000 + "]" * 100_000),
+    "a part that is none": ("info", lambda text: '{"dict": 3}'),
+    "a class without its fields": ("model", retold(lambda found: found["fields"].pop("kernel"))),
+    "a class of another kind": ("model", retold(lambda found: found["fields"].update(kernel=found["fields"]["mean"]))),
+    "an unknown array": ("draws", retold(lambda found: found["fields"]["weights"].update(array="nothing"))),
+    "an array that is none": ("draws", retold(lambda found: found["fields"]["weights"].update(shape=[10**9, 10**9]))),
+    "text of a petabyte": ("draws", retold(lambda found: found["fields"]["weights"].update(dtype=f"<U{2**30}"))),
+    "an unknown link": ("notes", lambda text: '{"link": "nothing"}'),
+    "a scaler without spread": ("scaler", retold(lambda found: found["fields"]["output_std"]["tuple"].append(0.0))),
+    "no method": ("config", lambda text: '{"dict": {}}'),
+    "no series": ("raw", lambda text: '{"tuple": []}'),
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_a_forged_description_is_refused_in_our_words(saved, case):
+    field, change = FORGED[case]
+    with h5py.File(saved, "r") as file:
+        text = file.attrs[field]
+    forge(saved, field, change(text))
+    with pytest.raises(ValueError, match=rf"run\.nc is damaged \(.*{field}"):
+        gpssm.load(saved)
+
+
+def test_draws_must_have_some_that_are_finite(saved):
+    forge(saved, "draws", weights=np.nan)
+    with pytest.raises(ValueError, match=r"run\.nc is damaged \(.*no draw that is finite"):
+        gpssm.load(saved)
+
+
+def test_numbers_of_the_model_must_be_finite(saved):
+    forge(saved, "model", log_process_std=np.array([0.0, np.inf]))
+    with pytest.raises(ValueError, match=r"model\.log_process_std is not finite"):
+        gpssm.load(saved)
+
+
+def test_an_array_that_claims_petabytes_is_never_made(saved):
+    with h5py.File(saved, "a") as file:
+        del file["draws"]["weights"]
+        file["draws"].create_dataset("weights", (2**25, 2**25), "f8", chunks=(1024, 1024))
+    with pytest.raises(ValueError, match=r"/draws/weights claims \(33554432, 33554432\)"):
+        gpssm.load(saved)
 
 
 def test_the_library_imports_without_what_files_and_exports_need():

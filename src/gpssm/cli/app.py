@@ -1,5 +1,6 @@
 """The commands as one program."""
 
+import signal
 import sys
 from typing import Annotated
 
@@ -38,7 +39,8 @@ for group in (fit, forecast, runs, catalogue, bench):
 
 
 def run() -> None:
-    """Run the command line."""
+    """Run the command line. Being asked to end, by SIGTERM, is as good as Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except KeyboardInterrupt:

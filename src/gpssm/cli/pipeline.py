@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -20,6 +21,7 @@ from typing import Any
 from gpssm.cli.run_folder import BASELINE_FOLDER, CONFIG, FIGURES, FORECAST, METRICS, POSTERIOR, REPORT, TEST, Run
 from gpssm.cli.settings import Settings
 from gpssm.core.runtime import num_threads
+from gpssm.core.text import to_csv
 from gpssm.data.datasets import simulate
 from gpssm.data.readers import read
 from gpssm.data.series import Series, check_trainable
@@ -61,15 +63,20 @@ def execute(
     :param say: told what is being done.
     :param scored: given the scores as soon as they exist: see `examine`.
     """
-    rows = settings.load()
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always")
+        rows = settings.load()
+    for doubt in doubts:
+        say(str(doubt.message))
     check_trainable(rows.train)  # before there is a folder
     settings = settings.complete()
-    run = Run.create(out, settings, resume=resume, overwrite=overwrite)
-    with _resumable(run), beside(rows.train, rows.test, settings) as baselines:
-        if rows.test is not None:
-            run.write_series(TEST, rows.test)
-        posterior = _posterior(run, settings, rows.train, progress, say)
-        finish(run, posterior, rows.test, settings, say, baselines, scored, with_report, progress)
+    with Run.claimed(out):
+        run = Run.create(out, settings, resume=resume, overwrite=overwrite)
+        with _resumable(run), beside(rows.train, rows.test, settings) as baselines:
+            if rows.test is not None:
+                run.write_series(TEST, rows.test)
+            posterior = _posterior(run, settings, rows.train, progress, say)
+            finish(run, posterior, rows.test, settings, say, baselines, scored, with_report, progress)
     return run
 
 
@@ -170,7 +177,7 @@ def finish(
     found = examine(posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say, scored=scored)
     if not found.held:
         for name, forecast in found.forecasts.items():
-            table = forecast.to_dataframe(settings.levels).to_csv()
+            table = to_csv(forecast.to_dataframe(settings.levels))
             run.write(FORECAST if name == settings.method else f"{BASELINE_FOLDER}/{name}.csv", table)
     metrics = found.to_dict()
     metrics["seconds"]["judge"] = time.perf_counter() - began

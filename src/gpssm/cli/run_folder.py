@@ -33,14 +33,15 @@ needs controls, if the model has any.
 import json
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpssm.cli.settings import HEAD, Settings, from_toml
-from gpssm.core.files import write_atomically
-from gpssm.core.text import to_json
+from gpssm.core.files import hold, write_atomically
+from gpssm.core.text import check_path, from_csv, to_csv, to_json
 from gpssm.data.series import Series
 from gpssm.fitting.checkpoint import CARRY
 from gpssm.posterior.posterior import Posterior, load
@@ -72,6 +73,19 @@ class Run:
             raise FileNotFoundError(f"{folder} is not finished. Go on with: gpssm fit --resume --out {folder}")
         return run
 
+    @staticmethod
+    @contextmanager
+    def claimed(folder: str | Path) -> Iterator[None]:
+        """Keep other processes from working in a folder, which is made if need be."""
+        folder = check_path(folder)
+        try:
+            if not folder.exists():
+                folder.mkdir(parents=True)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        with hold(folder) if folder.is_dir() else nullcontext():
+            yield
+
     @classmethod
     def create(cls, folder: str | Path, settings: Settings, *, resume: bool = False, overwrite: bool = False) -> "Run":
         """Claim a folder for a run and write its configuration.
@@ -96,9 +110,7 @@ class Run:
             run.clear()
             run.write(CONFIG, settings.to_toml())
         except OSError as error:
-            raise OSError(
-                error.errno, f"{folder} cannot be written ({error.strerror}): name another folder with --out"
-            ) from error
+            raise _unwritable(run.folder, error) from error
         return run
 
     def check_same(self, settings: Settings) -> None:
@@ -160,7 +172,7 @@ class Run:
             return None
         import pandas
 
-        settings, table = self.settings(), pandas.read_csv(path, float_precision="round_trip")
+        settings, table = self.settings(), from_csv(pandas.read_csv(path, float_precision="round_trip"))
         width = len(settings.outputs)
         # Runs of older versions, and those without times, have outputs and controls alone.
         time = table.iloc[:, 0] if table.shape[1] > width + len(settings.inputs) else None
@@ -186,7 +198,7 @@ class Run:
 
         own = {self.metrics()["method"]: self.folder / FORECAST}
         paths = own | {path.stem: path for path in sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))}
-        return {name: pandas.read_csv(path, index_col=0) for name, path in paths.items() if path.is_file()}
+        return {name: from_csv(pandas.read_csv(path, index_col=0)) for name, path in paths.items() if path.is_file()}
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file of the run; what was there before stays until all of it is on the disk."""
@@ -198,7 +210,7 @@ class Run:
     def write_series(self, name: str, series: Series) -> Path:
         """Write a series as CSV: its column of times, if it has one, outputs, controls, to the last bit."""
         timed = series.clock is not None and series.clock.name is not None
-        return self.write(name, series.to_dataframe().to_csv(index=timed))
+        return self.write(name, to_csv(series.to_dataframe(), index=timed))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
         """Write a file of JSON, with null for what is not a number."""
@@ -235,6 +247,10 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
         "scores": together("scores"),
         "by_output": together("by_output"),
     }
+
+
+def _unwritable(folder: Path, error: OSError) -> OSError:
+    return OSError(error.errno, f"{folder} cannot be written ({error.strerror}): name another folder with --out")
 
 
 def _is_run(folder: Path) -> bool:

@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpssm.core.text import rich_table, to_json
+from gpssm.core.text import printable, rich_table, to_json
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 LONGEST = 1600  # characters of an error
@@ -56,7 +56,7 @@ class Screen:
     def say(self, text: str) -> None:
         """Tell what is being done, on standard error."""
         if not self.silent:
-            console(error=True).print(Text(f"{text} ...", style="dim"))
+            console(error=True).print(Text(f"{printable(text)} ...", style="dim"))
 
     def show(self, things: Sequence[RenderableType]) -> None:
         """Print a part of the answer that is there before the rest."""
@@ -120,7 +120,7 @@ def show(answer: Answer, as_json: bool, quiet: bool) -> None:
     elif not quiet:
         screen = console()
         for one in answer.shown:
-            screen.print(one)
+            screen.print(printable(one) if isinstance(one, str) else one)
 
 
 @contextmanager
@@ -170,11 +170,6 @@ def usage() -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise Misuse(str(error)) from None
-
-
-def printable(text: Any) -> str:
-    """Text without characters that would control a terminal."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in str(text))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> Table:

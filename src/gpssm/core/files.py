@@ -1,8 +1,11 @@
-"""Files that are whole or not there, and hashes of what goes into them."""
+"""Files that are whole or not there, folders for one process at a time, and hashes of what goes into them."""
 
 import hashlib
+import math
 import os
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +28,23 @@ def digest(*things: Any) -> str:
     return found.hexdigest()[:16]
 
 
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file; none is made that claims to be larger than what the file has of it."""
+    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            with archive.open(entry) as member:
+                version = np.lib.format.read_magic(member)
+                header = (
+                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                )
+                shape, _, dtype = header(member)
+            if math.prod(shape) * dtype.itemsize > entry.file_size:
+                raise ValueError(f"{entry.filename} claims the shape {shape} and has {entry.file_size} bytes")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+
+
 def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
     """Fill a file beside its final name, bring it to the disk, and move it there."""
     beside = path.with_name(path.name + ".part")
@@ -34,6 +54,33 @@ def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except OSError:
-        beside.unlink(missing_ok=True)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Keep a folder from others who hold it too, as long as this lasts; the lock ends with the process.
+
+    Where the system or the disk has no such locks, nothing is held.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"another process is at work in {folder}. Wait until it has ended, or name another folder"
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(opened)

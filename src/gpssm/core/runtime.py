@@ -50,6 +50,12 @@ def in_double_precision(function: Callable[Parameters, Result]) -> Callable[Para
     return wrapped
 
 
+def check_memory(what: str, size: int) -> None:
+    """Refuse to make what would take more bytes than the machine has: systems promise more, and then kill."""
+    if hasattr(os, "sysconf") and size > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        raise MemoryError(f"{what} would take {size // 10**9} GB, and the machine has {there // 10**9}: ask for fewer")
+
+
 # `equinox.filter_jit` for all programs that take long to compile: arrays are arguments, everything else is fixed.
 # Equinox passes the option on, but has no type for it.
 jit: Callable[..., Any] = functools.partial(eqx.filter_jit, compiler_options=OPTIONS)  # pyright: ignore[reportCallIssue]

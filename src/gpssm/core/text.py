@@ -1,5 +1,6 @@
 """Words and figures for people, values for JSON, and checks whose messages say what to do."""
 
+import errno
 import importlib.util
 import io
 import json
@@ -7,12 +8,16 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table
 
 DASH = "–"  # for a figure that does not exist
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that a spreadsheet takes for a formula
 
 
 def count(number: int, noun: str) -> str:
@@ -55,6 +60,24 @@ def figure(value: Any, digits: int = 4) -> str:
     if value is None or value != value:
         return DASH
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def printable(text: Any) -> str:
+    """Text without characters that would control a terminal."""
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
+
+
+def to_csv(frame: "pd.DataFrame", **options: Any) -> str:
+    """A table of numbers as CSV, names that a spreadsheet would run as formulas behind an apostrophe."""
+    return frame.rename(columns=lambda name: f"'{name}" if str(name).startswith(FORMULA) else name).to_csv(**options)
+
+
+def from_csv(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """A table that was read from what `to_csv` wrote, with the names it had before."""
+    return frame.rename(columns=lambda name: name[1:] if name[:1] == "'" and name[1:].startswith(FORMULA) else name)
 
 
 def shortened(text: str, most: int) -> str:
@@ -109,7 +132,7 @@ def figure_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width
     # Names of columns are the user's: brackets and colons in them are no markup.
     as_it_is: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "color_system": None}
     Console(file=page, width=width, force_jupyter=False, **as_it_is).print(rich_table(columns, rows, **settings))
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).strip("\n")
+    return "\n".join(printable(line).rstrip() for line in page.getvalue().split("\n")).strip("\n")
 
 
 def to_json(value: Any, indent: int | None = 1, **options: Any) -> str:
@@ -136,6 +159,16 @@ def jsonable(value: Any) -> Any:
     return jsonable(value.tolist()) if hasattr(value, "tolist") else stable_repr(value)
 
 
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether it is a whole number, NumPy's too; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_real(value: Any) -> TypeGuard[float]:
+    """Whether it is a real number, NumPy's too; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def check_whole(name: str, value: Any, least: int, none: str | None = None) -> None:
     """Refuse what is not a whole number of at least `least`; True and False are none.
 
@@ -143,9 +176,44 @@ def check_whole(name: str, value: Any, least: int, none: str | None = None) -> N
     """
     if value is None and none is not None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value) or not least <= value < 2**62:
         given = f", got {value!r}." if none is None else f", or None {none}; got {value!r}."
         raise ValueError(f"{name} must be a whole number of at least {least}{given}")
+
+
+def check_seed(seed: Any) -> int:
+    """The seed as an int, if it is one that JAX can hold: a whole number of 64 bits."""
+    if not is_whole(seed) or not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number from -2**63 to 2**63 - 1; got {seed!r}")
+    return int(seed)
+
+
+def check_shares(name: str, values: Any, *, ends: bool = False) -> list[float]:
+    """One level of an interval, or several, as a list of shares; with `ends` probabilities, 0 and 1 among them."""
+    # An array is no Sequence, but has dimensions.
+    several = getattr(values, "ndim", 1 if isinstance(values, Sequence) and not isinstance(values, str) else 0) == 1
+    listed: list[Any] = list(values) if several else [values]
+    for value in listed:
+        if not is_real(value) or (ends and not 0 <= value <= 1):
+            raise ValueError(f"{name} must be numbers between 0 and 1; got {value!r}")
+    return [float(value) if ends else as_share(value) for value in listed]
+
+
+def check_path(path: Any) -> Path:
+    """The path of a file, if a file could have it; whether there is one is not asked."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"a path is text or a pathlib.Path; got {path!r}")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"a path is text that is not empty and without zeros; got {text!r}")
+    try:
+        os.lstat(text)
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise ValueError(f"no file can have the path {text[:80]!r}…: {error.strerror}") from None
+    except UnicodeEncodeError:
+        raise ValueError(f"no file can have the path {text!r}: it has letters that names of files cannot") from None
+    return Path(text)
 
 
 def check_installed(what: str, module: str, extra: str) -> None:

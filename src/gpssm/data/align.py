@@ -2,11 +2,13 @@
 
 import dataclasses
 import difflib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series, default_names, to_columns, where_first
 
 
@@ -19,7 +21,7 @@ def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.
     own = None
     if isinstance(values, Series):
         values, own = (values.y, values.outputs) if letter == "y" else (values.u, values.inputs)
-    elif hasattr(values, "columns") and names and set(names) <= set(values.columns):
+    elif names and isinstance(columns := getattr(values, "columns", None), Iterable) and set(names) <= set(columns):
         values = values[list(names)]
     table, given = to_columns(values, own, letter)
     if set(given) == set(names):
@@ -52,8 +54,7 @@ def future_inputs(u: Any, names: tuple[str, ...], horizon: int | None, default: 
 
     Without a horizon they are all rows, and where there is no u either, `default` of them.
     """
-    if horizon is not None and horizon < 1:
-        raise ValueError(f"horizon is a number of steps, 1 or more; got {horizon}")
+    check_whole("horizon", horizon, 1, none="for as many steps as u has rows")
     if u is None:
         horizon = horizon or default
         if names:

@@ -183,9 +183,9 @@ def load(name: str) -> Series:
     Read from the folder GPSSM_DATA if that is set, otherwise downloaded once; see the head of this file. A simulated
     series is named `sim:duffing`, or with options of its simulator `sim:duffing:num_steps=120:noise_std=0.1`.
     """
-    if name.startswith(SIMULATION):
+    if isinstance(name, str) and name.startswith(SIMULATION):
         return _load_simulation(name)
-    if name not in REGISTRY:
+    if not isinstance(name, str) or name not in REGISTRY:
         raise ValueError(f"no benchmark is called {name!r}; there are {', '.join(REGISTRY)}")
     entry = REGISTRY[name]
     folder = os.environ.get("GPSSM_DATA")

@@ -6,6 +6,8 @@ A reader is a function of the path that returns a Table; `READERS` says which su
 import csv
 import difflib
 import re
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -14,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpssm.core.files import read_npz
+from gpssm.core.text import check_path, is_whole
 from gpssm.data.clock import Controls
 from gpssm.data.series import Series
 
@@ -21,6 +25,8 @@ Column = str | int
 Table = list[tuple[str, Any]]  # name and values of every column, in the order of the file
 
 WHITESPACE = r"\s+"
+COMMENTS = ("#", "%")  # that lines before the data may begin with
+MOST_COLUMNS = 20_000  # a file with more was written the wrong way round
 # What a column of times is called, with a unit perhaps, and how a date or a time of day begins.
 TIME = re.compile(
     r"(t|time|times?tamp|date|datetime|date.?time|seconds)([ _]?[\[(]?(s|ms|min|h|d|sec|seconds|hours)[\])]?)?", re.I
@@ -47,8 +53,9 @@ def read(
         read("ballbeam.dat", outputs=1, inputs=0)
 
     A column is chosen by its name or by its number, counted from 0. In text files the delimiter (tab,
-    semicolon, comma, in .dat and .txt also spaces) and whether there is a header are found out; empty cells
-    of an output are missing values. In .mat and .npz files a matrix `y` has the columns `y0`, `y1`, ...
+    semicolon, comma, in .dat and .txt also spaces) and whether there is a header are found out, with a warning that
+    says what was taken for one where it is doubtful; empty cells of an output are missing values. In .mat and .npz
+    files a matrix `y` has the columns `y0`, `y1`, ...; one with fewer rows than columns is not taken to pieces.
     The series is called `name`, by default as the file; `dt` is its sampling time where there is no column of times.
 
     :param time: the column of times, numbers or dates; "auto" looks for one among the columns that were not chosen: one
@@ -56,7 +63,7 @@ def read(
     :param regrid, controls: what to do with times that are not regular: see `Series.from_dataframe`.
     :param units: of columns by name, for axes and tables.
     """
-    path = Path(path)
+    path = check_path(path)
     table = _load(path)
     chosen_outputs = [_index(table, column, path) for column in _listed(outputs)]
     chosen_inputs = [_index(table, column, path) for column in _listed(inputs)]
@@ -87,7 +94,7 @@ def _find_time(table: Table) -> tuple[str, Any] | None:
     """The first column that has dates, or numbers and the name of a time."""
     import pandas
 
-    for label, values in table:
+    for label, values in ((label, values) for label, values in table if np.ndim(values) == 1):
         column = pandas.Series(values)
         if pandas.api.types.is_datetime64_any_dtype(column) or (
             pandas.api.types.is_numeric_dtype(column) and TIME.fullmatch(label.strip()) and column.notna().all()
@@ -101,7 +108,10 @@ def _find_time(table: Table) -> tuple[str, Any] | None:
 
 
 def _listed(columns: Sequence[Column] | Column) -> list[Column]:
-    return [columns] if isinstance(columns, str | int) else list(columns)
+    listed = [columns] if isinstance(columns, str | int) or not isinstance(columns, Iterable) else list(columns)
+    if wrong := [column for column in listed if not isinstance(column, str) and not is_whole(column)]:
+        raise TypeError(f"a column is chosen by its name or by its number; got {wrong[0]!r}")
+    return listed
 
 
 def _load(path: Path) -> Table:
@@ -113,16 +123,18 @@ def _load(path: Path) -> Table:
         raise FileNotFoundError(f"there is no file {path}; the working folder is {Path.cwd()}")
     try:
         table = reader(path)
-    except (ImportError, MemoryError):
+    except (ImportError, Warning):
         raise
+    except MemoryError as error:
+        raise MemoryError(f"{path} holds, or claims to hold, more than the memory does: {error}") from None
     except Exception as error:  # the parsers of damaged files raise whatever they stumble over
         raise ValueError(
             f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. "
             "It may be damaged, cut short, or of another format"
         ) from error
-    names = [label for label, _ in table]
+    number_of = Counter(label for label, _ in table)
     return [
-        (label if label and names.count(label) == 1 else f"{label} column {number}".strip(), values)
+        (label if label and number_of[label] == 1 else f"{label} column {number}".strip(), values)
         for number, (label, values) in enumerate(table)
     ]
 
@@ -132,11 +144,11 @@ def _index(table: Table, column: Column, path: Path) -> int:
     names = [label for label, _ in table]
     if column in names:
         return names.index(str(column))
-    if str(column).isdecimal() and int(column) < len(names):
+    if str(column).isdecimal() and len(str(column)) < 10 and int(column) < len(names):
         return int(column)
     known = ", ".join(f"{number}: {label!r}" for number, label in enumerate(names[:50]))
     message = f"{path} has no column {column!r}; it has {known or 'no column of numbers'}."
-    if nearest := difflib.get_close_matches(str(column), names, n=1):
+    if nearest := difflib.get_close_matches(str(column)[:100], names[:1000], n=1):
         message += f" Did you mean {nearest[0]!r}?"
     if len(names) == 1:
         message += " Only one column was found: is the delimiter a comma, a semicolon or a tab?"
@@ -148,6 +160,13 @@ def _select(table: Table, indices: list[int]) -> Table:
     chosen = [table[index] for index in indices]
     if twice := [table[index][0] for index in set(indices) if indices.count(index) > 1]:
         raise ValueError(f"column {twice[0]!r} was chosen twice; a column is either an output or an input")
+    for label, values in chosen:
+        if np.ndim(values) == 2:
+            rows, columns = np.shape(values)
+            raise ValueError(
+                f"{label!r} has {rows} rows and {columns} columns, but a row is a time step. Write it to the file "
+                f"transposed; if it is as it should be, load the array yourself and pass it to Series"
+            )
     lengths = {label: len(values) for label, values in chosen}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the chosen columns must have as many rows each; got {lengths}")
@@ -179,8 +198,8 @@ def _read_text(path: Path, default_separator: str) -> Table:
         low_memory=False,
     )
     # A delimiter at the end of every line makes a last column with neither a name nor a value.
-    while frame.shape[1] > (len(layout.names) or 1) and frame.iloc[:, -1].isna().all():
-        frame = frame.iloc[:, :-1]
+    filled = np.flatnonzero(frame.notna().any())
+    frame = frame.iloc[:, : max(len(layout.names) or 1, *(filled[-1:] + 1))]
     names = layout.names or [""] * frame.shape[1]
     if len(names) != frame.shape[1]:
         raise ValueError(f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells")
@@ -196,7 +215,11 @@ def _read_text(path: Path, default_separator: str) -> Table:
 def _layout(path: Path, default_separator: str) -> Layout:
     """Layout as the first lines show it; without a tab, semicolon or comma the default separator holds."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        lines = list(islice(((number, line) for number, line in enumerate(file) if line.strip()), 50))
+        written = ((number, line) for number, line in enumerate(file) if line.strip())
+        comments, lines = [], list(islice(written, 1))
+        while lines and lines[0][1].lstrip().startswith(COMMENTS):
+            comments, lines = lines, list(islice(written, 1))
+        lines += islice(written, 49)
     if not lines:
         raise ValueError("it has no lines")
     unquoted = re.sub(r'"[^"]*"', "", lines[0][1])
@@ -204,14 +227,43 @@ def _layout(path: Path, default_separator: str) -> Layout:
     # Within semicolons, as spreadsheets write them in half of Europe, a comma is the decimal mark.
     decimal = "," if separator == ";" and any("," in line for _, line in lines[1:]) else "."
     cells = list(_cells([line for _, line in lines[:2]], separator))
+    if len(cells[0]) > MOST_COLUMNS:
+        raise ValueError(f"it has {len(cells[0])} columns, but a row is a time step: write it the other way round")
     # A header has text above a number, or is nothing but text.
     names = _without_blank_end(cells[0])
     above = any(_is_text(a) and b and not _is_text(b) for a, b in zip(cells[0], cells[-1], strict=False))
-    if not (above or (any(names) and all(map(_is_text, names)))):
+    if above or (any(names) and all(map(_is_text, names))):
+        if len(lines) == 1:
+            raise ValueError("it has a header and no rows")
+        # Names may be years, and some may be left out; measurements and marks are none.
+        if any(map(_is_doubtful, names)):
+            _doubt(path, lines[0], f"was taken for the header, with the columns {_shown(names)}. Where it holds data")
+        return Layout(separator, decimal, names, lines[0][0] + 1)
+    if not comments:
         return Layout(separator, decimal, [], 0)
-    if len(lines) == 1:
-        raise ValueError("it has a header and no rows")
-    return Layout(separator, decimal, names, lines[0][0] + 1)
+    number, line = comments[0]
+    names = _without_blank_end(next(_cells([line.strip().lstrip("".join(COMMENTS)).strip()], separator)))
+    if len(names) == len(_without_blank_end(cells[0])) and all(map(_is_text, names)):
+        _doubt(path, (number, line), f"was taken for the header, with the columns {_shown(names)}. If it is none")
+        return Layout(separator, decimal, names, lines[0][0])
+    _doubt(path, (number, line), "and lines like it above were taken for comments. If they are none")
+    return Layout(separator, decimal, [], lines[0][0])
+
+
+def _is_doubtful(name: str) -> bool:
+    """Whether a name is a number with a fraction or an exponent, or has neither letters nor digits."""
+    return bool(name) and not (any(map(str.isalnum, name)) if _is_text(name) else name.isdigit())
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+
+
+def _doubt(path: Path, line: tuple[int, str], words: str) -> None:
+    """Warn of a line whose part in the file had to be guessed."""
+    text = line[1].strip()
+    text = text if len(text) <= 60 else f"{text[:60]}…"
+    warnings.warn(f"{path}: line {line[0] + 1} ({text!r}) {words}, correct or delete it", stacklevel=7)
 
 
 def _cells(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
@@ -242,17 +294,19 @@ def _read_mat(path: Path) -> Table:
 
 
 def _read_npz(path: Path) -> Table:
-    # Opened here, because np.load leaves a damaged file open.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return _numeric_columns(dict(arrays))
+    return _numeric_columns(read_npz(path))
 
 
 def _numeric_columns(arrays: Mapping[str, Any]) -> Table:
-    """Columns of the vectors and matrices of numbers; a row vector counts as a column."""
+    """Columns of the vectors and matrices of numbers; a row vector counts as a column.
+
+    A matrix that is wider than high stays whole: which way time runs in it is asked when it is chosen.
+    """
     table: Table = []
     for name, array in arrays.items():
         if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.ndim in (1, 2):
-            columns = [array.ravel()] if array.ndim == 1 or 1 in array.shape else list(array.T)
+            wide = array.ndim == 2 and 1 < array.shape[0] < array.shape[1]
+            columns = [array] if wide else [array.ravel()] if array.ndim == 1 or 1 in array.shape else list(array.T)
             labels = [name] if len(columns) == 1 else [f"{name}{number}" for number in range(len(columns))]
             table += zip(labels, columns, strict=True)
     return table

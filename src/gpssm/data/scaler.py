@@ -1,5 +1,6 @@
 """Scaling of outputs and controls with the statistics of the training data, and back to the user's units."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from gpssm.data.series import Series, as_list, varying
 
 Scaling = Literal["standard", "scale", "none"]
+FAR = 1e12  # standard deviations from the training data at which nothing can be computed any more
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,16 @@ class Scaler:
     input_mean: tuple[float, ...]
     input_std: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        for name in ("output_mean", "output_std", "input_mean", "input_std"):
+            numbers = getattr(self, name)
+            floats = all(
+                isinstance(one, float | int) and abs(one) <= (2**53 if isinstance(one, int) else sys.float_info.max)
+                for one in numbers
+            )
+            if not floats or not (all(numbers) or name.endswith("mean")):
+                raise ValueError(f"a scaler's {name} must be finite, and a std not 0; got {numbers}")
+
     @classmethod
     def fit(cls, series: Any, *, outputs: Scaling = "standard", inputs: Scaling = "standard") -> "Scaler":
         """Scaler of one or several training series, over all their rows; missing outputs are left out.
@@ -44,8 +56,11 @@ class Scaler:
 
     def scale(self, series: Series) -> Series:
         """The series in scaled units; its names, sampling time and missing values stay."""
-        y = _to_scaled(series.y, self.output_mean, self.output_std, "outputs")
-        return replace(series, y=y, u=self.scale_inputs(series.u))
+        if not isinstance(series, Series):
+            raise TypeError(f"a Series is scaled; got {type(series)}. For controls alone there is scale_inputs")
+        y = _to_scaled(series.y, self.output_mean, self.output_std, "outputs", series.outputs)
+        u = _to_scaled(series.u, self.input_mean, self.input_std, "inputs", series.inputs)
+        return replace(series, y=y, u=u)
 
     def scale_inputs(self, u: Any) -> Float[np.ndarray, "*batch T Du"]:
         """Controls (..., T, Du) in scaled units: (u − input_mean) / input_std."""
@@ -72,7 +87,7 @@ def output_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
 
 def _statistics(rows: Float[np.ndarray, "T D"], scaling: Scaling) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Means and standard deviations of the columns, as `scaling` asks, over the entries that are not NaN."""
-    if scaling not in get_args(Scaling):
+    if not isinstance(scaling, str) or scaling not in get_args(Scaling):
         raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}; got {scaling!r}")
     if scaling == "none":
         return (0.0,) * rows.shape[1], (1.0,) * rows.shape[1]
@@ -83,13 +98,31 @@ def _statistics(rows: Float[np.ndarray, "T D"], scaling: Scaling) -> tuple[tuple
     return means, tuple(stds)
 
 
-def _to_scaled(values: Any, mean: tuple[float, ...], std: tuple[float, ...], kind: str) -> np.ndarray:
-    return (_checked(values, std, kind) - np.array(mean)) / np.array(std)
+def _to_scaled(
+    values: Any, mean: tuple[float, ...], std: tuple[float, ...], kind: str, names: tuple[str, ...] = ()
+) -> np.ndarray:
+    """(values − mean) / std; what is further out than a model can reckon with is refused."""
+    array = _checked(values, std, kind)
+    with np.errstate(over="ignore"):
+        scaled = (array - np.array(mean)) / np.array(std)
+    if (np.abs(scaled) > FAR).any():
+        *_, row, column = np.argwhere(np.abs(scaled) > FAR)[0]
+        name = repr(names[column]) if names else f"{column} of the {kind}"
+        raise ValueError(
+            f"column {name}, row {row} (counted from 0), is {array[..., row, column].flat[0]:g}: more than {FAR:g} "
+            "standard deviations of the training data away from them. Check its units; use NaN where it is missing"
+        )
+    return scaled
 
 
 def _checked(values: Any, std: tuple[float, ...], kind: str) -> Float[np.ndarray, "*batch D"]:
     """NumPy array of `values`; its last axis must fit, because one column would broadcast to any number."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"the scaler takes arrays of numbers; got {type(values).__name__} of {array.dtype}")
     if array.shape[-1:] != (len(std),):
         raise ValueError(f"the scaler was fitted to {len(std)} {kind}; got an array of shape {array.shape}")
     return array

@@ -6,9 +6,9 @@ becomes named float64 columns in `to_columns`.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
 from gpssm.core.notebook import card
+from gpssm.core.text import is_real, is_whole
 from gpssm.data.clock import Clock, Controls, on_grid
 
 if TYPE_CHECKING:
@@ -71,10 +72,12 @@ class Series:
         y_values, outputs = to_columns(y, outputs, "y")
         u_values, inputs = to_columns(np.zeros((len(y_values), 0)) if u is None else u, inputs, "u")
         _check_values(y_values, outputs, u_values, inputs)
-        if dt is not None and not 0 < dt < math.inf:
+        if dt is not None and not (is_real(dt) and 0 < dt <= sys.float_info.max):
             raise ValueError(f"dt, the sampling time, must be positive and finite; got {dt!r}")
-        if window is not None and (window != int(window) or window < 0):
+        if window is not None and not (is_real(window) and window >= 0 and window % 1 == 0):
             raise ValueError(f"window must be a number of rows, 0 or more; got {window!r}")
+        if not (name is None or isinstance(name, str)):
+            raise TypeError(f"the name of a series is text, or None; got {name!r}")
         if clock is None:
             clock = _clock(y, u, time, len(y_values))
         if clock is not None and dt is not None and not math.isclose(dt, clock.dt, rel_tol=1e-3):
@@ -207,11 +210,11 @@ class Series:
         `at` is an index, 0 < at < T; a fraction of the length, of which the floor is taken, so that 0.5 gives the first
         T // 2 rows and the rest; or, where rows have dates, a date, "2024-03-31 12:00". Neither part may be empty.
         """
-        if isinstance(at, Integral):
+        if is_whole(at):
             cut = int(at)
-        elif isinstance(at, float | np.floating):
+        elif is_real(at):
             # The margin keeps 0.29 · 100 from falling to 28.
-            cut = math.floor(at * len(self) + 1e-9) if at < 1 else 0
+            cut = math.floor(at * len(self) + 1e-9) if 0 < at < 1 else 0
         elif self.axis is None:
             raise ValueError(f"split at {at!r} needs rows with dates, and they have none: give a row number or a share")
         else:
@@ -231,8 +234,9 @@ class Series:
         Outputs are values that were measured, and the mean is what a control adds up to between two of them. Rows that
         fill no block at the end are left out. `window` becomes the number of blocks that lie within it, at least one.
         """
-        if every != int(every) or not 1 <= every <= len(self):
+        if not (is_real(every) and 1 <= every <= len(self) and every % 1 == 0):
             raise ValueError(f"every must be a whole number from 1 to the {len(self)} rows; got {every!r}")
+        every = int(every)
         blocks = len(self) // every
         u = self.u[: blocks * every].reshape(blocks, every, self.input_dim).mean(axis=1)
         return replace(
@@ -360,13 +364,16 @@ def to_columns(
     A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
     """
     table = _table(values, letter)
-    names = (names,) if isinstance(names, str) else names
-    names = tuple(names or _own_names(values) or default_names(letter, table))
-    if len(names) != table.shape[1] or len(set(names)) != len(names):
-        raise ValueError(f"{letter} has {table.shape[1]} columns and needs as many different names; got {names}")
-    numbers = np.array(_numbers(table, names), dtype=np.float64)
+    several = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
+    given: tuple[Any, ...] = () if names is None else tuple(names) if several else (names,)
+    if not all(isinstance(name, str) for name in given):
+        raise TypeError(f"the names of the columns of {letter} are text, one a column; got {names!r}")
+    chosen = given or _own_names(values) or default_names(letter, table)
+    if len(chosen) != table.shape[1] or len(set(chosen)) != len(chosen):
+        raise ValueError(f"{letter} has {table.shape[1]} columns and needs as many different names; got {chosen}")
+    numbers = np.array(_numbers(table, chosen), dtype=np.float64)
     numbers.flags.writeable = False
-    return numbers, names
+    return numbers.view(), chosen  # a view of what is read-only cannot be made writeable again
 
 
 def default_names(letter: str, values: Any) -> tuple[str, ...]:
@@ -396,6 +403,8 @@ def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
     """The values as an array of two dimensions and of whatever type they have."""
     try:
         table = np.ma.filled(values.astype(np.float64), np.nan) if np.ma.isMA(values) else np.asarray(values)
+    except (TypeError, OverflowError) as error:
+        raise TypeError(f"{letter} must be an array of numbers; got {type(values).__name__}: {error}") from None
     except ValueError as error:
         raise ValueError(f"the rows of {letter} must all have the same length: {error}") from None
     table = table[:, None] if table.ndim == 1 else table
@@ -408,6 +417,8 @@ def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped
     """The table as numbers; whatever is neither a number nor missing is an error."""
     if table.dtype.kind in "biuf":
         return table
+    if table.dtype.kind == "V":
+        raise TypeError(f"columns must be of numbers; got records with the fields {table.dtype.names}")
     import pandas
 
     cells = pandas.DataFrame(table, dtype=object)

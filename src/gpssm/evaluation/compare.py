@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpssm.core.notebook import card
-from gpssm.core.text import as_share, figure, figure_table
+from gpssm.core.text import check_seed, check_shares, check_whole, figure, figure_table, printable
 from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
@@ -73,7 +73,7 @@ class Comparison:
         return plot_comparison(self.forecasts, self.actual, None, output, level)
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)"
+        return printable(f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)")
 
     def _repr_html_(self) -> str:
         return card(repr(self), tables={f"{len(self.actual)} steps ahead": self.table})
@@ -104,9 +104,10 @@ def compare(
     :param baselines: methods to fit to the training data of the first posterior, and to judge with the others.
     :param progress: True for a bar over what is to be compared, "plain" for a line each, False for silence.
     """
-    if not candidates:
+    if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError("nothing to compare: give a dict of at least one posterior or forecast by name")
-    rows, levels = Series.of(test), tuple(map(as_share, levels))
+    rows, seed, levels = Series.of(test), check_seed(seed), tuple(check_shares("levels", levels))
+    check_whole("horizon", horizon, 1, none="for all rows of test")
     if not isinstance(rows, Series):
         raise TypeError(f"test must be one series; got a list of {len(rows)}. Compare on each by itself")
     posterior = _trained(candidates, baselines)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
-from gpssm.core.text import as_share
+from gpssm.core.text import check_shares
 
 Score = float | Float[np.ndarray, " H"]
 Entries = Float[np.ndarray, "H Dy"]
@@ -118,7 +118,7 @@ def central_interval(paths: ArrayLike, level: float = 0.9) -> tuple[Entries, Ent
     Quantile p is order statistic p (S + 1), interpolated, so that a value from the same distribution falls inside with
     probability `level` from S ≥ (1 + level) / (1 − level) on; NumPy's default makes it about level (S − 1) / (S + 1).
     """
-    level = as_share(level)
+    (level,) = check_shares("level", [level])
     ends = (1 - level) / 2, (1 + level) / 2
     lower, upper = np.quantile(_forecast(paths, None, fewest=2), ends, axis=0, method="weibull")
     return lower, upper
@@ -172,7 +172,7 @@ def score(
     figures["nlpd"] = nlpd(*given, y) if given else float(-np.mean(log_density(paths, y)[~np.isnan(y)]))
     figures["nmll_paper"] = np.nan if moments is None else nmll_paper(*moments, y)
     figures |= {"crps": crps(paths, y), "energy": energy_score(paths, y)}
-    for level in map(as_share, levels):
+    for level in check_shares("level", levels):
         figures[f"coverage_{100 * level:g}"] = coverage(paths, y, level)
         figures[f"width_{100 * level:g}"] = interval_width(paths[:, ~np.isnan(y)], level)
     if scale is not None:
@@ -294,7 +294,10 @@ def _forecast(values: ArrayLike, y: Entries | None, name: str = "paths", axes: i
 
 def _columns(values: ArrayLike, name: str, axes: int) -> np.ndarray:
     """Float array with that many axes; one axis fewer means one output."""
-    array = np.asarray(values, dtype=float)
+    try:
+        array = np.asarray(values, dtype=float)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of numbers; got {type(values).__name__}: {error}") from None
     array = array[..., None] if array.ndim == axes - 1 else array
     if array.ndim != axes:
         shapes = "(H, Dy) or (H,)" if axes == 2 else "(S, H, Dy) or (S, H)"

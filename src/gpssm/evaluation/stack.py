@@ -24,7 +24,7 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from gpssm.core.files import write_atomically
-from gpssm.core.text import check_installed, check_whole, to_json
+from gpssm.core.text import check_installed, check_path, check_whole, to_json
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation import metrics
 from gpssm.evaluation.calibrate import calibrate, fit_folds
@@ -42,6 +42,7 @@ from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
 from gpssm.posterior.posterior import Posterior, load
+from gpssm.posterior.storage import NotAsSaved
 
 PATHS, DRAWS = 200, 100  # of the forecasts that members are weighed by
 SMALLEST = 0.05  # weight below which a member is dropped
@@ -146,7 +147,7 @@ class Stack(Posterior):
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save members and weights in one file, for `gpssm.load`: a zip of what `Posterior.save` writes for each."""
-        if Path(path).exists() and not overwrite:
+        if check_path(path).exists() and not overwrite:
             raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
         listed = {"names": list(self.members), "weights": self.weights.tolist(), "table": self.table}
 
@@ -171,13 +172,24 @@ class Stack(Posterior):
 
 def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stack:
     """The stack that `Stack.save` wrote."""
-    with zipfile.ZipFile(path) as archive, TemporaryDirectory() as folder:
-        if LIST not in archive.namelist():
-            raise ValueError(f"{path} is a zip file, but not one that a stack was saved in: it has no {LIST}.")
-        listed = json.loads(archive.read(LIST))
-        files = [archive.extract(f"{number}.nc", folder) for number in range(len(listed["names"]))]
-        members = {name: load(file, parts) for name, file in zip(listed["names"], files, strict=True)}
-    stack = Stack.of(members, listed["weights"], listed["table"], tuple(listed["notes"]))
+    with TemporaryDirectory() as folder:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if LIST not in archive.namelist():
+                    raise NotAsSaved(f"{path} is a zip file, but not one that a stack was saved in: it has no {LIST}.")
+                listed = json.loads(archive.read(LIST))
+                names, weights = [str(name) for name in listed["names"]], np.array(listed["weights"], float)
+                table, notes = [dict(row) for row in listed["table"]], tuple(map(str, listed["notes"]))
+                if len({*names}) != weights.size or not names or not (weights > 0).all() or not weights.sum() < 1.001:
+                    raise ValueError("its weights are not those of its members")
+                files = [archive.extract(f"{number}.nc", folder) for number in range(len(names))]
+            members = {name: load(file, parts) for name, file in zip(names, files, strict=True)}
+        except (NotAsSaved, MemoryError):
+            raise
+        except Exception as error:  # which one depends on where the damage is
+            reason = str(error).replace(f"{folder}/", "")
+            raise ValueError(f"{path} is damaged ({reason}). Take a sound copy, or stack and save again.") from error
+    stack = Stack.of(members, weights, table, notes)
     return dataclasses.replace(stack, calibration=next(iter(members.values())).calibration)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpssm.core.notebook import card
-from gpssm.core.text import count, figure, jsonable, percent
+from gpssm.core.text import count, figure, jsonable, percent, printable
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
     Check,
@@ -128,7 +128,7 @@ class Summary:
             if body
             for line in (title, *(f"  {line}".rstrip() for line in body), "")
         ]
-        return "\n".join(lines[:-1])
+        return printable("\n".join(lines[:-1]))
 
     def _sections(self) -> dict[str, list[str]]:
         """The lines of the page by heading."""

@@ -10,7 +10,6 @@ length of the run. Random keys are derived from (seed, chain, iteration), never 
 """
 
 import json
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpssm.core.files import write_atomically
+from gpssm.core.files import read_npz, write_atomically
 
 FINGERPRINT, CARRY = "fingerprint.json", "carry.npz"
 
@@ -90,9 +89,9 @@ def _write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
 
 def _read_arrays(path: Path) -> tuple[int, list[np.ndarray]]:
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-            return int(stored["done"]), [stored[f"leaf_{index}"] for index in range(len(stored.files) - 1)]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        stored = read_npz(path)
+        return int(stored["done"]), [stored[f"leaf_{index}"] for index in range(len(stored) - 1)]
+    except Exception as error:  # which one depends on where the damage is
         raise _damaged(path, str(error)) from error
 
 

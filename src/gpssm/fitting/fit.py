@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import check_memory, in_double_precision
+from gpssm.core.text import check_path, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_given, as_list, check_trainable
 from gpssm.fitting.candidates import Plan, with_any_values
@@ -20,10 +21,10 @@ from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode
 from gpssm.methods import METHODS
 from gpssm.methods.settings import MethodSettings
-from gpssm.model.bases import Basis
+from gpssm.model.bases import BASES, Basis
 from gpssm.model.kernels import Kernel
 from gpssm.model.likelihoods import Gaussian, Likelihood
-from gpssm.model.means import Mean
+from gpssm.model.means import MEANS, Mean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
 from gpssm.posterior.draws import Seconds, absorb_optimised
@@ -109,10 +110,13 @@ def fit(
         ("shard"); "auto" takes the best for the devices there are. `chains` is its old name.
     :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
     """
-    began = time.perf_counter()
+    began, seed = time.perf_counter(), check_seed(seed)
     raw = as_list(as_given(series, u, outputs, inputs))
     check_trainable(raw)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
+    _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config)
+    _check_parts(kernel, mean, likelihood, basis, start, noise)
+    _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
     first = "gaussian" if likelihood == "auto" else likelihood
@@ -190,6 +194,58 @@ def _to_posterior(
     return posterior
 
 
+def _check_sizes(
+    state_dim: Any, num_inducing: Any, num_chains: Any, chunk: Any, series: list[Series], config: MethodSettings
+) -> None:
+    """Refuse at once what is no number, and what no machine could hold."""
+    sizes = {"state_dim": state_dim, "num_inducing": num_inducing, "num_chains": num_chains}
+    for name, value in sizes.items():
+        if name == "num_chains" or not (isinstance(value, str) and value == "auto"):
+            check_whole(name, value, 1)
+    check_whole("chunk", chunk, 1, none="to choose it")
+    states, points, chains = (1 if isinstance(value, str) else int(value) for value in sizes.values())
+    rows = sum(len(one) + 1 for one in series)
+    size = 8 * states * (points**2 + chains * config.num_draws * (rows + points))
+    check_memory(", ".join(f"{name}={value}" for name, value in sizes.items()), size)
+
+
+def _check_parts(kernel: Any, mean: Any, likelihood: Any, basis: Any, start: Any, noise: Any) -> None:
+    """Refuse at once parts of another kind, and names that nothing has; what else is wrong shows when they are made."""
+    kinds = {"kernel": (str, Kernel), "likelihood": (str, Likelihood), "basis": (str, Basis), "start": (str, Sequence)}
+    given = {"kernel": kernel, "likelihood": likelihood, "basis": basis, "start": start}
+    for name, value in given.items():
+        if not isinstance(value, kinds[name]) and not (name == "start" and isinstance(value, np.ndarray)):
+            raise TypeError(f"{name} must be a name, or one that was made; got {value!r}")
+    if not isinstance(mean, str | Mean) and not callable(mean):
+        raise TypeError(f"mean must be a name, a function of x and u, or a Mean; got {mean!r}")
+    for name, value, known in (("mean", mean, (*MEANS, "linear-fixed")), ("basis", basis, BASES)):
+        if isinstance(value, str) and value not in known:
+            raise KeyError(f"Unknown {name} {value!r}. Known: {', '.join(known)}; or pass one of your own.")
+    named = isinstance(noise, str) and noise in ("auto", *get_args(Noise))
+    if not named and not (is_real(noise) and 0 < noise < 1e300):
+        raise ValueError(f"noise must be auto, {', '.join(get_args(Noise))}, or a positive number; got {noise!r}.")
+
+
+def _check_names(
+    hyper: Any, fixed: Any, learn: Any, progress: Any, batching: Any, chains: Any, checkpoint: Any
+) -> None:
+    """Refuse at once words that mean nothing."""
+    if not isinstance(hyper, str) or hyper not in get_args(Hyper):
+        raise ValueError(f"hyper must be one of {', '.join(get_args(Hyper))}, got {hyper!r}.")
+    for name, value in (("fixed", fixed), ("learn", learn)):
+        if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+            raise TypeError(f"{name} must be a list of names of parameters, or of patterns; got {value!r}")
+    if not isinstance(progress, bool | str):
+        raise ValueError(
+            f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {progress!r}."
+        )
+    for value in (batching, "auto" if chains is None else chains):
+        if not isinstance(value, str) or value not in get_args(Batching):
+            raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {value!r}.")
+    if checkpoint is not None:
+        check_path(checkpoint)
+
+
 def _choose_sizes(
     series: list[Series], likelihood: str | Likelihood, state_dim: int | Auto, num_inducing: int | Auto
 ) -> tuple[int, int]:
@@ -223,8 +279,9 @@ def _is_conjugate(model: GPSSM, name: str) -> bool:
 
 
 def _configure(method: str | MethodSettings, **given: int | None) -> MethodSettings:
-    if isinstance(method, str):
-        if method not in METHODS:
-            raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
+    if isinstance(method, str) and method in METHODS:
         return _configure(METHODS[method], **given)
-    return dataclasses.replace(method, **{name: value for name, value in given.items() if value is not None})
+    if not isinstance(method, MethodSettings):
+        raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
+    whole = {name: int(value) if isinstance(value, np.integer) else value for name, value in given.items()}
+    return dataclasses.replace(method, **{name: value for name, value in whole.items() if value is not None})

@@ -1,6 +1,7 @@
 """The only training loop: chunks of compiled iterations, with progress, checkpoints and a way out between them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 import gpssm
-from gpssm.core.files import digest
+from gpssm.core.files import digest, hold
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import stable_repr
 from gpssm.data.series import Series
@@ -179,6 +180,7 @@ def sample(
         }
         store = Checkpoint.open(checkpoint, fingerprint, resume)
     loop = Loop(config, runner, store, config.num_shared(model))
-    with reporter(progress, loop.total) as report, interruption() as pressed:
+    alone = nullcontext() if store is None else hold(store.folder)
+    with alone, reporter(progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)
     return loop.result()

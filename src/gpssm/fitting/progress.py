@@ -131,6 +131,7 @@ def tracked(items: Sequence[T], mode: Mode, what: str, name: Callable[[T], str] 
 def interruption() -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C be asked about, `pressed()`, instead of breaking off; the second one breaks off.
 
+    SIGTERM, by which systems ask a process to end, is the same, unless the user's program has plans of its own for it.
     Python lets only the main thread handle signals: in another one nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -143,9 +144,12 @@ def interruption() -> Iterator[Callable[[], bool]]:
         if len(presses) > 1:
             raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGINT, handle)
+    standard = (signal.SIG_DFL, signal.default_int_handler)
+    numbers = [signal.SIGINT, *([signal.SIGTERM] if signal.getsignal(signal.SIGTERM) in standard else [])]
+    previous = [signal.signal(number, handle) for number in numbers]
     try:
         yield lambda: bool(presses)
     finally:
-        # None stands for a handler that was not set from Python, which cannot be put back.
-        signal.signal(signal.SIGINT, signal.default_int_handler if previous is None else previous)
+        for number, before in zip(numbers, previous, strict=True):
+            # None stands for a handler that was not set from Python, which cannot be put back.
+            signal.signal(number, signal.default_int_handler if before is None else before)

@@ -95,7 +95,16 @@ def panels(
 def to_png(figure: "Figure", dpi: int = 150) -> bytes:
     """The figure as a PNG file."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    try:
+        figure.savefig(buffer, format="png", dpi=dpi)
+    except ValueError:
+        from matplotlib.text import Text
+
+        # Dollars in names of columns are no mathematics.
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)  # pyright: ignore[reportAttributeAccessIssue]
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import gpssm
 from gpssm.core.runtime import in_double_precision, jit
+from gpssm.core.text import check_seed
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Custom, GaussianNoise
 from gpssm.model.model import GPSSM
@@ -52,6 +53,7 @@ def to_arviz(posterior: "Posterior", seed: int = 0) -> "xr.DataTree":
     import arviz_base as az
     import xarray as xr
 
+    seed = check_seed(seed)
     several = [_Labels(f"_{index}" if len(posterior.raw) > 1 else "", one) for index, one in enumerate(posterior.raw)]
     groups = {"posterior": _parameters(posterior, several), "sample_stats": _statistics(posterior)}
     groups |= _emissions(posterior, several, seed) | _data(several)

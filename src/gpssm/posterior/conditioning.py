@@ -10,7 +10,7 @@ Weights and parameters of every draw stay as they were learned; the filters of `
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision
+from gpssm.core.runtime import check_memory, in_double_precision
+from gpssm.core.text import check_seed, check_whole
 from gpssm.data.align import align_series
 from gpssm.data.clock import Clock
 from gpssm.data.scaler import output_spread
@@ -26,7 +27,7 @@ from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian
 from gpssm.posterior.draws import CurrentState, merge_chains
 from gpssm.posterior.filtering import CurrentStates, Filtered, points, run_filter, run_predictions
-from gpssm.posterior.forecast import Forecast, forecast, widened
+from gpssm.posterior.forecast import Forecast, check_paths, forecast, warn_of_paths, widened
 from gpssm.posterior.rollout import BOUNDS, members_of, path_keys, plan, training_box
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def condition(
     :param num_particles: particles a draw; by default none with a linear-Gaussian emission, and 64 with others. Later
         rows keep to the first's.
     """
-    given = align_series(series, posterior.raw[0])
+    seed, given = check_seed(seed), align_series(series, posterior.raw[0])
     clock, rows = experiment_clock(posterior, given, new_experiment, index), posterior.scaler.scale(given)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
@@ -90,7 +91,11 @@ def condition_at(
 
     :param rows: numbers that increase, from 0 to the length of the series; equal distances compile once.
     """
-    given, stops = align_series(series, posterior.raw[0]), [int(row) for row in rows]
+    given = align_series(series, posterior.raw[0])
+    stops: list[Any] = list(rows) if isinstance(rows, Iterable) and getattr(rows, "ndim", 1) else [rows]
+    for row in stops:
+        check_whole("each of rows", row, 0)
+    posterior.scaler.scale(given)  # what cannot be scaled is refused before the first row is asked for
     if stops != sorted(set(stops)) or not stops or stops[0] < 0 or stops[-1] > len(given):
         raise ValueError(f"rows must increase and lie between 0 and {len(given)}, the series' length; got {stops}")
     first = at_start(posterior, new_experiment, num_particles, seed, index, given)
@@ -130,10 +135,10 @@ def predict(
     :param num_paths, noise, bounds, calibrated: as in `forecast`. Draws without a path are not
         filtered: few paths are quick.
     """
-    for name, value in (("steps", steps), ("num_paths", num_paths)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
-    given = align_series(series, posterior.raw[0])
+    check_whole("steps", steps, 1)
+    steps = int(steps)
+    seed, given = check_seed(seed), align_series(series, posterior.raw[0])
+    check_paths(num_paths, bounds, len(given) * (given.output_dim + posterior.model.state_dim))
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
     found = run_predictions(
@@ -161,6 +166,7 @@ def predict(
         units=given.units,
         scale=output_spread(posterior.raw),
     )
+    warn_of_paths(result)
     return widened(result, posterior, np.minimum(1 + np.arange(len(given)), steps), calibrated)
 
 
@@ -201,7 +207,7 @@ def at_start(
 ) -> "Posterior":
     """The same draws, with the cloud before any new row; the rows that will follow it say when they are."""
     clock = experiment_clock(posterior, following, new_experiment, index)
-    draws = np.arange(posterior.num_chains * posterior.num_draws)
+    draws, seed = np.arange(posterior.num_chains * posterior.num_draws), check_seed(seed)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     return _with_cloud(posterior, begin(posterior, draws, new_experiment, num_particles, seed, index), gaussian, clock)
 
@@ -257,7 +263,7 @@ def begin(
         particles, log_weights, surprise = flat
         return CurrentStates(particles, log_weights, jnp.asarray(held.rows), surprise)
     gaussian, dim = takes_gaussian(posterior, num_particles, new_experiment), posterior.model.state_dim
-    number = 2 * dim if gaussian else num_particles or NUM_PARTICLES
+    number = 2 * dim if gaussian else int(num_particles or NUM_PARTICLES)
     before = 0 if new_experiment else max(length - lookback, 0)
     if not new_experiment:
         states = merge_chains(posterior.draws.states[index])[draws, before]
@@ -291,8 +297,9 @@ def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
 def _check_number(posterior: "Posterior", num_particles: int | None, new_experiment: bool) -> None:
     if num_particles is None:
         return
-    if not isinstance(num_particles, int) or num_particles < 2:
-        raise ValueError(f"num_particles must be a whole number of at least 2; got {num_particles!r}")
+    check_whole("num_particles", num_particles, 2)
+    entries = posterior.num_chains * posterior.num_draws * posterior.model.state_dim
+    check_memory(f"num_particles={num_particles}", 8 * entries * int(num_particles))
     cloud = None if new_experiment else posterior.current
     held = cloud and cloud.log_weights.shape[-1]
     if cloud and (cloud.gaussian or held != num_particles):

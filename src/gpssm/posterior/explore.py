@@ -18,8 +18,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit
+from gpssm.core.text import check_seed
 from gpssm.data.align import align_columns
-from gpssm.data.scaler import output_spread
+from gpssm.data.scaler import FAR, output_spread
+from gpssm.data.series import to_columns, where_first
 from gpssm.model.likelihoods import Custom, Likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -61,6 +63,7 @@ class Smoothed:
 def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
     """States and outputs E[y_t | x_{t+1}] of each draw along training series `index`; y ~ p(y | x_{t+1}) with noise."""
     series, states = posterior.training_series(index), merge_chains(posterior.draws.states[index])
+    seed = check_seed(seed)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), np.arange(len(states)), len(series))
     leaves = {name: jnp.asarray(merge_chains(leaf)) for name, leaf in posterior.draws.leaves.items()}
     found = _emitted(posterior.model, leaves, keys, jnp.asarray(states[:, 1:]), noise)
@@ -133,7 +136,11 @@ def function_values(
     posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Float[ArrayLike, "N Du"]
 ) -> Float[np.ndarray, "chain draw N Dx"]:
     """E[f(z) | v] = m(z) + A(z) v of each draw at the inputs z = [x; u], both in scaled units."""
-    return map_draws(_function, posterior.model, posterior.draws, (jnp.asarray(x), jnp.asarray(u)))
+    states, (controls, _) = _states(posterior, x), to_columns(u, None, "u")
+    if controls.shape != (len(states), posterior.raw[0].input_dim) or not np.isfinite(controls).all():
+        shape = (len(states), posterior.raw[0].input_dim)
+        raise ValueError(f"u must be finite, of shape {shape}, a row a state; got {controls.shape}")
+    return map_draws(_function, posterior.model, posterior.draws, (jnp.asarray(states), jnp.asarray(controls)))
 
 
 def _function(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx"]:
@@ -184,12 +191,23 @@ def _output_slopes(model: GPSSM, _: Draw, inputs: Inputs) -> Float[Array, "N Dy 
 
 def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
     """States and scaled controls as arrays of N rows each; a single state and its control may be one-dimensional."""
-    states, names = np.atleast_2d(np.asarray(x, float)), posterior.raw[0].inputs
-    if states.ndim != 2 or states.shape[1] != posterior.model.state_dim:
-        raise ValueError(f"x must have shape (N, {posterior.model.state_dim}), one state a row; got {np.shape(x)}")
+    states, names = _states(posterior, x), posterior.raw[0].inputs
     if u is None:
         u = np.zeros((len(states), 0))
     controls = align_columns(np.atleast_2d(u) if np.ndim(x) == 1 else u, names, "u")
     if len(controls) != len(states):
         raise ValueError(f"u must have a row for each of the {len(states)} states; got {len(controls)}")
+    if not np.isfinite(controls).all():
+        raise ValueError(f"{where_first(~np.isfinite(controls), names)} of u is NaN or infinite: give a number")
     return jnp.asarray(states), jnp.asarray(posterior.scaler.scale_inputs(controls))
+
+
+def _states(posterior: "Posterior", x: Float[ArrayLike, "N Dx"]) -> Float[np.ndarray, "N Dx"]:
+    """States as an array of N rows; a single one may be one-dimensional."""
+    states, _ = to_columns(x, None, "x")
+    states = states.T if np.ndim(x) == 1 else states
+    if not states.size or states.shape[1] != posterior.model.state_dim:
+        raise ValueError(f"x must have shape (N, {posterior.model.state_dim}), one state a row; got {states.shape}")
+    if not (np.abs(states) < FAR).all():
+        raise ValueError(f"x must be finite, and where there could be states; got {states[~(np.abs(states) < FAR)][0]}")
+    return states

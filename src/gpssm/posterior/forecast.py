@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.notebook import card
-from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import as_share
+from gpssm.core.runtime import check_memory, in_double_precision
+from gpssm.core.text import check_seed, check_shares, check_whole, is_real, percent, printable
 from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.clock import Clock
 from gpssm.data.scaler import Scaler, output_spread
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 HORIZON = 30  # steps, where neither they nor controls are given
 LEVELS = (0.5, 0.9)
 BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
+ARRAYS = 5  # of paths that a forecast has in memory at least: outputs, and two pairs of moments
 SOME, MANY = 0.05, 0.5  # shares of paths that left, above which a note says so, and says it louder
 
 
@@ -174,7 +175,9 @@ class Forecast:
 
         Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
         """
-        return self._known(np.quantile(self.paths, q, axis=0, method="weibull"))
+        shares = check_shares("a quantile's probability", q, ends=True)
+        quantiles = np.quantile(self.paths, shares[0] if np.ndim(q) == 0 else shares, axis=0, method="weibull")
+        return self._known(quantiles)
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
         """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
@@ -195,8 +198,9 @@ class Forecast:
         """
         import pandas
 
-        shares = map(as_share, levels)
-        limits = sorted({0.5, *(limit for share in shares for limit in ((1 - share) / 2, (1 + share) / 2))})
+        limits = sorted(
+            {0.5, *(limit for level in check_shares("levels", levels) for limit in ((1 - level) / 2, (1 + level) / 2))}
+        )
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
         named = self.clock is not None and self.clock.name is not None
@@ -227,7 +231,12 @@ class Forecast:
 
     def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
         mixture = self.moments_ahead or self.moments
-        return {"levels": tuple(levels), "moments": self.moments, "mixture": mixture, "scale": self.scale}
+        return {
+            "levels": check_shares("levels", levels),
+            "moments": self.moments,
+            "mixture": mixture,
+            "scale": self.scale,
+        }
 
     def plot(self, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
         """A fan of intervals around the median, one panel an output; needs matplotlib. Gives back the figure.
@@ -279,7 +288,7 @@ class Forecast:
     def __str__(self) -> str:
         notes = self.diagnostics.notes if self.diagnostics else ()
         table = self.to_dataframe((0.9,)).to_string(max_rows=12, float_format="{:.4g}".format)
-        return "\n".join([repr(self), table, *(f"note: {note}" for note in notes)])
+        return printable("\n".join([repr(self), table, *(f"note: {note}" for note in notes)]))
 
 
 @in_double_precision
@@ -297,10 +306,9 @@ def forecast(
     one_function: bool = False,
 ) -> Forecast:
     """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
-    series = posterior.training_series(index)
-    if num_paths < 1 or (bounds is not None and not bounds > 0):
-        raise ValueError(f"num_paths must be 1 or more, and bounds positive or None; got {num_paths} and {bounds}")
+    series, seed = posterior.training_series(index), check_seed(seed)
     controls = future_inputs(u, series.inputs, horizon, HORIZON)
+    check_paths(num_paths, bounds, len(controls) * (series.output_dim + posterior.model.state_dim))
     clock = series.axis if posterior.current is None else posterior.clock
     start = len(series) if posterior.current is None else posterior.current.rows
     if clock is not None and (said := clock.complaint("the controls", u, start)):
@@ -334,9 +342,25 @@ def forecast(
         units=series.units,
         scale=output_spread(posterior.raw),
     )
-    if result.diagnostics and result.diagnostics.share_left > MANY:
-        warnings.warn(" ".join(result.diagnostics.notes), stacklevel=4)
+    warn_of_paths(result)
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
+
+
+def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
+    """Refuse what is no number of paths of so many entries each, or no box for them to stay in."""
+    check_whole("num_paths", num_paths, 1)
+    check_memory(f"num_paths={num_paths}", ARRAYS * 8 * entries * int(num_paths))
+    if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):
+        raise ValueError(f"bounds must be a positive number, or None for none; got {bounds!r}")
+
+
+def warn_of_paths(found: Forecast) -> None:
+    """Warn of a forecast most of whose paths left, or that is not finite."""
+    if found.diagnostics and found.diagnostics.share_left > MANY:
+        warnings.warn(" ".join(found.diagnostics.notes), stacklevel=5)
+    elif not np.isfinite(found.paths).all():
+        share = percent(1 - np.isfinite(found.paths).mean())
+        warnings.warn(f"{share} of the values of this forecast are not finite. Leave bounds at a number", stacklevel=5)
 
 
 def widened(found: Forecast, posterior: "Posterior", steps: Int[np.ndarray, " H"], calibrated: bool | None) -> Forecast:
@@ -345,6 +369,8 @@ def widened(found: Forecast, posterior: "Posterior", steps: Int[np.ndarray, " H"
     :param calibrated: None to do so if the posterior has a calibration.
     """
     calibration = posterior.calibration
+    if not (calibrated is None or isinstance(calibrated, bool)):
+        raise TypeError(f"calibrated is True, False or None; got {calibrated!r}")
     if calibrated and calibration is None:
         raise ValueError("calibrated=True needs a posterior that was calibrated: posterior = posterior.calibrate()")
     if calibration is None or calibrated is False:

@@ -4,6 +4,7 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -13,7 +14,7 @@ from jaxtyping import ArrayLike, Float
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import count
+from gpssm.core.text import check_path, check_whole, count
 from gpssm.data.clock import Clock
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
@@ -116,7 +117,7 @@ class Posterior:
 
     def training_series(self, index: int) -> Series:
         """Training series `index`, in the user's units."""
-        if not -len(self.raw) <= index < len(self.raw):
+        if not isinstance(index, Integral) or not -len(self.raw) <= index < len(self.raw):
             raise IndexError(f"the posterior has {len(self.raw)} training series, counted from 0; got index {index}")
         return self.raw[index]
 
@@ -125,7 +126,7 @@ class Posterior:
 
         Chains may settle in different coordinates of the states, so that averages over them can be of nothing.
         """
-        if not 0 <= number < self.num_chains:
+        if not isinstance(number, Integral) or not 0 <= number < self.num_chains:
             raise IndexError(f"the posterior has {self.num_chains} chains, counted from 0; got chain {number}")
         draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
         return replace(self, draws=draws, info=info, current=None)
@@ -136,9 +137,10 @@ class Posterior:
         Where all draws have one function and one set of parameters, as those of the linear baselines, few are kept: a
         filter finds their states again.
         """
+        check_whole("most", most, 0)
         leaves = [self.draws.weights, *self.draws.leaves.values()]
         alike = all(not np.ptp(np.asarray(leaf), axis=(0, 1)).any() for leaf in leaves)
-        every = -(-self.num_chains * self.num_draws // max(min(most, ALIKE) if alike else most, 1))
+        every = -(-self.num_chains * self.num_draws // max(min(int(most), ALIKE) if alike else int(most), 1))
         draws, info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, ::every], (self.draws, self.info))
         current = self.current
         if current is not None:
@@ -347,6 +349,7 @@ def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
 
     :param parts: the user's own functions in the model by dotted name; where one is missing the error names it.
     """
+    path = check_path(path)
     if zipfile.is_zipfile(path):
         from gpssm.evaluation.stack import load_stack
 

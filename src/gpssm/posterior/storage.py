@@ -16,6 +16,10 @@ A description is made of what JSON has; a tag says what else a thing is:
 
 Code cannot be stored. A user's own part is stored by name, with the arrays it holds, and is handed over when a file is
 read.
+
+A file may come from a stranger, or have been edited. Nothing of it is run; no array is made that claims to be larger
+than what the file can hold; and what was read has the types and shapes of a posterior, and finite numbers, or the file
+is refused with the name of the part that is wrong.
 """
 
 import dataclasses
@@ -24,6 +28,8 @@ import errno
 import importlib.metadata
 import io
 import json
+import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +43,7 @@ import numpy as np
 import gpssm
 from gpssm.core.files import digest, write_atomically
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import check_path
 from gpssm.data import clock, scaler, series
 from gpssm.model import bases, kernels, likelihoods, means, model, priors, types
 from gpssm.model.likelihoods import LINKS, Link
@@ -51,6 +58,7 @@ FORMAT, VERSION = "gpssm posterior", 1
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 LARGE = 2**16  # bytes of an array from which compression is worth its time
 COMPRESSION = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+DENSEST = 1100  # bytes that gzip can make of one, and a little more
 
 # Axes in front of all arrays of a field, and the axes of an array by a part of its name.
 LEADING = {
@@ -99,11 +107,29 @@ TABLE: dict[str, type] = {
 LABELS = {cls: label for label, cls in TABLE.items()}
 # What files of version 0.1.0 call a class or a field by.
 RENAMED = {"fitted.Cloud": "draws.CurrentState", "fitted.Seconds": "draws.Seconds", "cloud": "current"}
+# What each field of a posterior is.
+FIELDS: dict[str, tuple[type, ...]] = {
+    "model": (model.GPSSM,),
+    "draws": (types.Draw,),
+    "info": (types.Info,),
+    "warmup": (types.Info,),
+    "series": (tuple,),
+    "raw": (tuple,),
+    "scaler": (scaler.Scaler,),
+    "config": (dict,),
+    "seconds": (draws.Seconds,),
+    "seed": (int, np.integer),
+    "notes": (tuple,),
+    "current": (type(None), draws.CurrentState),
+    "clock": (type(None), clock.Clock),
+    "calibration": (type(None), calibration.Calibration),
+}
+ADDED = {"current", "clock", "calibration"}  # that older files do not have
 
 
 def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
     """Save every field of a posterior in a netCDF file, which is there whole or not at all."""
-    path = Path(path)
+    path = check_path(path)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
     image = _image(posterior)
@@ -117,15 +143,28 @@ def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> 
 
 def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The fields of `Posterior` from a file; `parts` are the user's own functions of the model by dotted name."""
-    descriptions, arrays = _contents(Path(path))
-    known = {name for description in descriptions.values() for name in user_parts(description)}
+    if not (parts is None or isinstance(parts, Mapping)):
+        raise TypeError(f"parts are the user's own functions by dotted name, as a dictionary; got {parts!r}")
+    path = check_path(path)
+    return put_together(path, *_contents(path), parts)
+
+
+def put_together(
+    path: Path, descriptions: Mapping[str, Any], arrays: Mapping[str, Arrays], parts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The fields that a file's descriptions and arrays make, if they make a posterior."""
+    with _damage(path, "its descriptions do not hold together"):
+        known = {name for description in descriptions.values() for name in user_parts(description)}
     unknown = set(parts or {}) - known
     if unknown:
         names, needed = (", ".join(sorted(several)) for several in (unknown, known))
         raise KeyError(f"{path} needs no part {names}. It needs: {needed or 'none'}.")
-    return {
-        RENAMED.get(name, name): restore(description, arrays[name], parts) for name, description in descriptions.items()
-    }
+    fields = {}
+    for name, description in descriptions.items():
+        with _damage(path, f"its part {name!r} cannot be put together"):
+            fields[RENAMED.get(name, name)] = restore(description, arrays[name], parts)
+    _check_fields(path, fields, traceable=not known)
+    return fields
 
 
 def _image(posterior: "Posterior") -> bytes:
@@ -188,9 +227,15 @@ def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
 
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no such file; posterior.save(path) writes one", str(path))
-    with open(path, "rb") as file:
-        if file.read(len(SIGNATURE)) != SIGNATURE:
-            raise ValueError(f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote.")
+    if not path.is_file():
+        raise ValueError(f"{path} is no file. Give the path of a file that posterior.save wrote.")
+    try:
+        with open(path, "rb") as file:
+            signature = file.read(len(SIGNATURE))
+    except OSError as error:
+        raise type(error)(error.errno, f"{path} cannot be opened ({error.strerror})") from None
+    if signature != SIGNATURE:
+        raise ValueError(f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote.")
     # Opened by h5py, a file is closed whatever is found in it; h5netcdf alone keeps hold of a damaged one, and HDF5
     # then shows its contents in place of what is written there later.
     with _damage(path), h5py.File(path, "r") as opened:
@@ -206,24 +251,116 @@ def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
         )
     with _damage(path), h5py.File(path, "r") as opened, h5netcdf.File(opened, "r") as file:
         texts = {str(field): str(attributes[field]) for field in opened if field in attributes}
-        found = {
-            field: {name: np.asarray(variable[...]) for name, variable in file[field].variables.items()}
-            for field in texts
+        names = {field: list(file[field].variables) for field in texts}
+        found: dict[str, dict[str, Any]] = {
+            field: {name: opened[f"{field}/{name}"] for name in names[field]} for field in texts
         }
-    # HDF5's dtypes are equal to NumPy's own, but not the same to a hash.
-    arrays = jax.tree.map(lambda array: array.astype(array.dtype.name), found)
+        for stored in (one for several in found.values() for one in several.values()):
+            if stored.dtype.kind not in "biuf" or stored.nbytes > DENSEST * stored.id.get_storage_size():
+                raise ValueError(f"{stored.name} claims {stored.shape} of {stored.dtype}, more than the file can hold")
+        # HDF5's dtypes are equal to NumPy's own, but not the same to a hash.
+        arrays = {
+            field: {name: (array := stored[...]).astype(array.dtype.name) for name, stored in several.items()}
+            for field, several in found.items()
+        }
     if attributes.get("content_hash") != digest(texts, arrays):
         raise _damaged(path, "some of its arrays or descriptions are missing or changed")
-    return {field: json.loads(text) for field, text in texts.items()}, arrays
+    descriptions = {}
+    for field, text in texts.items():
+        with _damage(path, f"its part {field!r} is no description"):
+            descriptions[field] = json.loads(text)
+    return descriptions, arrays
+
+
+class NotAsSaved(ValueError):
+    """The file is sound, but what it was loaded with is not what it needs."""
 
 
 @contextmanager
-def _damage(path: Path) -> Iterator[None]:
+def _damage(path: Path, reason: str = "it cannot be read, perhaps it was cut off") -> Iterator[None]:
     """Whatever goes wrong in reading is damage; which error HDF5 makes of it depends on where it is."""
     try:
         yield
+    except NotAsSaved:
+        raise
     except Exception as error:
-        raise _damaged(path, "it cannot be read, perhaps it was cut off") from error
+        raise _damaged(path, f"{reason}: {str(error)[:200] or type(error).__name__}") from error
+
+
+def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> None:
+    """Refuse fields that are not those of a posterior: types, shapes that fit together, finite numbers.
+
+    :param traceable: whether the model is all ours, so that its parts can be tried on each other.
+    """
+
+    def demand(part: str, holds: Any, reason: str) -> None:
+        if not holds:
+            raise ValueError(f"{part} {reason}")
+
+    def shaped(part: str, array: Any, *shape: int | None) -> None:
+        fits = hasattr(array, "shape") and len(array.shape) == len(shape)
+        fits = fits and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
+        demand(part, fits, f"has the shape {getattr(array, 'shape', None)}, and should have {shape}")
+
+    with _damage(path, "its parts do not fit together"):
+        demand("it", FIELDS.keys() - ADDED <= fields.keys() <= FIELDS.keys(), f"has the parts {', '.join(fields)}")
+        for name, kinds in FIELDS.items():
+            demand(name, isinstance(fields.get(name), kinds), f"is a {type(fields.get(name)).__name__}")
+        own, drawn, raw, scales = fields["model"], fields["draws"], fields["raw"], fields["scaler"]
+        demand("config", isinstance(fields["config"].get("method"), str), "names no method")
+        demand("notes", all(isinstance(note, str) for note in fields["notes"]), "are not text")
+        demand("seconds", all(isinstance(one, int | float | np.number) for one in fields["seconds"]), "are no numbers")
+        all_series = all(isinstance(one, series.Series) for one in (*raw, *fields["series"]))
+        demand("raw", raw and len(raw) == len(fields["series"]) and all_series, "has other series than series")
+        shaped("model.log_process_std", own.log_process_std, None)
+        states, inputs, outputs = own.state_dim, raw[0].input_dim, raw[0].output_dim
+        widths = [len(numbers) for numbers in dataclasses.astuple(scales)]
+        demand("scaler", widths == [outputs, outputs, inputs, inputs], f"has {widths} numbers")
+        shaped("draws.weights", drawn.weights, None, None, states, own.basis.size)
+        axes = drawn.weights.shape[:2]
+        demand("draws", all(axes), "is empty")
+        demand("draws.states", len(drawn.states) == len(raw), "are of another number of series")
+        for index, (one, scaled, path_of) in enumerate(zip(raw, fields["series"], drawn.states, strict=True)):
+            shaped(f"series {index}", scaled.y, len(one), outputs)
+            shaped(f"series {index}", scaled.u, len(one), inputs)
+            shaped(f"draws.states.{index}", path_of, *axes, len(one) + 1, states)
+        leaves = own.leaves()
+        demand("model", {name for name, _ in own.roles} == {*leaves} == {*own.priors}, "has other leaves than roles")
+        for name, leaf in drawn.leaves.items():
+            shaped(f"draws.leaves.{name}", leaf, *axes, *leaves[name].shape)
+        for name, values in fields["info"]._asdict().items():
+            shaped(f"info.{name}", values, *axes)
+        for name, values in fields["warmup"]._asdict().items():
+            shaped(f"warmup.{name}", values, axes[0], fields["warmup"].log_target.shape[1])
+        if (now := fields.get("current")) is not None:
+            shaped("current.particles", now.particles, *axes, None, states)
+            shaped("current.log_weights", now.log_weights, *axes, now.particles.shape[2])
+            shaped("current.surprise", now.surprise, *axes)
+            demand(
+                "current.rows", type(now.rows) is int and now.rows >= 0 and type(now.gaussian) is bool, "is no number"
+            )
+        if (wider := fields.get("calibration")) is not None:
+            shaped("calibration.factors", wider.factors, None, outputs)
+            shaped("calibration.coverage", wider.coverage, wider.horizon, outputs)
+            shaped("calibration.effective", wider.effective, wider.horizon)
+            demand("calibration.factors", wider.horizon and np.isfinite(wider.factors).all(), "are not finite")
+        for name, leaf in leaves.items():
+            demand(f"model.{name}", np.isfinite(leaf).all(), "is not finite")
+        if traceable:
+            rows = [jax.ShapeDtypeStruct((1, width), own.log_process_std.dtype) for width in (states, inputs)]
+            step = jax.eval_shape(lambda x, u: own.transition()(x, u), *rows)
+            shaped("model.mean", step.mean, 1, states)
+            shaped("model.basis", step.gain, states, 1, own.basis.size)
+            shaped("model.likelihood", jax.eval_shape(own.likelihood.moments, rows[0])[0], 1, outputs)
+        arrays = [drawn.weights, *drawn.states, *drawn.leaves.values()]
+        finite = np.all([np.isfinite(one).all(axis=tuple(range(2, one.ndim))) for one in arrays], axis=0)
+        demand("draws", finite.any(), "has no draw that is finite")
+    if not finite.all():
+        warnings.warn(
+            f"{path}: {np.sum(~finite)} of {finite.size} draws are not finite, in chain "
+            f"{', '.join(map(str, np.flatnonzero(~finite.all(1))))}; posterior.chain(number) takes one chain alone",
+            stacklevel=4,
+        )
 
 
 def _damaged(path: Path, reason: str) -> ValueError:
@@ -268,7 +405,7 @@ def restore(description: Any, arrays: Mapping[str, np.ndarray], parts: Mapping[s
     if missing:
         wanted = ", ".join(f"{name!r}: ..." for name in missing)
         found = "; ".join(f"{name} was {was}" for name, was in missing.items())
-        raise ValueError(f"A user's own functions are not stored ({found}). Hand them over: parts={{{wanted}}}.")
+        raise NotAsSaved(f"A user's own functions are not stored ({found}). Hand them over: parts={{{wanted}}}.")
 
     def each(entries: Mapping[str, Any]) -> dict[str, Any]:
         return {name: of(entry) for name, entry in entries.items()}
@@ -315,7 +452,7 @@ def _fields(cls: type) -> list[str]:
 def _class(label: str) -> type:
     label = RENAMED.get(label, label)
     if label not in TABLE:
-        raise ValueError(f"This version of gpssm has no class {label!r}. Upgrade gpssm to read it.")
+        raise NotAsSaved(f"This version of gpssm has no class {label!r}. Upgrade gpssm to read it.")
     return TABLE[label]
 
 
@@ -338,6 +475,8 @@ def _describe_array(array: Any, path: tuple[str, ...], arrays: Arrays) -> dict[s
 
 def _restore_array(description: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
     dtype, kind = np.dtype(description["dtype"]), description["kind"]
+    if dtype.kind not in "biuf" or ("shape" in description and math.prod(description["shape"]) != 0):
+        raise ValueError(f"an array of {dtype} with the shape {description.get('shape')} is none of ours")
     value = np.zeros(description["shape"]) if "shape" in description else arrays[description["array"]]
     value = np.asarray(value).astype(dtype)
     if kind == "weak":
@@ -366,7 +505,7 @@ def _restore_part(description: dict[str, Any], arrays: Mapping[str, np.ndarray],
     stored = [_restore_array(leaf, arrays) for leaf in description["leaves"]]
     own, expected = [leaf.shape for leaf in leaves if _is_array(leaf)], [leaf.shape for leaf in stored]
     if own != expected:
-        raise ValueError(
+        raise NotAsSaved(
             f"The part {description['part']!r} was {description['was']} with arrays of shapes {expected}; "
             f"what was given has {own}. Give one of the same structure."
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpssm.core.files import write_atomically
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import printable
 from gpssm.evaluation.baselines import BASELINES
 from gpssm.evaluation.examine import Examination, examine
 from gpssm.posterior.posterior import Posterior
@@ -41,7 +42,8 @@ def make_report(
     found = posterior
     if isinstance(found, Posterior):
         found = examine(found, test, inputs=inputs, baselines=baselines)
-    return render(compose(found, title, {} if pictures is None else pictures, files or {}))
+    page = render(compose(found, title, {} if pictures is None else pictures, files or {}))
+    return "\n".join(map(printable, page.replace("\t", " ").split("\n")))  # for those who look at it in a terminal
 
 
 def write_report(posterior: Posterior | Examination, path: str | Path, **options: Any) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpssm import __version__
 from gpssm.core.files import digest
-from gpssm.core.text import percent, to_json
+from gpssm.core.text import percent, to_csv, to_json
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison
 from gpssm.evaluation.checks import Check, count_up, doubts, worst
@@ -89,7 +89,7 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
     drawn, undrawn = embed_pictures(found, pictures)
     tables = _settings(posterior, found.summary)
     texts = {
-        "forecast.csv": found.forecast.to_dataframe(LEVELS).to_csv(),
+        "forecast.csv": to_csv(found.forecast.to_dataframe(LEVELS)),
         "metrics.json": to_json(found.to_dict()),
         "config.json": to_json(tables),
     }

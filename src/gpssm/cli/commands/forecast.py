@@ -43,9 +43,10 @@ def forecast(
     frame = result.to_dataframe(shares)
     if out is not None:
         from gpssm.core.files import write_atomically
+        from gpssm.core.text import to_csv
 
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, lambda file: file.write(frame.to_csv().encode()))
+        write_atomically(out, lambda file: file.write(to_csv(frame).encode()))
     notes = list(result.diagnostics.notes) if result.diagnostics else []
     shown = [*forecast_tables(frame, test), *(f"Note: {note}" for note in notes)]
     shown += [f"Written to {out}"] if out else []

@@ -1,0 +1,268 @@
+"""What goes wrong around a run: disks that fill up or cannot be written, second processes, files that are gone.
+
+Disks are real ones, of the size that a test needs; only root can mount them. Whatever happens, what was computed before
+is there afterwards, and `--resume` goes on with it.
+"""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gpssm
+from gpssm.cli import pipeline
+from gpssm.cli.app import app
+from gpssm.cli.run_folder import Run
+from gpssm.data.datasets import simulate
+from gpssm.fitting.progress import interruption
+
+PICTURES = {"series": lambda: None, "forecast": lambda: None}
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "80"})
+
+
+@contextmanager
+def light():
+    """Runs with pictures and a report that are files like others, but take no time, and with baselines in here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "figures_of", lambda _: PICTURES)
+        patch.setattr(pipeline, "to_png", lambda *_: b"picture" * 100)
+        patch.setattr(pipeline, "report", lambda run, _: run.write("report.html", "page" * 100))
+        patch.setattr(pipeline, "num_threads", lambda: 1)
+        patch.setattr(pipeline, "BASELINES", ("last",))
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    Run(folder).write_series("tank.csv", simulate("linear_gaussian", num_steps=60, seed=1).series)
+    return folder / "tank.csv"
+
+
+def fit(data, out, *others):
+    with light():
+        return call("fit", data, "-y", "y", "--train", 0.5, "-m", "mean", "--draws", 20, "--out", out, "-q", *others)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data):
+    out = data.parent / "undisturbed"
+    found = fit(data, out)
+    assert found.exit_code == 0, found.output
+    return out
+
+
+def told(found):
+    """The words of a command that failed: one paragraph, no traceback."""
+    assert found.exit_code in (1, 2, 130), found.output
+    assert found.stderr.startswith("gpssm: ")
+    assert "Traceback" not in found.stderr
+    return " ".join(found.stderr.split())
+
+
+def same_run(first, second):
+    assert Run(first).files.keys() == Run(second).files.keys()
+    a, b = Run(first).posterior(), Run(second).posterior()
+    np.testing.assert_array_equal(a.draws.states[0], b.draws.states[0])
+    assert (first / "forecast.csv").read_bytes() == (second / "forecast.csv").read_bytes()
+
+
+@contextmanager
+def disk(folder, size):
+    """A file system of that size, and a function that mounts it again with other options."""
+    folder.mkdir()
+
+    def mount(options):
+        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True).returncode
+
+    if mount(f"size={size}"):
+        pytest.skip("only root can make a small disk")
+    try:
+        yield lambda options: mount(f"remount,{options}")
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("size", ["4k", "16k", "48k", "64k"])
+def test_a_disk_that_fills_up_and_is_made_larger(data, undisturbed, tmp_path, size):
+    with disk(tmp_path / "disk", size) as remount:
+        out = tmp_path / "disk" / "run"
+        words = told(fit(data, out))
+        assert "No space left" in words
+        assert "--resume" in words or "--out" in words
+        assert not list(out.rglob("*.part"))
+        remount("size=16m")
+        found = fit(data, out, "--resume")
+        assert found.exit_code == 0, found.output
+        same_run(undisturbed, out)
+
+
+def test_a_disk_that_cannot_be_written(data, undisturbed, tmp_path):
+    with disk(tmp_path / "disk", "16m") as remount:
+        out = shutil.copytree(undisturbed, tmp_path / "disk" / "run")
+        remount("ro,size=16m")
+        for command in (
+            ["fit", data, "-y", "y", "-m", "mean", "--out", tmp_path / "disk" / "new"],
+            ["fit", data, "-y", "y", "-m", "mean", "--overwrite", "--out", out],
+            ["forecast", out, "--out", tmp_path / "disk" / "forecast.csv"],
+            ["report", out],
+        ):
+            assert "Read-only file system" in told(call(*command))
+        with pytest.raises(OSError, match=r"could not be written \(Read-only"):
+            Run(out).posterior().save(tmp_path / "disk" / "again.nc")
+        same_run(undisturbed, out)
+
+
+@pytest.mark.slow
+def test_a_fault_in_any_write(data, undisturbed, tmp_path, monkeypatch):
+    """The first write fails, then the second, ...; each run is resumed, and is what it would have been."""
+    bring, writes = os.fsync, iter(())
+
+    def fsync(number):
+        if next(writes, False):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        bring(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    fine = []
+    for failing in range(40):
+        out = tmp_path / f"{failing}"
+        writes = iter([False] * failing + [True])
+        found = fit(data, out)
+        fine.append(found.exit_code == 0)
+        if not fine[-1]:
+            assert "No space left" in told(found)
+        if next(writes, None) is not None:
+            break  # there are no more writes than that
+        again = fit(data, out, "--resume")
+        assert again.exit_code == 0, again.output
+        same_run(undisturbed, out)
+    assert failing > 8
+    # What is lost with a checkpoint is only the checkpoint.
+    assert fine[-1]
+    assert sum(fine) <= 1 + 4
+
+
+HOLD = "import sys, time; from gpssm.core.files import hold; from pathlib import Path\nwith hold(Path(sys.argv[1])):\n"
+HOLD += "    print('held', flush=True); time.sleep(100)"
+
+
+def test_a_second_process_is_told_at_once_and_the_lock_dies_with_the_first(data, undisturbed, tmp_path):
+    out = shutil.copytree(undisturbed, tmp_path / "run")
+    with subprocess.Popen([sys.executable, "-c", HOLD, out], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout.readline() == "held\n"
+        for others in ([], ["--resume"], ["--overwrite"]):
+            assert f"another process is at work in {out}" in told(fit(data, out, *others))
+        same_run(undisturbed, out)
+        first.kill()
+    assert fit(data, out, "--resume").exit_code == 0
+
+
+def test_a_checkpoint_is_for_one_fit_at_a_time(tmp_path):
+    series = simulate("linear_gaussian", num_steps=30).series
+    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout.readline() == "held\n"
+        with pytest.raises(BlockingIOError, match="another process"):
+            gpssm.fit(series, method="mean", num_draws=5, progress=False, checkpoint=tmp_path)
+        first.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_being_asked_to_end_is_asked_about_and_the_second_time_breaks_off(number):
+    before = signal.getsignal(number)
+    with interruption() as pressed:
+        assert not pressed()
+        os.kill(os.getpid(), number)
+        assert pressed()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before
+
+
+def test_a_programs_own_plans_for_being_ended_stay():
+    asked = []
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+    try:
+        with interruption() as pressed:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (asked, pressed()) == ([1], False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# What is gone, and the commands that need it, besides going on with the run.
+NEEDED = {
+    "config.toml": ("info", "forecast"),
+    "posterior.nc": ("info", "report"),
+    "metrics.json": ("compare",),
+    "test.csv": ("forecast",),
+    "forecast.csv": ("compare",),
+    "baselines": ("compare",),
+    "figures": (),
+    "report.html": (),
+}
+
+
+@pytest.mark.parametrize("entry", NEEDED)
+def test_a_folder_of_which_something_is_gone_or_empty(data, undisturbed, tmp_path, entry):
+    """Every command ends well, or says in a paragraph what is missing; resuming brings it back, or says that too."""
+    for empty in (False, True):
+        out = shutil.copytree(undisturbed, tmp_path / f"run-{empty}")
+        path = out / entry
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif empty:
+            path.write_bytes(b"")
+        else:
+            path.unlink()
+        with light():
+            results = [call(command, out) for command in NEEDED[entry]]
+        results.append(fit(data, out, "--resume"))
+        for found in results:
+            assert found.exit_code == 0 or len(told(found).split()) > 5
+        if results[-1].exit_code == 0:
+            same_run(undisturbed, out)
+        else:
+            assert entry in ("config.toml", "posterior.nc")
+
+
+def test_nothing_goes_by_a_clock_that_can_jump():
+    for path in Path(gpssm.__file__).parent.rglob("*.py"):
+        assert "time.time()" not in path.read_text(), path
+
+
+FORECAST = (
+    "import gpssm, sys; p = gpssm.load(sys.argv[1]); print(p.forecast(u=p.raw[0].u[:4], num_paths=12).mean.sum())"
+)
+
+
+@pytest.mark.slow
+def test_a_corrupt_cache_of_programs_changes_nothing(tmp_path):
+    old = Path(__file__).parent.parent / "posterior" / "data" / "posterior-0.1.0.nc"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION")}
+    environment |= {"GPSSM_CACHE": str(tmp_path / "cache")}
+
+    def forecast():
+        command = [sys.executable, "-c", FORECAST, old]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+
+    whole = forecast()
+    programs = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert programs
+    for number, path in enumerate(programs):
+        path.write_bytes(b"" if number % 3 == 0 else b"rubbish" if number % 3 == 1 else path.read_bytes()[:100])
+    assert forecast() == whole
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("a file in its place")
+    assert forecast() == whole

@@ -1,0 +1,65 @@
+"""Fits beside each other and beside other code: threads, processes, an event loop, and JAX in another precision."""
+
+import asyncio
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gpssm
+from builders import make_series
+
+SETTINGS = {"state_dim": 1, "num_inducing": 4, "num_chains": 1, "num_warmup": 10, "num_draws": 5, "start": "em"}
+FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_rank_promotion", "jax_debug_nans")
+
+
+def draw(seed):
+    """The weights of a small fit and its forecast."""
+    posterior = gpssm.fit(make_series(20), seed=seed, progress=False, **SETTINGS)
+    forecast = posterior.forecast(3, np.zeros((3, 1)), num_paths=5, seed=seed)
+    return np.asarray(posterior.draws.weights), forecast.paths
+
+
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.slow
+def test_threads_processes_and_an_event_loop_draw_the_same():
+    alone = [draw(seed) for seed in (0, 1)]
+    flags = [getattr(jax.config, name) for name in FLAGS]
+    with ThreadPoolExecutor(2) as pool:
+        for found, expected in zip(pool.map(draw, (0, 1)), alone, strict=True):
+            assert_same(found, expected)
+
+    async def beside():
+        ticks, fitted = 0, asyncio.get_running_loop().run_in_executor(None, draw, 0)
+        while not fitted.done():
+            ticks += 1
+            await asyncio.sleep(0.01)
+        return ticks, await fitted
+
+    ticks, found = asyncio.run(beside())
+    assert ticks > 0
+    assert_same(found, alone[0])
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert_same(pool.submit(draw, 1).result(timeout=200), alone[1])
+    assert [getattr(jax.config, name) for name in FLAGS] == flags
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.slow
+def test_beside_code_in_single_precision_that_runs_meanwhile():
+    alone = draw(0)
+    with jax.enable_x64(False), ThreadPoolExecutor(1) as pool:
+        fitted = pool.submit(draw, 0)
+        while not fitted.done():
+            assert jnp.sum(jnp.ones(3)).dtype == jnp.float32
+        assert_same(fitted.result(), alone)
+        assert_same(draw(0), alone)
+        assert jnp.ones(3).dtype == jnp.float32
