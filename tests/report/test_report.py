@@ -23,6 +23,7 @@ from gpssm.evaluation.checks import Check
 from gpssm.plots.style import to_png
 from gpssm.report import make_report, write_report
 from gpssm.report.charts import fit_group, numbers, smoothed_errors
+from gpssm.report.content import forecast_table
 from gpssm.report.page import embedded
 from gpssm.report.pictures import WORDS
 from posteriors import make_posterior
@@ -208,6 +209,28 @@ def test_units_stand_behind_the_names_of_outputs():
     series = Series(y, u, outputs=["level", "flow"], units={"level": "m"})
     seen = make_forecast(np.random.default_rng(0), series, 0, 6)
     assert [panel["title"] for panel in fit_group(seen, seen, series)["panels"]] == ["level [m]", "flow"]
+
+
+def test_rows_with_dates_are_drawn_at_their_dates():
+    days = pandas.DataFrame({"level": np.arange(6.0)}, index=pandas.date_range("2024-02-27", periods=6, freq="D"))
+    series = Series.from_dataframe(days, "level")
+    seen = make_forecast(np.random.default_rng(0), series, 0, 6)
+    group = fit_group(seen, seen, series)
+    assert (group["x"], group["first"], group["dates"][2:4]) == ("time", 0, ["2024-02-29", "2024-03-01"])
+    assert [line["x0"] for line in group["panels"][0]["lines"]] == [0, 0]
+    ahead = replace(seen, start=6, clock=series.clock)
+    assert [row[0] for row in forecast_table(ahead, None)[0]["rows"]][:2] == ["2024-03-04", "2024-03-05"]
+    hours = Series.from_dataframe(days.set_axis(pandas.date_range("2024-02-27", periods=6, freq="h")), "level")
+    assert fit_group(seen, seen, hours)["dates"][1] == "2024-02-27 01:00"
+
+
+def test_rows_with_numbers_for_times_are_drawn_there():
+    series = Series.from_dataframe(pandas.DataFrame({"t": 5 + 0.5 * np.arange(6), "level": 0.0}), "level", time="t")
+    seen = make_forecast(np.random.default_rng(0), series, 0, 6)
+    group = fit_group(seen, seen, series)
+    assert group["x"] == "t"
+    assert "dates" not in group
+    assert (group["panels"][0]["lines"][0]["x0"], group["panels"][0]["lines"][0]["dx"]) == (5.0, 0.5)
 
 
 def test_numbers_and_json_survive_anything():

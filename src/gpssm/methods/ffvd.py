@@ -3,9 +3,10 @@
     log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log ∫ (transitions | v_d) N(v_d; 0, I) dv_d
 
 Weights are integrated out, so only states are moved, and drawn exactly given the states whenever they are needed. An
-iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), and then the parameters'
-moves (`parameters.py`). In warm-up the whitening is refreshed a few times at the running mean of the states, since both
-states and parameters settle; the step size adapts in between. Nothing adapts afterwards.
+iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
+(`parameters.py`), and moves of noises and states together (`noise_moves.py`). In warm-up the whitening is refreshed a
+few times at the running mean of the states, since both states and parameters settle; the step size adapts in between.
+Nothing adapts afterwards.
 
 The sampler takes its density from the moves of the parameters, so that `exact` has it too, with another density.
 """
@@ -125,7 +126,6 @@ def build_hmc(
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
-
         following = carry.whitening.following(current)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.data.clock import Clock
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison, label
 from gpssm.plots.style import with_unit
@@ -39,39 +40,41 @@ def keys_of(methods: Iterable[str]) -> dict[str, str]:
 def forecast_group(forecasts: Mapping[str, Forecast], history: Series, actual: Series | None, shown: set[str]) -> Group:
     """Fans of all methods, with what came before and what happened; keys in `shown` are switched on at first."""
     names, first = keys_of(forecasts), next(iter(forecasts.values()))
-    unit, before = _unit(first.dt), history.y[-2 * first.horizon :]
+    (origin, unit), before = _grid(history.axis), history.y[-2 * first.horizon :]
+    begin, end = first.start - len(before), first.start + first.horizon
     panels = []
     for j, output in enumerate(first.outputs):
         lines, bands = [], []
         for (key, name), forecast in zip(names.items(), forecasts.values(), strict=True):
-            place = {"key": key, "x0": first.start * unit, "dx": unit}
+            place = {"key": key, "x0": origin + first.start * unit, "dx": unit}
             lines.append(place | {"label": f"{name}, median", "values": numbers(forecast.median[:, j])})
             for level in LEVELS:
                 low, high = (numbers(end[:, j]) for end in forecast.interval(level))
                 bands.append(place | {"level": round(100 * level), "low": low, "high": high})
-        lines.append(_data("history", "History", before[:, j], (first.start - len(before)) * unit, unit))
+        lines.append(_data("history", "History", before[:, j], origin + begin * unit, unit))
         if actual is not None:
-            lines.append(_data("actual", "Actual", actual.y[: first.horizon, j], first.start * unit, unit))
-        split = (first.start - 0.5) * unit
+            lines.append(_data("actual", "Actual", actual.y[: first.horizon, j], origin + first.start * unit, unit))
+        split = origin + (first.start - 0.5) * unit
         panels.append({"title": with_unit(output, history.units), "lines": lines, "bands": bands, "split": split})
     data = {"history": "History"} | ({} if actual is None else {"actual": "Actual"})
-    return _group("forecast", first.dt, names, shown, panels) | {"keys": data}
+    return _group("forecast", names, shown, panels) | {"keys": data} | _axis(history.axis, begin, end)
 
 
 def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str = "fit") -> Group:
     """The training outputs as the model sees them, and the interval that new observations would lie in."""
-    unit, first = _unit(series.dt), max(len(series) - FIT_ROWS, 0)
+    (origin, unit), first = _grid(series.axis), max(len(series) - FIT_ROWS, 0)
     panels = []
     for j, output in enumerate(series.outputs):
-        place = {"key": MODEL, "x0": first * unit, "dx": unit}
+        place = {"key": MODEL, "x0": origin + first * unit, "dx": unit}
         lines = [
             place | {"label": "Model, without noise", "values": numbers(smoothed.median[first:, j])},
-            _data("actual", "Data", series.y[first:, j], first * unit, unit, kind="dots"),
+            _data("actual", "Data", series.y[first:, j], origin + first * unit, unit, kind="dots"),
         ]
         low, high = (numbers(end[first:, j]) for end in observed.interval(0.9))
         bands = [place | {"level": 90, "low": low, "high": high}]
         panels.append({"title": with_unit(output, series.units), "lines": lines, "bands": bands})
-    return _group(name, series.dt, {}, set(), panels) | {"keys": {MODEL: "Model, with 90 % interval", "actual": "Data"}}
+    keys = {MODEL: "Model, with 90 % interval", "actual": "Data"}
+    return _group(name, {}, set(), panels) | {"keys": keys} | _axis(series.axis, first, len(series))
 
 
 def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
@@ -96,7 +99,7 @@ def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
         panels.append(
             {"title": with_unit(output, rolling.judged.rows.units), "lines": lines, "bands": [], "zero": True}
         )
-    return _group("errors", None, names, shown, panels) | {"x": "steps ahead", "levels": []}
+    return _group("errors", names, shown, panels) | {"x": "steps ahead", "levels": []}
 
 
 def smoothed_errors(errors: Float[np.ndarray, " H"], width: int) -> Float[np.ndarray, " H"]:
@@ -108,13 +111,10 @@ def smoothed_errors(errors: Float[np.ndarray, " H"], width: int) -> Float[np.nda
         return np.sqrt(squares / number)
 
 
-def _group(
-    name: str, dt: float | None, methods: Mapping[str, str], shown: set[str], panels: list[dict[str, Any]]
-) -> Group:
+def _group(name: str, methods: Mapping[str, str], shown: set[str], panels: list[dict[str, Any]]) -> Group:
     switches = [{"key": key, "label": title, "on": key in shown} for key, title in methods.items()]
     levels = [round(100 * level) for level in LEVELS] if methods else []
-    axis = "row" if dt is None else "time"
-    return {"id": name, "x": axis, "methods": switches, "levels": levels, "keys": {}, "panels": panels}
+    return {"id": name, "methods": switches, "levels": levels, "keys": {}, "panels": panels}
 
 
 def _data(
@@ -123,5 +123,14 @@ def _data(
     return {"key": key, "label": name, "x0": x0, "dx": dx, "values": numbers(values), "kind": kind}
 
 
-def _unit(dt: float | None) -> float:
-    return 1 if dt is None else dt
+def _grid(clock: Clock | None) -> tuple[float, float]:
+    """Where row 0 lies on the axis, and how far rows are apart: at their times where these are numbers, else by row."""
+    return (0, 1) if clock is None or clock.dates else (clock.start, clock.step)
+
+
+def _axis(clock: Clock | None, begin: int, end: int) -> dict[str, Any]:
+    """What the axis of these rows is called and, where they have dates, the date of each."""
+    if clock is None:
+        return {"x": "row"}
+    dates = {"first": begin, "dates": clock.texts(end - begin, begin)} if clock.dates else {}
+    return {"x": clock.name or "time"} | dates

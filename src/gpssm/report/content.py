@@ -124,14 +124,24 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
 
 def forecast_table(forecast: Forecast, actual: Series | None) -> list[dict[str, Any]]:
     """A table an output: a head, and a row a step, for readers who cannot use the chart."""
-    head = ["row" if forecast.dt is None else "time", "median"]
+    axis = forecast.axis
+    head = ["row" if axis is None else axis.name or "time", "median"]
     head += [f"{round(100 * level)} % {end}" for level in LEVELS for end in ("low", "high")]
     head += ["actual"] if actual is not None else []
-    columns = [forecast.steps[:, None] * (forecast.dt or 1) + 0 * forecast.median, forecast.median]
+    columns = [forecast.median]
     columns += [end for level in LEVELS for end in forecast.interval(level)]
     columns += [actual.y[: forecast.horizon]] if actual is not None else []
     tables = np.stack(columns, axis=-1)
-    return [{"output": name, "head": head, "rows": tables[:, j].tolist()} for j, name in enumerate(forecast.outputs)]
+    numbers = forecast.steps if axis is None or axis.dates else axis.times(forecast.horizon, forecast.start)
+    times = axis.texts(forecast.horizon, forecast.start) if axis is not None and axis.dates else numbers.tolist()
+    return [
+        {
+            "output": name,
+            "head": head,
+            "rows": [[time, *row] for time, row in zip(times, tables[:, j].tolist(), strict=True)],
+        }
+        for j, name in enumerate(forecast.outputs)
+    ]
 
 
 def _settings(posterior: Posterior, summary: Summary) -> Table:

@@ -109,9 +109,10 @@
         make("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }, this.svg);
         make("text", { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, this.svg).textContent = short(value);
       });
-      ticks(x0, x1, Math.max(inner.width / 70, 3)).forEach((value) => {
+      const room = this.group.spec.dates ? 130 : 70;
+      ticks(x0, x1, Math.max(inner.width / room, 2)).forEach((value) => {
         const text = make("text", { x: this.x(value), y: bottom + 17, "text-anchor": "middle" }, this.svg);
-        text.textContent = short(value);
+        text.textContent = this.when(value);
       });
       const label = { x: MARGIN.left + inner.width / 2, y: height - 6, "text-anchor": "middle" };
       make("text", label, this.svg).textContent = this.group.spec.x;
@@ -158,6 +159,12 @@
       });
     }
 
+    // The place on the axis in words: the date of the row, where rows have dates.
+    when(x) {
+      const { dates, first } = this.group.spec;
+      return dates ? dates[Math.round(x) - first] ?? "" : short(x);
+    }
+
     show(x) {
       this.cursor.replaceChildren();
       const rows = x == null ? [] : this.at(x);
@@ -169,7 +176,7 @@
         make("circle", { class: `point ${colour(line.key)}`, cx: place, cy: this.y(value), r: 4 }, this.cursor);
       });
       this.tip.replaceChildren();
-      html("b", `${this.group.spec.x} ${short(x)}`, this.tip);
+      html("b", `${this.group.spec.x} ${this.when(x)}`, this.tip);
       rows.forEach(({ line, value, spans }) => {
         const row = html("div", "", this.tip, colour(line.key));
         html("span", "", row, "swatch");
@@ -184,7 +191,7 @@
 
     told(x) {
       const rows = this.at(x).map(({ line, value, spans }) => [`${line.label} ${short(value)}`, ...spans].join(", "));
-      return `${this.group.spec.x} ${short(x)}. ${rows.join(". ")}`;
+      return `${this.group.spec.x} ${this.when(x)}. ${rows.join(". ")}`;
     }
 
     place(event) {
