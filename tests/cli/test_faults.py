@@ -66,7 +66,8 @@ def undisturbed(data):
 def told(found):
     """The words of a command that failed: one paragraph, no traceback."""
     assert found.exit_code in (1, 2, 130), found.output
-    assert found.stderr.startswith("gpssm: ")
+    complaint = "".join(line for line in found.stderr.splitlines(keepends=True) if not line.endswith(" ...\n"))
+    assert complaint.startswith("gpssm: ")
     assert "Traceback" not in found.stderr
     return " ".join(found.stderr.split())
 
@@ -188,6 +189,43 @@ def test_being_asked_to_end_is_asked_about_and_the_second_time_breaks_off(number
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.slow
+def test_a_command_that_is_asked_to_end_keeps_its_draws(data, tmp_path):
+    """A real process and a real SIGTERM, in the midst of drawing."""
+    out = tmp_path / "run"
+    sizes = [
+        "--state-dim",
+        "1",
+        "--inducing",
+        "5",
+        "--start",
+        "em",
+        "--warmup",
+        "20",
+        "--draws",
+        "99999",
+        "--chains",
+        "1",
+    ]
+    command = [sys.executable, "-m", "gpssm.cli", "fit", str(data), "-y", "y", *sizes, "--no-report", "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "sampling" in line:
+                break
+        process.terminate()
+        said += process.stdout.readlines()
+    words = " ".join("".join(said).split())
+    assert process.returncode == 130, words
+    assert "Traceback" not in words
+    assert "Stopped after" in words
+    assert "What was sampled is saved; go on with: gpssm fit --resume" in words
+    assert not (out / "posterior.nc").exists()
+    assert any(out.rglob("*.npz"))
 
 
 def test_a_programs_own_plans_for_being_ended_stay():
