@@ -122,21 +122,25 @@ def build_hmc(
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        whiten_key, size_key, move_key, parameter_key, walk_key = jax.random.split(key, 5)
+        whiten_key, size_key, follow_key, move_key, parameter_key, walk_key = jax.random.split(key, 6)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
-        following = carry.whitening.following(current)
+        # Coordinates that follow the noises fit the stiff directions, those of the last refresh the soft ones.
+        follows = jax.random.bernoulli(follow_key)
+        whitening = jax.tree.map(
+            lambda own, kept: jnp.where(follows, own, kept), carry.whitening.following(current), carry.whitening
+        )
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return moves.density(unstack(following.to_states(position), series), series)(current)
+            return moves.density(unstack(whitening.to_states(position), series), series)(current)
 
         cautious = jax.random.uniform(size_key) < CAUTION
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
         size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
-        position = following.to_position(carry.states)
+        position = whitening.to_position(carry.states)
         outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
-        states = following.to_states(outcome.position)
+        states = whitening.to_states(outcome.position)
         parameters = moves.update(parameter_key, carry.parameters, unstack(states, series), carry.iteration, series)
         parameters, states, walk = noise_moves.walk(
             walk_key, moves, parameters, states, carry.walk, carry.whitening.centre, series, adapting
