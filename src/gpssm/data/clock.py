@@ -225,15 +225,6 @@ class Times:
             what = f"is {here}, {self.length(gap)} after the row before; most are {self.length(step)} apart"
         return f"the time in column {self.name!r}, row {row} (counted from 0), {what}. {REMEDY}"
 
-    def texts(self, number: int, first: int = 0) -> list[str]:
-        """The times of rows to be read, as short as they may be: dates without an hour where all are at midnight."""
-        index = self.index(number, first)
-        if not self.dates:
-            return [f"{value:g}" for value in index]
-        pattern = "%Y-%m-%d" if (index == index.normalize()).all() else "%Y-%m-%d %H:%M:%S"
-        texts = index.strftime(pattern).tolist()
-        return [text.removesuffix(":00") for text in texts] if all(text.endswith(":00") for text in texts) else texts
-
     def show(self, row: int) -> str:
         """The time of a row, to be read."""
         return self.clock(self.ticks[row], 1).show(0)
