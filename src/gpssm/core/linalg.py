@@ -152,14 +152,14 @@ def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
         inverse = inverse_lower(diagonal)
         return inverse, (diagonal, lower, inverse)
 
-    if not on_cpu() and matrix.diagonal.shape[0] * matrix.diagonal.shape[1] <= DENSE:
+    if fits_whole(matrix.diagonal.shape[0] * matrix.diagonal.shape[1]):
         diagonal, lower = _dense_cholesky(matrix)
         inverse = inverse_lower(diagonal)
-        return BlockCholesky(diagonal, lower, inverse, -inverse[1:] @ lower, -(lower @ inverse[:-1]).mT)
-    no_block = jnp.zeros_like(matrix.diagonal[:1])
-    blocks = (matrix.diagonal, jnp.concatenate([no_block, matrix.lower]))
-    _, (diagonal, lower, inverse) = lax.scan(factor, no_block[0], blocks)
-    lower = lower[1:]
+    else:
+        no_block = jnp.zeros_like(matrix.diagonal[:1])
+        blocks = (matrix.diagonal, jnp.concatenate([no_block, matrix.lower]))
+        _, (diagonal, lower, inverse) = lax.scan(factor, no_block[0], blocks)
+        lower = lower[1:]
     return BlockCholesky(diagonal, lower, inverse, -inverse[1:] @ lower, -(lower @ inverse[:-1]).mT)
 
 
@@ -174,9 +174,14 @@ def _dense_cholesky(matrix: BlockTridiagonal) -> tuple[Float[Array, "n D D"], Fl
     return factor[at, :, at, :], factor[at[1:], :, at[:-1], :]
 
 
+def fits_whole(size: int) -> bool:
+    """Whether a chain of so many states × dimensions is taken as one whole matrix: on a GPU, up to a size."""
+    return not on_cpu() and size <= DENSE
+
+
 def refactors(size: int) -> bool:
-    """Whether a chain of so many states × dimensions may be factorised in every iteration: not in a GPU's long loop."""
-    return on_cpu() or size <= DENSE
+    """Whether such a chain may be factorised in every iteration: not in a GPU's long loop."""
+    return on_cpu() or fits_whole(size)
 
 
 def solve_lower(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:

@@ -120,12 +120,14 @@ class Chains:
         self, carry: Any, first: int, blocks: int, thin: int, keep: bool, pilot: bool = False
     ) -> tuple[Any, Chunk]:
         """Run a chunk from iteration `first` on, by every chain or by the pilot, and bring home what it gave."""
-        carry, began = self._place(carry), time.perf_counter()
+        carry = self._place(carry)
         if not self.compiled:
             # A chunk of no blocks takes as long as it takes to compile, or to find what has been compiled before.
+            began = time.perf_counter()
             self._run(_advance, carry, self._plan(first, 0, 1, False), pilot=True)
             self.compiled = True
-            self.compile_seconds -= began - (began := time.perf_counter())
+            self.compile_seconds += time.perf_counter() - began
+        began = time.perf_counter()
         carry, chunk = self._run(_advance, carry, self._plan(first, blocks, thin, keep), pilot)
         self.run_seconds += time.perf_counter() - began
         info, draws = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk)

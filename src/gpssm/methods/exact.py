@@ -89,7 +89,8 @@ class ExactMoves(ParameterMoves):
         """The log density of the states as a function of the model, the function integrated out."""
         return lambda model: log_exact(model, states, series)
 
-    def joint(self, states: States, weights: Float[Array, "Dx M"], series: list[Series]) -> None:
+    @property
+    def joint(self) -> None:
         """There is none: the weights are values of the function at the path's own inputs."""
 
     def draw_weights(

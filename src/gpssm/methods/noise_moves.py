@@ -84,25 +84,28 @@ def walk(
     Nothing moves if all noises are fixed, if the factors that it takes are too long a loop for the device, or if there
     is no joint density of states and weights.
     """
-    chosen = _chosen(moves, parameters)
-    weights_key, key = jax.random.split(key)
-    weights = moves.draw_weights(weights_key, parameters, unstack(states, series), series)
-    if not chosen or not refactors(centre.size) or moves.joint(unstack(states, series), weights, series) is None:
+    chosen, joint = _chosen(moves, parameters), moves.joint
+    if not chosen or joint is None or not refactors(centre.size):
         return parameters, states, state
     noises, unravel = ravel_pytree(chosen)
-    linear = first_order(moves.apply(parameters), weights, centre, series)
+    weights_key, key = jax.random.split(key)
+    weights = moves.draw_weights(weights_key, parameters, unstack(states, series), series)
+    current = moves.apply(parameters)
+    prepared = current.prepared()
+    linear = first_order(prepared, weights, centre, series)
 
     def look(noises: Float[Array, " p"]) -> tuple[GPSSM, Float[Array, "N Dx"], BlockCholesky]:
         """The model at these noises, with μ and L."""
-        model = moves.model.with_leaves(parameters.leaves | unravel(noises))
+        model = prepared.with_leaves(unravel(noises))
         factor = block_cholesky(linear.precision(model))
         return model, linear.centre + solve_upper(factor, solve_lower(factor, linear.pull(model))), factor
 
-    def log_density(model: GPSSM, states: Float[Array, "N Dx"], factor: BlockCholesky) -> Float[Array, ""]:
+    def log_density(
+        noises: Float[Array, " p"], model: GPSSM, states: Float[Array, "N Dx"], factor: BlockCholesky
+    ) -> Float[Array, ""]:
         """log q*(x, v, θ) + log p(θ) − log det L: the density in (η, θ)."""
-        joint = moves.joint(unstack(states, series), weights, series)
-        assert joint is not None
-        return joint(model) + model.log_prior() - 0.5 * log_det(factor)
+        prior = current.with_leaves(unravel(noises)).log_prior()
+        return joint(model, unstack(states, series), weights, series) + prior - 0.5 * log_det(factor)
 
     def move(
         carry: tuple[Array, Array, Walk, Array], key: PRNGKeyArray
@@ -112,7 +115,7 @@ def walk(
         proposed = noises + state.step.size(adapting) * state.spread() * jax.random.normal(propose_key, noises.shape)
         model, mean, factor = look(proposed)
         moved = mean + solve_upper(factor, eta)
-        there = log_density(model, moved, factor)
+        there = log_density(proposed, model, moved, factor)
         change = there - value
         acceptance = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(change), change, -jnp.inf), 0.0))
         accepted = jax.random.uniform(accept_key) < acceptance
@@ -123,7 +126,7 @@ def walk(
 
     model, mean, factor = look(noises)
     eta = multiply_upper(factor, states - mean)
-    begin = (noises, states, state, log_density(model, states, factor))
+    begin = (noises, states, state, log_density(noises, model, states, factor))
     (noises, states, state, _), _ = jax.lax.scan(move, begin, jax.random.split(key, MOVES))
     return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state
 

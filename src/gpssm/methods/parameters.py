@@ -43,6 +43,7 @@ class Parameters(NamedTuple):
 
 
 Density = Callable[[GPSSM], Float[Array, ""]]
+JointDensity = Callable[[GPSSM, States, Float[Array, "Dx M"], list[Series]], Float[Array, ""]]
 
 
 class ParameterMoves(NamedTuple):
@@ -76,10 +77,10 @@ class ParameterMoves(NamedTuple):
         """The log density of the states as a function of the model, the weights integrated out: log q*(x)."""
         return lambda model: log_collapsed(model, states, series)
 
-    def joint(self, states: States, weights: Float[Array, "Dx M"], series: list[Series]) -> Density | None:
-        """The log density of states and weights as a function of the model, log q*(v, x); None if weights are not its
-        own but go with the path."""
-        return lambda model: log_target(model, states, weights, series)
+    @property
+    def joint(self) -> JointDensity | None:
+        """log q*(v, x) of (model, states, weights, series); None if weights go with the path and cannot be held."""
+        return log_target
 
     def draw_weights(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]

@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core import linalg
 from gpssm.core.linalg import (
     BlockCholesky,
     BlockTridiagonal,
     block_cholesky,
     cholesky,
+    fits_whole,
     inverse_lower,
     multiply_upper,
     one_by_one,
@@ -30,7 +30,6 @@ from gpssm.core.linalg import (
     solve_lower,
     solve_upper,
 )
-from gpssm.core.runtime import on_cpu
 from gpssm.data.series import Series
 from gpssm.methods.settings import States
 from gpssm.model.likelihoods import observed
@@ -265,7 +264,7 @@ def _curvature(
 
 def _dense(factor: BlockCholesky, directions: Float[Array, "n r"], stretch: Float[Array, "r r"]) -> Array | None:
     """L⁻ᵀ (I + V (S − I) Vᵀ), on a GPU and where it is not too large."""
-    if on_cpu() or len(directions) > linalg.DENSE:
+    if not fits_whole(len(directions)):
         return None
     identity = jnp.eye(len(directions), dtype=directions.dtype)
     columns = jax.vmap(lambda column: jnp.ravel(_unwhiten(factor, column)))(identity)

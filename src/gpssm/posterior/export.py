@@ -201,7 +201,7 @@ class _Writer:
             return f"np.broadcast_to(np.arange({count}).reshape({sizes}), {params['shape']})"
         if name == "dot_general":
             return self.product(eqn, operands)
-        raise NotImplementedError(
+        raise TypeError(
             f"the model's step uses {name}, which an export has no NumPy for: a mean, link or kernel of your own does "
             "that. Take `posterior.rollout()`, which needs JAX, instead"
         )

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from gpssm.core import linalg
-from gpssm.core.runtime import in_double_precision, jit
+from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series, as_list
 from gpssm.start.linear_ssm import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, run_em, smooth
 from gpssm.start.subspace import from_states, past_states, subspace
@@ -178,6 +178,7 @@ class OrderSelection(NamedTuple):
 
 
 @in_double_precision
+@on_host()
 def select_order(series: Series | Sequence[Series], max_dim: int = 8, *, num_em: int = 100) -> OrderSelection:
     """The state dimension n in 1..`max_dim` with the least BIC = k log N − 2 log p(y), N observed rows.
 

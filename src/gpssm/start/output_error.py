@@ -18,7 +18,7 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision, jit
+from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import observed
 from gpssm.start.linear_fit import RADIUS
@@ -58,6 +58,7 @@ class OutputErrorFit(NamedTuple):
 
 
 @in_double_precision
+@on_host()
 def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> OutputErrorFit:
     """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
     arrays = [jax.tree.map(jnp.asarray, one) for one in series]
