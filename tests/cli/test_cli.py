@@ -142,7 +142,7 @@ def test_options_of_fit():
     shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
     data = "--output --input --train --dt --time --regrid --controls --unit --out --config --resume --overwrite"
     data += " --no-report"
-    model = "--method --state-dim --inducing --kernel --mean --likelihood --basis --start --noise"
+    model = "--method --state-dim --inducing --kernel --mean --likelihood --basis --start --noise --delay"
     sampling = "--hyper --chains --warmup --draws --thin --seed --calibrate"
     assert shown == [*data.split(), *COMMON, "--help", *model.split(), *sampling.split()]
 
@@ -153,7 +153,7 @@ def test_defaults_in_the_help_are_those_of_fit():
     known = {name: one.default for name, one in inspect.signature(gpssm.fit).parameters.items()}
     for option, name in {"inducing": "num_inducing", "chains": "num_chains"}.items():
         assert told[f"--{option}"] == str(known[name])
-    for name in ("method", "state_dim", "kernel", "mean", "likelihood", "basis", "start", "noise", "hyper", "seed"):
+    for name in ("method", "state_dim", "kernel", "mean", "likelihood", "basis", "start", "noise", "delay", "hyper"):
         assert told[f"--{name.replace('_', '-')}"] == str(known[name])
     ffvd = gpssm.methods.METHODS["ffvd"]
     for option, value in {"warmup": ffvd.num_warmup, "draws": ffvd.num_draws, "thin": ffvd.thin}.items():
@@ -297,6 +297,25 @@ def test_a_model_without_controls_or_test_rows_forecasts_30_steps(data, tmp_path
     assert Run(tmp_path / "run").settings().fit["calibrate"] is True
     assert "no controls" in complaint("forecast", tmp_path / "run", "--inputs", data, code=1)
     assert "--train" in complaint("compare", tmp_path / "run", code=1)
+
+
+def test_a_delay_is_found_and_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "BASELINES", ("last",))
+    rng = np.random.default_rng(1)
+    u, y = np.repeat(rng.normal(size=20), 4), np.zeros(80)
+    for t in range(4, 80):
+        y[t] = 0.8 * y[t - 1] + u[t - 4] + 0.1 * rng.normal()
+    pd.DataFrame({"y": y, "u": u}).to_csv(tmp_path / "late.csv", index=False)
+    words = ["fit", tmp_path / "late.csv", "-y", "y", "-u", "u", "--train", "0.5", "-m", "arx", "--draws", 20]
+    with bare():
+        assert "Controls:  u (acts 4 rows later)\n" in call(*words, "--delay", "auto", "--out", tmp_path / "run").stdout
+    run = Run(tmp_path / "run")
+    assert (run.posterior().delay, run.settings().fit["delay"]) == ((4,), "auto")
+    # The rows held out are given as they were recorded. A free run errs by the process noise, 0.1 / sqrt(1 - 0.8²), and
+    # so many correlated errors know that to a half.
+    assert run.metrics()["scores"]["full"]["arx"]["rmse"] == pytest.approx(0.1 / 0.6, rel=0.5)
+    assert "no control 'v'" in complaint(*words, "--delay", "u=4", "--delay", "v=1", "--out", tmp_path / "none", code=1)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_run_is_never_replaced_unasked(linear_run, data):
@@ -507,6 +526,7 @@ def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):
         (["-y", "level", "--kernel", "se+rbf"], "Known: se"),
         (["-y", "level", "--train", "half"], "--train"),
         (["-y", "level", "--state-dim", "two"], "auto"),
+        (["-y", "level", "-u", "pump", "--delay", "soon"], "NAME=N"),
         (["-y", "level", "--draws", "0"], "num_draws"),
         (["--method", "arx"], "'level', 'pump'"),
     ],

@@ -23,6 +23,7 @@ from gpssm.cli.settings import Settings
 from gpssm.core.runtime import num_threads
 from gpssm.core.text import to_csv
 from gpssm.data.datasets import simulate
+from gpssm.data.delays import Rows, find_lags
 from gpssm.data.readers import read
 from gpssm.data.series import Series, check_trainable
 from gpssm.evaluation.baselines import BASELINES, BaselineResults, choose_rows, forecast_rows, judge_baselines
@@ -69,20 +70,21 @@ def execute(
     for doubt in doubts:
         say(str(doubt.message))
     check_trainable(rows.train)  # before there is a folder
+    delay = find_lags(rows.train, settings.fit_arguments["delay"]) or 0
     settings = settings.complete()
     with Run.claimed(out):
         run = Run.create(out, settings, resume=resume, overwrite=overwrite)
-        with _resumable(run), beside(rows.train, rows.test, settings) as baselines:
+        with _resumable(run), beside(rows.train, rows.test, settings, delay) as baselines:
             if rows.test is not None:
                 run.write_series(TEST, rows.test)
-            posterior = _posterior(run, settings, rows.train, progress, say)
+            posterior = _posterior(run, settings, rows.train, delay, progress, say)
             finish(run, posterior, rows.test, settings, say, baselines, scored, with_report, progress)
     return run
 
 
 @contextmanager
 def beside(
-    train: list[Series], test: Series | None, settings: Settings
+    train: list[Series], test: Series | None, settings: Settings, delay: Rows
 ) -> Iterator[Callable[[], BaselineResults | Sequence[str]]]:
     """What the baselines make of the data, from a process of its own that runs while the method samples.
 
@@ -95,6 +97,7 @@ def beside(
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_step_back)
     future, judged = choose_future(train[-1], test), choose_rows(train[-1], test)
     settings_of = {"own": settings.method, "num_paths": settings.num_paths, "seed": settings.seed}
+    settings_of["delay"] = delay
     asked = pool.submit(judge_baselines, train, future.u, judged, **settings_of)
 
     def answer() -> BaselineResults | Sequence[str]:
@@ -145,14 +148,15 @@ def _go_on(run: Run) -> str:
     return f"{saved}; go on with: gpssm fit --resume --out {run.folder}"
 
 
-def _posterior(run: Run, settings: Settings, train: list[Series], progress: Mode, say: Say) -> Posterior:
+def _posterior(run: Run, settings: Settings, train: list[Series], delay: Rows, progress: Mode, say: Say) -> Posterior:
     """The run's posterior: the one saved, or a fit that is saved when all its draws are there."""
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
     compares = settings.config.compares and settings.fit_arguments["start"] == "auto"
     verb = "Comparing starts, then fitting" if compares else "Fitting"
     say(f"{verb} {settings.method} to {sum(map(len, train))} rows")
-    posterior = fit(train, progress=progress, checkpoint=run.checkpoint, resume=True, **settings.fit_arguments)
+    arguments = settings.fit_arguments | {"delay": delay}
+    posterior = fit(train, progress=progress, checkpoint=run.checkpoint, resume=True, **arguments)
     wanted = settings.config.num_draws
     if posterior.num_draws < wanted:
         raise KeyboardInterrupt(f"Stopped after {posterior.num_draws} of {wanted} draws a chain")

@@ -40,7 +40,7 @@ DATA = ("files", "outputs", "inputs", "train", "dt", "time", "regrid", "controls
 # Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
 FIT = (
     *("state_dim", "num_inducing", "kernel", "mean", "likelihood", "basis", "start", "noise"),
-    *("num_chains", "hyper", "fixed", "learn", "calibrate"),
+    *("num_chains", "hyper", "fixed", "learn", "delay", "calibrate"),
 )
 NEVER = ("function", "stacked")  # parts that take more than a name
 HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"

@@ -47,6 +47,11 @@ def finished(run: "Run") -> list[RenderableType]:
     seconds = {name: metrics["seconds"][key] for key, name in names.items() if key in metrics["seconds"]}
     times = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
     shown.append(f"\nSeconds:   {times}; total {sum(seconds.values()):.0f}")
+    facts = metrics.get("summary", {}).get("facts", {})
+    if any(facts.get("delay", ())):
+        from gpssm.data.delays import name_controls
+
+        shown.append(f"Controls:  {', '.join(name_controls(facts['inputs'], facts['delay']))}")
     report = run.folder / "report.html"
     shown += [f"Report:    {report}"] if report.is_file() else []
     return [*shown, f"Forecast:  gpssm forecast {run.folder}"]

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpssm.core.notebook import card
 from gpssm.core.text import count, figure, jsonable, percent, printable
+from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
     Check,
@@ -52,6 +53,12 @@ class Facts:
     chains: int
     draws: int
     seconds: float
+    delay: tuple[int, ...] = ()  # of controls, in rows
+
+    @property
+    def controls(self) -> list[str]:
+        """Their names, with delays in words."""
+        return name_controls(self.inputs, self.delay)
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ class Summary:
         process = f"kernel {facts.kernel}, basis {facts.basis}{inducing}" if facts.kernel else "none"
         return [
             f"series   {', '.join(names)}; {missing}",
-            f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.inputs) or 'none'}",
+            f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.controls) or 'none'}",
             f"model    {count(facts.states, 'state')}, mean {facts.mean}, likelihood {facts.likelihood}",
             f"process  {process}",
             f"method   {facts.method}, {count(facts.chains, 'chain')} of {count(facts.draws, 'draw')}, "
@@ -316,6 +323,7 @@ def _facts(posterior: Posterior) -> Facts:
         chains=posterior.num_chains,
         draws=posterior.num_draws,
         seconds=float(sum(posterior.seconds)),
+        delay=posterior.delay,
     )
 
 

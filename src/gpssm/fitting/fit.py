@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, is_real
+from gpssm.data.delays import Rows, as_trained, find_lags
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_given, as_list, check_trainable
 from gpssm.fitting.candidates import Plan, with_any_values
@@ -65,6 +66,7 @@ def fit(
     hyper: Hyper = "optimise",
     fixed: Sequence[str] = (),
     learn: Sequence[str] = (),
+    delay: Rows | Auto = 0,
     calibrate: bool = False,
     seed: int = 0,
     progress: Mode = True,
@@ -102,6 +104,9 @@ def fit(
     :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
     :param learn: parameters to learn that are fixed otherwise, as the output map is (`likelihood.C`, `likelihood.d`):
         the states' coordinates are free.
+    :param delay: rows after which controls act, one number or one for each by name; "auto" takes what `gpssm.delays`
+        finds. All verbs of the posterior are given controls as they are set. The first rows, on which unknown ones
+        acted, count as missing outputs.
     :param calibrate: whether to measure on held-out training rows how much wider intervals must be, as
         `posterior.calibrate()` does: by the fits that starts were compared by, or else by two short ones more.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
@@ -111,14 +116,16 @@ def fit(
     :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
     """
     began, seed = time.perf_counter(), check_seed(seed)
-    raw = as_list(as_given(series, u, outputs, inputs))
-    check_trainable(raw)
+    given = as_list(as_given(series, u, outputs, inputs))
+    lags = find_lags(given, delay)
+    raw, seen = as_trained(given, lags)
+    check_trainable(seen)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
     _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config)
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
+    plan = Plan(config, seen, likelihood, start, noise, fixed, key, seed)
     first = "gaussian" if likelihood == "auto" else likelihood
     sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
 
@@ -144,9 +151,10 @@ def fit(
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
+    asked |= {"delay": list(lags)} if lags else {}
     settings = _write_down(config, model, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
-    posterior = _to_posterior(model, found, scaled, raw, scaler, settings, setup, seed)
+    posterior = _to_posterior(model, found, scaled, raw, lags, scaler, settings, setup, seed)
     # Not after Ctrl-C, when there are fewer draws than were asked for.
     if calibrate and posterior.num_draws == config.num_draws:
         posterior = posterior.calibrate(without=prepared.without)
@@ -169,6 +177,7 @@ def _to_posterior(
     found: Sample,
     scaled: list[Series],
     raw: list[Series],
+    lags: tuple[int, ...],
     scaler: Scaler,
     settings: dict[str, Any],
     setup: float,
@@ -187,6 +196,7 @@ def _to_posterior(
         settings,
         Seconds(setup, found.compile_seconds, found.run_seconds),
         seed,
+        delay=lags,
     )
     posterior = posterior.with_notes(found.notes)
     for note in posterior.notes:

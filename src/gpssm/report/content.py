@@ -158,7 +158,7 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
         "Data": {
             "series": ", ".join(f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)),
             "outputs": ", ".join(facts.outputs),
-            "controls": ", ".join(facts.inputs) or "none",
+            "controls": ", ".join(facts.controls) or "none",
             "sampling time": raw[0].dt,
             "hash of the training data": digest(*raw),
         },

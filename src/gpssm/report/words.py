@@ -28,7 +28,7 @@ def _fitted(facts: Facts) -> str:
     model = f"A Gaussian process state-space model with {states}" if facts.kernel else f"A linear model with {states}"
     names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
     shown = join_names(names) if len(names) <= 4 else f"{len(names)} series with {sum(facts.rows)} rows in all"
-    driven = f", driven by {join_names(facts.inputs)}" if facts.inputs else ", without controls"
+    driven = f", driven by {join_names(facts.controls)}" if facts.inputs else ", without controls"
     missing = f" {percent(facts.missing)} of the outputs are missing and were filled in." if facts.missing else ""
     return f"{model} was fitted to {shown}. It explains {join_names(facts.outputs)}{driven}.{missing}"
 
