@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
@@ -74,7 +74,7 @@ def execute(
     settings = settings.complete()
     with Run.claimed(out):
         run = Run.create(out, settings, resume=resume, overwrite=overwrite)
-        with _resumable(run), beside(rows.train, rows.test, settings, delay) as baselines:
+        with _resumable(run), beside(rows.train, rows.test, settings, delay, progress) as baselines:
             if rows.test is not None:
                 run.write_series(TEST, rows.test)
             posterior = _posterior(run, settings, rows.train, delay, progress, say)
@@ -84,28 +84,32 @@ def execute(
 
 @contextmanager
 def beside(
-    train: list[Series], test: Series | None, settings: Settings, delay: Rows
-) -> Iterator[Callable[[], BaselineResults | Sequence[str]]]:
+    train: list[Series], test: Series | None, settings: Settings, delay: Rows, progress: Mode
+) -> Iterator[Callable[[], BaselineResults]]:
     """What the baselines make of the data, from a process of its own that runs while the method samples.
 
     A sampler learns its parameters in one chain first: there is a core to spare. Where there is only one, or the
-    process is lost, it is the names of the baselines that are given, to be fitted later.
+    process is lost, they are judged in this one when they are asked for.
     """
+    future, judged = choose_future(train[-1], test), choose_rows(train[-1], test)
+    how: dict[str, Any] = {"delay": delay, "num_paths": settings.num_paths, "seed": settings.seed}
+    names = [name for name in BASELINES if name != settings.method]
+    asked: dict[str, Future[BaselineResults]] = {}
+
+    def answer() -> BaselineResults:
+        found = []
+        for name in tracked(names, progress, "baselines"):
+            try:
+                found.append(asked[name].result())
+            except (KeyError, BrokenProcessPool):
+                found.append(judge_baselines(train, future.u, judged, [name], **how))
+        return BaselineResults.join(found)
+
     if num_threads() < 2:
-        yield lambda: BASELINES
+        yield answer
         return
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_step_back)
-    future, judged = choose_future(train[-1], test), choose_rows(train[-1], test)
-    settings_of = {"own": settings.method, "num_paths": settings.num_paths, "seed": settings.seed}
-    settings_of["delay"] = delay
-    asked = pool.submit(judge_baselines, train, future.u, judged, **settings_of)
-
-    def answer() -> BaselineResults | Sequence[str]:
-        try:
-            return asked.result()
-        except BrokenProcessPool:
-            return BASELINES
-
+    asked |= {name: pool.submit(judge_baselines, train, future.u, judged, [name], **how) for name in names}
     try:
         yield answer
     finally:

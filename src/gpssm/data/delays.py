@@ -18,8 +18,8 @@ from gpssm.core.text import count, figure_table, is_whole
 from gpssm.data.series import Series, as_list
 
 LONGEST = 30  # rows of a delay that are looked at
-LAGS = 2  # values of the output, and of each control, in the regression that decides
-WORTH, CLOSE = 10.0, 6.0  # differences in BIC that show a delay beyond doubt, and that show nothing
+ORDERS, WINDOW = (8, 4, 2), 2  # values of the outputs, and of each control, in the regressions that decide, at most
+WORTH = 10.0  # the difference in BIC that shows a delay beyond doubt
 
 Rows = Mapping[str, int] | Sequence[int] | int
 
@@ -48,23 +48,25 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
         print(gpssm.delays(train))
         posterior = gpssm.fit(train, delay="auto")  # with what it finds
 
-    For each delay d, least squares of y_t on y_{t−1}, y_{t−2}, and the controls u_{t−d}, u_{t−d−1}: the d with the
-    least BIC, the controls one after the other, twice over, if that is better than none beyond doubt. It is an apparent
-    delay: an output that answers slowly at first, as after many lags, has one too.
+    For each delay d, least squares of y_t on y_{t−1}, …, y_{t−n} and the controls u_{t−d}, …, u_{t−d−m+1}, with the
+    n up to 8 and m up to 2 that have the least BIC: the d with the least of all, the controls one after the other,
+    twice over, if that is better than none beyond doubt. It is an apparent delay: an output that answers slowly at
+    first has one too, and a smooth control hardly tells.
     """
     several = as_list(series)
     names = several[0].inputs
     if not names:
         raise ValueError("the series has no controls, and nothing to be delayed")
-    longest = min(longest, min(len(one) for one in several) // 3)
-    rows, found = dict.fromkeys(names, 0), {}
-    for name in (*names, *names):
-        bic = np.array([_bic(several, rows | {name: delay}, longest) for delay in range(longest + 1)])
+    longest = min(longest, min(len(one) for one in several) // 4)
+    regressions = _Regressions(several, longest)
+    lags, found = [0] * len(names), {}
+    for j, name in (*enumerate(names), *enumerate(names)):
+        bic = np.array([regressions.bic([*lags[:j], lag, *lags[j + 1 :]]) for lag in range(longest + 1)])
         best = int(np.argmin(bic))
-        # A window of two values holds the first that counts at either end: the later one, if it does as well.
-        best += best < longest and bic[best + 1] - bic[best] < CLOSE
-        found[name], rows[name] = bic, int(best) if bic[0] - bic[best] > WORTH else 0
-    return Delays(rows, found, several[0].dt)
+        # A true delay saves a coefficient, and log N, for each row of it at least.
+        doubt = min(WORTH, 0.8 * best * math.log(regressions.rows))
+        found[name], lags[j] = bic, best if bic[0] - bic[best] > doubt else 0
+    return Delays(dict(zip(names, lags, strict=True)), found, several[0].dt)
 
 
 def delayed(series: Any, rows: Rows) -> Any:
@@ -147,22 +149,40 @@ def as_trained(several: Sequence[Series], lags: Sequence[int]) -> tuple[list[Ser
     return [replace(one, y=arrived.y) for one, arrived in zip(several, seen, strict=True)], seen
 
 
-def _bic(several: Sequence[Series], rows: Mapping[str, int], longest: int) -> float:
-    """BIC of the regression of all outputs, over the rows that every delay leaves: N log RSS / N + p log N."""
-    total = 0.0
-    for output in range(several[0].output_dim):
-        features, targets = [], []
-        for one in several:
-            t = np.arange(longest + LAGS, len(one))
-            past = [one.y[t - lag] for lag in range(1, LAGS + 1)]
-            controls = [
-                one.u[t - rows[name] - lag, j][:, None] for j, name in enumerate(one.inputs) for lag in range(LAGS)
-            ]
-            features.append(np.hstack([*past, *controls, np.ones((len(t), 1))]))
-            targets.append(one.y[t, output])
-        x, y = np.concatenate(features), np.concatenate(targets)
-        seen = ~np.isnan(x).any(1) & ~np.isnan(y)
-        x, y = x[seen], y[seen]
-        left = np.sum((y - x @ np.linalg.lstsq(x, y, rcond=None)[0]) ** 2)
-        total += len(y) * math.log(max(left, 1e-300) / len(y)) + x.shape[1] * math.log(len(y))
-    return total
+class _Regressions:
+    """Sums of products of all that regressions of each output are made of: every one is a small system of equations."""
+
+    def __init__(self, several: Sequence[Series], longest: int) -> None:
+        self.outputs, self.inputs = several[0].output_dim, several[0].input_dim
+        for self.order in ORDERS:
+            columns = []
+            for one in several:
+                t = np.arange(max(longest + WINDOW, self.order), len(one))
+                past = [one.y[t - lag] for lag in range(self.order + 1)]
+                columns.append(np.hstack([*past, *(one.u[t - lag] for lag in range(longest + WINDOW))]))
+            table = np.concatenate(columns)
+            complete = ~np.isnan(table).any(1)
+            if complete.mean() > 0.5:  # else fewer of the past outputs, so that more rows have all of them
+                break
+        table = table[complete] - table[complete].mean(0)
+        spread = table.std(0)
+        table /= np.where(spread > 0, spread, 1.0)
+        self.rows, self.products = max(len(table), 2), table.T @ table
+
+    def bic(self, lags: Sequence[int]) -> float:
+        """The sum over outputs of the least N log RSS / N + p log N."""
+        past = self.outputs + np.arange(self.order * self.outputs)
+        first = (self.order + 1) * self.outputs
+        total = 0.0
+        for output in range(self.outputs):
+            best = math.inf
+            for window in range(1, WINDOW + 1):
+                late = [first + (lag + k) * self.inputs + j for j, lag in enumerate(lags) for k in range(window)]
+                for order in range(1, self.order + 1):
+                    chosen = [*past[: order * self.outputs], *late]
+                    own, cross = self.products[np.ix_(chosen, chosen)], self.products[chosen, output]
+                    fitted = cross @ np.linalg.solve(own + 1e-9 * self.rows * np.eye(len(chosen)), cross)
+                    left = max(self.products[output, output] - fitted, 1e-12 * self.rows) / self.rows
+                    best = min(best, self.rows * math.log(left) + len(chosen) * math.log(self.rows))
+            total += best
+        return total

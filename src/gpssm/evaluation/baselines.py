@@ -86,6 +86,13 @@ class BaselineResults(NamedTuple):
     entries: tuple[Entry, ...]
     failures: tuple[str, ...]
 
+    @classmethod
+    def join(cls, parts: Sequence["BaselineResults"]) -> "BaselineResults":
+        """What several of them found, one after the other."""
+        forecasts = {name: one for part in parts for name, one in part.forecasts.items()}
+        entries = tuple(one for part in parts for one in part.entries)
+        return cls(forecasts, entries, tuple(words for part in parts for words in part.failures))
+
 
 def judge_baselines(
     train: Sequence[Series],
