@@ -391,6 +391,12 @@ def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, t
     assert (table.index == dates[28:]).all()
     assert Run(tmp_path / "run").test().clock.show(0) == "2024-04-02 00:00:00"
     assert np.isnan(Run(tmp_path / "run").posterior().raw[0].y[7]).all()
+    steps = call("forecast", tmp_path / "run", "--horizon", "5", "--levels", "50,80,90").stdout
+    assert "2024-04-02 00:00" in steps
+    heads = [line.split() for line in steps.splitlines() if line.split()[:1] == ["when"]]
+    assert [(head[1], head[-1], "5%" in head, "95%" in head) for head in heads] == [("mean", "actual", True, True)] * 2
+    assert "…" not in steps  # columns are left out, not cut
+    assert max(map(len, steps.splitlines())) <= 80
 
 
 def in_terminal(words, folder):
