@@ -441,7 +441,7 @@ def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
     assert (labelled.get_ylabel(), labelled.get_xlabel()) == ("y1 [m/V]", "time [s]")
     bode = replace(linear.bode([0.01, 0.1]), **signals)
     panels = drawn(bode.plot()).axes
-    assert [panel.get_title() for panel in panels] == ["u to y0", "", "u to y1 [m/V]", ""]
+    assert [panel.get_title("left") for panel in panels] == ["u to y0", "", "u to y1 [m/V]", ""]
     assert panels[-1].get_xlabel() == "frequency [Hz]"
     np.testing.assert_allclose(lines(panels[3], "median")[0].get_ydata(), np.median(bode.phase[:, :, 1, 0], axis=0))
     poles = drawn(linear.plot()).axes[0].lines[1:]

@@ -235,6 +235,8 @@ def test_rows_with_numbers_for_times_are_drawn_there():
 
 def test_numbers_and_json_survive_anything():
     assert numbers(np.array([1.234567, np.nan, -np.inf, 0.0])) == [1.2346, None, None, 0.0]
+    assert numbers(np.array([1013.1234, 1013.9])) == [1013.1234, 1013.9]  # as far as they can be told apart
+    assert numbers(np.array([np.nan])) == [None]
     assert [figure(value) for value in (None, float("nan"), 1.23456, 7, "x")] == ["–", "–", "1.235", "7", "x"]
     text = embedded({"</script>": "<!-- & \u2028"})
     assert not set("<>&\u2028") & set(text)

@@ -93,6 +93,12 @@ class OutputSummary:
     most: int | None
     one_step_fit: float = math.nan
     free_run_fit: float = math.nan
+    unit: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name with its unit, where that is known."""
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
 
 
 @dataclass(frozen=True)
@@ -249,12 +255,12 @@ class Summary:
         pairs = ((one.one_step_error, one.one_step_fit), (one.free_run_error, one.free_run_fit))
         errors = [f"{value:.3g} ({figure(fit, 3)} %)" for value, fit in pairs]
         steps = [count(value, "step") if value else f"> {self.longest_run} steps" for value in (one.half, one.most)]
-        return one.name, *errors, *steps
+        return one.label, *errors, *steps
 
 
 def _noises(one: OutputSummary) -> tuple[str, ...]:
     noises = [f"{value:.3g} ({percent((value / one.spread) ** 2)})" for value in (one.noise, one.process_noise)]
-    return one.name, f"{one.spread:.3g}", *noises
+    return one.label, f"{one.spread:.3g}", *noises
 
 
 def _columns(rows: list[tuple[str, ...]]) -> list[str]:
@@ -288,7 +294,9 @@ def summarise(
     return Summary(
         facts=facts,
         sampling=sampling,
-        outputs=tuple(_output(name, j, figures) for j, name in enumerate(facts.outputs)),
+        outputs=tuple(
+            _output(name, posterior.raw[0].units.get(name, ""), j, figures) for j, name in enumerate(facts.outputs)
+        ),
         free_run_steps=figures.horizon,
         longest_run=len(figures.widening),
         covered=figures.covered,
@@ -336,7 +344,7 @@ def _kernel(kernel: Kernel) -> str:
     return type(kernel).__name__
 
 
-def _output(name: str, j: int, figures: Assessment) -> OutputSummary:
+def _output(name: str, unit: str, j: int, figures: Assessment) -> OutputSummary:
     def steps_to(share: float) -> int | None:
         reached = np.flatnonzero(figures.widening[:, j] >= share)
         return int(reached[0]) + 1 if len(reached) else None
@@ -352,4 +360,5 @@ def _output(name: str, j: int, figures: Assessment) -> OutputSummary:
         most=steps_to(0.9),
         one_step_fit=float(figures.one_step_fit[j]),
         free_run_fit=float(figures.free_run_fit[j]),
+        unit=unit,
     )

@@ -6,6 +6,7 @@ start at `x0` and go on in steps of `dx`; a value that does not exist is null. T
 goes by the key MODEL.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -27,8 +28,11 @@ Group = dict[str, Any]
 
 
 def numbers(values: Float[np.ndarray, " n"]) -> list[float | None]:
-    """Values to five digits, null where there is none."""
-    return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values]
+    """Values to five digits, more where they differ little from each other, null where there is none."""
+    finite = values[np.isfinite(values)]
+    span, size = (np.ptp(finite), np.abs(finite).max()) if finite.size else (0.0, 0.0)
+    digits = min(DIGITS + max(math.floor(math.log10(size / span)), 0), 15) if span > 0 else DIGITS
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
 def keys_of(methods: Iterable[str]) -> dict[str, str]:
