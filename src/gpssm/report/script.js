@@ -26,7 +26,10 @@
     const raw = Math.max((high - low) / Math.max(count, 1), whole ? 1 : 0);
     const power = 10 ** Math.floor(Math.log10(raw));
     const sizes = [1, 2, 2.5, 5, 10].map((digit) => digit * power).filter((size) => !whole || size % 1 === 0);
-    const step = sizes.find((size) => size >= raw * 0.999);
+    return multiples(low, high, sizes.find((size) => size >= raw * 0.999));
+  }
+
+  function multiples(low, high, step) {
     const found = [];
     for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) {
       found.push(Number((index * step).toPrecision(12)));
@@ -115,7 +118,11 @@
       });
       const room = this.group.spec.dates ? 130 : 70;
       const whole = this.spec.lines.every((line) => line.x0 % 1 === 0 && line.dx === 1);
-      ticks(x0, x1, Math.max(inner.width / room, 2), whole).forEach((value) => {
+      const number = Math.max(inner.width / room, 2);
+      const { steps = [], midnight } = this.group.spec;
+      const step = steps.find((rows) => rows >= (x1 - x0) / number);
+      const places = step ? multiples(x0 - midnight, x1 - midnight, step).map((x) => x + midnight) : ticks(x0, x1, number, whole);
+      places.forEach((value) => {
         const text = make("text", { y: bottom + 17, "text-anchor": "middle" }, this.svg);
         text.textContent = this.when(value);
         const half = text.getComputedTextLength() / 2 + 1; // near an edge it moves inwards rather than be cut
