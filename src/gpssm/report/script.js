@@ -121,8 +121,8 @@
       const number = Math.max(inner.width / room, 2);
       const { steps = [], midnight } = this.group.spec;
       const step = steps.find((rows) => rows >= (x1 - x0) / number);
-      const places = step ? multiples(x0 - midnight, x1 - midnight, step).map((x) => x + midnight) : ticks(x0, x1, number, whole);
-      places.forEach((value) => {
+      const rounded = step ? multiples(x0 - midnight, x1 - midnight, step).map((x) => x + midnight) : [];
+      (rounded.length > 1 ? rounded : ticks(x0, x1, number, whole)).forEach((value) => {
         const text = make("text", { y: bottom + 17, "text-anchor": "middle" }, this.svg);
         text.textContent = this.when(value);
         const half = text.getComputedTextLength() / 2 + 1; // near an edge it moves inwards rather than be cut
