@@ -159,7 +159,7 @@ def _posterior(run: Run, settings: Settings, train: list[Series], delay: Rows, p
     compares = settings.config.compares and settings.fit_arguments["start"] == "auto"
     verb = "Comparing starts, then fitting" if compares else "Fitting"
     say(f"{verb} {settings.method} to {sum(map(len, train))} rows")
-    arguments = settings.fit_arguments | {"delay": delay}
+    arguments: dict[str, Any] = settings.fit_arguments | {"delay": delay}
     posterior = fit(train, progress=progress, checkpoint=run.checkpoint, resume=True, **arguments)
     wanted = settings.config.num_draws
     if posterior.num_draws < wanted:

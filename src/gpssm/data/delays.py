@@ -154,20 +154,16 @@ class _Regressions:
 
     def __init__(self, several: Sequence[Series], longest: int) -> None:
         self.outputs, self.inputs = several[0].output_dim, several[0].input_dim
-        for self.order in ORDERS:
-            columns = []
-            for one in several:
-                t = np.arange(max(longest + WINDOW, self.order), len(one))
-                past = [one.y[t - lag] for lag in range(self.order + 1)]
-                columns.append(np.hstack([*past, *(one.u[t - lag] for lag in range(longest + WINDOW))]))
-            table = np.concatenate(columns)
-            complete = ~np.isnan(table).any(1)
-            if complete.mean() > 0.5:  # else fewer of the past outputs, so that more rows have all of them
-                break
-        table = table[complete] - table[complete].mean(0)
+        found = {order: _columns(several, longest, order) for order in ORDERS}
+        # Fewer of the past outputs where many are missing, so that more rows have all of them.
+        self.order = next((order for order in ORDERS if np.isnan(found[order]).any(1).mean() < 0.5), ORDERS[-1])
+        table = found[self.order][~np.isnan(found[self.order]).any(1)]
+        if len(table) < 2:
+            raise ValueError("too few rows have all their outputs to find delays by: give them, delay={...}")
+        table = table - table.mean(0)
         spread = table.std(0)
         table /= np.where(spread > 0, spread, 1.0)
-        self.rows, self.products = max(len(table), 2), table.T @ table
+        self.rows, self.products = len(table), table.T @ table
 
     def bic(self, lags: Sequence[int]) -> float:
         """The sum over outputs of the least N log RSS / N + p log N."""
@@ -186,3 +182,13 @@ class _Regressions:
                     best = min(best, self.rows * math.log(left) + len(chosen) * math.log(self.rows))
             total += best
         return total
+
+
+def _columns(several: Sequence[Series], longest: int, order: int) -> Float[np.ndarray, "N P"]:
+    """A row for each y_t: it, the outputs of `order` rows before, and the controls of as many as may have delayed ones."""
+    rows = []
+    for one in several:
+        t = np.arange(max(longest + WINDOW, order), len(one))
+        past = [one.y[t - lag] for lag in range(order + 1)]
+        rows.append(np.hstack([*past, *(one.u[t - lag] for lag in range(longest + WINDOW))]))
+    return np.concatenate(rows)
