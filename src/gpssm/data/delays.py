@@ -185,7 +185,7 @@ class _Regressions:
 
 
 def _columns(several: Sequence[Series], longest: int, order: int) -> Float[np.ndarray, "N P"]:
-    """A row for each y_t: it, the outputs of `order` rows before, and the controls of all rows that delays may reach."""
+    """A row for each y_t: it, the outputs of `order` rows before, and the controls of all rows a delay may reach."""
     rows = []
     for one in several:
         t = np.arange(max(longest + WINDOW, order), len(one))
