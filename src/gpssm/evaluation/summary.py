@@ -295,7 +295,7 @@ def summarise(
         facts=facts,
         sampling=sampling,
         outputs=tuple(
-            _output(name, posterior.raw[0].units.get(name, ""), j, figures) for j, name in enumerate(facts.outputs)
+            _output(name, j, figures, posterior.raw[0].units.get(name, "")) for j, name in enumerate(facts.outputs)
         ),
         free_run_steps=figures.horizon,
         longest_run=len(figures.widening),
@@ -344,7 +344,7 @@ def _kernel(kernel: Kernel) -> str:
     return type(kernel).__name__
 
 
-def _output(name: str, unit: str, j: int, figures: Assessment) -> OutputSummary:
+def _output(name: str, j: int, figures: Assessment, unit: str = "") -> OutputSummary:
     def steps_to(share: float) -> int | None:
         reached = np.flatnonzero(figures.widening[:, j] >= share)
         return int(reached[0]) + 1 if len(reached) else None
