@@ -6,7 +6,6 @@ would begin; forecasts and all that is told of a run are real.
 
 import collections
 
-import click
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -56,7 +55,7 @@ def options():
     """The commands, and those of their options that take a value."""
     for name, command in typer.main.get_command(app).commands.items():
         for option in command.params:
-            if isinstance(option, click.Option) and not option.is_flag and not option.is_eager:
+            if option.param_type_name == "option" and not option.is_flag and not option.is_eager:
                 yield name, option.opts[0]
 
 
@@ -69,7 +68,7 @@ def try_texts(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(command, option, text):
-        found = CliRunner().invoke(app, [*given[command], f"{option}={text}", "--debug", "--quiet"])
+        found = CliRunner().invoke(app, [*given[command], option, text, "--debug", "--quiet"])
         if found.exception is not None and not isinstance(found.exception, Reached | SystemExit):
             raise found.exception
 
@@ -95,4 +94,4 @@ def test_all_texts_that_no_option_was_meant_for(try_texts, command, option):
 def test_every_command_was_tried():
     tried = {name for name, _ in options()}
     assert {"fit", "demo", "forecast", "bench"} <= tried
-    assert len([*options()]) > 40
+    assert len([*options()]) >= 40
