@@ -302,23 +302,23 @@ def test_what_no_argument_was_meant_for(entry):
     assert counts.keys() <= {"fine", "refused"}, words
 
 
-def try_values(entry, first, step):
-    """The values from the `first` on, every `step`-th, one after the other."""
+def outcomes_of(entry, first, step):
+    """What becomes of every `step`-th value from the `first` on."""
     chosen = list(VALUES.items())[first % step :: step]
-    outcomes = [(f"{entry} {name}", attempt(lambda make=make: ARGUMENTS[entry](make()))) for name, make in chosen]
-    counts, words = report(outcomes)
-    assert counts.keys() <= {"fine", "refused"}, words
+    return [(f"{entry} {name}", attempt(lambda make=make: ARGUMENTS[entry](make()))) for name, make in chosen]
 
 
 def test_some_of_what_no_argument_was_meant_for():
-    for number, entry in enumerate(ARGUMENTS):
-        try_values(entry, number, SHARE)
+    tried = [outcomes_of(entry, number, SHARE) for number, entry in enumerate(ARGUMENTS)]
+    counts, words = report([one for several in tried for one in several])
+    assert counts.keys() <= {"fine", "refused"}, words
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ARGUMENTS)
 def test_all_that_no_argument_was_meant_for(entry):
-    try_values(entry, 0, 1)
+    counts, words = report(outcomes_of(entry, 0, 1))
+    assert counts.keys() <= {"fine", "refused"}, words
 
 
 @pytest.mark.parametrize("argument", FIT)

@@ -66,7 +66,7 @@ class Response:
 
     def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, "n Dy Du"], Float[np.ndarray, "n Dy Du"]]:
         """The central interval over draws: (low, high)."""
-        return _band(self.values, level)
+        return _band(self.values, as_share(level))
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """A panel for each output and input: the median and the central interval over draws."""
@@ -244,7 +244,7 @@ class StaticGain:
     def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, "N Dy"], Float[np.ndarray, "N Dy"]]:
         """The central interval over draws: (low, high); NaN where fewer than half of them have an equilibrium."""
         known = np.where((self.found >= 0.5)[:, None], self.settled, np.nan)
-        return _band(known, level)
+        return _band(known, as_share(level))
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The curve with its band above its slope, a column an output."""
@@ -435,7 +435,7 @@ def _nearest(posterior: "Posterior", controls: Float[np.ndarray, "N Du"]) -> lis
 
 def _band(values: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
     """The central interval over the first axis of what is not NaN; NaN where all of it is."""
-    nothing, level = np.isnan(values).all(0), as_share(level)
+    nothing = np.isnan(values).all(0)
     limits = ((1 - level) / 2, (1 + level) / 2)
     low, high = np.where(nothing, np.nan, np.nanquantile(np.where(nothing, 0.0, values), limits, axis=0))
     return low, high
