@@ -239,12 +239,15 @@ class StaticGain:
     @property
     def median(self) -> Float[np.ndarray, "N Dy"]:
         """The median over draws; NaN where fewer than half of them have an equilibrium."""
-        return self.interval(0.0)[0]
+        return _band(self._known, 0.0)[0]
 
     def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, "N Dy"], Float[np.ndarray, "N Dy"]]:
         """The central interval over draws: (low, high); NaN where fewer than half of them have an equilibrium."""
-        known = np.where((self.found >= 0.5)[:, None], self.settled, np.nan)
-        return _band(known, as_share(level))
+        return _band(self._known, as_share(level))
+
+    @property
+    def _known(self) -> Float[np.ndarray, "S N Dy"]:
+        return np.where((self.found >= 0.5)[:, None], self.settled, np.nan)
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The curve with its band above its slope, a column an output."""
