@@ -255,7 +255,7 @@ ARGUMENTS = {
     for name, (call, good, more) in CALLS.items()
     for argument in (*good, *more)
 }
-SHARE = 8  # of the values, one in so many is tried on each of these arguments; all of them in the slow tests
+SHARE = 16  # of the values, one in so many is tried on each of these arguments; all of them in the slow tests
 
 
 FIT = {

@@ -9,6 +9,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import gpssm.bench
+from gpssm.cli import pipeline
 from gpssm.cli.app import app
 from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
@@ -20,7 +21,7 @@ TEXTS = (
     *("true", "None", "auto", "all", "y", "nothing", "y,y", ",", "=", "a=b", "[1]", '{"a": 1}', "../..", "/", "~", "."),
     *("/nowhere/at/all", "2024-02-30", "2024-03-31", "\x1b[31mred", "a\nb", "٣", "é" * 300, "a" * 5000, "%s%n", "-"),
 )
-SHARE = 6  # of the texts, one in so many is tried on each option; all of them in the slow tests
+SHARE = 20  # of the texts, one in so many is tried on each option; all of them in the slow tests
 
 
 class Reached(Exception):
@@ -38,7 +39,10 @@ def given(tmp_path_factory):
     Run(folder).write_series("tank.csv", simulate("linear_gaussian", num_steps=60, seed=1).series)
     data, out = str(folder / "tank.csv"), str(folder / "run")
     fit = ["fit", data, "-y", "y", "--train", "0.5", "-m", "mean", "--draws", "5", "--no-report", "-q", "--out", out]
-    found = CliRunner().invoke(app, fit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "num_threads", lambda: 1)
+        patch.setattr(pipeline, "BASELINES", ("last",))
+        found = CliRunner().invoke(app, fit)
     assert found.exit_code == 0, found.output
     return {
         "fit": ["fit", data, "-y", "y", "-m", "mean", "--no-report", "--out", str(folder / "new")],

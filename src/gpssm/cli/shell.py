@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
@@ -19,7 +20,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpssm.core.text import in_line, printable, rich_table, to_json
+from gpssm.core.text import check_path, in_line, printable, rich_table, to_json
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 LONGEST = 1600  # characters of an error
@@ -170,6 +171,14 @@ def usage() -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise Misuse(str(error)) from None
+
+
+def check_paths(*paths: Path | None) -> None:
+    """Refuse as a misuse what no file or folder can be called."""
+    with usage():
+        for path in paths:
+            if path is not None:
+                check_path(path)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> Table:

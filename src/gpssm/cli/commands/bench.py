@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, in_line, register, register_group, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, in_line, register, register_group, usage
 
 bench = typer.Typer(name="bench", no_args_is_help=True)
 
@@ -54,6 +54,7 @@ def sweep(
     from gpssm.bench.tables import rmse_table, rows_used, summarise
     from gpssm.methods import METHODS
 
+    check_paths(out)
     with usage():
         known = [AUTO, *METHODS]
         chosen = known if methods == ALL else _names(methods, "method", known)

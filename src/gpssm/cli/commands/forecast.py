@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, register, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, register, usage
 from gpssm.cli.tables import RunFolder, forecast_tables
 from gpssm.core.text import as_share, in_line
 
@@ -25,6 +25,7 @@ def forecast(
 
     The controls are those of --inputs, or else of the rows that were held out.
     """
+    check_paths(inputs, out)
     with usage():
         try:
             shares = tuple(as_share(float(part)) for part in levels.replace("%", "").split(","))
