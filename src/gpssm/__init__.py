@@ -12,6 +12,10 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from gpssm.core import forks
+
+forks.watch()
+
 __version__ = "0.1.0"
 
 # Public names and where they live. They load on first use: `gpssm --help` must not wait for JAX.

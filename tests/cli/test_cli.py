@@ -357,6 +357,7 @@ def test_a_run_survives_ctrl_c_and_kill_bit_for_bit(data, fitted_run, tmp_path):
     with bare():
         result = call("fit", "--resume", "--out", out)
     assert result.exit_code == 0, result.output
+    assert "Resuming: going on from the draws" in result.stderr
     assert not (out / "checkpoint").exists()
     same_run(fitted_run, out)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import gpssm
-from gpssm.core.text import as_share
+from gpssm.core.text import as_share, check_path
 from gpssm.data.readers import DATE, read
 from gpssm.data.series import Series
 from gpssm.fitting.fit import Hyper, fit
@@ -179,11 +179,13 @@ class Settings:
 
 def from_toml(path: str | Path) -> dict[str, Any]:
     """The fields of `Settings` that a file has; files that it names are relative to its own folder."""
-    path = Path(path)
+    path = check_path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no configuration {path}; `gpssm fit` writes one into its folder") from None
+    except OSError as error:
+        raise type(error)(error.errno, f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
     _check_keys(str(path), tables, ("data", "fit", "method", "forecast", "versions"))

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.text import count, figure_table, is_whole
+from gpssm.core.text import check_whole, count, figure_table, is_real
 from gpssm.data.series import Series, as_list
 
 LONGEST = 30  # rows of a delay that are looked at
@@ -54,6 +54,7 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
     first has one too, and a smooth control hardly tells.
     """
     several = as_list(series)
+    check_whole("longest", longest, 0)
     names = several[0].inputs
     if not names:
         raise ValueError("the series has no controls, and nothing to be delayed")
@@ -98,8 +99,9 @@ def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
             raise ValueError(f"there is no control {', '.join(map(repr, unknown))} to be delayed; there are: {known}")
         lags = [delay.get(name, 0) for name in names]
     else:
-        lags = [delay] * len(names) if is_whole(delay) else list(delay) if isinstance(delay, Sequence) else [None]
-    if len(lags) != len(names) or not all(is_whole(lag) and lag >= 0 for lag in lags):
+        each = isinstance(delay, Sequence | np.ndarray) and getattr(delay, "ndim", 1) == 1
+        lags = list(delay) if each else [delay] * len(names)  # type: ignore[call-overload]
+    if len(lags) != len(names) or not all(is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags):
         wanted = f"for each of {', '.join(names)}" if names else "but there are no controls"
         raise ValueError(f"a delay is a number of rows, 0 or more, {wanted}; got {delay!r}")
     longest, shortest = max(lags, default=0), min(len(one) for one in several)
@@ -156,7 +158,8 @@ class _Regressions:
         self.outputs, self.inputs = several[0].output_dim, several[0].input_dim
         found = {order: _columns(several, longest, order) for order in ORDERS}
         # Fewer of the past outputs where many are missing, so that more rows have all of them.
-        self.order = next((order for order in ORDERS if np.isnan(found[order]).any(1).mean() < 0.5), ORDERS[-1])
+        full = {order: int((~np.isnan(table)).all(1).sum()) for order, table in found.items()}
+        self.order = next((order for order in ORDERS if full[order] > 0.5 * len(found[order])), ORDERS[-1])
         table = found[self.order][~np.isnan(found[self.order]).any(1)]
         if len(table) < 2:
             raise ValueError("too few rows have all their outputs to find delays by: give them, delay={...}")

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.runtime import check_memory
+from gpssm.core.text import check_whole, is_real
 from gpssm.data.align import align_series
 from gpssm.data.series import Series, as_list
 
@@ -21,11 +23,12 @@ def detrend(series: Any, order: int = 1) -> Any:
     Missing outputs stay missing; controls stay as they are. A forecast of what is left has no trend either.
     A list of series gives a list.
     """
-    if order != int(order) or order < 0:
-        raise ValueError(f"order is that of a polynomial, 0 or more; got {order!r}")
+    check_whole("order", order, 0)
     if isinstance(series, list | tuple):
         return [detrend(one, order) for one in as_list(series)]
     (one,) = as_list(series)
+    if order >= len(one):
+        raise ValueError(f"a polynomial of order {order} goes through all of {len(one)} rows: give a lower order")
     powers = np.polynomial.legendre.legvander(np.linspace(-1, 1, len(one)), order)
     y = one.y.copy()
     for column in y.T:
@@ -47,13 +50,14 @@ def resample(series: Any, factor: float) -> Any:
     if isinstance(series, list | tuple):
         return [resample(one, factor) for one in as_list(series)]
     (one,) = as_list(series)
-    if not 0 < factor < math.inf:
+    if not (is_real(factor) and 0 < factor <= 1e9):
         raise ValueError(f"factor must be above 0: the new number of rows for each old one; got {factor!r}")
     if np.isnan(one.y).any():
         raise ValueError(
             "outputs are missing, and a filter needs all: fill them, or take rows with series.decimated(n)"
         )
-    up, down = _ratio(factor)
+    up, down = _ratio(float(factor))
+    check_memory("the series", 8 * (one.y.size + one.u.size) * up // down)
 
     def filtered(values: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "N D"]:
         mean = values.mean(axis=0)

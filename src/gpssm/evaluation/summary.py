@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpssm.core.notebook import card
-from gpssm.core.text import count, figure, jsonable, percent, printable
+from gpssm.core.text import count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
@@ -139,7 +139,7 @@ class Summary:
             line
             for title, body in self._sections().items()
             if body
-            for line in (title, *(f"  {line}".rstrip() for line in body), "")
+            for line in (title, *(f"  {in_line(line)}".rstrip() for line in body), "")
         ]
         return printable("\n".join(lines[:-1]))
 

@@ -19,7 +19,7 @@ from gpssm.data.series import Series, as_given, as_list, check_trainable
 from gpssm.fitting.candidates import Plan, with_any_values
 from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
-from gpssm.fitting.progress import Mode
+from gpssm.fitting.progress import Mode, check_progress
 from gpssm.methods import METHODS
 from gpssm.methods.settings import MethodSettings
 from gpssm.model.bases import BASES, Basis
@@ -245,10 +245,7 @@ def _check_names(
     for name, value in (("fixed", fixed), ("learn", learn)):
         if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
             raise TypeError(f"{name} must be a list of names of parameters, or of patterns; got {value!r}")
-    if not isinstance(progress, bool | str):
-        raise ValueError(
-            f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {progress!r}."
-        )
+    check_progress(progress)
     for value in (batching, "auto" if chains is None else chains):
         if not isinstance(value, str) or value not in get_args(Batching):
             raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {value!r}.")

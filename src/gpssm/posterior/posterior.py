@@ -14,7 +14,7 @@ from jaxtyping import ArrayLike, Float
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_path, check_whole, count
+from gpssm.core.text import check_path, check_whole, count, is_whole
 from gpssm.data.clock import Clock
 from gpssm.data.delays import arriving, name_controls, unknown_past
 from gpssm.data.scaler import Scaler
@@ -118,6 +118,9 @@ class Posterior:
     @in_double_precision
     def model_at(self, chain: int, draw: int) -> GPSSM:
         """The model with the parameters of one draw."""
+        for name, value, number in (("chain", chain, self.num_chains), ("draw", draw, self.num_draws)):
+            if not is_whole(value) or not -number <= value < number:
+                raise IndexError(f"the posterior has {number} of each {name}, counted from 0; got {value!r}")
         return self.model.with_leaves({name: leaf[chain, draw] for name, leaf in self.draws.leaves.items()})
 
     def training_series(self, index: int) -> Series:

@@ -43,7 +43,7 @@ import numpy as np
 import gpssm
 from gpssm.core.files import digest, write_atomically
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_path
+from gpssm.core.text import check_flag, check_path
 from gpssm.data import clock, scaler, series
 from gpssm.model import bases, kernels, likelihoods, means, model, priors, types
 from gpssm.model.likelihoods import LINKS, Link
@@ -134,15 +134,11 @@ ADDED: dict[str, Any] = {"current": None, "clock": None, "calibration": None, "d
 def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
     """Save every field of a posterior in a netCDF file, which is there whole or not at all."""
     path = check_path(path)
+    check_flag("overwrite", overwrite)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
     image = _image(posterior)
-    try:
-        write_atomically(path, lambda file: file.write(image))
-    except OSError as error:
-        raise OSError(
-            error.errno, f"{path} could not be written ({error.strerror}); what was there before is untouched"
-        ) from error
+    write_atomically(path, lambda file: file.write(image))
 
 
 def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, Any]:

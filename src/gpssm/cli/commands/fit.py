@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, register, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, register, usage
 from gpssm.cli.tables import UNJUDGED, finished, forecast_tables, score_lines, score_tables
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def fit(
     \b
     gpssm fit tank.csv -y level -u pump -u valve --train 0.8
     """
+    check_paths(out, config, *(data or ()))
     with usage():
         fitted = {"state_dim": _whole_or_auto("state-dim", state_dim), "kernel": kernel, "mean": mean}
         fitted |= {"num_inducing": _whole_or_auto("inducing", inducing)}
@@ -239,6 +240,7 @@ def demo(
     seed: Annotated[int, _option(help="Seed of the simulated series.", default="0")] = 0,
 ) -> Answer:
     """Simulate a driven oscillator, fit it, forecast it; write figures and a report."""
+    check_paths(out)
     from gpssm.cli.pipeline import run_demo
 
     run = run_demo(out, seed, progress=screen.progress, say=screen.say, scored=Seen(screen))
