@@ -1,6 +1,7 @@
 """From data to a posterior: scale, start from a linear fit, build, run the loop."""
 
 import dataclasses
+import fnmatch
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_given, as_list, check_trainable
-from gpssm.fitting.candidates import Plan, with_any_values
+from gpssm.fitting.candidates import Plan, Prepared, with_any_values
 from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode
@@ -27,11 +28,13 @@ from gpssm.model.likelihoods import Gaussian, Likelihood
 from gpssm.model.means import MEANS, Mean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
+from gpssm.model.wiring import wired_size
 from gpssm.posterior.draws import Seconds, absorb_optimised
 from gpssm.posterior.posterior import Posterior
-from gpssm.start.build import Parts, pseudo_series
+from gpssm.start.build import Parts, pseudo_series, wiring_of
 from gpssm.start.linear_fit import select_order
-from gpssm.start.starts import Noise
+from gpssm.start.physics import Physics
+from gpssm.start.starts import Noise, with_noise
 
 Hyper = Literal["optimise", "sample", "fix"]
 Auto = Literal["auto"]
@@ -56,6 +59,8 @@ def fit(
     mean: str | Mean | Callable[[Array, Array], Array] = "linear",
     likelihood: str | Likelihood = "auto",
     basis: str | Basis = "inducing",
+    wiring: Any = None,
+    physics: Physics | None = None,
     start: str | Sequence[Any] = "auto",
     noise: Noise | Auto | float = "auto",
     num_chains: int = 4,
@@ -89,7 +94,11 @@ def fit(
     :param state_dim: number of states; "auto" takes the order of the linear model with the least BIC.
     :param num_inducing: number of inducing points, or functions of another basis; "auto": 10 to 50, one for five rows.
     :param kernel, mean, basis: parts by name or given: see `build_model`.
+    :param wiring: what is known of which state and control enters which transition: a boolean matrix (Dx, Dx+Du), a
+        `gpssm.Wiring`, or "cascade", "chain", "second-order", "delay-3": see `build_model`. state_dim="auto" fits it.
     :param likelihood: "auto" is "gaussian"; "abs" is compared with it where outputs touch zero but never go below.
+    :param physics: what is known of the plant in the user's units, with one unknown function inside (`gpssm.Physics`),
+        in place of sizes, kernel, mean, likelihood, basis, wiring and start.
     :param start: where the sampler begins, which decides where it ends: a name from `gpssm.start.starts.STARTS`; names
         to compare by forecasts inside the training rows (`candidates.py`); states (T+1, Dx) of each series; or "auto",
         which compares those of `candidates.competitors` for `ffvd` and is "em" for other methods.
@@ -120,12 +129,26 @@ def fit(
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
     first = "gaussian" if likelihood == "auto" else likelihood
+    if physics is not None:
+        state_dim = num_inducing = 1  # that it says itself
+    if state_dim == "auto":
+        state_dim = wired_size(wiring, raw[0].output_dim) or "auto"
     sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
+    known = wiring_of(wiring, sizes[0], raw)
+    if known is not None and known.measured and any(fnmatch.filter(OUTPUT_MAP, pattern) for pattern in learn):
+        raise ValueError(
+            "the wiring says which states are outputs, so that the output map is known: drop it from learn."
+        )
 
     def with_roles(model: GPSSM) -> GPSSM:
         return config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
 
-    prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis), with_roles)
+    if physics is not None:
+        if (kernel, mean, basis, wiring) != ("se", "linear", "inducing", None):
+            raise ValueError("physics says itself what the model is: leave out kernel, mean, basis and wiring.")
+        prepared = _prepare_physics(plan, physics)
+    else:
+        prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis, known), with_roles)
     scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
     model = with_roles(prepared.start.model)
     setup = time.perf_counter() - began
@@ -144,6 +167,7 @@ def fit(
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
+    asked |= {} if known is None else {"wiring": known.words(raw[0].inputs)}
     settings = _write_down(config, model, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
     posterior = _to_posterior(model, found, scaled, raw, scaler, settings, setup, seed)
@@ -153,12 +177,31 @@ def fit(
     return posterior
 
 
+def _prepare_physics(plan: Plan, physics: Physics) -> Prepared:
+    """The start that the user's physics is."""
+    if not isinstance(physics, Physics):
+        raise TypeError(f"physics is a gpssm.Physics, got {physics!r}.")
+    if plan.start != "auto" or plan.likelihood not in ("auto", "gaussian"):
+        raise ValueError("physics says where its states start and how they are seen: leave out start and likelihood.")
+    scaler, series = plan.scale("gaussian")
+    start = physics.start(plan.raw, scaler)
+    noise = "free" if plan.noise == "auto" else plan.noise
+    if noise != "free":
+        start = start._replace(model=with_noise(start.model, noise, sum(len(one) for one in series)))
+    parts = Parts(start.model.state_dim, start.model.basis.size, "physics", "physics", "gaussian", "physics")
+    return Prepared(scaler, series, parts, start, "physics", noise, [])
+
+
 def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:
     """All settings of a fit as plain values: parts that were given as objects by their type's name."""
     registered = (name for name, known in METHODS.items() if type(known) is type(config))
     method = {"method": next(registered, type(config).__name__)} | dataclasses.asdict(config)
     plain = (str, int, float, list, type(None))
-    settings = parts._asdict() | asked | {"num_shared": config.num_shared(model)}
+    settings = (
+        {name: value for name, value in parts._asdict().items() if value is not None}
+        | asked
+        | {"num_shared": config.num_shared(model)}
+    )
     return method | {
         "fit": {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
     }

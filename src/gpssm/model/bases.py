@@ -21,7 +21,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower
-from gpssm.model.kernels import Kernel, Stationary
+from gpssm.model.kernels import Feature, Kernel, Stationary
+from gpssm.model.wiring import Mask
 
 JITTER = 1e-6  # of k(Z, Z), relative to its mean diagonal
 
@@ -80,7 +81,11 @@ class InducingPoints(Basis):
         """L_d with L_d L_dᵀ = k_d(Z, Z), jittered, in the widest float at hand."""
         widest = jax.dtypes.canonicalize_dtype(jnp.float64)
         wide, locations = jax.tree.map(lambda leaf: leaf.astype(widest), (kernel, self.locations))
-        return cholesky(wide(locations, locations), jitter=JITTER)
+        gram = wide(locations, locations)
+        if silent := kernel.silent:
+            # No function in these dimensions: A = 0 and B = 0, whatever the factor.
+            gram = gram + jnp.asarray(silent, widest)[:, None, None] * jnp.eye(self.size, dtype=widest)[None]
+        return cholesky(gram, jitter=JITTER)
 
     def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
         """L_d⁻ᵀ."""
@@ -114,6 +119,43 @@ class Factored(InducingPoints):
     def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
         """L_d⁻ᵀ, as it was found."""
         return self.inverse
+
+
+class FeaturePoints(Basis):
+    """A_d(z) = [d = into] g(z) A_h(φ(z)),  B_d(z) = [d = into] g(z)² B_h(φ(z)), for a kernel `Feature`.
+
+    A_h and B_h are those of inducing points for h, at values of the feature: h(Z) = L v.
+    """
+
+    locations: Float[Array, "M P"]
+
+    @property
+    def size(self) -> int:
+        """M, the number of values of the feature."""
+        return self.locations.shape[0]
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """Those of h, in their place and times the factor."""
+        if not isinstance(kernel, Feature):
+            raise TypeError(
+                f"FeaturePoints are values of the feature of a kernel `Feature`, not {type(kernel).__name__}."
+            )
+        inner = InducingPoints(self.locations).projector(kernel.inner)
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            features, factors = kernel.parts(z)
+            gain, residual = inner(features)
+            factors = factors[None]
+            return Projection(kernel.spread(gain * factors[:, :, None]), kernel.spread(residual * factors**2))
+
+        return project
+
+    def function(
+        self, kernel: "Feature", weights: Float[Array, "Dx M"], values: Float[Array, "N P"]
+    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        """Mean and variance of h given the weights, at values of the feature."""
+        gain, residual = InducingPoints(self.locations).projector(kernel.inner)(values)
+        return jnp.matmul(gain[0], weights[kernel.into]), jnp.maximum(residual[0], 0.0)
 
 
 class Hilbert(Basis):
@@ -204,14 +246,18 @@ class RandomFourier(Basis):
 
 
 class LinearFeatures(Basis):
-    """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map's weights, Gaussian around the model's mean function."""
+    """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map's weights, Gaussian around the model's mean function.
+
+    With a wiring, σ_d is zero for what does not enter, and for all of a dimension into which nothing does.
+    """
 
     log_scale: Float[Array, "Dx Dz+1"]
+    wiring: Mask | None = eqx.field(static=True, default=None)
 
     @classmethod
-    def build(cls, state_dim: int, dim: int, scale: float) -> Self:
+    def build(cls, state_dim: int, dim: int, scale: float, wiring: Mask | None = None) -> Self:
         """The same prior standard deviation for every coefficient and the offset."""
-        return cls(jnp.full((state_dim, dim + 1), jnp.log(scale)))
+        return cls(jnp.full((state_dim, dim + 1), jnp.log(scale)), wiring)
 
     @property
     def size(self) -> int:
@@ -221,6 +267,8 @@ class LinearFeatures(Basis):
     def projector(self, kernel: Kernel) -> Projector:
         """The features alone; the kernel has no part in them."""
         scale = jnp.exp(self.log_scale)
+        if self.wiring is not None:
+            scale = scale * jnp.asarray([(*row, any(row)) for row in self.wiring])
 
         def project(z: Float[Array, "N Dz"]) -> Projection:
             features = jnp.concatenate([z, jnp.ones((z.shape[0], 1), z.dtype)], -1)

@@ -27,7 +27,8 @@ Role = Literal["fix", "optimise", "sample"]
 # Leaves that define a prior or a feature map rather than something to learn.
 _FIXED_BY_DEFAULT = (
     *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
-    *("mean.transition", "mean.control", "mean.offset"),
+    *(f"mean.{inner}{name}" for inner in ("", "inner.") for name in ("transition", "control", "offset")),
+    "mean.known",
 )
 
 

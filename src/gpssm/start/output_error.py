@@ -8,7 +8,7 @@ many random starts since it has many minima. The controls must tell where the st
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,10 @@ class Modes(NamedTuple):
         blocks = [jnp.array([[c, -s], [s, c]]) for c, s in zip(cosine, sine, strict=True)]
         return jax.scipy.linalg.block_diag(*blocks, *(RADIUS * jnp.tanh(self.real))[:, None, None])
 
+    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+        """B u."""
+        return u @ self.control.T
+
 
 class OutputErrorFit(NamedTuple):
     """The model in coordinates where the states have mean 0 and covariance I, and the states of its free runs."""
@@ -61,19 +65,29 @@ class OutputErrorFit(NamedTuple):
 @on_host()
 def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> OutputErrorFit:
     """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
+    noise, modes, states = fit_from_starts(series, lambda one: _random(one, series, state_dim), emission, key)
+    return _normalise(modes, states, noise)
+
+
+def fit_from_starts(
+    series: list[Series], begin: Callable[[PRNGKeyArray], Any], emission: Emission, key: PRNGKeyArray
+) -> tuple[Float[np.ndarray, " Dy"], Any, list[Float[np.ndarray, "_ Dx"]]]:
+    """The noise, the model and the states of the best free run, of many that begin at random.
+
+    :param begin: a model for a key: one with `transition()`, `pushes(u)`, `C`, `d` and `start`, as `Modes` has them.
+    """
     arrays = [jax.tree.map(jnp.asarray, one) for one in series]
     scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
 
     problem = Problem(arrays, scale)
-    starts = jax.vmap(lambda one: _random(one, arrays, state_dim))(jax.random.split(key, NUM_STARTS))
+    starts = jax.vmap(begin)(jax.random.split(key, NUM_STARTS))
     found, losses = _descend(starts, problem, emission, NUM_STEPS)
     losses = np.asarray(losses)
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
     polished = [_polish(jax.tree.map(lambda leaf, at=at: leaf[at], found), problem, emission) for at in best]
     error, modes = min(polished, key=lambda one: one[0])
     states = [np.asarray(free_run(modes, modes.start[index], one.u)) for index, one in enumerate(arrays)]
-    noise = np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale))
-    return _normalise(modes, states, noise)
+    return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
 
 class Problem(NamedTuple):
@@ -96,7 +110,7 @@ def loss(modes: Modes, problem: Problem, emission: Emission) -> Float[Array, ""]
 
 def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dx"]:
     """x_{t+1} = A x_t + B u_t from x₀ = start."""
-    transition, pushes = modes.transition(), u @ modes.control.T
+    transition, pushes = modes.transition(), modes.pushes(u)
 
     def move(x: Array, push: Array) -> tuple[Array, Array]:
         following = transition @ x + push
