@@ -39,7 +39,19 @@ ALL = "all"
 DATA = ("files", "outputs", "inputs", "train", "dt", "time", "regrid", "controls", "units")  # fields of [data]
 # Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
 FIT = (
-    *("state_dim", "num_inducing", "kernel", "mean", "likelihood", "basis", "wiring", "start", "noise"),
+    *(
+        "state_dim",
+        "num_inducing",
+        "kernel",
+        "mean",
+        "likelihood",
+        "basis",
+        "wiring",
+        "coupling",
+        "rank",
+        "start",
+        "noise",
+    ),
     *("num_chains", "hyper", "fixed", "learn", "calibrate"),
 )
 NEVER = ("function", "stacked")  # parts that take more than a name

@@ -25,7 +25,14 @@ from gpssm.evaluation.checks import (
     sampling_verdict,
 )
 from gpssm.evaluation.residuals import Residuals, find_residuals
-from gpssm.model.bases import InducingPoints, LinearFeatures, parts_of
+from gpssm.model.bases import (
+    CommonPoints,
+    FeaturePoints,
+    InducingPoints,
+    LinearFeatures,
+    MixedPoints,
+    parts_of,
+)
 from gpssm.model.kernels import Kernel, Product, Sum
 from gpssm.model.means import Wired
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
@@ -301,7 +308,8 @@ def summarise(
 
 def _facts(posterior: Posterior) -> Facts:
     model, mean, raw = posterior.model, posterior.model.mean, posterior.raw
-    inducing = [part.size for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
+    points = [part.points if isinstance(part, CommonPoints | MixedPoints) else part for part in parts_of(model.basis)]
+    inducing = [part.size for part in points if isinstance(part, InducingPoints | FeaturePoints)]
     linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
     return Facts(
         method=str(posterior.config["method"]),

@@ -21,6 +21,7 @@ from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode
 from gpssm.methods import METHODS
+from gpssm.methods.ffvd import FFVD
 from gpssm.methods.settings import MethodSettings
 from gpssm.model.bases import BASES, Basis
 from gpssm.model.kernels import Kernel
@@ -31,9 +32,10 @@ from gpssm.model.priors import InverseGamma
 from gpssm.model.wiring import wired_size
 from gpssm.posterior.draws import Seconds, absorb_optimised
 from gpssm.posterior.posterior import Posterior
-from gpssm.start.build import Parts, pseudo_series, wiring_of
+from gpssm.start.build import Coupling, Parts, pseudo_series, wiring_of
 from gpssm.start.linear_fit import select_order
 from gpssm.start.physics import Physics
+from gpssm.start.shooting import shoot
 from gpssm.start.starts import Noise, with_noise
 
 Hyper = Literal["optimise", "sample", "fix"]
@@ -60,6 +62,8 @@ def fit(
     likelihood: str | Likelihood = "auto",
     basis: str | Basis = "inducing",
     wiring: Any = None,
+    coupling: Coupling = "none",
+    rank: int | None = None,
     physics: Physics | None = None,
     start: str | Sequence[Any] = "auto",
     noise: Noise | Auto | float = "auto",
@@ -97,8 +101,11 @@ def fit(
     :param wiring: what is known of which state and control enters which transition: a boolean matrix (Dx, Dx+Du), a
         `gpssm.Wiring`, or "cascade", "chain", "second-order", "delay-3": see `build_model`. state_dim="auto" fits it.
     :param likelihood: "auto" is "gaussian"; "abs" is compared with it where outputs touch zero but never go below.
+    :param coupling, rank: "shared", one kernel for all transition functions, or "lmc", which mixes `rank` latent ones:
+        see `build_model`. "hammerstein" is linear but for functions of the controls. `ffvd` samples the latter two.
     :param physics: what is known of the plant in the user's units, with one unknown function inside (`gpssm.Physics`),
-        in place of sizes, kernel, mean, likelihood, basis, wiring and start.
+        in place of sizes, kernel, mean, likelihood, basis and wiring. `start` is then "auto", its own states, or
+        "shooting", free runs of windows from these.
     :param start: where the sampler begins, which decides where it ends: a name from `gpssm.start.starts.STARTS`; names
         to compare by forecasts inside the training rows (`candidates.py`); states (T+1, Dx) of each series; or "auto",
         which compares those of `candidates.competitors` for `ffvd` and is "em" for other methods.
@@ -130,6 +137,8 @@ def fit(
     plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
     first = "gaussian" if likelihood == "auto" else likelihood
     if physics is not None:
+        if (kernel, mean, basis, wiring, coupling) != ("se", "linear", "inducing", None, "none"):
+            raise ValueError("physics says what the model is: leave out kernel, mean, basis, wiring and coupling.")
         state_dim = num_inducing = 1  # that it says itself
     if state_dim == "auto":
         state_dim = wired_size(wiring, raw[0].output_dim) or "auto"
@@ -143,12 +152,12 @@ def fit(
     def with_roles(model: GPSSM) -> GPSSM:
         return config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
 
+    if coupling in ("lmc", "hammerstein") and not isinstance(config, FFVD):
+        raise ValueError("functions that share their weights are sampled by `ffvd`: take coupling='shared', or 'none'.")
     if physics is not None:
-        if (kernel, mean, basis, wiring) != ("se", "linear", "inducing", None):
-            raise ValueError("physics says itself what the model is: leave out kernel, mean, basis and wiring.")
         prepared = _prepare_physics(plan, physics)
     else:
-        prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis, known), with_roles)
+        prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis, known, coupling, rank), with_roles)
     scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
     model = with_roles(prepared.start.model)
     setup = time.perf_counter() - began
@@ -181,10 +190,18 @@ def _prepare_physics(plan: Plan, physics: Physics) -> Prepared:
     """The start that the user's physics is."""
     if not isinstance(physics, Physics):
         raise TypeError(f"physics is a gpssm.Physics, got {physics!r}.")
-    if plan.start != "auto" or plan.likelihood not in ("auto", "gaussian"):
-        raise ValueError("physics says where its states start and how they are seen: leave out start and likelihood.")
+    if plan.start not in ("auto", "shooting") or plan.likelihood not in ("auto", "gaussian"):
+        raise ValueError(
+            "physics says where its states start and how they are seen: leave out likelihood, and start too, or take "
+            "start='shooting' to begin at what free runs of windows make of it."
+        )
     scaler, series = plan.scale("gaussian")
     start = physics.start(plan.raw, scaler)
+    if plan.start == "shooting":
+        held = start.model.with_roles("fix", *plan.fixed)
+        found = shoot(held, start.states, series)
+        learned = {name: leaf for name, leaf in found.model.leaves().items() if name in held.free_leaves()}
+        start = start._replace(model=start.model.with_leaves(learned), states=found.states)
     noise = "free" if plan.noise == "auto" else plan.noise
     if noise != "free":
         start = start._replace(model=with_noise(start.model, noise, sum(len(one) for one in series)))

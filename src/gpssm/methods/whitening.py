@@ -134,7 +134,7 @@ def whiten(
     model = model.prepared()
     linear, gain = linearise(model, centre, series)
     factor = block_cholesky(linear.precision(model))
-    directions = _soft_directions(key, linear.jacobian, gain, factor, min(rank, centre.size))
+    directions = _soft_directions(key, linear.jacobian, gain, factor, min(rank, centre.size), model.basis.shared)
     curvature = _curvature(model, factor, directions, samples, series)
     values, vectors = jnp.linalg.eigh(curvature)
     # Where the density is not concave the size of the curvature still tells the scale.
@@ -214,13 +214,17 @@ def _soft_directions(
     gain: Float[Array, "Dx N-1 M"],
     factor: BlockCholesky,
     rank: int,
+    shared: bool,
 ) -> Float[Array, "n r"]:
     """The leading left singular vectors of L⁻¹U by subspace iteration: U is only ever multiplied, never formed."""
     size = factor.diagonal.shape[0] * factor.diagonal.shape[1]
 
     def apply(column: Float[Array, " n"]) -> Float[Array, " n"]:
         x = _unwhiten(factor, column)
-        return jnp.ravel(solve_lower(factor, _couple(jacobian, gain, _uncouple(jacobian, gain, x))))
+        weights = _uncouple(jacobian, gain, x)
+        if shared:  # a weight pulls at all dimensions
+            weights = jnp.broadcast_to(jnp.sum(weights, 0, keepdims=True), weights.shape)
+        return jnp.ravel(solve_lower(factor, _couple(jacobian, gain, weights)))
 
     def sweep(columns: Float[Array, "r n"], _: None) -> tuple[Float[Array, "r n"], None]:
         return jnp.linalg.qr(jax.vmap(apply)(columns).T)[0].T, None

@@ -198,6 +198,44 @@ class Active(Kernel):
         return Active(self.inner.wired(tuple(tuple(row[dim] for dim in self.dims) for row in mask)), self.dims)
 
 
+class Common(Kernel):
+    """k_d(z, z') = s_d² k(z, z'): one kernel for all dimensions, but for their scales."""
+
+    inner: Kernel  # of one dimension
+    log_scale: Float[Array, " Dx"]
+
+    @property
+    def scale(self) -> Float[Array, " Dx"]:
+        """s_d."""
+        return jnp.exp(self.log_scale)
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """The one matrix, scaled."""
+        return self.scale[:, None, None] ** 2 * self.inner(left, right)
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """The one diagonal, scaled."""
+        return self.scale[:, None] ** 2 * self.inner.diagonal(z)
+
+
+class Mixed(Kernel):
+    """f = W g, independent g_r ~ GP(0, k_r):  k_d = Σ_r W_dr² k_r,  Cov(f_d(z), f_e(z')) = Σ_r W_dr W_er k_r(z, z').
+
+    The linear model of coregionalisation. What the kernel gives is that of each dimension alone.
+    """
+
+    inner: Kernel  # of R dimensions
+    mixing: Float[Array, "Dx R"]
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """Σ_r W_dr² k_r."""
+        return jnp.einsum("dr,rnm->dnm", self.mixing**2, self.inner(left, right))
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """Σ_r W_dr² k_r(z, z)."""
+        return jnp.matmul(self.mixing**2, self.inner.diagonal(z))
+
+
 class Feature(Kernel):
     """k_d(z, z') = [d = into] g(z) k(φ(z), φ(z')) g(z'):  f_into = g(z) h(φ(z)) with a scalar function h ~ GP(0, k).
 
@@ -222,7 +260,9 @@ class Feature(Kernel):
 
     def spread(self, values: Float[Array, "1 ..."]) -> Float[Array, "Dx ..."]:
         """What is of one dimension in its place among all."""
-        return jnp.zeros((len(self.state_scale), *values.shape[1:]), values.dtype).at[self.into].set(values[0])
+        nothing = jnp.zeros_like(values)
+        rows = [values if row == self.into else nothing for row in range(len(self.state_scale))]
+        return jnp.concatenate(rows)
 
     def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
         """The inner kernel's matrix on the features, times both factors."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.model.kernels import in_units
@@ -96,11 +97,11 @@ class Wired(Mean):
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """Every row from what it may see."""
-        z, mask = jnp.concatenate([x, u], -1), jnp.asarray(self.wiring)
+        z, mask = jnp.concatenate([x, u], -1), np.asarray(self.wiring)
         seen = z[None] * mask[:, None, :]
         own = jnp.einsum("dnd->nd", jax.vmap(self.inner)(seen[..., : x.shape[1]], seen[..., x.shape[1] :]))
         exact = jnp.matmul(z, self.known[:, :-1].T) + self.known[:, -1][None]
-        return jnp.where(jnp.any(mask, -1)[None], own, exact)
+        return jnp.where(mask.any(-1)[None], own, exact)
 
 
 class LSTM(Mean):

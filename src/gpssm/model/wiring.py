@@ -164,7 +164,11 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
     if name in ("chain", "second-order"):
         length, rest = divmod(states, outputs)
         if rest or length < 2 or (name == "second-order" and length != 2):
-            wanted = f"state_dim={2 * outputs}" if name == "second-order" else f"state_dim a multiple of {outputs}"
+            wanted = (
+                f"state_dim={2 * outputs}"
+                if name == "second-order"
+                else f"state_dim a multiple of {outputs}, {2 * outputs} or more"
+            )
             raise ValueError(
                 f"wiring={name!r} has a chain for each of the {outputs} outputs: take {wanted}, not {states}."
             )

@@ -3,6 +3,7 @@
     smooth                            what happened in the training data: states, and outputs without their noise
     function_values, transition       what was learned: f at any state and control, and where it has seen data
     derivatives                       its slopes, at any state and control
+    unknown                           the unknown function inside of known physics
     relevance                         how much each state and control moves each transition, along the data
 
 Averages over draws are averages over chains too, which may settle in different coordinates of the states. Where
@@ -23,6 +24,8 @@ from gpssm.core.text import check_seed
 from gpssm.data.align import align_columns
 from gpssm.data.scaler import FAR, output_spread
 from gpssm.data.series import to_columns, where_first
+from gpssm.model.bases import FeaturePoints
+from gpssm.model.kernels import Feature
 from gpssm.model.likelihoods import Custom, Likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -178,6 +181,37 @@ def derivatives(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = No
     output = slopes * np.array(scaler.output_std)[:, None]
     parts = (step[..., :width], control, output)
     return Derivatives(*(statistic(part, axis=(0, 1)) for part in parts for statistic in (np.mean, np.std)))
+
+
+class UnknownEstimate(NamedTuple):
+    """The unknown function h of a feature, at N values of it: mean and standard deviation, in the user's units."""
+
+    mean: Float[np.ndarray, " N"]
+    std: Float[np.ndarray, " N"]
+
+
+@in_double_precision
+def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> UnknownEstimate:
+    """E h and Var h = Var(E[h | v]) + E[B_h] over draws, of a model with physics (`gpssm.Physics`)."""
+    kernel, basis = posterior.model.kernel, posterior.model.basis
+    if not isinstance(kernel, Feature) or not isinstance(basis, FeaturePoints):
+        raise TypeError(
+            "this model has no unknown function of a feature: fit one with fit(physics=gpssm.Physics(...))."
+        )
+    given = np.asarray(values, float)
+    at = jnp.asarray(given.reshape(given.shape[0] if given.ndim else 1, -1))
+    if at.shape[1] != basis.locations.shape[1] or not np.isfinite(given).all():
+        raise ValueError(f"values are finite, of shape (N, {basis.locations.shape[1]}); got {given.shape}.")
+    mean, variance = np.moveaxis(map_draws(_unknown, posterior.model, posterior.draws, at), 2, 0)
+    scale = kernel.state_scale[kernel.into]
+    std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
+    return UnknownEstimate(scale * np.mean(mean, axis=(0, 1)), scale * std)
+
+
+def _unknown(model: GPSSM, draw: Draw, values: Float[Array, "N P"]) -> Float[Array, "2 N"]:
+    assert isinstance(model.kernel, Feature)
+    assert isinstance(model.basis, FeaturePoints)
+    return jnp.stack(model.basis.function(model.kernel, draw.weights, values))
 
 
 class Relevance(NamedTuple):

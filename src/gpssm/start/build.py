@@ -3,7 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,18 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, on_host
 from gpssm.data.series import Series, as_list, check_trainable
-from gpssm.model.bases import Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
-from gpssm.model.kernels import Kernel, make_kernel
+from gpssm.model.bases import (
+    Apart,
+    Basis,
+    CommonPoints,
+    Hilbert,
+    InducingPoints,
+    LinearFeatures,
+    MixedPoints,
+    RandomFourier,
+    Stacked,
+)
+from gpssm.model.kernels import Common, Kernel, Mixed, make_kernel
 from gpssm.model.likelihoods import Likelihood, LinkedGaussian, make_likelihood
 from gpssm.model.means import Function, Identity, LinearMap, Mean, Wired, Zero
 from gpssm.model.model import GPSSM
@@ -38,6 +48,7 @@ SPARSE_SCALE, SPARSE_WEIGHTS, SPARSE_LENGTHS = 0.3, Normal(-4.0, 2.0), Normal(3.
 
 
 Part = TypeVar("Part")
+Coupling = Literal["none", "shared", "lmc", "hammerstein"]
 
 
 class Parts(NamedTuple):
@@ -50,6 +61,8 @@ class Parts(NamedTuple):
     likelihood: str | Likelihood = "gaussian"
     basis: str | Basis = "inducing"
     wiring: Any = None
+    coupling: Coupling = "none"
+    rank: int | None = None
 
 
 class LinearStart(NamedTuple):
@@ -128,6 +141,8 @@ def build_model(
     likelihood: str | Likelihood = "gaussian",
     basis: str | Basis = "inducing",
     wiring: Any = None,
+    coupling: Coupling = "none",
+    rank: int | None = None,
     key: PRNGKeyArray | None = None,
     start: LinearStart | None = None,
 ) -> GPSSM:
@@ -144,6 +159,9 @@ def build_model(
     :param wiring: which state and control enters which transition: a boolean matrix (Dx, Dx+Du), a `Wiring`, or a name:
         "cascade", "chain", "second-order", "delay-3" (`gpssm.model.wiring`). It holds for kernel, mean and linear
         weights; a mean function of your own is left as it is.
+    :param coupling: of the transition functions. "none": each has its own kernel. "shared": one kernel, but for a scale
+        each, and one factorisation for all. "lmc": f = W g with `rank` latent functions g, fewer than states.
+        "hammerstein": f is linear in states, and in a function g_j(u_j) of each control: f = A x + B g(u).
     :param key: for what is drawn at random (cluster starts, Fourier frequencies).
     :param start: the linear fit to start from, if there is one already.
     """
@@ -154,14 +172,22 @@ def build_model(
     if start.state_dim != state_dim:
         raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} asked.")
     variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
+    if coupling != "none" or rank is not None:
+        _check_coupling(coupling, rank, state_dim, start.z.shape[1], kernel, basis, known)
+        kernel = _couple(coupling, rank, kernel, state_dim, start, variance, key)
     kernel = make_kernel(kernel, state_dim, start.z.shape[1], variance, LENGTHSCALE)
     if known is not None:
         if basis == "hilbert" or isinstance(basis, Hilbert):
             raise ValueError("a Hilbert basis sees all of its box and takes no wiring: take 'inducing' or 'fourier'.")
         kernel = kernel.wired(known.mask)
     chosen = basis if isinstance(basis, Basis) else _look_up("basis", basis, _BASES)(kernel, start, num_inducing, key)
+    if isinstance(chosen, InducingPoints) and isinstance(kernel, Common):
+        chosen = CommonPoints(chosen)
+    if isinstance(chosen, InducingPoints) and isinstance(kernel, Mixed):
+        chosen = MixedPoints(chosen, kernel.mixing.shape[1])
     if mean == "linear" and basis != "linear":
-        chosen = Stacked((chosen, LinearFeatures.build(state_dim, start.z.shape[1], start.slack)))
+        linear_part = LinearFeatures.build(state_dim, start.z.shape[1], start.slack)
+        chosen = Stacked((chosen, Apart(linear_part, state_dim) if chosen.shared else linear_part))
     linear = start.linear
     model = GPSSM.create(
         kernel,
@@ -170,10 +196,64 @@ def build_model(
         make_likelihood(likelihood, linear.C, linear.d, linear.noise_std),
         jnp.sqrt(jnp.diagonal(linear.process_cov)),
     )
+    if isinstance(kernel, Common | Mixed):
+        # The scale is said once, by s or W.
+        own = (
+            {"kernel.log_scale": Normal(-1.5, 1.0)} if isinstance(kernel, Common) else {"kernel.mixing": Normal(0, 0.3)}
+        )
+        fixed = [name for name in model.leaves() if name.startswith("kernel.") and name.endswith("log_variance")]
+        model = model.with_roles("fix", *fixed).with_roles("optimise", *own).with_priors(own)
     if known is not None:
         model = _hold_known(model, known, sum(len(one) for one in as_list(series)))
     _check_shapes(model, as_list(series)[0])
     return model
+
+
+def _check_coupling(
+    coupling: Any, rank: Any, state_dim: int, dim: int, kernel: str | Kernel, basis: str | Basis, wiring: Wiring | None
+) -> None:
+    if coupling not in get_args(Coupling):
+        raise KeyError(f"Unknown coupling {coupling!r}. Known: {', '.join(get_args(Coupling))}.")
+    if coupling != "lmc":
+        if rank is not None:
+            raise ValueError(f"rank is the number of latent functions of coupling='lmc'; coupling is {coupling!r}.")
+    elif isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 1 <= rank <= state_dim:
+        raise ValueError(
+            f"coupling='lmc' mixes rank latent functions, from 1 to as many as there are states, {state_dim}; got "
+            f"rank={rank!r}."
+        )
+    if coupling == "hammerstein" and dim == state_dim:
+        raise ValueError("coupling='hammerstein' is a function of the controls: the data have none.")
+    if wiring is not None:
+        raise ValueError("functions that are coupled see the same inputs: take coupling='none' with a wiring.")
+    if basis != "inducing" or not isinstance(kernel, str):
+        raise ValueError(f"coupling={coupling!r} takes inducing points and a kernel by name.")
+
+
+def _couple(
+    coupling: Coupling,
+    rank: int | None,
+    name: str | Kernel,
+    state_dim: int,
+    start: LinearStart,
+    variance: Float[Array, " Dx"],
+    key: PRNGKeyArray,
+) -> str | Kernel:
+    """The kernel for all dimensions: variances are those of W or of the scales, the kernel's own stays at one."""
+    dim, amplitude = start.z.shape[1], jnp.sqrt(variance)
+    if coupling == "shared":
+        return Common(make_kernel(name, 1, dim, 1.0, LENGTHSCALE), jnp.log(amplitude))
+    if coupling == "hammerstein":
+        controls = dim - state_dim
+        sees = tuple(tuple(column == state_dim + row for column in range(dim)) for row in range(controls))
+        pushes = amplitude[:, None] * jnp.sign(start.linear.control + 1e-9)
+        return Mixed(make_kernel(name, controls, dim, 1.0, 1.0).wired(sees), pushes)
+    if coupling == "lmc" and rank is not None:
+        # Rows of random directions with the size that each dimension has: nothing says which functions are shared.
+        directions = jax.random.normal(jax.random.fold_in(key, 1), (state_dim, rank))
+        directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
+        return Mixed(make_kernel(name, rank, dim, 1.0, LENGTHSCALE), amplitude[:, None] * directions)
+    return name
 
 
 def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM) -> Mean:
