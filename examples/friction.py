@@ -105,7 +105,7 @@ def main() -> None:
 
 def _gain(posterior: gpssm.Posterior) -> np.ndarray:
     name = "mean.parameters.gain"
-    return np.mean(posterior.draws.leaves.get(name, posterior.model.leaves()[name]))
+    return np.mean(np.asarray(posterior.draws.leaves.get(name, posterior.model.leaves()[name])))
 
 
 def draw(speeds: np.ndarray, friction: np.ndarray, spread: np.ndarray, path: str) -> None:

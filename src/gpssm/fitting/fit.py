@@ -202,7 +202,7 @@ def _prepare_physics(plan: Plan, physics: Physics) -> Prepared:
         found = shoot(held, start.states, series)
         learned = {name: leaf for name, leaf in found.model.leaves().items() if name in held.free_leaves()}
         start = start._replace(model=start.model.with_leaves(learned), states=found.states)
-    noise = "free" if plan.noise == "auto" else plan.noise
+    noise: Any = "free" if plan.noise == "auto" else plan.noise
     if noise != "free":
         start = start._replace(model=with_noise(start.model, noise, sum(len(one) for one in series)))
     parts = Parts(start.model.state_dim, start.model.basis.size, "physics", "physics", "gaussian", "physics")

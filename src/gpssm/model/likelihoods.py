@@ -187,7 +187,9 @@ class Wiener(LinearPredictor, GaussianNoise):
         gram = np.exp(-0.5 * ((knots[:, None] - knots[None]) / LENGTH) ** 2)
         whitener = np.linalg.inv(np.linalg.cholesky(gram + 1e-6 * np.eye(KNOTS))).T
         coefficients = jnp.matmul(jnp.asarray(whitener, predictor.dtype), self.weights.T)
-        cross = jnp.exp(-0.5 * ((predictor[..., None] - jnp.asarray(knots, predictor.dtype)) / LENGTH) ** 2)
+        cross = jnp.exp(
+            -0.5 * ((predictor[:, :, None] - jnp.asarray(knots, predictor.dtype)[None, None]) / LENGTH) ** 2
+        )
         return predictor + AMPLITUDE * jnp.einsum("njk,kj->nj", cross, coefficients)
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
@@ -216,7 +218,7 @@ class MonotoneWiener(LinearPredictor, GaussianNoise):
         width = 2 * REACH / (KNOTS - 1)
 
         def ramp(left: Array) -> Array:
-            return 0.3 * width * jax.nn.softplus((predictor[..., None] - left) / (0.3 * width))
+            return 0.3 * width * jax.nn.softplus((predictor[:, :, None] - left[None, None]) / (0.3 * width))
 
         slopes = jnp.exp(self.weights)[None]
         bends = jnp.sum(jnp.diff(slopes, axis=-1) * ramp(knots[1:-1]), -1)

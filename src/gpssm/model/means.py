@@ -101,7 +101,7 @@ class Wired(Mean):
         seen = z[None] * mask[:, None, :]
         own = jnp.einsum("dnd->nd", jax.vmap(self.inner)(seen[..., : x.shape[1]], seen[..., x.shape[1] :]))
         exact = jnp.matmul(z, self.known[:, :-1].T) + self.known[:, -1][None]
-        return jnp.where(mask.any(-1)[None], own, exact)
+        return jnp.where(np.any(mask, axis=1)[None], own, exact)
 
 
 class LSTM(Mean):
