@@ -149,6 +149,7 @@ def test_joint_feynman_kac_and_noise_conditional(model):
     np.testing.assert_allclose(noise.scale, expected, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore")  # of so few draws there is much to say
 def test_from_end_to_end(tmp_path):
     rng = np.random.default_rng(1)
     outputs = [0.3 * rng.normal(size=(n, 2)).cumsum(0) for n in (40, 20)]
