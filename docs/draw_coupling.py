@@ -74,7 +74,7 @@ def main() -> None:
     for seed in seeds:
         train, test = ring(TRAIN + TEST, seed).split(TRAIN)
         for (name, given), colour in zip(WAYS.items(), (VERMILION, GREEN, BLUE, "0.6"), strict=True):
-            how: dict[str, Any] = {"start": "em", "num_chains": 1, "num_warmup": 250, "num_draws": 80}
+            how: dict[str, Any] = {"start": "em+shooting", "num_chains": 1, "num_warmup": 250, "num_draws": 80}
             posterior = gpssm.fit(train, state_dim=STATES, num_inducing=20, progress=False, **how, **given)
             found = posterior.forecast(u=test.u)
             error = np.sqrt(np.mean((found.mean - test.y) ** 2))

@@ -7,7 +7,7 @@ The stage is the benchmark EMPS (datasets `emps` and `emps-pulses`: GPSSM_DATA, 
 learned and the friction a Gaussian process of the speed alone. The model learns from one record and runs freely through
 another, given its voltages and its first rows to find the state by.
 
-    python examples/friction.py [--out FILE] [--every 25] [--quick]
+    python examples/friction.py [--out FILE] [--every 20] [--quick]
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main() -> None:
     """Learn from one record, run freely through the other, draw the friction."""
     parser = argparse.ArgumentParser(description="The friction of a stage.")
     parser.add_argument("--out", default="friction.png")
-    parser.add_argument("--every", type=int, default=25, help="rows of 1 ms in a row of the model")
+    parser.add_argument("--every", type=int, default=20, help="rows of 1 ms in a row of the model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", default="free", help="free, small or a number")
     parser.add_argument("--quick", action="store_true", help="few draws and rows, to see that all runs")

@@ -144,3 +144,27 @@ def test_from_end_to_end(tmp_path):
     np.testing.assert_array_equal(loaded.forecast(u=u, num_paths=20).paths, posterior.forecast(u=u, num_paths=20).paths)
     assert loaded.model.kernel.wiring == posterior.model.kernel.wiring
     assert len(gpssm.plots.plot_wiring(loaded).axes) == 2
+
+
+@pytest.mark.slow
+def test_what_does_not_enter_is_found():
+    """Two tanks whose levels are both measured: nothing flows back, and the pump fills the first one alone."""
+    rng = np.random.default_rng(0)
+    u, x, y = np.repeat(rng.normal(size=31), 5)[:150], np.zeros(2), []
+    for control in u:
+        x = A @ x + B * control + 0.02 * rng.normal(size=2)
+        y.append(x + 0.02 * rng.normal(size=2))
+    posterior = gpssm.fit(
+        Series(np.array(y), u),
+        state_dim="auto",
+        wiring="sparse",
+        num_inducing=8,
+        start="em",
+        num_chains=1,
+        num_warmup=300,
+        num_draws=40,
+        progress=False,
+    )
+    found = posterior.relevance().mean
+    assert found[0, 1] < 0.1 * found[0, 2], found
+    assert found[1, 2] < 0.2 * found[1, 0], found
