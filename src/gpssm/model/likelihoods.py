@@ -181,12 +181,13 @@ class Wiener(LinearPredictor, GaussianNoise):
         """From an output map and noise standard deviations: the identity to begin with."""
         return cls(C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS), C.dtype))
 
-    def static(self, predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+    @staticmethod
+    def curve(predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]) -> Float[Array, "N Dy"]:
         """h of each output."""
         knots = np.linspace(-REACH, REACH, KNOTS)
         gram = np.exp(-0.5 * ((knots[:, None] - knots[None]) / LENGTH) ** 2)
         whitener = np.linalg.inv(np.linalg.cholesky(gram + 1e-6 * np.eye(KNOTS))).T
-        coefficients = jnp.matmul(jnp.asarray(whitener, predictor.dtype), self.weights.T)
+        coefficients = jnp.matmul(jnp.asarray(whitener, predictor.dtype), weights.T)
         cross = jnp.exp(
             -0.5 * ((predictor[:, :, None] - jnp.asarray(knots, predictor.dtype)[None, None]) / LENGTH) ** 2
         )
@@ -194,7 +195,7 @@ class Wiener(LinearPredictor, GaussianNoise):
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
         """h(C x + d)."""
-        return self.static(self.predictor(x))
+        return self.curve(self.predictor(x), self.weights)
 
 
 class MonotoneWiener(LinearPredictor, GaussianNoise):
@@ -212,7 +213,8 @@ class MonotoneWiener(LinearPredictor, GaussianNoise):
         """From an output map and noise standard deviations: the identity to begin with."""
         return cls(C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS - 1), C.dtype))
 
-    def static(self, predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+    @staticmethod
+    def curve(predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]) -> Float[Array, "N Dy"]:
         """h of each output."""
         knots = jnp.asarray(np.linspace(-REACH, REACH, KNOTS), predictor.dtype)
         width = 2 * REACH / (KNOTS - 1)
@@ -220,13 +222,13 @@ class MonotoneWiener(LinearPredictor, GaussianNoise):
         def ramp(left: Array) -> Array:
             return 0.3 * width * jax.nn.softplus((predictor[:, :, None] - left[None, None]) / (0.3 * width))
 
-        slopes = jnp.exp(self.weights)[None]
+        slopes = jnp.exp(weights)[None]
         bends = jnp.sum(jnp.diff(slopes, axis=-1) * ramp(knots[1:-1]), -1)
         return knots[1] + slopes[..., 0] * (predictor - knots[1]) + bends
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
         """h(C x + d)."""
-        return self.static(self.predictor(x))
+        return self.curve(self.predictor(x), self.weights)
 
 
 class FunctionGaussian(GaussianNoise):

@@ -25,7 +25,7 @@ from gpssm.model.bases import (
     Stacked,
 )
 from gpssm.model.kernels import Common, Kernel, Mixed, make_kernel
-from gpssm.model.likelihoods import Likelihood, LinkedGaussian, make_likelihood
+from gpssm.model.likelihoods import Likelihood, LinkedGaussian, MonotoneWiener, Wiener, make_likelihood
 from gpssm.model.means import Function, Identity, LinearMap, Mean, Wired, Zero
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
@@ -33,7 +33,7 @@ from gpssm.model.types import Data
 from gpssm.model.wiring import Wiring, make_wiring
 from gpssm.start.linear_fit import fit_linear
 from gpssm.start.linear_ssm import LinearSSM, smooth
-from gpssm.start.output_error import Emission, OutputErrorFit, fit_output_error
+from gpssm.start.output_error import Emission, OutputErrorFit, fit_curved, fit_output_error
 from gpssm.start.wired_fit import EXACT_STD, fit_wired, fit_wired_output_error
 
 # The kernel at the start, for states and controls of unit scale. Its variance follows the process noise of the linear
@@ -75,6 +75,7 @@ class LinearStart(NamedTuple):
     states: list[Float[np.ndarray, "_ Dx"]]
     z: Float[np.ndarray, "N Dz"]  # [x_t; u_t] over all transitions
     slack: float = SLACK
+    static: Float[Array, "Dy K"] | None = None  # weights of a curve at the output
 
     @property
     def state_dim(self) -> int:
@@ -99,12 +100,20 @@ def linear_start(
     if isinstance(chosen, LinkedGaussian) and not chosen.link.one_to_one and experiments[0].input_dim > 0:
         found = output_error(experiments, state_dim, chosen.link.forward, wiring)
         return from_path(found.linear, found.states, experiments)
+    if isinstance(chosen, Wiener | MonotoneWiener) and experiments[0].input_dim > 0 and wiring is None:
+        return curved_start(experiments, state_dim, chosen)
     pseudo = pseudo_series(experiments, chosen)
     if (known := wiring_of(wiring, state_dim, experiments)) is not None:
         found = fit_wired(pseudo, known, jax.random.key(0))
         return from_path(found.linear, found.states, pseudo)
     linear = fit_linear(pseudo, state_dim)
     return from_path(linear, [np.asarray(smooth(linear, one).mean) for one in pseudo], pseudo)
+
+
+def curved_start(series: list[Series], state_dim: int, likelihood: Wiener | MonotoneWiener) -> LinearStart:
+    """Linear dynamics and a curve at the output, found together from their free run: no filter sees through a curve."""
+    found = fit_curved(series, state_dim, type(likelihood).curve, likelihood.weights, jax.random.key(0))
+    return from_path(found.linear, found.states, series)._replace(static=found.weights)
 
 
 def output_error(series: list[Series], state_dim: int, link: Emission, wiring: Any = None) -> OutputErrorFit:
@@ -189,11 +198,14 @@ def build_model(
         linear_part = LinearFeatures.build(state_dim, start.z.shape[1], start.slack)
         chosen = Stacked((chosen, Apart(linear_part, state_dim) if chosen.shared else linear_part))
     linear = start.linear
+    seen = make_likelihood(likelihood, linear.C, linear.d, linear.noise_std)
+    if start.static is not None and isinstance(seen, Wiener | MonotoneWiener):
+        seen = dataclasses.replace(seen, weights=start.static)
     model = GPSSM.create(
         kernel,
         chosen if known is None else _wire_weights(chosen, known),
         _make_mean(mean, linear) if known is None else _wire_mean(mean, linear, known),
-        make_likelihood(likelihood, linear.C, linear.d, linear.noise_std),
+        seen,
         jnp.sqrt(jnp.diagonal(linear.process_cov)),
     )
     if isinstance(kernel, Common | Mixed):

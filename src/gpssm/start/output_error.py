@@ -26,6 +26,7 @@ from gpssm.start.linear_ssm import NOISE_FLOOR, LinearSSM
 
 NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
 LEARNING_RATE = 0.03
+WEIGHTS_COST = 1e-4  # of a curve's weights, beside squared errors relative to the outputs' variances
 PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
 
 Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
@@ -53,12 +54,62 @@ class Modes(NamedTuple):
         """B u."""
         return u @ self.control.T
 
+    def emit(self, emission: Emission, predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """g(C x + d)."""
+        return emission(predictor)
+
+    def penalty(self) -> float:
+        """None."""
+        return 0.0
+
+
+class CurvedModes(NamedTuple):
+    """Modes behind an emission with weights of its own, to be found with the rest."""
+
+    modes: Modes
+    weights: Float[Array, "Dy K"]
+
+    def transition(self) -> Float[Array, "Dx Dx"]:
+        """A."""
+        return self.modes.transition()
+
+    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+        """B u."""
+        return self.modes.pushes(u)
+
+    def emit(self, emission: Callable[..., Array], predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """g(C x + d; w)."""
+        return emission(predictor, self.weights)
+
+    def penalty(self) -> Float[Array, ""]:
+        """What large weights cost."""
+        return WEIGHTS_COST * jnp.sum(self.weights**2)
+
+    @property
+    def C(self) -> Float[Array, "Dy Dx"]:
+        """The output map."""
+        return self.modes.C
+
+    @property
+    def d(self) -> Float[Array, " Dy"]:
+        """Its offset."""
+        return self.modes.d
+
+    @property
+    def start(self) -> Float[Array, "num_series Dx"]:
+        """x₀ of each series."""
+        return self.modes.start
+
 
 class OutputErrorFit(NamedTuple):
-    """The model in coordinates where the states have mean 0 and covariance I, and the states of its free runs."""
+    """The model in coordinates where the states have mean 0 and covariance I, and the states of its free runs.
+
+    `weights` are those of an emission that has some.
+    """
 
     linear: LinearSSM
     states: list[Float[np.ndarray, "_ Dx"]]
+    weights: Float[Array, "Dy K"] | None = None
 
 
 @in_double_precision
@@ -69,12 +120,27 @@ def fit_output_error(series: list[Series], state_dim: int, emission: Emission, k
     return _normalise(modes, states, noise)
 
 
+@in_double_precision
+@on_host()
+def fit_curved(
+    series: list[Series], state_dim: int, curve: Callable[..., Array], weights: Float[Array, "Dy K"], key: PRNGKeyArray
+) -> OutputErrorFit:
+    """The best free-run fit of linear dynamics seen through a curve that is not known, `curve(C x + d, weights)`."""
+
+    def begin(key: PRNGKeyArray) -> CurvedModes:
+        modes_key, key = jax.random.split(key)
+        return CurvedModes(_random(modes_key, series, state_dim), jax.random.normal(key, weights.shape))
+
+    noise, found, states = fit_from_starts(series, begin, curve, key)
+    return _normalise(found.modes, states, noise)._replace(weights=found.weights)
+
+
 def fit_from_starts(
     series: list[Series], begin: Callable[[PRNGKeyArray], Any], emission: Emission, key: PRNGKeyArray
 ) -> tuple[Float[np.ndarray, " Dy"], Any, list[Float[np.ndarray, "_ Dx"]]]:
     """The noise, the model and the states of the best free run, of many that begin at random.
 
-    :param begin: a model for a key: one with `transition()`, `pushes(u)`, `C`, `d` and `start`, as `Modes` has them.
+    :param begin: a model for a key, with all that `Modes` has for a free run.
     """
     arrays = [jax.tree.map(jnp.asarray, one) for one in series]
     scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
@@ -103,9 +169,9 @@ def loss(modes: Modes, problem: Problem, emission: Emission) -> Float[Array, ""]
     for index, one in enumerate(problem.series):
         y, present = observed(jnp.asarray(one.y))
         states = free_run(modes, modes.start[index], jnp.asarray(one.u))
-        predicted = emission(states[1:] @ modes.C.T + modes.d[None])
+        predicted = modes.emit(emission, states[1:] @ modes.C.T + modes.d[None])
         errors.append(jnp.where(present, (y - predicted) ** 2 / problem.scale[None], 0.0))
-    return jnp.mean(jnp.concatenate(errors))
+    return jnp.mean(jnp.concatenate(errors)) + modes.penalty()
 
 
 def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dx"]:

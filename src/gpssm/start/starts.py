@@ -27,7 +27,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import Series
-from gpssm.model.likelihoods import Likelihood, LinkedGaussian, make_likelihood
+from gpssm.model.likelihoods import Likelihood, LinkedGaussian, MonotoneWiener, Wiener, make_likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
 from gpssm.start.build import (
@@ -35,6 +35,7 @@ from gpssm.start.build import (
     LinearStart,
     Parts,
     build_model,
+    curved_start,
     from_path,
     linear_start,
     output_error,
@@ -120,6 +121,8 @@ def output_error_start(
     """The linear model whose free run, through the likelihood's link, has the least squared error."""
     width = series[0].output_dim
     chosen = make_likelihood(likelihood, jnp.zeros((width, state_dim)), jnp.zeros(width), jnp.ones(width))
+    if isinstance(chosen, Wiener | MonotoneWiener) and wiring is None:
+        return curved_start(series, state_dim, chosen)
     linked = isinstance(chosen, LinkedGaussian)
     outputs = series if linked else pseudo_series(series, chosen)
     link = chosen.link.forward if linked else _same

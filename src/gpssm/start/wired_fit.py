@@ -78,6 +78,14 @@ class WiredModel(eqx.Module):
         rest = self.rows()[:, self.wiring.state_dim :]
         return u @ rest[:, :-1].T + rest[:, -1][None]
 
+    def emit(self, emission: Callable[[Array], Array], predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """g(C x + d)."""
+        return emission(predictor)
+
+    def penalty(self) -> float:
+        """None."""
+        return 0.0
+
     def outputs(self) -> Float[Array, "Dy Dx+1"]:
         """[C d]."""
         emission = self.emission
