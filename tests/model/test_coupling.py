@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.stats import multivariate_normal, norm
 
 import builders
 import gpssm
+from gpssm.methods.whitening import unstack, whiten
 from gpssm.model.bases import Apart, CommonPoints, InducingPoints, LinearFeatures, MixedPoints, Stacked
 from gpssm.model.conditionals import process_noise_given
 from gpssm.model.kernels import Common, Mixed, make_kernel
@@ -147,6 +149,25 @@ def test_joint_feynman_kac_and_noise_conditional(model):
     noise = process_noise_given(model, paths, drawn, SERIES)
     expected = 0.001 + 0.5 * (np.sum((following - predicted) ** 2, 0) + residual.sum(1))
     np.testing.assert_allclose(noise.scale, expected, rtol=1e-9)
+
+
+def test_weights_of_each_dimension_are_a_case_of_shared_ones():
+    """The same model with its weights in one vector: the same target, and the same coordinates to sample in."""
+    plain = builders.make_model("stacked")
+    parts = (plain.mean, plain.likelihood, jnp.exp(plain.log_process_std))
+    whole = type(plain).create(plain.kernel, Apart(plain.basis, 2), *parts)
+    series = [builders.make_series(n, missing=True, seed=n) for n in (7, 5)]
+    states = jnp.asarray(np.concatenate([builders.make_states(n, seed=n) for n in (7, 5)]))
+
+    @eqx.filter_jit
+    def look(model):
+        coordinates = whiten(jax.random.key(0), model, states, series, 10).at(model)
+        paths = unstack(states, series)
+        weights = weights_given_states(model, paths, series)
+        return log_collapsed(model, paths, series), weights.mean.ravel(), coordinates.directions, coordinates.stretch
+
+    for mine, other in zip(look(whole), look(plain), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.filterwarnings("ignore")  # of so few draws there is much to say
