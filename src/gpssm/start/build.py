@@ -112,8 +112,8 @@ def linear_start(
 
 def curved_start(series: list[Series], state_dim: int, likelihood: Wiener | MonotoneWiener) -> LinearStart:
     """Linear dynamics and a curve at the output, found together from their free run: no filter sees through a curve."""
-    found = fit_curved(series, state_dim, type(likelihood).curve, likelihood.weights, jax.random.key(0))
-    return from_path(found.linear, found.states, series)._replace(static=found.weights)
+    found, weights = fit_curved(series, state_dim, type(likelihood).curve, likelihood.weights, jax.random.key(0))
+    return from_path(found.linear, found.states, series)._replace(static=weights)
 
 
 def output_error(series: list[Series], state_dim: int, link: Emission, wiring: Any = None) -> OutputErrorFit:

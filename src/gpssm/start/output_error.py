@@ -102,14 +102,10 @@ class CurvedModes(NamedTuple):
 
 
 class OutputErrorFit(NamedTuple):
-    """The model in coordinates where the states have mean 0 and covariance I, and the states of its free runs.
-
-    `weights` are those of an emission that has some.
-    """
+    """The model in coordinates where the states have mean 0 and covariance I, and the states of its free runs."""
 
     linear: LinearSSM
     states: list[Float[np.ndarray, "_ Dx"]]
-    weights: Float[Array, "Dy K"] | None = None
 
 
 @in_double_precision
@@ -124,15 +120,15 @@ def fit_output_error(series: list[Series], state_dim: int, emission: Emission, k
 @on_host()
 def fit_curved(
     series: list[Series], state_dim: int, curve: Callable[..., Array], weights: Float[Array, "Dy K"], key: PRNGKeyArray
-) -> OutputErrorFit:
-    """The best free-run fit of linear dynamics seen through a curve that is not known, `curve(C x + d, weights)`."""
+) -> tuple[OutputErrorFit, Float[Array, "Dy K"]]:
+    """The best free-run fit of linear dynamics seen through a curve, `curve(C x + d, weights)`, and its weights."""
 
     def begin(key: PRNGKeyArray) -> CurvedModes:
         modes_key, key = jax.random.split(key)
         return CurvedModes(_random(modes_key, series, state_dim), jax.random.normal(key, weights.shape))
 
     noise, found, states = fit_from_starts(series, begin, curve, key)
-    return _normalise(found.modes, states, noise)._replace(weights=found.weights)
+    return _normalise(found.modes, states, noise), found.weights
 
 
 def fit_from_starts(
