@@ -33,6 +33,8 @@ from gpssm.model.bases import BASES
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 from gpssm.model.means import MEANS
+from gpssm.model.wiring import NAMES as WIRINGS
+from gpssm.start.build import Coupling
 from gpssm.start.starts import STARTS
 
 ALL = "all"
@@ -103,10 +105,13 @@ class Settings:
             _check_name("kernel", part.strip(), KERNELS)
         for name, known in (
             *(("mean", [*MEANS, "linear-fixed"]), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASES)),
-            *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper))),
+            *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper)), ("coupling", get_args(Coupling))),
         ):
             if isinstance(self.fit.get(name), str):
                 _check_name(name, self.fit[name], [one for one in known if one not in NEVER])
+        wiring = self.fit.get("wiring")
+        if isinstance(wiring, str) and not re.fullmatch(r"delay-\d+", wiring):
+            _check_name("wiring", wiring, WIRINGS)
         object.__setattr__(self, "levels", tuple(map(as_share, self.levels)))
         _ = self.config
 
