@@ -25,7 +25,7 @@ from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.control import Rollout, make_rollout
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.draws import CurrentState, Seconds
-from gpssm.posterior.explore import Derivatives, Smoothed, TransitionEstimate
+from gpssm.posterior.explore import Derivatives, Relevance, Smoothed, TransitionEstimate, UnknownEstimate
 from gpssm.posterior.export import write_export
 from gpssm.posterior.forecast import forecast
 from gpssm.posterior.linearisation import Linearisation, StaticGain, linearise, static_gain
@@ -250,6 +250,14 @@ class Posterior:
     def derivatives(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
         """∂f/∂x, ∂f/∂u and ∂E[y]/∂x with standard deviations over draws; x and u as in `transition`."""
         return explore.derivatives(self, x, u)
+
+    def unknown(self, values: Float[ArrayLike, "N ..."]) -> UnknownEstimate:
+        """The unknown function of `gpssm.Physics` at values of its feature, mean and standard deviation."""
+        return explore.unknown(self, values)
+
+    def relevance(self) -> Relevance:
+        """How much each state and control moves each transition along the data; `gpssm.plots.plot_wiring` draws it."""
+        return explore.relevance(self)
 
     @overload
     def linearise(self, *, at: Any = None, row: int | None = None, index: int = 0) -> Linearisation: ...

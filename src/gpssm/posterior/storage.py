@@ -312,7 +312,7 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
         states, inputs, outputs = own.state_dim, raw[0].input_dim, raw[0].output_dim
         widths = [len(numbers) for numbers in dataclasses.astuple(scales)]
         demand("scaler", widths == [outputs, outputs, inputs, inputs], f"has {widths} numbers")
-        shaped("draws.weights", drawn.weights, None, None, states, own.basis.size)
+        shaped("draws.weights", drawn.weights, None, None, *own.weights_shape)
         axes = drawn.weights.shape[:2]
         demand("draws", all(axes), "is empty")
         demand("draws.states", len(drawn.states) == len(raw), "are of another number of series")
