@@ -196,7 +196,10 @@ def _success(cell: Cell, protocol: str, fitting: Attempt, facts: Attempt, judgin
 
 def _fit_facts(posterior: Posterior) -> dict[str, Any]:
     """What a fit tells of itself, whatever the protocol; `draws` is a hash that only an equal fit has."""
+    asked = posterior.config.get("fit", {})
     return {
+        "start": asked.get("start"),
+        "noise": asked.get("noise"),
         "state_dim": posterior.model.state_dim,
         "num_weights": posterior.model.basis.size,
         "num_chains": posterior.num_chains,
