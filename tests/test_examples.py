@@ -13,6 +13,7 @@ ARGUMENTS = {
     "online": ["--quick"],
     "own_physics": ["--quick", "--out", "figure.png"],
     "quickstart": ["--quick", "--out", "run"],
+    "stream": ["--quick"],
     "synthetic": ["--quick", "--out", "figure.png"],
 }
 WRITTEN = {
@@ -24,7 +25,7 @@ WRITTEN = {
 }
 
 
-LONG = ("own_physics", "online")  # half a minute each, most of it compiling
+LONG = ("own_physics", "online", "stream")  # half a minute each, most of it compiling
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """From data to a posterior: scale, start from a linear fit, build, run the loop."""
 
 import dataclasses
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,10 +16,11 @@ from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_given, as_list, check_trainable
-from gpssm.fitting.candidates import Plan, with_any_values
+from gpssm.fitting.candidates import Plan, Prepared, with_any_values
 from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode
+from gpssm.fitting.transfer import check_prior, inherit, with_inherited_roles
 from gpssm.methods import METHODS
 from gpssm.methods.settings import MethodSettings
 from gpssm.model.bases import BASES, Basis
@@ -66,6 +68,8 @@ def fit(
     fixed: Sequence[str] = (),
     learn: Sequence[str] = (),
     calibrate: bool = False,
+    prior: Posterior | None = None,
+    prior_strength: float = 1.0,
     seed: int = 0,
     progress: Mode = True,
     checkpoint: str | Path | None = None,
@@ -104,6 +108,11 @@ def fit(
         the states' coordinates are free.
     :param calibrate: whether to measure on held-out training rows how much wider intervals must be, as
         `posterior.calibrate()` does: by the fits that starts were compared by, or else by two short ones more.
+    :param prior: the posterior of a sister plant, or of an earlier record, as the prior of the weights
+        (`transfer.py`): kernel, basis, mean, likelihood, sizes and scaling are its own, and only states, weights and
+        noises are learned. Columns and units must be the same.
+    :param prior_strength: how often each of its rows counts: 1 where the plants are the same, less where they are
+        alike, 0 for none of what it learned.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
     :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
@@ -114,18 +123,26 @@ def fit(
     raw = as_list(as_given(series, u, outputs, inputs))
     check_trainable(raw)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
+    if prior is not None:
+        raw = check_prior(prior, prior_strength, raw)
+        own = {"state_dim": state_dim, "num_inducing": num_inducing, "kernel": kernel, "mean": mean, "basis": basis}
+        _check_inherited(config, own | {"likelihood": likelihood, "start": start, "noise": noise}, calibrate)
     _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config)
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
-    first = "gaussian" if likelihood == "auto" else likelihood
-    sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
 
     def with_roles(model: GPSSM) -> GPSSM:
-        return config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
+        model = assign_roles(model, hyper if config.learns else "fix", fixed, learn)
+        return config.adopt(model if prior is None else with_inherited_roles(model))
 
-    prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis), with_roles)
+    if prior is None:
+        first = "gaussian" if likelihood == "auto" else likelihood
+        sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
+        prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis), with_roles)
+    else:
+        prepared = _inherited(prior, raw, prior_strength, seed)
     scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
     model = with_roles(prepared.start.model)
     setup = time.perf_counter() - began
@@ -143,6 +160,7 @@ def fit(
         chunk=chunk,
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
+    asked |= {} if prior is None else {"prior_strength": prior_strength}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
     settings = _write_down(config, model, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
@@ -151,6 +169,27 @@ def fit(
     if calibrate and posterior.num_draws == config.num_draws:
         posterior = posterior.calibrate(without=prepared.without)
     return posterior
+
+
+def _inherited(prior: Posterior, raw: list[Series], strength: float, seed: int) -> Prepared:
+    """What a fit begins with that has a prior of another plant: all but the states are the prior's."""
+    scaled = [prior.scaler.scale(one) for one in raw]
+    start = inherit(prior, scaled, strength, seed)
+    model = start.model
+    parts = Parts(model.state_dim, model.basis.size, model.kernel, model.mean, model.likelihood, model.basis)
+    noise = prior.config.get("fit", {}).get("noise", "free")
+    return Prepared(prior.scaler, scaled, parts, start, "prior", noise, [])
+
+
+def _check_inherited(config: MethodSettings, given: dict[str, Any], calibrate: bool) -> None:
+    """Refuse what a prior decides, and what it cannot be the prior of."""
+    defaults = {name: inspect.signature(fit).parameters[name].default for name in given}
+    if changed := [name for name, value in given.items() if value is not defaults[name] and value != defaults[name]]:
+        raise ValueError(f"{', '.join(changed)} come with prior, in whose coordinates it was learned: leave out")
+    if calibrate:
+        raise ValueError("calibrate=True fits again without the prior: call posterior.calibrate(rows) with unseen rows")
+    if type(config).prepare is not MethodSettings.prepare:
+        raise ValueError(f"{type(config).__name__} makes its model from the data alone, and takes no prior")
 
 
 def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:
