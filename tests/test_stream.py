@@ -40,7 +40,8 @@ def test_a_stream_survives_a_kill_and_notices_a_change(tmp_path):
     while rows_in(killed / "state.nc") < 10 and time.monotonic() < until:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     reached = rows_in(killed / "state.nc")
     assert 10 <= reached <= 12
     with rows.open("a") as file:

@@ -244,12 +244,14 @@ class _Plan:
         self, posterior: Posterior, forgetting: float | Literal["auto"] | None, max_draws: int
     ) -> Iterator[Posterior]:
         """The posterior that has learned from the rows up to each origin, in one pass."""
-        new, known, options = self.new_experiment, self.known, {"max_draws": max_draws, "seed": self.seed}
+        new, known = self.new_experiment, self.known
         for origin in self.origins:
             if origin > known:
                 rows = self.series[known:origin]
-                posterior, new = posterior.learn(rows, forgetting=forgetting, new_experiment=new, **options), False
-                forgetting = None  # later calls keep to the first one's
+                posterior = posterior.learn(
+                    rows, forgetting=forgetting, new_experiment=new, max_draws=max_draws, seed=self.seed
+                )
+                new, forgetting = False, None  # later calls keep to the first one's
             known = origin
             yield posterior
 

@@ -11,11 +11,9 @@ Harrison 1997, 6.3). No weight becomes less certain than it was before any data,
 for long, the division stops there, and nothing winds up.
 
 How fast a plant drifts is not known either, and its training rows may hold no sign of it. To forget where nothing
-drifts costs accuracy, which they do show; not to forget where something does costs more. So "auto" is the fastest
-forgetting that the training rows do not speak against: of memories 1/(1 − λ) of two lengths of the longest series down
-to an eighth, and for ever, the shortest whose score Σ_t log p(y_t | y_<t, λ), over the rows after the first third, each
-predicted from those before it, is less than one below the best: evidence that is not worth a mention (Kass & Raftery
-1995).
+drifts costs accuracy, which they do show; not to forget where something does costs more. So "auto" pays a small
+premium: of memories 1/(1 − λ) of two lengths of the longest training series down to an eighth, and for ever, it is the
+shortest with which forecasts inside that series, after its first third, have a CRPS at most `PREMIUM` above the best.
 
 **The filter** holds [x; v] as one Gaussian under each draw. Given x the transition is linear in v, so that only x needs
 points: x_i = x̄ ± √Dx · (columns of S), SSᵀ = Cov(x), as in `filtering.py`. With W = S⁻¹ Cov(x, v), the weights at x_i
@@ -36,12 +34,12 @@ for which a forecast needs them: what drifts is less certain there. Where the la
 """
 
 import dataclasses
+import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, gram, inverse_lower, log_normal, root_semidefinite
@@ -56,6 +54,7 @@ from gpssm.model.target import weights_given_states
 from gpssm.posterior.conditioning import FILTER, LOOKBACK, NUM_PARTICLES, experiment_clock, filter_keys
 from gpssm.posterior.draws import CurrentState, Learned, batch_size, merge_chains
 from gpssm.posterior.filtering import MEMORY, noise_scale, points
+from gpssm.posterior.forecast import HORIZON, forecast
 from gpssm.posterior.relocation import Place, change_basis, check_points, choose_moves
 from gpssm.posterior.rollout import Members, is_shared, members_of
 
@@ -66,7 +65,9 @@ MAX_DRAWS = 100
 MEMORIES = tuple(2.0 ** (1 - half / 2) for half in range(9))  # of the longest training series, from 2 down to ⅛
 SEEN = 1 / 3  # share of the longest training series that "auto" starts from; the rest is what it compares by
 AHEAD = 15  # rows: half of what a forecast looks ahead
-MENTION = 1.0  # difference of log scores that is evidence
+PREMIUM = 0.02  # of CRPS in training, that forgetting may cost
+ORIGINS, SCORED, PATHS = 10, 40, 200  # forecasts, draws and paths that "auto" compares by
+FAR = 1.1  # times the best CRPS, from which on nothing faster is tried
 JITTER = 1e-12  # of the weights' covariance, relative to its mean diagonal, when they are drawn
 
 
@@ -111,7 +112,7 @@ def learn(
 
     :param series: outputs and controls in the user's units; columns go by name, or by position where they have none.
     :param forgetting: λ, what a row counts one row later, for plants that drift: 1 for those that do not, .99 to
-        remember a hundred rows or so; "auto" for the fastest that the training rows do not speak against. Later calls
+        remember a hundred rows or so; "auto" for the fastest that costs little in the training rows. Later calls
         keep to the first one's, and it is 1 if never given.
     :param new_experiment: whether the state starts afresh, x₀ ~ N(0, I); otherwise the rows follow the end of training
         series `index`, or the rows of earlier calls.
@@ -145,30 +146,52 @@ def learn(
 
 
 def choose_forgetting(posterior: "Posterior") -> float:
-    """The fastest forgetting that the training rows do not speak against."""
+    """The fastest forgetting that costs little in the training rows."""
     scores = score_forgetting(posterior)
-    best = max(scores.values())
-    return min(rate for rate, score in scores.items() if score > best - MENTION)
+    return min(rate for rate, score in scores.items() if score <= (1 + PREMIUM) * min(scores.values()))
 
 
 @in_double_precision
 def score_forgetting(posterior: "Posterior") -> dict[float, float]:
-    """Σ_t log p(y_t | y_<t, λ) along the longest training series, of each λ that may be.
+    """The mean CRPS, in standard deviations of the outputs, of forecasts inside the longest training series, by λ.
 
-    From each draw's state after the first third, and the weights given its states up to there, rows to the end are
-    learned, each after it was predicted by the mixture of all draws.
+    From each draw's state after the first third, and the weights given its states up to there, rows are learned, and
+    `ORIGINS` forecasts made on the way. What is far from the best is not followed by what forgets faster still.
     """
     index = int(np.argmax([len(one) for one in posterior.raw]))
-    rows = posterior.series[index]
-    before, fewer = int(SEEN * len(rows)), posterior.thinned(MAX_DRAWS)
-    count = fewer.num_chains * fewer.num_draws
-    members, belief = members_of(fewer, np.arange(count)), _at_training(fewer, index, before)
-    scores = {}
+    raw, rows, fewer = posterior.raw[index], posterior.series[index], posterior.thinned(SCORED)
+    before = int(SEEN * len(rows))
+    horizon = min(HORIZON, (len(rows) - before) // 2)
+    if horizon < 1:
+        return {1.0: 0.0}
+    origins = range(before, len(rows) - horizon + 1, -(-(len(rows) - horizon + 1 - before) // ORIGINS))
+    draws = np.arange(fewer.num_chains * fewer.num_draws)
+    members, start = members_of(fewer, draws), _at_training(fewer, index, before)
+    scores: dict[float, float] = {}
     for rate in (1.0, *(1 - 1 / max(share * len(rows), 2.0) for share in MEMORIES)):
-        log_density = run_learning(members, belief, rows[before:], jnp.asarray(rate)).log_density
-        # Σ_t log mean_s p_s(y_t | y_<t)
-        scores[rate] = float(np.nan_to_num(jnp.sum(logsumexp(log_density, axis=0) - jnp.log(count)), nan=-np.inf))
+        belief, errors = start, []
+        for number, origin in enumerate(origins):
+            if number:
+                learned = rows[origins[number - 1] : origin]
+                belief = run_learning(members, belief, learned, jnp.asarray(rate)).belief
+            drawn = _draw(belief, jnp.asarray(rate), filter_keys(0, draws), _is_gaussian(fewer))
+            now = _with_belief(fewer, belief, drawn, rate, origin, 0, None)
+            ahead = raw[origin : origin + horizon]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of paths that left: their share is in the score
+                found = forecast(now, horizon, ahead.u, num_paths=PATHS, seed=number, calibrated=False)
+            errors.append(_crps(found.paths / found.scale, ahead.y / found.scale))
+        scores[rate] = float(np.nan_to_num(np.nanmean(errors), nan=np.inf))
+        if scores[rate] > FAR * min(scores.values()):
+            break
     return scores
+
+
+def _crps(paths: Float[np.ndarray, "S H Dy"], actual: Float[np.ndarray, "H Dy"]) -> Float[np.ndarray, "H Dy"]:
+    """E|X − y| − ½E|X − X'|, NaN where nothing was observed."""
+    ranks = 2 * np.arange(len(paths)) - len(paths) + 1
+    spread = np.einsum("s,shd->hd", ranks, np.sort(paths, axis=0)) / len(paths) ** 2
+    return np.mean(np.abs(paths - actual), axis=0) - spread
 
 
 @jit
@@ -179,7 +202,8 @@ def run_learning(members: Members, belief: Belief, series: Series, forgetting: F
     """
     model, shared = members.model, is_shared(members.leaves)
     common = model.transition() if shared else None
-    rows = (jnp.asarray(series.u), *observed(jnp.asarray(series.y)))
+    seen = observed(jnp.asarray(series.y))
+    rows = (jnp.asarray(series.u), seen.y, seen.present)
 
     def one(given: tuple[Belief, dict[str, Array]]) -> LearnedRows:
         start, leaves = given
@@ -340,15 +364,17 @@ def _begin(posterior: "Posterior", new_experiment: bool, index: int, rate: float
     if held is None:
         belief = _at_training(posterior, None, 0)
     else:
-        arrays = held.each(merge_chains)[:5]
-        belief = Belief(*map(jnp.asarray, arrays), jnp.ones(count))
-    rows = 0 if new_experiment or current is None else current.rows
-    if current is not None and not new_experiment:
-        belief = belief._replace(surprise=jnp.asarray(merge_chains(current.surprise)))
-    if held is not None and held.follows and not new_experiment:
-        return belief, rows
-    state, covariance = jnp.zeros((count, dim)), jnp.broadcast_to(jnp.eye(dim), (count, dim, dim))
-    if current is not None and not new_experiment:
+        state, covariance, cross, weights, known = (jnp.asarray(merge_chains(part)) for part in held[:5])
+        belief = Belief(state, covariance, cross, weights, known, jnp.ones(count))
+    if new_experiment:
+        rows, state, covariance = 0, jnp.zeros((count, dim)), jnp.broadcast_to(jnp.eye(dim), (count, dim, dim))
+    elif current is None:
+        last = merge_chains(posterior.draws.states[index])[:, -1]
+        rows, state, covariance = len(posterior.series[index]), jnp.asarray(last), jnp.zeros((count, dim, dim))
+    else:
+        rows, belief = current.rows, belief._replace(surprise=jnp.asarray(merge_chains(current.surprise)))
+        if held is not None and held.follows:
+            return belief, rows
         particles, shares = merge_chains(current.particles), np.exp(merge_chains(current.log_weights))[..., None]
         state = jnp.asarray(np.sum(shares * particles, 1))
         gaps = particles - np.asarray(state)[:, None]
