@@ -1,6 +1,6 @@
 """Learning on the go, along the test halves of the benchmarks: writes docs/figures/learning.png and prints a table.
 
-    python docs/draw_learning.py furnace [dryer ...] [--seed 0] [--update] [--keep FOLDER]
+    python docs/draw_learning.py furnace [dryer ...] [--seeds 0,1,2] [--update] [--keep FOLDER]
 
 The training half is fitted once. From every tenth row of the test half 30 steps are forecast: with the state filtered
 and the function as fitted (`never`), with the function learned from the rows on the way (`learn`, its forgetting found
@@ -38,14 +38,14 @@ def fitted(name: str, train: gpssm.Series, seed: int, folder: Path | None) -> gp
     return posterior
 
 
-def rolling(name: str, how: str, posterior: gpssm.Posterior, test: gpssm.Series) -> Backtest:
+def rolling(row: str, how: str, posterior: gpssm.Posterior, test: gpssm.Series, forgetting: float) -> Backtest:
     """The forecasts and their row of the table."""
-    options = {"forgetting": "auto"} if how == "learn" else {}
+    options = {"forgetting": forgetting} if how == "learn" else {}
     began = time.perf_counter()
     found = gpssm.backtest(test, posterior, refit=how, max_draws=DRAWS, progress=False, **options)
     seconds, score = time.perf_counter() - began, found.scores
     words = f"{score['rmse']:>9.4f}{score['crps']:>9.4f}{score['coverage_90']:>9.2f}{seconds:>9.0f}"
-    print(f"{name:<12}{how:<8}{words}", flush=True)
+    print(f"{row}{how:<8}{words}", flush=True)
     return found
 
 
@@ -75,20 +75,24 @@ def main() -> None:
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description="Rolling forecasts with and without learning.")
     parser.add_argument("datasets", nargs="+")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", default="0", help="of the fits")
     parser.add_argument("--update", action="store_true", help="sample again at each origin, too")
     parser.add_argument("--keep", type=Path, help="a folder to keep fits in")
     options = parser.parse_args()
-    print(f"{'':<12}{'refit':<8}{'rmse':>9}{'crps':>9}{'cov 90':>9}{'seconds':>9}")
-    for number, name in enumerate(options.datasets):
+    ways = ("never", "learn", "update") if options.update else ("never", "learn")
+    print(f"{'':<12}{'seed':<6}{'refit':<8}{'rmse':>9}{'crps':>9}{'cov 90':>9}{'seconds':>9}")
+    first = None
+    for name in options.datasets:
         series = gpssm.datasets.load(name)
         train, test = series.split(len(series) // 2)
-        posterior = fitted(name, train, options.seed, options.keep)
-        print(f"{name}: forgetting {choose_forgetting(posterior):.4f}", flush=True)
-        ways = ("never", "learn", "update") if options.update else ("never", "learn")
-        found = [rolling(name, how, posterior, test) for how in ways]
-        if number == 0 and options.seed == 0:
-            draw(*found[:2])
+        for seed in map(int, options.seeds.split(",")):
+            posterior = fitted(name, train, seed, options.keep)
+            rate = choose_forgetting(posterior)
+            print(f"{name}: forgetting {rate:.4f}", flush=True)
+            found = [rolling(f"{name:<12}{seed:<6}", how, posterior, test, rate) for how in ways]
+            first = first or found[:2]
+    if first:
+        draw(*first)
 
 
 if __name__ == "__main__":

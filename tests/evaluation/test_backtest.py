@@ -220,7 +220,7 @@ def test_a_failing_origin_is_named(posterior, monkeypatch):
 def test_bad_calls_are_explained(posterior):
     rows = SERIES[START:]
     for settings, message in (
-        ({"refit": "often"}, "refit must be one of never, update, fit; got 'often'"),
+        ({"refit": "often"}, "refit must be one of never, learn, update, fit; got 'often'"),
         ({"horizon": 0}, "horizon must be a whole number of at least 1"),
         ({"step": 2.5}, "step must be a whole number"),
         ({"start": 28}, "leaves 5 rows to forecast; got 28"),

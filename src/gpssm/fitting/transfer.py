@@ -67,7 +67,7 @@ def learned_weights(posterior: Posterior) -> tuple[GPSSM, Float[Array, "Dx M"], 
     fewer = posterior.thinned(MAX_DRAWS)
     means_of = {name: jnp.mean(jnp.asarray(leaf), (0, 1)) for name, leaf in fewer.draws.leaves.items()}
     model = fewer.model.with_leaves(means_of)
-    dim, size = model.state_dim, model.basis.size
+    dim, size = fewer.draws.weights.shape[2:]
     if fewer.learned is None:
         draws = fewer.draws._replace(leaves={})
         moments = map_draws(_moments, model, draws, list(fewer.series)).reshape(-1, dim, size, size + 1)

@@ -146,9 +146,10 @@ def learn(
 
 
 def choose_forgetting(posterior: "Posterior") -> float:
-    """The fastest forgetting that costs little in the training rows."""
+    """The fastest forgetting that costs little in the training rows; none where they cannot tell."""
     scores = score_forgetting(posterior)
-    return min(rate for rate, score in scores.items() if score <= (1 + PREMIUM) * min(scores.values()))
+    best = min(scores.values())
+    return min((rate for rate, score in scores.items() if score <= (1 + PREMIUM) * best < np.inf), default=1.0)
 
 
 @in_double_precision
@@ -178,10 +179,10 @@ def score_forgetting(posterior: "Posterior") -> dict[float, float]:
             now = _with_belief(fewer, belief, drawn, rate, origin, 0, None)
             ahead = raw[origin : origin + horizon]
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of paths that left: their share is in the score
+                warnings.simplefilter("ignore")  # of paths that left: what they are worth shows in the score
                 found = forecast(now, horizon, ahead.u, num_paths=PATHS, seed=number, calibrated=False)
             errors.append(_crps(found.paths / found.scale, ahead.y / found.scale))
-        scores[rate] = float(np.nan_to_num(np.nanmean(errors), nan=np.inf))
+        scores[rate] = float(np.nanmean(errors)) if np.isfinite(errors).any() else np.inf
         if scores[rate] > FAR * min(scores.values()):
             break
     return scores
@@ -236,16 +237,15 @@ def predict(
     transition: Transition, process_variance: Float[Array, " Dx"], belief: Belief, u: Float[Array, " Du"]
 ) -> Belief:
     """[x_t; v] → [x_{t+1}; v], of one draw."""
-    state_dim, size = belief.weights.shape
     x, shifts, rest = _points(belief)
     step = transition(x, jnp.broadcast_to(u, (len(x), *u.shape)))
-    weights = belief.weights[None] + shifts.reshape(-1, state_dim, size)
-    moved = step.mean + jnp.sum(jnp.swapaxes(step.gain, 0, 1) * weights, -1)
+    gain = jnp.swapaxes(step.gain, 0, 1)
+    moved = step.mean + jnp.sum(gain * (belief.weights[None] + shifts.reshape(-1, *belief.weights.shape)), -1)
     mean = jnp.mean(moved, 0)
     gaps = moved - mean[None]
     # A_i V, and A_i V A_iᵀ
-    known = jnp.matmul(step.gain, rest.reshape(state_dim, size, -1))
-    open_ = jnp.einsum("diem,eim->de", known.reshape(*known.shape[:2], state_dim, size), step.gain) / len(x)
+    known = jnp.matmul(step.gain, rest.reshape(*belief.weights.shape, -1))
+    open_ = jnp.sum(known.reshape(*known.shape[:2], *belief.weights.shape) * gain[None], (1, 3)) / len(x)
     noise = process_variance + jnp.mean(jnp.maximum(step.residual, 0.0), 1)
     covariance = gram(gaps) / len(x) + 0.5 * (open_ + open_.T) + jnp.diag(noise)
     cross = jnp.matmul(gaps.T, shifts) / len(x) + jnp.mean(known, 1)
@@ -355,7 +355,7 @@ def _begin(posterior: "Posterior", new_experiment: bool, index: int, rate: float
     """
     held, current = posterior.learned, posterior.current
     members = members_of(posterior, np.arange(posterior.num_chains * posterior.num_draws))
-    count, dim = members.weights.shape[:2]
+    count, dim = len(members.weights), posterior.model.state_dim
     if current is None and held is None and not new_experiment:
         series = posterior.series[index]
         before = max(len(posterior.training_series(index)) - LOOKBACK, 0)
@@ -394,7 +394,7 @@ def _at_training(posterior: "Posterior", index: int | None, before: int) -> Beli
     states = [paths[one][:, : stops[one] + 1] for one in kept]
     members = members_of(posterior, np.arange(posterior.num_chains * posterior.num_draws))
     weights, covariance = _weights(members, states, [posterior.series[one][: stops[one]] for one in kept])
-    (count, dim), size = weights.shape[:2], covariance.shape[-1]
+    count, dim, size = len(weights), posterior.model.state_dim, covariance.shape[-1]
     at = jnp.zeros((count, dim)) if chosen is None else paths[chosen][:, before]
     nothing = jnp.zeros((count, dim, dim))
     return Belief(at, nothing, jnp.zeros((count, dim, size)), weights, covariance, jnp.ones(count))
@@ -405,20 +405,17 @@ def _weights(
     members: Members, states: list[Float[Array, "S _ Dx"]], series: list[Series]
 ) -> tuple[Float[Array, "S Dx M"], Float[Array, "S N N"]]:
     """v | x ~ N(P⁻¹b, P⁻¹) of each draw, with the covariance of all states' weights; the prior where there is no x."""
-    model = members.model
-    state_dim, size = members.weights.shape[1:]
-
+    count, size = members.weights.shape[1:]
     if not states:
-        nothing, whole = jnp.zeros_like(members.weights), jnp.eye(state_dim * size)
+        nothing, whole = jnp.zeros_like(members.weights), jnp.eye(count * size)
         return nothing, jnp.broadcast_to(whole, (len(nothing), *whole.shape))
 
     def one(given: tuple[list[Array], dict[str, Array]]) -> tuple[Array, Array]:
         paths, leaves = given
-        found = weights_given_states(model.with_leaves(leaves), paths, series)
+        found = weights_given_states(members.model.with_leaves(leaves), paths, series)
         blocks = gram(inverse_lower(cholesky(found.precision, jitter=0.0)))
-        whole = jnp.zeros((state_dim, size, state_dim, size))
-        at = jnp.arange(state_dim)
-        return found.mean, whole.at[at, :, at, :].set(blocks).reshape(state_dim * size, -1)
+        whole, at = jnp.zeros((count, size, count, size)), jnp.arange(count)
+        return found.mean, whole.at[at, :, at, :].set(blocks).reshape(count * size, -1)
 
     return jax.lax.map(one, (states, members.leaves), batch_size=batch_size())
 
@@ -458,8 +455,8 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     name = posterior.config["method"]
     if name in METHODS and not METHODS[name].learns:
         raise ValueError(f"{name!r} has no weights to learn: fit with basis='linear' for a linear model that learns")
-    number = is_real(forgetting) and 0 < forgetting <= 1
-    if forgetting is not None and forgetting != "auto" and not number:
+    auto = isinstance(forgetting, str) and forgetting == "auto"
+    if not (forgetting is None or auto or (is_real(forgetting) and 0 < forgetting <= 1)):
         raise ValueError(f"forgetting must be a number above 0 and at most 1, or 'auto'; got {forgetting!r}")
     size = posterior.model.state_dim * (posterior.model.basis.size + 1)
     many = min(int(max_draws), posterior.num_chains * posterior.num_draws)

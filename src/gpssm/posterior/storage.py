@@ -344,11 +344,11 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
                 "current.rows", type(now.rows) is int and now.rows >= 0 and type(now.gaussian) is bool, "is no number"
             )
         if (held := fields.get("learned")) is not None:
-            size = states * own.basis.size
+            size = math.prod(drawn.weights.shape[2:])
             shaped("learned.state_mean", held.state_mean, *axes, states)
             shaped("learned.state_covariance", held.state_covariance, *axes, states, states)
             shaped("learned.cross", held.cross, *axes, states, size)
-            shaped("learned.weights", held.weights, *axes, states, own.basis.size)
+            shaped("learned.weights", held.weights, *drawn.weights.shape)
             shaped("learned.covariance", held.covariance, *axes, size, size)
             plain = type(held.forgetting) is float and type(held.rows) is int and type(held.follows) is bool
             demand("learned", plain and 0 < held.forgetting <= 1 and held.rows >= 0, "has numbers that cannot be")
