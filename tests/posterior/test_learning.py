@@ -267,11 +267,11 @@ def plant(drift, seed=0, length=200):
 
 def test_forgetting_is_the_fastest_that_costs_little_in_training():
     still, drifting = score_forgetting(plant(0.0)), score_forgetting(plant(0.1))
-    assert still[1.0] < 1.02 * min(still.values())
+    assert still[1.0] < 1.05 * min(still.values())
     assert drifting[1.0] > 1.1 * min(drifting.values())
     chosen = choose_forgetting(plant(0.1))
-    assert drifting[chosen] <= 1.02 * min(drifting.values())
-    assert all(drifting[rate] > 1.02 * min(drifting.values()) for rate in drifting if rate < chosen)
+    assert drifting[chosen] <= 1.05 * min(drifting.values())
+    assert all(drifting[rate] > 1.05 * min(drifting.values()) for rate in drifting if rate < chosen)
     assert chosen < choose_forgetting(plant(0.0)) < 1
     assert plant(0.1).learn(plant(0.1).raw[0][100:103], forgetting="auto").learned.forgetting == chosen
 
