@@ -326,7 +326,7 @@ def test_a_run_survives_ctrl_c_and_kill_bit_for_bit(data, fitted_run, tmp_path):
     settings = ["--config", fitted_run / "config.toml"]
     process = start(out, data, *settings)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     assert process.returncode == 130, stderr
     assert f"go on with: gpssm fit --resume --out {out}" in stderr.replace("\n", " ")
     assert "Traceback" not in stderr
@@ -389,7 +389,7 @@ def in_terminal(words, folder):
             parts.append(part)
     os.close(ours)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", b"".join(parts).decode())
-    assert process.wait(timeout=60) == 0, shown
+    assert process.wait(timeout=300) == 0, shown
     return shown
 
 

@@ -6,6 +6,7 @@ Weights are integrated out, so only states are moved, and drawn exactly given th
 iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
 (`parameters.py`), and moves of noises and states together (`noise_moves.py`). In warm-up the whitening is refreshed a
 few times at the running mean of the states, since both states and parameters settle; the step size adapts in between.
+The coordinates are always those of the present noises.
 Nothing adapts afterwards.
 
 The sampler takes its density from the moves of the parameters, so that `exact` has it too, with another density.
@@ -33,11 +34,10 @@ from gpssm.model.types import Draw, Info, Method
 from gpssm.moves import dual_averaging, hmc
 from gpssm.moves.dual_averaging import StepSize
 
-MEMORY, SPACING = 4, 5  # paths over which the curvature is averaged, and iterations from one of them to the next
 REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
 FIRST_STEP = 0.1
-# The noises go on moving after the warm-up, and with them the stiffest curvature: a share of the moves takes a small
-# step, so that a chain gets out of places where the adapted step is too large.
+# The curvature along a path differs from that at the centre: a share of the moves takes a small step, so that a chain
+# gets out of places where the adapted step is too large.
 CAUTION, SMALL = 0.2, 0.25
 
 # The model whose log q*(x) the coordinates follow, from the present model at a path. It may be another than that of the
@@ -78,7 +78,7 @@ class FFVD(MethodSettings):
 
 
 class Carry(NamedTuple):
-    """What the next iteration needs. `mean` and `memory` collect paths for the next refresh of the whitening."""
+    """What the next iteration needs. `mean` is that of the `seen` paths since the last refresh of the whitening."""
 
     states: Float[Array, "N Dx"]
     parameters: Parameters
@@ -87,7 +87,6 @@ class Carry(NamedTuple):
     walk: Walk
     mean: Float[Array, "N Dx"]
     seen: Float[Array, ""]
-    memory: Float[Array, "K N Dx"]
     iteration: Array
 
 
@@ -100,50 +99,43 @@ def build_hmc(
     """The three functions of a method that samples `moves.density` over the states, started at these states."""
     refreshes = jnp.asarray(np.unique([0, *(int(share * settings.num_warmup) for share in REFRESHES)]))
 
-    def coordinates(
-        key: PRNGKeyArray, parameters: Parameters, centre: Array, samples: Array, series: list[Series]
-    ) -> Whitening:
+    def whitening_at(key: PRNGKeyArray, parameters: Parameters, centre: Array, series: list[Series]) -> Whitening:
         model = metric(moves.apply(parameters), unstack(centre, series), series)
-        return whiten(key, model, centre, samples, series, settings.rank)
+        return whiten(key, model, centre, series, settings.rank)
 
     def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
         states, parameters = stack(tuple(jnp.asarray(path) for path in start)), moves.init()
-        memory = jnp.broadcast_to(states[None], (MEMORY, *states.shape))
         # The first iteration makes the first whitening, so that there is one place in the program for all of them.
-        shapes = jax.eval_shape(lambda: coordinates(key, parameters, states, memory, series))
+        shapes = jax.eval_shape(lambda: whitening_at(key, parameters, states, series))
         whitening = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         step = dual_averaging.start(FIRST_STEP)
         walk = noise_moves.start(moves)
-        return Carry(states, parameters, whitening, step, walk, states, jnp.zeros(()), memory, jnp.asarray(0))
+        return Carry(states, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
 
     def refresh(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
-        whitening = coordinates(key, carry.parameters, carry.mean, carry.memory, series)
+        whitening = whitening_at(key, carry.parameters, carry.mean, series)
         step = dual_averaging.start(jnp.exp(carry.step.log_average))
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        whiten_key, size_key, follow_key, move_key, parameter_key, walk_key = jax.random.split(key, 6)
+        whiten_key, size_key, move_key, parameter_key, walk_key = jax.random.split(key, 5)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
-        # Coordinates that follow the noises fit the stiff directions, those of the last refresh the soft ones.
-        follows = jax.random.bernoulli(follow_key)
-        whitening = jax.tree.map(
-            lambda own, kept: jnp.where(follows, own, kept), carry.whitening.following(current), carry.whitening
-        )
+        coordinates = carry.whitening.at(current)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return moves.density(unstack(whitening.to_states(position), series), series)(current)
+            return moves.density(unstack(coordinates.to_states(position), series), series)(current)
 
         cautious = jax.random.uniform(size_key) < CAUTION
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
         size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
-        position = whitening.to_position(carry.states)
+        position = coordinates.to_position(carry.states)
         outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
-        states = whitening.to_states(outcome.position)
+        states = coordinates.to_states(outcome.position)
         parameters = moves.update(parameter_key, carry.parameters, unstack(states, series), carry.iteration, series)
         parameters, states, walk = noise_moves.walk(
-            walk_key, moves, parameters, states, carry.walk, carry.whitening.centre, series, adapting
+            walk_key, moves, parameters, states, carry.walk, carry.whitening.linear.centre, series, adapting
         )
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
@@ -158,14 +150,10 @@ def build_hmc(
 
 
 def _adapt(settings: FFVD, carry: Carry, acceptance: Float[Array, ""]) -> Carry:
-    """Step size, running mean, and a memory of paths spread over the time since the last refresh."""
+    """Step size and running mean."""
     count = carry.seen + 1
-    slot = jnp.astype(carry.seen, int) % (MEMORY * SPACING)
-    keep, place = (slot % SPACING == 0)[None, None], slot // SPACING
-    memory = carry.memory.at[place].set(jnp.where(keep, carry.states, carry.memory[place]))
     return carry._replace(
         step=dual_averaging.update(carry.step, acceptance, settings.target_acceptance),
         mean=carry.mean + (carry.states - carry.mean) / count,
         seen=count,
-        memory=memory,
     )

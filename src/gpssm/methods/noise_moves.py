@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from gpssm.core.linalg import (
     BlockCholesky,
     block_cholesky,
+    cholesky,
     log_det,
     multiply_upper,
     refactors,
@@ -36,37 +37,38 @@ from gpssm.moves import dual_averaging
 from gpssm.moves.dual_averaging import StepSize
 
 NOISES = ("log_process_std", "likelihood.log_std")
-MOVES = 2  # of the walk in an iteration
+MOVES, ROWS = 10, 10_000  # of the walk in an iteration; fewer where rows times moves would be more than that
 ACCEPTANCE = 0.3  # that its step aims at
 FIRST_SPREAD, LEAST_SPREAD = 0.2, 0.02  # of a log standard deviation in the posterior, before much is known of it
 PRIOR_COUNT = 10.0  # draws that the first guess is worth
 
 
 class Walk(NamedTuple):
-    """The size of the walk's steps, in standard deviations of each noise as they were seen in warm-up."""
+    """The size and shape of the walk's steps: those of the noises' law, as it was seen in warm-up."""
 
     step: StepSize
     mean: Float[Array, " p"]
-    square: Float[Array, " p"]  # sum of squared deviations
+    square: Float[Array, "p p"]  # sum of squared deviations
     seen: Float[Array, ""]
 
-    def spread(self) -> Float[Array, " p"]:
-        """The standard deviation of each noise."""
-        guessed = PRIOR_COUNT * FIRST_SPREAD**2
-        return jnp.maximum(jnp.sqrt((guessed + self.square) / (PRIOR_COUNT + self.seen)), LEAST_SPREAD)
+    def spread(self) -> Float[Array, "p p"]:
+        """A root of the noises' covariance."""
+        identity = jnp.eye(self.mean.size, dtype=self.mean.dtype)
+        seen = (PRIOR_COUNT * FIRST_SPREAD**2 * identity + self.square) / (PRIOR_COUNT + self.seen)
+        return cholesky(seen + LEAST_SPREAD**2 * identity, jitter=0.0)
 
     def learn(self, noises: Float[Array, " p"]) -> "Walk":
         """With one more draw of the noises."""
         seen, gap = self.seen + 1, noises - self.mean
         mean = self.mean + gap / seen
-        return self._replace(mean=mean, square=self.square + gap * (noises - mean), seen=seen)
+        return self._replace(mean=mean, square=self.square + jnp.outer(gap, noises - mean), seen=seen)
 
 
 def start(moves: ParameterMoves) -> Walk:
     """A walk that has seen nothing yet."""
     noises, _ = ravel_pytree(_chosen(moves, moves.init()))
-    zero = jnp.zeros_like(noises)
-    return Walk(dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1))), noises, zero, jnp.zeros(()))
+    nothing = jnp.zeros((noises.size, noises.size), noises.dtype)
+    return Walk(dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1))), noises, nothing, jnp.zeros(()))
 
 
 def walk(
@@ -94,11 +96,11 @@ def walk(
     prepared = current.prepared()
     linear = first_order(prepared, weights, centre, series)
 
-    def look(noises: Float[Array, " p"]) -> tuple[GPSSM, Float[Array, "N Dx"], BlockCholesky]:
-        """The model at these noises, with μ and L."""
+    def look(noises: Float[Array, " p"]) -> tuple[GPSSM, BlockCholesky, Float[Array, "N Dx"]]:
+        """The model at these noises, L, and Lᵀ(μ − c) = L⁻¹ pull."""
         model = prepared.with_leaves(unravel(noises))
         factor = block_cholesky(linear.precision(model))
-        return model, linear.centre + solve_upper(factor, solve_lower(factor, linear.pull(model))), factor
+        return model, factor, solve_lower(factor, linear.pull(model))
 
     def log_density(
         noises: Float[Array, " p"], model: GPSSM, states: Float[Array, "N Dx"], factor: BlockCholesky
@@ -112,9 +114,10 @@ def walk(
     ) -> tuple[tuple[Array, Array, Walk, Array], None]:
         noises, states, state, value = carry
         propose_key, accept_key = jax.random.split(key)
-        proposed = noises + state.step.size(adapting) * state.spread() * jax.random.normal(propose_key, noises.shape)
-        model, mean, factor = look(proposed)
-        moved = mean + solve_upper(factor, eta)
+        direction = jnp.matmul(state.spread(), jax.random.normal(propose_key, noises.shape))
+        proposed = noises + state.step.size(adapting) * direction
+        model, factor, whitened = look(proposed)
+        moved = linear.centre + solve_upper(factor, whitened + eta)
         there = log_density(proposed, model, moved, factor)
         change = there - value
         acceptance = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(change), change, -jnp.inf), 0.0))
@@ -124,10 +127,12 @@ def walk(
         state = jax.tree.map(lambda new, old: jnp.where(adapting, new, old), learned, state)
         return (noises, states, state, jnp.where(accepted, there, value)), None
 
-    model, mean, factor = look(noises)
-    eta = multiply_upper(factor, states - mean)
+    model, factor, whitened = look(noises)
+    eta = multiply_upper(factor, states - linear.centre) - whitened
     begin = (noises, states, state, log_density(noises, model, states, factor))
-    (noises, states, state, _), _ = jax.lax.scan(move, begin, jax.random.split(key, MOVES))
+    (noises, states, state, _), _ = jax.lax.scan(
+        move, begin, jax.random.split(key, max(1, min(MOVES, ROWS // len(centre))))
+    )
     return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state
 
 

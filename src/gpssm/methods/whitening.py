@@ -1,12 +1,14 @@
-"""Coordinates in which the collapsed posterior of the states is nearly standard normal.
+"""Coordinates in which the collapsed posterior of the states is nearly standard normal, whatever the noises.
 
 Linearised at a path, the joint density of states and weights has an arrow-shaped precision: block-tridiagonal Λ in the
 states, bordered by the weights. Integrating the weights out leaves Λ − U Uᵀ, with U of low rank. With Λ = L Lᵀ,
 
     x = centre + L⁻ᵀ (I + V (S − I) Vᵀ) ξ
 
-where V spans the directions that the weights soften (the leading left singular vectors of L⁻¹U), and S is the inverse
-root of the true curvature −∇² log q*(x) within that span, averaged over a few paths. All of it costs O(T).
+where V spans the directions that the weights soften (the leading left singular vectors of L⁻¹U), and S is an inverse
+root of the curvature within that span. The directions W = L⁻ᵀV of the states are found now and then (`whiten`); L, V
+and S are made anew for the noises of the moment (`Whitening.at`), since a step that suits one noise is far too long for
+half of it. All of it costs O(T).
 """
 
 import itertools
@@ -23,6 +25,7 @@ from gpssm.core.linalg import (
     block_cholesky,
     cholesky,
     fits_whole,
+    gram,
     inverse_lower,
     multiply_upper,
     one_by_one,
@@ -34,10 +37,10 @@ from gpssm.data.series import Series
 from gpssm.methods.settings import States
 from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM
-from gpssm.model.target import log_collapsed, weights_given_states
+from gpssm.model.target import weights_given_states
 
 SWEEPS = 8  # of subspace iteration
-FLOOR = 1e-3  # least curvature that is believed
+FLOOR = 1e-3  # of the curvature with weights held, that is left of it when they are free
 
 
 class Linearisation(NamedTuple):
@@ -81,7 +84,7 @@ class Linearisation(NamedTuple):
             return jnp.zeros_like(self.present)
 
 
-class Whitening(NamedTuple):
+class Coordinates(NamedTuple):
     """The map ξ → x of the stacked states of all series."""
 
     centre: Float[Array, "N Dx"]
@@ -89,15 +92,7 @@ class Whitening(NamedTuple):
     directions: Float[Array, "n r"]
     stretch: Float[Array, "r r"]  # S − I
     shrink: Float[Array, "r r"]  # S⁻¹ − I
-    linear: Linearisation
-    dense: Float[Array, "n n"] | None = None  # L⁻ᵀ (I + V (S − I) Vᵀ), where one product is faster than a recursion
-
-    def following(self, model: GPSSM) -> "Whitening":
-        """The same map at other noises: with the L of the model's own."""
-        if not refactors(self.centre.size):
-            return self
-        factor = block_cholesky(self.linear.precision(model))
-        return self._replace(factor=factor, dense=_dense(factor, self.directions, self.stretch))
+    dense: Float[Array, "n n"] | None  # L⁻ᵀ (I + V (S − I) Vᵀ), where one product is faster than a recursion
 
     def to_states(self, position: Float[Array, " n"]) -> Float[Array, "N Dx"]:
         """x = centre + L⁻ᵀ (ξ + V (S − I) Vᵀ ξ)."""
@@ -111,6 +106,45 @@ class Whitening(NamedTuple):
         return _within(self.directions, self.shrink, jnp.ravel(whitened))
 
 
+class Whitening(NamedTuple):
+    """What the coordinates are made of, at any noises: a path, the first order there, and the soft directions W.
+
+    To first order the curvature of log q* along W is
+
+        G = WᵀΛW − Σ_d X_dᵀ (Q_d I + A_dᵀA_d)⁻¹ X_d / Q_d,    X_d = A_dᵀ (F W_t − W_{t+1})_d
+    """
+
+    linear: Linearisation
+    columns: Float[Array, "N Dx r"]  # W
+    gram: Float[Array, "Dx M M"]  # AᵀA
+    cross: Float[Array, "Dx M r"]  # X
+    kept: Coordinates | None = None  # where a factor for each new noise would take too long
+
+    def at(self, model: GPSSM) -> Coordinates:
+        """The coordinates at the model's noises.
+
+        With WᵀΛW = h hᵀ and G = g gᵀ the directions are V = LᵀW h⁻ᵀ, orthonormal, and S = hᵀ g⁻ᵀ.
+        """
+        if self.kept is not None:
+            return self.kept
+        factor = block_cholesky(self.linear.precision(model))
+        columns = jax.vmap(lambda column: jnp.ravel(multiply_upper(factor, column)), 2, 1)(self.columns)
+        stiff = gram(columns)
+        root = cholesky(stiff, jitter=0.0)
+        directions = jnp.matmul(columns, inverse_lower(root).T)
+        variance = model.process_variance[:, None, None]
+        uncertain = cholesky(self.gram + variance * jnp.eye(self.gram.shape[-1], dtype=stiff.dtype)[None], jitter=0.0)
+        softened = gram(jnp.matmul(inverse_lower(uncertain), self.cross)) / variance
+        # Rounding may eat what is left of the curvature where noises are very small: it is then taken as it was.
+        soft = cholesky((1 + FLOOR) * stiff - jnp.sum(softened, 0), jitter=0.0)
+        soft = jnp.where(jnp.all(jnp.isfinite(soft)), soft, root)
+        identity = jnp.eye(len(root), dtype=root.dtype)
+        stretch = jnp.matmul(inverse_lower(soft), root).T - identity
+        shrink = jnp.matmul(inverse_lower(root), soft).T - identity
+        dense = _dense(factor, directions, stretch)
+        return Coordinates(self.linear.centre, factor, directions, stretch, shrink, dense)
+
+
 def stack(paths: States) -> Float[Array, "N Dx"]:
     """The states of all series, one after the other."""
     return jnp.concatenate(paths)
@@ -122,42 +156,27 @@ def unstack(states: Float[Array, "N Dx"], series: list[Series]) -> States:
     return tuple(states[start:end] for start, end in itertools.pairwise(ends))
 
 
-def whiten(
-    key: PRNGKeyArray,
-    model: GPSSM,
-    centre: Float[Array, "N Dx"],
-    samples: Float[Array, "K N Dx"],
-    series: list[Series],
-    rank: int,
-) -> Whitening:
-    """The whitening linearised at `centre`, with the curvature of the soft directions averaged over `samples`."""
+def whiten(key: PRNGKeyArray, model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], rank: int) -> Whitening:
+    """The whitening linearised at `centre`, with so many soft directions."""
     model = model.prepared()
     linear, gain = linearise(model, centre, series)
     factor = block_cholesky(linear.precision(model))
-    directions = _soft_directions(key, linear.jacobian, gain, factor, min(rank, centre.size))
-    curvature = _curvature(model, factor, directions, samples, series)
-    values, vectors = jnp.linalg.eigh(curvature)
-    # Where the density is not concave the size of the curvature still tells the scale.
-    root = jnp.sqrt(jnp.maximum(jnp.abs(values), FLOOR))
-    identity = jnp.eye(directions.shape[1], dtype=directions.dtype)
-    stretch = jnp.matmul(vectors / root[None], vectors.T) - identity
-    shrink = jnp.matmul(vectors * root[None], vectors.T) - identity
-    dense = _dense(factor, directions, stretch)
-    return Whitening(centre, factor, directions, stretch, shrink, linear, dense)
+    squares = gram(gain)
+    directions = _soft_directions(key, model, linear.jacobian, gain, squares, factor, min(rank, centre.size))
+    columns = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(directions)
+    cross = jnp.matmul(gain.mT, jnp.moveaxis(_pull(linear.jacobian, columns), 1, 0))
+    whitening = Whitening(linear, columns, squares, cross)
+    return whitening if refactors(centre.size) else whitening._replace(kept=whitening.at(model))
 
 
 def linearise(
     model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]
 ) -> tuple[Linearisation, Float[Array, "Dx N-1 M"]]:
-    """The first order at a path, the weights at their posterior mean given it, and their coupling to the states.
-
-    The coupling is G = A L_P⁻ᵀ / Q with P = L_P L_Pᵀ the weights' precision, so that U Uᵀ = Λ_xv P⁻¹ Λ_vx.
-    """
+    """The first order at a path, the weights at their posterior mean given it, and the gain A along it."""
     paths, transition = unstack(states, series), model.transition()
     weights = weights_given_states(model, paths, series)
-    root = inverse_lower(cholesky(weights.precision, jitter=0.0)).mT / model.process_variance[:, None, None]
     gains = [
-        jnp.pad(jnp.matmul(transition(path[:-1], jnp.asarray(one.u, path.dtype)).gain, root), ((0, 0), (0, 1), (0, 0)))
+        jnp.pad(transition(path[:-1], jnp.asarray(one.u, path.dtype)).gain, ((0, 0), (0, 1), (0, 0)))
         for path, one in zip(paths, series, strict=True)
     ]
     return first_order(model, weights.mean, states, series), jnp.concatenate(gains, 1)[:, :-1]
@@ -210,17 +229,26 @@ def _emission(
 
 def _soft_directions(
     key: PRNGKeyArray,
+    model: GPSSM,
     jacobian: Float[Array, "N-1 Dx Dx"],
     gain: Float[Array, "Dx N-1 M"],
+    squares: Float[Array, "Dx M M"],
     factor: BlockCholesky,
     rank: int,
 ) -> Float[Array, "n r"]:
-    """The leading left singular vectors of L⁻¹U by subspace iteration: U is only ever multiplied, never formed."""
+    """The leading left singular vectors of L⁻¹U by subspace iteration: U is only ever multiplied, never formed.
+
+    U Uᵀ = Λ_xv P⁻¹ Λ_vx with P = I + AᵀA/Q = L_P L_Pᵀ the weights' precision, and Λ_xv from A L_P⁻ᵀ / Q.
+    """
     size = factor.diagonal.shape[0] * factor.diagonal.shape[1]
+    variance, identity = model.process_variance[:, None, None], jnp.eye(squares.shape[-1], dtype=squares.dtype)
+    root = inverse_lower(cholesky(identity[None] + squares / variance, jitter=0.0))
+    coupling = jnp.matmul(gain, root.mT) / variance
 
     def apply(column: Float[Array, " n"]) -> Float[Array, " n"]:
-        x = _unwhiten(factor, column)
-        return jnp.ravel(solve_lower(factor, _couple(jacobian, gain, _uncouple(jacobian, gain, x))))
+        pulled = _pull(jacobian, _unwhiten(factor, column))
+        weights = jnp.einsum("dtm,td->dm", coupling, pulled)
+        return jnp.ravel(solve_lower(factor, _couple(jacobian, coupling, weights)))
 
     def sweep(columns: Float[Array, "r n"], _: None) -> tuple[Float[Array, "r n"], None]:
         return jnp.linalg.qr(jax.vmap(apply)(columns).T)[0].T, None
@@ -229,10 +257,9 @@ def _soft_directions(
     return jax.lax.scan(sweep, start, None, length=SWEEPS)[0].T
 
 
-def _uncouple(jacobian: Array, gain: Array, x: Float[Array, "N Dx"]) -> Float[Array, "Dx M"]:
-    """Uᵀx: how a change of the states pulls at each weight."""
-    pull = jnp.einsum("tij,tj->ti", jacobian, x[:-1]) - x[1:]
-    return jnp.einsum("dtm,td->dm", gain, pull)
+def _pull(jacobian: Float[Array, "N-1 Dx Dx"], x: Float[Array, "N Dx *r"]) -> Float[Array, "N-1 Dx *r"]:
+    """F x_t − x_{t+1}: how a change of the states pulls at each transition."""
+    return jnp.einsum("tij,tj...->ti...", jacobian, x[:-1]) - x[1:]
 
 
 def _couple(jacobian: Array, gain: Array, weights: Float[Array, "Dx M"]) -> Float[Array, "N Dx"]:
@@ -241,25 +268,6 @@ def _couple(jacobian: Array, gain: Array, weights: Float[Array, "Dx M"]) -> Floa
     back = jnp.einsum("tij,ti->tj", jacobian, push)
     none = jnp.zeros_like(push[:1])
     return jnp.concatenate([back, none]) - jnp.concatenate([none, push])
-
-
-def _curvature(
-    model: GPSSM,
-    factor: BlockCholesky,
-    directions: Float[Array, "n r"],
-    samples: Float[Array, "K N Dx"],
-    series: list[Series],
-) -> Float[Array, "r r"]:
-    """Vᵀ L⁻¹ (−∇² log q*) L⁻ᵀ V by Hessian-vector products, averaged over the sample paths."""
-    columns = jax.vmap(lambda column: _unwhiten(factor, column))(directions.T)
-    slope = jax.grad(lambda states: log_collapsed(model, unstack(states, series), series))
-
-    def at(states: Float[Array, "N Dx"]) -> Float[Array, "r r"]:
-        products = one_by_one(lambda column: jax.jvp(slope, (states,), (column,))[1], columns)
-        return -jnp.einsum("and,bnd->ab", products, columns)
-
-    mean = jnp.mean(jax.lax.map(at, samples), 0)
-    return 0.5 * (mean + mean.T)
 
 
 def _dense(factor: BlockCholesky, directions: Float[Array, "n r"], stretch: Float[Array, "r r"]) -> Array | None:
