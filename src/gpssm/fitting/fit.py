@@ -183,8 +183,7 @@ def _inherited(prior: Posterior, raw: list[Series], strength: float, seed: int) 
 
 def _check_inherited(config: MethodSettings, given: dict[str, Any], calibrate: bool) -> None:
     """Refuse what a prior decides, and what it cannot be the prior of."""
-    defaults = {name: inspect.signature(fit).parameters[name].default for name in given}
-    if changed := [name for name, value in given.items() if value is not defaults[name] and value != defaults[name]]:
+    if changed := [name for name, value in given.items() if not _is_default(name, value)]:
         raise ValueError(f"{', '.join(changed)} come with prior, in whose coordinates it was learned: leave out")
     if calibrate:
         raise ValueError("calibrate=True fits again without the prior: call posterior.calibrate(rows) with unseen rows")
@@ -324,3 +323,11 @@ def _configure(method: str | MethodSettings, **given: int | None) -> MethodSetti
         raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
     whole = {name: int(value) if isinstance(value, np.integer) else value for name, value in given.items()}
     return dataclasses.replace(method, **{name: value for name, value in whole.items() if value is not None})
+
+
+_DEFAULTS = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Whether an argument of `fit` is what it is when it is not given."""
+    return value is _DEFAULTS[name] or (isinstance(value, str | int) and value == _DEFAULTS[name])
