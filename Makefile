@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-slow check format docs bench clean
+.PHONY: demo test test-slow test-oldest check format docs bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -19,6 +19,17 @@ test: .venv/ready
 
 test-slow: .venv/ready
 	$(BIN)/pytest -m slow
+
+# The oldest versions that pyproject.toml allows, in an environment of their own; all tests but those of the site, of
+# notebooks and of examples.
+.venv-oldest/ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet --upgrade pip
+	.venv-oldest/bin/pip install --quiet --constraint constraints-oldest.txt --editable ".[test]"
+	touch .venv-oldest/ready
+
+test-oldest: .venv-oldest/ready
+	.venv-oldest/bin/pytest --numprocesses 2 --dist loadfile -m "not slow" --ignore-glob "tests/test_[den]*.py"
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
@@ -38,4 +49,4 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/density.py
 
 clean:
-	rm -rf .venv .cache .pytest_cache .ruff_cache site
+	rm -rf .venv .venv-oldest .cache .pytest_cache .ruff_cache site

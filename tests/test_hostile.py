@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import gpssm
@@ -18,12 +19,14 @@ from gpssm import metrics
 from gpssm.data.readers import read
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
+from gpssm.evaluation.backtest import Backtest
+from gpssm.evaluation.stack import Stack
 from gpssm.fitting.candidates import Plan
 from gpssm.posterior import storage
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from hostile import VALUES, attempt
-from posteriors import make_posterior
+from posteriors import OLD, make_posterior
 
 EDITS, FILES = 120, 100
 POSTERIOR = make_posterior()
@@ -113,7 +116,147 @@ ENTRIES = {
 
 
 class Reached(Exception):
-    """A fit got as far as its linear model: what it was given is taken for good."""
+    """What was given is taken for good: a fit got as far as its linear model, an update as far as its first states."""
+
+
+def reach(*_, **__):
+    raise Reached
+
+
+def suppressed(call, **given):
+    with contextlib.suppress(Reached):
+        call(**given)
+
+
+FITTED = gpssm.load(OLD)
+ROWS, LONG = make_series(16, seed=3), make_series(40, seed=4)
+STACK = Stack.of({"one": POSTERIOR, "two": POSTERIOR}, [0.6, 0.4])
+LINEAR, GAIN = POSTERIOR.linearise(), POSTERIOR.static_gain(values=[0.0, 1.0])
+BACKTEST = Backtest(SERIES, np.array([0]), (FORECAST,), (FORECAST.score(SERIES),), (0.9,), "never")
+COMPARISON = gpssm.compare({"one": FORECAST}, SERIES, progress=False)
+FRAME = pd.DataFrame({"y": np.arange(9.0), "u": np.zeros(9), "at": np.arange(9.0)})
+QUIET = {"progress": False}
+# A call that is as it should be, and the arguments that are tried besides those it has.
+CALLS = {
+    "detrend": (gpssm.detrend, {"series": SERIES, "order": 1}, ()),
+    "resample": (gpssm.resample, {"series": SERIES, "factor": 0.5}, ()),
+    "delays": (gpssm.delays, {"series": ROWS, "longest": 2}, ()),
+    "delayed": (gpssm.delayed, {"series": SERIES, "rows": 1}, ()),
+    "merge": (lambda one, other: gpssm.merge(one, other), {"one": SERIES, "other": SERIES}, ()),
+    "from_dataframe": (
+        Series.from_dataframe,
+        {"frame": FRAME, "outputs": "y", "inputs": "u", "time": "at"},
+        ("regrid", "controls", "name", "dt", "window", "units"),
+    ),
+    "on_grid": (Series.on_grid, {"time": np.arange(9.0), "y": SERIES.y, "u": U}, ("regrid", "controls", "units")),
+    "datasets.simulate": (gpssm.datasets.simulate, {"name": "linear_gaussian", "num_steps": 12, "seed": 0}, ()),
+    "datasets.load_records": (gpssm.datasets.load_records, {"name": "emps"}, ()),
+    "backtest": (
+        gpssm.backtest,
+        {"series": ROWS, "method": POSTERIOR, "horizon": 2, "step": 8, "num_paths": 6, "max_draws": 2} | QUIET,
+        ("start", "refit", "levels", "new_experiment", "seed"),
+    ),
+    "Backtest.by_step": (BACKTEST.by_step, {"output": "y0"}, ()),
+    "Backtest.plot": (BACKTEST.plot, {"output": "y0", "level": 0.9}, ()),
+    "select": (
+        gpssm.select,
+        {"series": LONG, "candidates": [{"method": "mean", "num_draws": 4}], "step": 20, "horizon": 3} | QUIET,
+        ("share", "score", "seed", "num_draws"),
+    ),
+    "stack": (gpssm.stack, {"series": ROWS, "members": {"a": POSTERIOR, "b": POSTERIOR}}, ("seed", "jobs")),
+    "stack of settings": (
+        gpssm.stack,
+        {"series": LONG, "members": ["mean", "last"]},
+        ("num_chains", "num_draws"),
+    ),
+    "Stack.forecast": (STACK.forecast, GOOD["forecast"], ("seed", "calibrated")),
+    "Stack.predict": (STACK.predict, GOOD["predict"] | {"steps": 1}, ()),
+    "Stack.simulate": (STACK.simulate, GOOD["simulate"], ()),
+    "Stack.condition": (STACK.condition, GOOD["condition"], ()),
+    "Stack.condition_at": (STACK.condition_at, GOOD["condition_at"], ()),
+    "Stack.smooth": (STACK.smooth, {"index": 0, "seed": 0}, ()),
+    "Stack.thinned": (STACK.thinned, {"most": 4}, ()),
+    "Stack.save": (STACK.save, {"path": "stack.zip", "overwrite": True}, ()),
+    "calibrate": (POSTERIOR.calibrate, {"series": ROWS}, ("new_experiment", "index", "seed")),
+    "update": (
+        lambda **given: suppressed(FITTED.update, **given),
+        {"series": FITTED.raw[0][:5], "num_warmup": 2, "num_draws": 2},
+        ("new_experiment", "seed", "progress", "index"),
+    ),
+    "compare": (
+        gpssm.compare,
+        {"candidates": {"one": POSTERIOR}, "test": SERIES, "horizon": 3, "num_paths": 6} | QUIET,
+        ("baselines", "seed", "levels"),
+    ),
+    "Comparison.best": (COMPARISON.best, {"figure": "rmse"}, ()),
+    "Comparison.plot": (COMPARISON.plot, {"output": "y0", "level": 0.9}, ()),
+    "informative": (
+        make_posterior(chains=4, draws=4).informative,
+        {"experiments": {"one": U}, "target": U, "num_paths": 16, "max_draws": 16, "seed": 0},
+        (),
+    ),
+    "rollout": (POSTERIOR.rollout, {"num_paths": 6, "seed": 0}, ("noise", "index", "bounds")),
+    "export": (POSTERIOR.export, {"path": "model.py", "num_draws": 2, "overwrite": True}, ()),
+    "model_at": (POSTERIOR.model_at, {"chain": 0, "draw": 0}, ()),
+    "derivatives": (POSTERIOR.derivatives, {"x": np.zeros((3, 2)), "u": U[:3]}, ()),
+    "linearise at": (POSTERIOR.linearise, {}, ("at", "row", "index")),
+    "static_gain": (POSTERIOR.static_gain, {"input": "u0", "values": [0.0, 1.0]}, ("at",)),
+    "Linearisation": (LINEAR.step_response, {"n": 3}, ()),
+    "Linearisation.impulse_response": (LINEAR.impulse_response, {"n": 3}, ()),
+    "Linearisation.bode": (LINEAR.bode, {"frequencies": [0.1, 0.2]}, ()),
+    "Linearisation.plot": (LINEAR.plot, {"level": 0.9}, ()),
+    "Response.interval": (LINEAR.step_response(3).interval, {"level": 0.9}, ()),
+    "StaticGain.interval": (GAIN.interval, {"level": 0.9}, ()),
+    "score_outputs": (FORECAST.score_outputs, {"actual": SERIES, "levels": (0.9,)}, ()),
+    "Forecast.plot": (FORECAST.plot, {"actual": SERIES, "history": SERIES, "levels": (0.5,), "ax": None}, ()),
+    "Series.plot": (SERIES.plot, {"train": SERIES, "test": SERIES}, ()),
+    **{
+        f"metrics.{name}": (getattr(metrics, name), good, ())
+        for name, good in {
+            "nrmse": {"mean": SERIES.y, "y": SERIES.y, "reference": SERIES.y},
+            "fit_percent": {"mean": SERIES.y, "y": SERIES.y},
+            "nlpd": {"paths_mean": PATHS, "paths_variance": np.ones_like(PATHS), "y": SERIES.y},
+            "nmll_paper": {"mean": SERIES.y, "variance": np.ones_like(SERIES.y), "y": SERIES.y},
+            "energy_score": {"paths": PATHS, "y": SERIES.y},
+            "central_interval": {"paths": PATHS, "level": 0.9},
+            "interval_width": {"paths": PATHS, "level": 0.9},
+            "log_density": {"paths": PATHS, "y": SERIES.y},
+        }.items()
+    },
+    **{
+        f"plots.{name}": (getattr(gpssm.plots, name), good, ())
+        for name, good in {
+            "plot_bode": {"bode": LINEAR.bode([0.1]), "level": 0.9},
+            "plot_calibration": {"pairs": (FORECAST, SERIES), "levels": (0.9,)},
+            "plot_comparison": {
+                "forecasts": {"a": FORECAST},
+                "actual": SERIES,
+                "history": SERIES,
+                "output": "y0",
+                "level": 0.9,
+            },
+            "plot_forecast": {"forecast": FORECAST, "actual": SERIES, "history": SERIES},
+            "plot_poles": {"linear": LINEAR, "level": 0.9},
+            "plot_residuals": {"posterior": POSTERIOR, "index": 0, "num_paths": 6, "rows": 9},
+            "plot_response": {"response": LINEAR.step_response(3), "level": 0.9},
+            "plot_scores": {"table": COMPARISON.table, "metrics": ["rmse"]},
+            "plot_series": {"series": SERIES, "train": SERIES, "test": SERIES},
+            "plot_smoothed": {"posterior": POSTERIOR, "index": 0},
+            "plot_states": {"posterior": POSTERIOR, "index": 0},
+            "plot_static_gain": {"curve": GAIN, "level": 0.9},
+            "plot_ess": {"posterior": POSTERIOR},
+            "plot_parameters": {"posterior": POSTERIOR},
+            "plot_traces": {"posterior": POSTERIOR},
+            "plot_transition": {"posterior": POSTERIOR, "chain": 0},
+        }.items()
+    },
+}
+ARGUMENTS = {
+    f"{name}({argument}=)": lambda value, call=call, good=good, argument=argument: call(**good | {argument: value})
+    for name, (call, good, more) in CALLS.items()
+    for argument in (*good, *more)
+}
+SHARE = 16  # of the values, one in so many is tried on each of these arguments; all of them in the slow tests
 
 
 FIT = {
@@ -146,7 +289,11 @@ def report(outcomes):
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    """With candidates that take no time in place of those that are tried where none are named."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpssm.evaluation.select.default_candidates", lambda _: [{"method": "mean"}])
+    monkeypatch.setattr("gpssm.evaluation.stack.default_members", lambda _: ["mean", "last"])
+    monkeypatch.setattr("gpssm.fitting.update._extend_states", reach)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -156,18 +303,32 @@ def test_what_no_argument_was_meant_for(entry):
     assert counts.keys() <= {"fine", "refused"}, words
 
 
+def outcomes_of(entry, first, step):
+    """What becomes of every `step`-th value from the `first` on."""
+    chosen = list(VALUES.items())[first % step :: step]
+    return [(f"{entry} {name}", attempt(lambda make=make: ARGUMENTS[entry](make()))) for name, make in chosen]
+
+
+def test_some_of_what_no_argument_was_meant_for():
+    tried = [outcomes_of(entry, number, SHARE) for number, entry in enumerate(ARGUMENTS)]
+    counts, words = report([one for several in tried for one in several])
+    assert counts.keys() <= {"fine", "refused"}, words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", ARGUMENTS)
+def test_all_that_no_argument_was_meant_for(entry):
+    counts, words = report(outcomes_of(entry, 0, 1))
+    assert counts.keys() <= {"fine", "refused"}, words
+
+
 @pytest.mark.parametrize("argument", FIT)
 def test_what_a_fit_was_not_meant_for_is_refused_before_it_begins(argument, monkeypatch):
-    def prepare(*_):
-        raise Reached
-
-    monkeypatch.setattr(Plan, "prepare", prepare)
-
-    def call(value):
-        with contextlib.suppress(Reached):
-            FIT[argument](value)
-
-    outcomes = [(f"{argument} {name}", attempt(lambda make=make: call(make()))) for name, make in VALUES.items()]
+    monkeypatch.setattr(Plan, "prepare", reach)
+    outcomes = [
+        (f"{argument} {name}", attempt(lambda make=make: suppressed(FIT[argument], value=make())))
+        for name, make in VALUES.items()
+    ]
     counts, words = report(outcomes)
     assert counts.keys() <= {"fine", "refused"}, words
 

@@ -1,4 +1,4 @@
-"""Fits beside each other and beside other code: threads, processes, an event loop, and JAX in another precision."""
+"""Fits beside each other and beside other code: threads, processes, Dask, an event loop, JAX in another precision."""
 
 import asyncio
 import multiprocessing
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from distributed import Client, LocalCluster
 
 import gpssm
 from builders import make_series
@@ -26,6 +27,18 @@ def draw(seed):
 def assert_same(found, expected):
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def draw_baseline(seed):
+    """The paths of a model that takes no time to fit."""
+    posterior = gpssm.fit(make_series(20), method="last", num_draws=4, seed=seed, progress=False)
+    return posterior.forecast(3, np.zeros((3, 1)), num_paths=5, seed=seed).paths
+
+
+def test_a_worker_of_dask_draws_the_same():
+    with LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        found = client.submit(draw_baseline, 3).result(timeout=200)
+    np.testing.assert_array_equal(found, draw_baseline(3))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -47,6 +60,8 @@ def test_threads_processes_and_an_event_loop_draw_the_same():
     ticks, found = asyncio.run(beside())
     assert ticks > 0
     assert_same(found, alone[0])
+    with LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        assert_same(client.submit(draw, 1).result(timeout=200), alone[1])
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert_same(pool.submit(draw, 1).result(timeout=200), alone[1])
     assert [getattr(jax.config, name) for name in FLAGS] == flags

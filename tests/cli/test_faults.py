@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -275,6 +276,20 @@ def test_a_folder_of_which_something_is_gone_or_empty(data, undisturbed, tmp_pat
             assert entry in ("config.toml", "posterior.nc")
 
 
+def test_resuming_says_what_is_there_and_what_is_left(undisturbed, tmp_path):
+    out = shutil.copytree(undisturbed, tmp_path / "run")
+    said = []
+    for change in (lambda: None, lambda: (out / "posterior.nc").unlink()):
+        change()
+        with light():
+            found = call("fit", "--resume", "--out", out)
+        assert found.exit_code == 0, found.output
+        said.append(" ".join(found.stderr.split()))
+    assert "Resuming: the posterior is saved" in said[0]
+    assert "Resuming: nothing was sampled yet" in said[1]
+    same_run(undisturbed, out)
+
+
 def test_nothing_goes_by_a_clock_that_can_jump():
     for path in Path(gpssm.__file__).parent.rglob("*.py"):
         assert "time.time()" not in path.read_text(), path
@@ -286,7 +301,7 @@ FORECAST = (
 
 
 @pytest.mark.slow
-def test_a_corrupt_cache_of_programs_changes_nothing(tmp_path):
+def test_a_cache_of_programs_that_is_corrupt_or_shared_changes_nothing(tmp_path):
     old = Path(__file__).parent.parent / "posterior" / "data" / "posterior-0.1.0.nc"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION")}
     environment |= {"GPSSM_CACHE": str(tmp_path / "cache")}
@@ -301,6 +316,9 @@ def test_a_corrupt_cache_of_programs_changes_nothing(tmp_path):
     for number, path in enumerate(programs):
         path.write_bytes(b"" if number % 3 == 0 else b"rubbish" if number % 3 == 1 else path.read_bytes()[:100])
     assert forecast() == whole
+    shutil.rmtree(tmp_path / "cache")
+    with ThreadPoolExecutor(3) as pool:  # three processes that find the folder empty
+        assert {*pool.map(lambda _: forecast(), range(3))} == {whole}
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_text("a file in its place")
     assert forecast() == whole

@@ -20,8 +20,9 @@ from gpssm.core.text import FORMULA
 from gpssm.data.datasets import simulate
 
 SCRIPT = "<script>alert(1)</script>"
-OUTPUT = f"=cmd|' /C calc'!A0 {SCRIPT} \x1b[31m\"quoted\" $\\frac{{1}}$ [red]x[/red]"
-INPUT = "@SUM(1)\x9b31m</script><img src=x onerror=alert(2)>"
+LINE = "gpssm: all is well"  # what a name may not say in a line of its own
+OUTPUT = f"=cmd|' /C calc'!A0 {SCRIPT} \x1b[31m\"quoted\"\n{LINE} $\\frac{{1}}$ [red]x[/red]"
+INPUT = f"@SUM(1)\x9b31m</script><img src=x onerror=alert(2)>\r\n{LINE}"
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,10 @@ def run(tmp_path_factory):
     """The run, and all that was printed of it."""
     folder = tmp_path_factory.mktemp("hostile")
     series = simulate("linear_gaussian", num_steps=60, seed=1).series
-    path = folder / f"{SCRIPT.replace('/', '|')}\x1b[2J=x.csv"
+    path = folder / f"{SCRIPT.replace('/', '|')}\x1b[2J=x\n{LINE}.csv"
     table = pd.DataFrame({OUTPUT: series.y[:, 0], INPUT: series.u[:, 0]})
     path.write_text(table.to_csv(index=False))
-    out = folder / "run"
+    out = folder / f"run\n{LINE}"
     printed = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "num_threads", lambda: 1)
@@ -51,9 +52,15 @@ def run(tmp_path_factory):
     return Run(out), "".join(printed)
 
 
+def lines_of_names(text):
+    """Lines that begin with what came after a newline in a name, after spaces and the frames of tables."""
+    return [line for line in text.splitlines() if re.match(rf"[\s│|┃#*-]*{LINE}", line)]
+
+
 def test_the_terminal_is_not_spoken_to(run):
     _, printed = run
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", printed)
+    assert not lines_of_names(printed)
 
 
 def test_the_page_has_no_elements_but_its_own(run):
@@ -92,4 +99,5 @@ def test_what_python_prints_does_not_speak_to_the_terminal_either(run):
     for thing in (posterior.summary(), forecast, posterior.raw[0], gpssm.compare({OUTPUT: forecast}, posterior.raw[0])):
         for text in (str(thing), repr(thing)):
             assert "\x1b" not in text
+            assert not lines_of_names(text)
         assert "<script>" not in thing._repr_html_()

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +34,8 @@ def long(x):
     for _ in range(60):
         x = jnp.sort(jnp.cumsum(jnp.sin(x)))
     return x
-in_double_precision(jit(long))(jnp.ones(9))
-print(json.dumps([jax.config.jax_compilation_cache_dir, sum("cache_hits" in event for event in seen)]))
+value = float(in_double_precision(jit(long))(jnp.ones(9)).sum())
+print(json.dumps([jax.config.jax_compilation_cache_dir, sum("cache_hits" in event for event in seen), value]))
 """
 
 
@@ -51,6 +52,35 @@ def test_a_second_process_finds_what_the_first_compiled(tmp_path):
     assert first[0] == second[0]
     assert first[0].startswith(str(tmp_path))
     assert second[1] > first[1] == 0
+
+
+def test_processes_that_fill_one_folder_at_once(tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(run_kept, [tmp_path] * 2)
+    assert first[2] == second[2]
+
+
+FORKED = """
+import multiprocessing, warnings
+import numpy as np
+import gpssm
+warnings.simplefilter("ignore")  # JAX warns of the second fork
+def draw(_):
+    return gpssm.fit(np.sin(np.arange(30.0)), method="mean", num_draws=3, progress=False).forecast(2).paths.sum()
+def forked():
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.map_async(draw, [0]).get(60)[0]
+assert forked() == draw(0)
+try:
+    forked()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_a_process_forked_before_jax_was_used_draws_the_same_and_one_forked_later_is_refused():
+    ran = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    assert ran.stdout.startswith("this process was forked from one in which JAX had been used"), ran.stderr
 
 
 def test_programs_are_kept_where_the_user_says_or_not_at_all(tmp_path):

@@ -277,3 +277,10 @@ def test_an_array_that_claims_more_than_the_file_has_is_never_made(tmp_path):
         member.write(b"0" * 80)
     with pytest.raises(ValueError, match="claims the shape"):
         read(path, 0)
+
+
+def test_a_quoted_name_may_take_several_lines(tmp_path):
+    path = tmp_path / "lines.csv"
+    path.write_bytes(b'"a\nb","c\r\nd"\n1,2\n3,4\n')
+    found = read(path, "a\nb", "c\r\nd")
+    np.testing.assert_array_equal(np.hstack([found.y, found.u]), [[1, 2], [3, 4]])

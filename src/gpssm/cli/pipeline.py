@@ -75,6 +75,8 @@ def execute(
         with _resumable(run), beside(rows.train, rows.test, settings) as baselines:
             if rows.test is not None:
                 run.write_series(TEST, rows.test)
+            if resume:
+                say(_found(run))
             posterior = _posterior(run, settings, rows.train, progress, say)
             finish(run, posterior, rows.test, settings, say, baselines, scored, with_report, progress)
     return run
@@ -143,6 +145,15 @@ def _go_on(run: Run) -> str:
     else:
         saved = "What was sampled is saved" if run.begun else "Nothing was sampled yet"
     return f"{saved}; go on with: gpssm fit --resume --out {run.folder}"
+
+
+def _found(run: Run) -> str:
+    """What there is of a run that is resumed, and so what is left to do."""
+    if (run.folder / POSTERIOR).is_file():
+        return "Resuming: the posterior is saved; what comes after it is made again"
+    if run.begun:
+        return "Resuming: going on from the draws that are saved"
+    return "Resuming: nothing was sampled yet; beginning with the fit"
 
 
 def _posterior(run: Run, settings: Settings, train: list[Series], progress: Mode, say: Say) -> Posterior:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import gpssm
-from gpssm.core.text import as_share
+from gpssm.core.text import as_share, check_path
 from gpssm.data.readers import DATE, read
 from gpssm.data.series import Series
 from gpssm.fitting.fit import Hyper, fit
@@ -33,13 +33,27 @@ from gpssm.model.bases import BASES
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 from gpssm.model.means import MEANS
+from gpssm.model.wiring import NAMES as WIRINGS
+from gpssm.start.build import Coupling
 from gpssm.start.starts import STARTS
 
 ALL = "all"
 DATA = ("files", "outputs", "inputs", "train", "dt", "time", "regrid", "controls", "units")  # fields of [data]
 # Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
 FIT = (
-    *("state_dim", "num_inducing", "kernel", "mean", "likelihood", "basis", "start", "noise"),
+    *(
+        "state_dim",
+        "num_inducing",
+        "kernel",
+        "mean",
+        "likelihood",
+        "basis",
+        "wiring",
+        "coupling",
+        "rank",
+        "start",
+        "noise",
+    ),
     *("num_chains", "hyper", "fixed", "learn", "calibrate"),
 )
 NEVER = ("function", "stacked")  # parts that take more than a name
@@ -91,10 +105,13 @@ class Settings:
             _check_name("kernel", part.strip(), KERNELS)
         for name, known in (
             *(("mean", [*MEANS, "linear-fixed"]), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASES)),
-            *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper))),
+            *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper)), ("coupling", get_args(Coupling))),
         ):
             if isinstance(self.fit.get(name), str):
                 _check_name(name, self.fit[name], [one for one in known if one not in NEVER])
+        wiring = self.fit.get("wiring")
+        if isinstance(wiring, str) and not re.fullmatch(r"delay-\d+", wiring):
+            _check_name("wiring", wiring, WIRINGS)
         object.__setattr__(self, "levels", tuple(map(as_share, self.levels)))
         _ = self.config
 
@@ -179,11 +196,13 @@ class Settings:
 
 def from_toml(path: str | Path) -> dict[str, Any]:
     """The fields of `Settings` that a file has; files that it names are relative to its own folder."""
-    path = Path(path)
+    path = check_path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no configuration {path}; `gpssm fit` writes one into its folder") from None
+    except OSError as error:
+        raise type(error)(error.errno, f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
     _check_keys(str(path), tables, ("data", "fit", "method", "forecast", "versions"))

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
@@ -19,7 +20,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpssm.core.text import printable, rich_table, to_json
+from gpssm.core.text import check_path, in_line, printable, rich_table, to_json
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 LONGEST = 1600  # characters of an error
@@ -56,7 +57,7 @@ class Screen:
     def say(self, text: str) -> None:
         """Tell what is being done, on standard error."""
         if not self.silent:
-            console(error=True).print(Text(f"{printable(text)} ...", style="dim"))
+            console(error=True).print(Text(f"{in_line(text)} ...", style="dim"))
 
     def show(self, things: Sequence[RenderableType]) -> None:
         """Print a part of the answer that is there before the rest."""
@@ -147,7 +148,7 @@ def complain(message: str) -> None:
     """One paragraph on standard error; of a very long one, both ends."""
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} … {message[-LONGEST // 2 :]}"
-    console(error=True).print(f"gpssm: {printable(message)}", soft_wrap=not sys.stderr.isatty())
+    console(error=True).print(f"gpssm: {in_line(message)}", soft_wrap=not sys.stderr.isatty())
 
 
 def _message(error: Exception) -> str:
@@ -172,7 +173,14 @@ def usage() -> Iterator[None]:
         raise Misuse(str(error)) from None
 
 
+def check_paths(*paths: Path | None) -> None:
+    """Refuse as a misuse what no file or folder can be called."""
+    with usage():
+        for path in paths:
+            if path is not None:
+                check_path(path)
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> Table:
     """A table whose first `left` columns are text, and the others numbers, of names that are not ours."""
-    cells = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    return rich_table([printable(name) for name in columns], cells, words=left, title=printable(title))
+    return rich_table(columns, rows, words=left, title=title)

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpssm.cli.shell import printable, table
+from gpssm.cli.shell import in_line, table
 from gpssm.core.text import figure
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ def finished(run: "Run") -> list[RenderableType]:
     # A problem that a check found is among the notes too, for programs that read nothing else.
     checks = metrics.get("checks", [])
     said = [note for note in metrics["notes"] if not any(note.startswith(f"{one['name']}: ") for one in checks)]
-    shown += [check_table(checks), *(f"Note: {printable(note)}" for note in said)]
+    shown += [check_table(checks), *(f"Note: {in_line(note)}" for note in said)]
     names = {"setup": "setup", "compile": "compile", "run": "sample", "judge": "judge", "report": "report"}
     seconds = {name: metrics["seconds"][key] for key, name in names.items() if key in metrics["seconds"]}
     times = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
     shown.append(f"\nSeconds:   {times}; total {sum(seconds.values()):.0f}")
     report = run.folder / "report.html"
-    shown += [f"Report:    {report}"] if report.is_file() else []
-    return [*shown, f"Forecast:  gpssm forecast {run.folder}"]
+    shown += [f"Report:    {in_line(report)}"] if report.is_file() else []
+    return [*shown, f"Forecast:  gpssm forecast {in_line(run.folder)}"]
 
 
 def score_lines(metrics: Mapping[str, Any]) -> list[str]:
@@ -75,7 +75,7 @@ def check_table(checks: Sequence[Mapping[str, str]]) -> Table:
     for one in shown:
         name = "" if one["name"] == WORTH else f"{one['name']}: "
         found.add_row(
-            marks[one["level"]], Text(printable(f"{name}{one['figure']}. {one['words']} (On {one['protocol']}.)"))
+            marks[one["level"]], Text(in_line(f"{name}{one['figure']}. {one['words']} (On {one['protocol']}.)"))
         )
     return found
 

@@ -1,5 +1,6 @@
 """Files that are whole or not there, folders for one process at a time, and hashes of what goes into them."""
 
+import errno
 import hashlib
 import math
 import os
@@ -47,6 +48,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
     """Fill a file beside its final name, bring it to the disk, and move it there."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, f"{path} is a folder: name a file in it")
     beside = path.with_name(path.name + ".part")
     try:
         with open(beside, "wb") as file:
@@ -54,9 +57,12 @@ def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            words = f"{path} could not be written ({error.strerror}); what was there before is untouched"
+            raise type(error)(error.errno, words) from error
         raise
 
 

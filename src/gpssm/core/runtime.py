@@ -24,6 +24,8 @@ import platformdirs
 from jaxtyping import Array, Bool
 from threadpoolctl import threadpool_limits
 
+from gpssm.core.forks import check_threads
+
 THREADS = "GPSSM_THREADS"  # the environment variable that says how many chains may run at once
 
 CACHE = "GPSSM_CACHE"  # the folder to keep compiled programs in, or "off"
@@ -42,6 +44,7 @@ def in_double_precision(function: Callable[Parameters, Result]) -> Callable[Para
 
     @functools.wraps(function)
     def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        check_threads()
         keep_programs()
         release_programs()
         with jax.enable_x64(True), threadpool_limits(limits=1, user_api="blas"):

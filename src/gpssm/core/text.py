@@ -37,8 +37,8 @@ def as_share(level: float) -> float:
 
     Numbers between 0 and 1 are shares, between 1 and 100 per cent; 1 could be either, and is refused.
     """
-    if not (0 < level < 1 or 1 < level < 100):
-        hint = "; 1 could mean 1 % or all: give 0.01, or less than 1" if level == 1 else ""
+    if not is_real(level) or not (0 < level < 1 or 1 < level < 100):
+        hint = "; 1 could mean 1 % or all: give 0.01, or less than 1" if is_real(level) and level == 1 else ""
         raise ValueError(f"the level of an interval is a share, as 0.9, or per cent, as 90; got {level!r}{hint}")
     # 99.5 / 100 is not the nearest number to .995, and limits are named by it.
     return float(level) if level < 1 else round(float(level) / 100, 12)
@@ -68,6 +68,11 @@ def printable(text: Any) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
+
+
+def in_line(text: Any) -> str:
+    """Text that stays in its line and controls nothing: a name, a path, the words of an error."""
+    return printable(text).replace("\n", "�")
 
 
 def to_csv(frame: "pd.DataFrame", **options: Any) -> str:
@@ -101,7 +106,7 @@ def rich_table(
     from rich.table import Table
 
     table = Table(
-        title=title or None,
+        title=in_line(title) or None,
         caption=caption or None,
         title_justify="left",
         caption_justify="left",
@@ -112,9 +117,9 @@ def rich_table(
         collapse_padding=True,
     )
     for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number < words else "right", no_wrap=number >= words)
+        table.add_column(in_line(name), justify="left" if number < words else "right", no_wrap=number >= words)
     for row in rows:
-        table.add_row(*map(figure, row))
+        table.add_row(*(in_line(figure(cell)) for cell in row))
     return table
 
 
@@ -179,6 +184,32 @@ def check_whole(name: str, value: Any, least: int, none: str | None = None) -> N
     if not is_whole(value) or not least <= value < 2**62:
         given = f", got {value!r}." if none is None else f", or None {none}; got {value!r}."
         raise ValueError(f"{name} must be a whole number of at least {least}{given}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False, nor NumPy's."""
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise TypeError(f"{name} is True or False; got {value!r}")
+
+
+def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
+    """Refuse what is none of the words that may be given."""
+    known = list(known)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+
+
+def check_output(output: Any, names: Sequence[str]) -> None:
+    """Refuse what is the name of no output, and not None either."""
+    if output is not None and not (isinstance(output, str) and output in names):
+        raise ValueError(f"there is no output {output!r}; there are {', '.join(names)}")
+
+
+def check_kind(name: str, value: Any, *kinds: type) -> None:
+    """Refuse what is no object of these classes."""
+    if not isinstance(value, kinds):
+        wanted = " or ".join(f"a {kind.__name__}" for kind in kinds)
+        raise TypeError(f"{name} must be {wanted}; got {type(value).__name__}")
 
 
 def check_seed(seed: Any) -> int:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
+from gpssm.core.text import check_choice, is_real
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -179,7 +181,12 @@ class Times:
         label = "time" if name is None else str(name)
         if isinstance(values, pandas.PeriodIndex):
             values = values.to_timestamp()
-        index = pandas.Index(values)
+        try:
+            index = pandas.Index(values)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"times are a column of numbers or dates; got {type(values).__name__} ({error})") from None
+        if index.ndim != 1 or index.nlevels > 1 or pandas.api.types.is_complex_dtype(index):
+            raise ValueError(f"times are a column of numbers or dates; got an index of {index.dtype}")
         if isinstance(index, pandas.TimedeltaIndex):
             index = index / pandas.Timedelta(seconds=1)
         if not (isinstance(index, pandas.DatetimeIndex) or pandas.api.types.is_numeric_dtype(index)):
@@ -279,25 +286,30 @@ def on_grid(
     """
     import pandas
 
-    if controls not in ("hold", "interpolate"):
-        raise ValueError(f"the rule for controls is hold or interpolate; got {controls!r}")
+    check_choice("the rule for controls", controls, ("hold", "interpolate"))
     times = Times.of(values, name)
+    if not len(times.ticks) == len(y) == len(u) or not len(y):
+        raise ValueError(f"there are {len(times.ticks)} times for {len(y)} rows of outputs and {len(u)} of controls")
     order = np.argsort(times.ticks, kind="stable")
     ticks = times.ticks[order] - times.ticks[order[0]]
     if step is None:
         distances = np.diff(ticks)
         step = np.median(distances[distances > 0]) if (distances > 0).any() else 0
     elif times.dates:
-        step = pandas.Timedelta(step if isinstance(step, str) else f"{step}s").value
-    if not step > 0:
+        try:
+            step = pandas.Timedelta(step if isinstance(step, str) else f"{step}s").value
+        except ValueError as error:
+            raise ValueError(f"regrid={step!r} is no distance of times, like '10min': {error}") from None
+    if not is_real(step) or not 0 < step < 1e300:
         raise ValueError(f"regrid needs times that differ, and a step above 0; got {step!r}")
-    places = np.round(ticks / step).astype(int)
-    length = int(places[-1]) + 1
-    if length > MOST * len(ticks):
+    # A step may be so small that its number is none.
+    if not (rows := ticks[-1] / max(float(step), 1e-290) + 1) < MOST * len(ticks) + 0.5:
         raise ValueError(
             f"a grid with a step of {times.length(step)} from {times.show(order[0])} to {times.show(order[-1])} has "
-            f"{length} rows for {len(ticks)} that were given: name another step, or cut the data at the long gaps"
+            f"{rows:.12g} rows for {len(ticks)} that were given: name another step, or cut the data at the long gaps"
         )
+    places = np.round(ticks / float(step)).astype(int)
+    length = int(places[-1]) + 1
     on_y = np.full((length, y.shape[1]), np.nan)
     on_y[places] = y[order]
     if controls == "hold":

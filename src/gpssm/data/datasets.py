@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.text import check_installed
+from gpssm.core.runtime import check_memory
+from gpssm.core.text import check_installed, check_whole
 from gpssm.data.readers import read
 from gpssm.data.series import Series
 
@@ -200,7 +201,7 @@ def load_records(name: str) -> tuple[Series, Series]:
     train, test = load_records("emps")
     free = gpssm.fit(train).simulate(test.u[test.window:], warmup=test[:test.window])
     """
-    if name not in RECORDS:
+    if not isinstance(name, str) or name not in RECORDS:
         raise ValueError(f"{name!r} has no test record of its own; those that have one are {', '.join(RECORDS)}")
     place, window = RECORDS[name].place, RECORDS[name].window
     train, test = (load(name), load(place)) if isinstance(place, str) else load(name).split(place)
@@ -476,8 +477,11 @@ def simulate(name: str, **options: Any) -> Simulated:
     truth = simulate("kink", num_steps=100, seed=1, noise_std=0.1)
     truth.series, truth.states, truth.transition
     """
-    if name not in SIMULATORS:
+    if not isinstance(name, str) or name not in SIMULATORS:
         raise ValueError(f"no simulator is called {name!r}; there are {', '.join(SIMULATORS)}")
+    check_whole("num_steps", options.get("num_steps", 1), 1)
+    check_whole("seed", options.get("seed", 0), 0)
+    check_memory("the series", 64 * options.get("num_steps", 1))
     return SIMULATORS[name](**options)
 
 

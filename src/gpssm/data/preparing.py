@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.text import figure_table
+from gpssm.core.runtime import check_memory
+from gpssm.core.text import check_whole, figure_table, is_real
 from gpssm.data.align import align_series
 from gpssm.data.series import Series, as_list
 
@@ -27,11 +28,12 @@ def detrend(series: Any, order: int = 1) -> Any:
     Missing outputs stay missing; controls stay as they are. A forecast of what is left has no trend either.
     A list of series gives a list.
     """
-    if order != int(order) or order < 0:
-        raise ValueError(f"order is that of a polynomial, 0 or more; got {order!r}")
+    check_whole("order", order, 0)
     if isinstance(series, list | tuple):
         return [detrend(one, order) for one in as_list(series)]
     (one,) = as_list(series)
+    if order >= len(one):
+        raise ValueError(f"a polynomial of order {order} goes through all of {len(one)} rows: give a lower order")
     powers = np.polynomial.legendre.legvander(np.linspace(-1, 1, len(one)), order)
     y = one.y.copy()
     for column in y.T:
@@ -53,13 +55,14 @@ def resample(series: Any, factor: float) -> Any:
     if isinstance(series, list | tuple):
         return [resample(one, factor) for one in as_list(series)]
     (one,) = as_list(series)
-    if not 0 < factor < math.inf:
+    if not (is_real(factor) and 0 < factor <= 1e9):
         raise ValueError(f"factor must be above 0: the new number of rows for each old one; got {factor!r}")
     if np.isnan(one.y).any():
         raise ValueError(
             "outputs are missing, and a filter needs all: fill them, or take rows with series.decimated(n)"
         )
-    up, down = _ratio(factor)
+    up, down = _ratio(float(factor))
+    check_memory("the series", 8 * (one.y.size + one.u.size) * up // down)
 
     def filtered(values: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "N D"]:
         mean = values.mean(axis=0)
@@ -120,6 +123,7 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
     least BIC, the controls one after the other, twice over. One whose delay makes no difference has none.
     """
     several = as_list(series)
+    check_whole("longest", longest, 0)
     names = several[0].inputs
     if not names:
         raise ValueError("the series has no controls, and nothing to be delayed")
@@ -160,8 +164,9 @@ def _lags(rows: Mapping[str, int] | Sequence[int] | int, names: tuple[str, ...])
             raise ValueError(f"there is no control {', '.join(map(repr, unknown))}; there are {', '.join(names)}")
         lags = [rows.get(name, 0) for name in names]
     else:
-        lags = [rows] * len(names) if isinstance(rows, int) else list(rows)
-    if len(lags) != len(names) or any(lag != int(lag) or lag < 0 for lag in lags):
+        several = isinstance(rows, Sequence | np.ndarray) and getattr(rows, "ndim", 1) == 1
+        lags = list(rows) if several else [rows] * len(names)  # type: ignore[call-overload]
+    if len(lags) != len(names) or not all(is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags):
         raise ValueError(f"a delay is a number of rows, 0 or more, for each of {', '.join(names)}; got {rows!r}")
     return [int(lag) for lag in lags]
 
@@ -182,6 +187,11 @@ def _bic(several: Sequence[Series], rows: Mapping[str, int], longest: int) -> fl
         x, y = np.concatenate(features), np.concatenate(targets)
         seen = ~np.isnan(x).any(1) & ~np.isnan(y)
         x, y = x[seen], y[seen]
+        if len(y) <= x.shape[1]:
+            raise ValueError(
+                f"{len(y)} rows are complete, fewer than a regression with delays of up to {longest} rows needs: give "
+                "more rows, or a smaller `longest`"
+            )
         left = np.sum((y - x @ np.linalg.lstsq(x, y, rcond=None)[0]) ** 2)
         total += len(y) * math.log(max(left, 1e-300) / len(y)) + x.shape[1] * math.log(len(y))
     return total

@@ -226,7 +226,7 @@ def _layout(path: Path, default_separator: str) -> Layout:
     separator = next((mark for mark in "\t;," if mark in unquoted), default_separator)
     # Within semicolons, as spreadsheets write them in half of Europe, a comma is the decimal mark.
     decimal = "," if separator == ";" and any("," in line for _, line in lines[1:]) else "."
-    cells = list(_cells([line for _, line in lines[:2]], separator))
+    cells = list(islice(_cells((line for _, line in lines), separator), 2))  # a quoted name may take several lines
     if len(cells[0]) > MOST_COLUMNS:
         raise ValueError(f"it has {len(cells[0])} columns, but a row is a time step: write it the other way round")
     # A header has text above a number, or is nothing but text.

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
 from gpssm.core.notebook import card
-from gpssm.core.text import is_real, is_whole
+from gpssm.core.text import check_kind, is_real, is_whole
 from gpssm.data.clock import Clock, Controls, on_grid
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ class Series:
         if clock is not None and dt is not None and not math.isclose(dt, clock.dt, rel_tol=1e-3):
             unit = " s" if clock.dates else ""
             raise ValueError(
-                f"the rows are {clock.dt:g}{unit} apart by their times, and dt={dt:g}: leave out one of them"
+                f"the rows are {clock.dt:g}{unit} apart by their times, and dt={float(dt):g}: leave out one of them"
             )
         dt = clock.dt if clock is not None else None if dt is None else float(dt)
-        units = _checked_units(units or {}, (*outputs, *inputs))
+        units = _checked_units({} if units is None else units, (*outputs, *inputs))
         window = None if window is None else int(window)
         _set(self, y=y_values, u=u_values, name=name, dt=dt, outputs=outputs, inputs=inputs)
         _set(self, window=window, clock=clock, units=units)
@@ -133,7 +133,14 @@ class Series:
         :param controls: the rule for controls where rows are missing: "hold" or "interpolate".
         :param settings: others of `Series`: name, dt, window, units.
         """
-        outputs, inputs = ((one,) if isinstance(one, str) else tuple(one) for one in (outputs, inputs))
+        import pandas
+
+        check_kind("frame", frame, pandas.DataFrame)
+        outputs, inputs = (_as_names(one) for one in (outputs, inputs))
+        if not (time is None or isinstance(time, str)):
+            raise TypeError(f"time is the name of a column, or None for the index; got {time!r}")
+        if not isinstance(regrid, bool | str) and not is_real(regrid):
+            raise TypeError(f"regrid is True, False, a number or text like '10min'; got {regrid!r}")
         wanted = (*outputs, *inputs, *(() if time is None else (time,)))
         if missing := [name for name in wanted if name not in frame.columns and name != frame.index.name]:
             known = ", ".join(map(str, frame.columns))
@@ -481,7 +488,18 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
     return next(iter(clocks), None)
 
 
+def _as_names(names: Any) -> tuple[str, ...]:
+    """One name of a column, or several."""
+    several = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
+    listed: tuple[Any, ...] = tuple(names) if several else (names,)
+    if not all(isinstance(name, str) for name in listed):
+        raise TypeError(f"columns are chosen by a name, or a list of names; got {names!r}")
+    return listed
+
+
 def _checked_units(units: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    if not isinstance(units, Mapping):
+        raise TypeError(f"units are those of columns by name, {{'level': 'm'}}; got {units!r}")
     if unknown := [name for name in units if name not in names]:
         raise ValueError(f"units of {', '.join(map(repr, unknown))} were given, but the columns are {', '.join(names)}")
     return {str(name): str(unit) for name, unit in units.items()}

@@ -10,20 +10,28 @@ A forecast is given the controls of the rows it covers, and no output of theirs.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Int
 
 from gpssm.core.notebook import card
-from gpssm.core.text import as_share, check_whole
+from gpssm.core.text import (
+    check_choice,
+    check_flag,
+    check_output,
+    check_seed,
+    check_shares,
+    check_whole,
+    is_real,
+    is_whole,
+)
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
 from gpssm.evaluation.compare import LEVELS, MIXED, print_figures
 from gpssm.fitting.fit import fit
-from gpssm.fitting.progress import Mode, tracked
+from gpssm.fitting.progress import Mode, check_progress, tracked
 from gpssm.methods import MethodSettings
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -94,9 +102,8 @@ class Backtest:
         import pandas
 
         names = self.series.outputs
-        if output is not None and output not in names:
-            raise ValueError(f"there is no output {output!r}; there are {', '.join(names)}")
-        columns_of = [names.index(output)] if output else list(range(len(names)))
+        check_output(output, names)
+        columns_of = [names.index(output)] if output is not None else list(range(len(names)))
         scale = self.forecasts[0].scale if len(columns_of) > 1 else None
         scale = np.ones(len(names)) if scale is None else scale
         y, judged = (self.series.y / scale)[:, columns_of], [one.paths / scale for one in self.forecasts]
@@ -181,11 +188,12 @@ def backtest(
     :param num_paths: of each forecast, spread over the draws.
     :param max_draws: draws used with refit="never" or "learn", evenly spaced: a filter costs as much as it has draws.
     """
-    if refit not in get_args(Refit):
-        raise ValueError(f"refit must be one of {', '.join(get_args(Refit))}; got {refit!r}")
+    check_choice("refit", refit, get_args(Refit))
     if forgetting is not None and refit != "learn":
         raise ValueError(f"forgetting is for refit='learn'; got refit={refit!r}")
-    levels = tuple(map(as_share, levels))
+    check_flag("new_experiment", new_experiment)
+    check_progress(progress)
+    levels, seed = tuple(check_shares("levels", levels)), check_seed(seed)
     for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
         check_whole(name, value, 1)
     given = Series.of(series)
@@ -274,9 +282,8 @@ class _Plan:
 def _origins(series: Series, start: int | float, horizon: int, step: int) -> range:
     """Every `step`-th row from `start` on that has `horizon` rows from it on."""
     # The margin keeps 0.29 · 100 from falling to 28.
-    first = (
-        int(start) if isinstance(start, Integral) else math.floor(start * len(series) + 1e-9) if 0 <= start < 1 else -1
-    )
+    share = is_real(start) and 0 <= start < 1 and not is_whole(start)
+    first = int(start) if is_whole(start) else math.floor(start * len(series) + 1e-9) if share else -1
     if not 0 <= first <= len(series) - horizon:
         raise ValueError(
             f"start must be a row number or a fraction of the {len(series)} rows that leaves {horizon} rows to "

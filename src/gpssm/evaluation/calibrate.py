@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from gpssm.core.text import count
+from gpssm.core.text import check_flag, check_seed, count
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.fitting.candidates import FEWEST as FEWEST_ROWS
@@ -87,7 +87,9 @@ def calibrate(
     if isinstance(posterior.model.likelihood, Poisson | Bernoulli):
         name = type(posterior.model.likelihood).__name__
         raise TypeError(f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be stretched")
-    seed = posterior.seed if seed is None else seed
+    seed = posterior.seed if seed is None else check_seed(seed)
+    check_flag("new_experiment", new_experiment)
+    posterior.training_series(index)
     if series is not None:
         rows = align_series(series, posterior.raw[0])
         found = [measure(posterior, rows, new_experiment, index, seed)]

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpssm.core.notebook import card
-from gpssm.core.text import check_seed, check_shares, check_whole, figure, figure_table, printable
+from gpssm.core.text import (
+    check_choice,
+    check_kind,
+    check_seed,
+    check_shares,
+    check_whole,
+    figure,
+    figure_table,
+    in_line,
+)
 from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
-from gpssm.fitting.progress import Mode, tracked
+from gpssm.fitting.progress import Mode, check_progress, tracked
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 
@@ -60,7 +69,8 @@ class Comparison:
 
     def best(self, figure: str | None = None) -> str:
         """The name with the best figure: by default the CRPS, in standard deviations of the training outputs."""
-        figure = figure or ("ncrps" if "ncrps" in self.table else "crps")
+        figure = ("ncrps" if "ncrps" in self.table else "crps") if figure is None else figure
+        check_choice("figure", figure, map(str, self.table))
         column = self.table[figure].to_numpy(float)
         if np.isnan(column).all():
             raise ValueError(f"there is no best {figure!r}: it is NaN for every forecast")
@@ -73,7 +83,7 @@ class Comparison:
         return plot_comparison(self.forecasts, self.actual, None, output, level)
 
     def __repr__(self) -> str:
-        return printable(f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)")
+        return in_line(f"Comparison({', '.join(self.forecasts)}; {len(self.actual)} steps)")
 
     def _repr_html_(self) -> str:
         return card(repr(self), tables={f"{len(self.actual)} steps ahead": self.table})
@@ -106,6 +116,12 @@ def compare(
     """
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError("nothing to compare: give a dict of at least one posterior or forecast by name")
+    check_progress(progress)
+    check_whole("num_paths", num_paths, 1)
+    if isinstance(baselines, str) or not isinstance(baselines, Sequence):
+        raise TypeError(f"baselines is a list of names of methods; got {baselines!r}")
+    for name in baselines:
+        check_kind("a baseline", name, str)
     rows, seed, levels = Series.of(test), check_seed(seed), tuple(check_shares("levels", levels))
     check_whole("horizon", horizon, 1, none="for all rows of test")
     if not isinstance(rows, Series):

@@ -23,9 +23,10 @@ from jaxtyping import Float
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_whole
+from gpssm.core.text import check_seed, check_whole
 from gpssm.data.align import future_inputs
 from gpssm.posterior.control import Rollout
+from gpssm.posterior.forecast import check_paths
 from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -87,10 +88,15 @@ def informative(
     :param target: the controls under which one wants to forecast; without any, all experiments one after the other.
     :param num_paths: of each experiment, spread over at most `max_draws` draws.
     """
-    check_whole("num_paths", num_paths, 1)
+    check_paths(num_paths, None, 1000)
+    check_whole("max_draws", max_draws, 1)
+    seed = check_seed(seed)
     names = posterior.raw[0].inputs
     if not names:
         raise ValueError("the model has no controls: there is no experiment to choose")
+    several = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(experiments, str | bytes)
+    if not several or getattr(experiments, "ndim", 1) == 0:
+        raise TypeError(f"experiments are controls by name, or a list of them; got {type(experiments).__name__}")
     given = experiments if isinstance(experiments, Mapping) else {str(k): one for k, one in enumerate(experiments)}
     plans = {name: future_inputs(one, names, None, 1) for name, one in given.items()}
     if not plans:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special, stats
 
+from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.evaluation.metrics import pit
 from gpssm.posterior.conditioning import predict
@@ -71,6 +72,7 @@ def find_residuals(
 
     :param num_paths: from which the probabilities are found; residuals cannot exceed about Φ⁻¹(1 − 1/(2 num_paths)).
     """
+    check_whole("rows", rows, 1)
     series = posterior.training_series(index)[:rows]
     forecast = predict(posterior, series, steps=1, new_experiment=True, num_paths=num_paths, seed=seed)
     values = special.ndtri(pit(forecast.paths, series.y))

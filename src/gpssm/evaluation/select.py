@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpssm.core.notebook import card
+from gpssm.core.text import check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
 from gpssm.fitting.candidates import may_be_rectified
-from gpssm.fitting.progress import Mode, tracked
+from gpssm.fitting.progress import Mode, check_progress, tracked
 from gpssm.start.linear_fit import select_order
 
 if TYPE_CHECKING:
@@ -65,7 +66,19 @@ def select(
     """
     import pandas
 
-    (whole,) = as_list(series)
+    several = as_list(series)
+    if len(several) != 1:
+        raise TypeError(f"select takes one series at a time; got a list of {len(several)}")
+    whole = several[0]
+    check_progress(progress)
+    for name, value in (("horizon", horizon), ("step", step)):
+        check_whole(name, value, 1)
+    if not (is_real(share) and 0 < share < 1):
+        raise ValueError(f"share is the part of the rows that candidates are fitted to, between 0 and 1; got {share!r}")
+    if not (candidates is None or isinstance(candidates, Sequence)) or not all(
+        isinstance(one, Mapping) and all(isinstance(name, str) for name in one) for one in candidates or ()
+    ):
+        raise TypeError("candidates are a list of settings of fit, such as [{'state_dim': 2}, {'state_dim': 3}]")
     tried = [dict(one) for one in (default_candidates(whole) if candidates is None else candidates)]
     if not tried:
         raise ValueError("select needs at least one candidate: settings of fit, such as {'state_dim': 2}")
@@ -78,7 +91,7 @@ def select(
         found = backtest(
             whole, method, start=start, horizon=steps, step=step, seed=seed, progress=False, **settings
         ).scores
-        if score not in found:
+        if not isinstance(score, str) or score not in found:
             raise KeyError(f"Unknown score {score!r}. Known: {', '.join(found)}.")
         rows.append({str(name): str(value) for name, value in one.items()} | found)
     order = np.argsort([row[score] for row in rows], kind="stable")

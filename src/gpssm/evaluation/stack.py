@@ -24,7 +24,7 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from gpssm.core.files import write_atomically
-from gpssm.core.text import check_installed, check_path, check_whole, to_json
+from gpssm.core.text import check_flag, check_installed, check_kind, check_path, check_seed, check_whole, to_json
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation import metrics
 from gpssm.evaluation.calibrate import calibrate, fit_folds
@@ -111,6 +111,7 @@ class Stack(Posterior):
         return widened(found, self, np.minimum(1 + np.arange(found.horizon), steps), calibrated)
 
     def _join(self, make: Callable[[Posterior, int], Forecast], num_paths: int) -> Forecast:
+        check_whole("num_paths", num_paths, 1)
         return Forecast.join([make(self.members[name], share) for name, _, share in self._shares(num_paths)])
 
     def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
@@ -147,10 +148,12 @@ class Stack(Posterior):
 
     def thinned(self, most: int) -> Self:
         """At most so many draws in all, or one a chain: each member has its share."""
+        check_whole("most", most, 0)
         return self._with([self.members[name].thinned(share) for name, _, share in self._shares(most)])
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save members and weights in one file, for `gpssm.load`: a zip of what `Posterior.save` writes for each."""
+        check_flag("overwrite", overwrite)
         if check_path(path).exists() and not overwrite:
             raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
         listed = {"names": list(self.members), "weights": self.weights.tolist(), "table": self.table}
@@ -244,9 +247,16 @@ def stack(
     :param num_chains: of each member in the end; while they are weighed they have one.
     :param fit_arguments: settings of `fit` that all members share.
     """
-    raw = as_list(series)
+    raw, seed = as_list(series), check_seed(seed)
     check_whole("jobs", jobs, 1)
+    check_whole("num_chains", num_chains, 1)
     given = default_members(raw) if members is None else members
+    if isinstance(given, str) or not isinstance(given, Sequence | Mapping):
+        raise TypeError(f"members are a list of settings of fit, or posteriors by name; got {given!r}")
+    for one in given.values() if isinstance(given, Mapping) else given:
+        if isinstance(one, Mapping) and not all(isinstance(name, str) for name in one):
+            raise TypeError(f"a member's settings are those of fit, by name; got {one!r}")
+        check_kind("a member", one, Posterior, Mapping, str)
     named: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {_name(one): one for one in given}
     if len(named) < 2:
         raise ValueError(f"a stack needs two members or more, with names of their own; got {list(named)}")
@@ -328,6 +338,8 @@ def _weigh(posteriors: Sequence[Posterior], folds: Sequence[Fold], seed: int) ->
             if not np.isnan(y).all():
                 densities.append(metrics.log_density(paths, y)[~np.isnan(y)])
                 scores.append(metrics.crps(paths, y))
+    if not densities:
+        raise ValueError("no output was observed in the rows that members are weighed by: give others")
     held = sum(len(rows) for fold in folds for rows in fold.rest.values())
     return Weighed(np.concatenate(densities), float(np.mean(scores)), held)
 

@@ -411,7 +411,7 @@ class Trials:
         recipe = STARTS[candidate.start]
         fit = (recipe.linear, candidate.row()["likelihood"], number)
         if fit not in self.linear:
-            self.linear[fit] = recipe.linear(series, parts.state_dim, parts.likelihood)
+            self.linear[fit] = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring)
         made = (candidate.start, candidate.row()["likelihood"], number)
         if made not in self.starts:
             known = (self.plan.key, self.plan.fixed, self.linear[fit], self.config.slack)
@@ -438,6 +438,13 @@ def choose(
     for candidate in first:
         trials.run(candidate, ROUNDS[0])
     best = trials.ranked(first)[0]
+    if all("failed" in trials.rows[one] for one in first):
+        reasons = {one.start: trials.rows[one]["failed"] for one in first}
+        raise RuntimeError(
+            "no start led anywhere on the training rows but for a quarter of them, by which starts are compared. "
+            + " ".join(f"{name}: {reason}." for name, reason in reasons.items())
+            + " Name one, start='em', to have it tried on all rows"
+        )
     others = [best._replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
     for before, candidate in pairwise([best, *others]):
         trials.run(candidate, ROUNDS[0])

@@ -84,7 +84,7 @@ class Checkpoint:
 
 def _write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
     arrays: dict[str, Any] = {f"leaf_{index}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, done=np.asarray(done), **arrays))
+    write_atomically(path, lambda file: np.savez(file, done=np.asarray(done), **arrays))
 
 
 def _read_arrays(path: Path) -> tuple[int, list[np.ndarray]]:

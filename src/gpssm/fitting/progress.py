@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -49,10 +49,15 @@ def running_rhat(log_target: Float[np.ndarray, "chain draw"]) -> float:
     return float(rhat(log_target)) if enough else float("nan")
 
 
+def check_progress(mode: Any) -> None:
+    """Refuse what says nothing of how progress is shown."""
+    if not isinstance(mode, bool) and not (isinstance(mode, str) and mode == "plain"):
+        raise ValueError(f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {mode!r}.")
+
+
 def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
     """A context that yields a function to call after each chunk: a bar (True), a line a chunk ("plain"), or silence."""
-    if mode not in (True, False, "plain"):
-        raise ValueError(f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {mode!r}.")
+    check_progress(mode)
     if mode is False:
         return nullcontext(lambda status: None)
     return _plain(sys.stderr) if mode == "plain" else _bar(total)

@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import check_flag, check_seed
 from gpssm.data.align import align_series
 from gpssm.data.series import Series, check_trainable
 from gpssm.fitting.loop import sample
-from gpssm.fitting.progress import Mode
+from gpssm.fitting.progress import Mode, check_progress
 from gpssm.methods import METHODS
 from gpssm.methods.settings import MethodSettings
 from gpssm.posterior.conditioning import begin, filter_rows
@@ -49,7 +50,9 @@ def update(
             "this posterior has been conditioned on rows that it has not learned from: update the one from before "
             "`condition`, with all rows since its training data"
         )
-    seed = posterior.seed + 1 if seed is None else seed
+    seed = posterior.seed + 1 if seed is None else check_seed(seed)
+    check_flag("new_experiment", new_experiment)
+    check_progress(progress)
     config, new = _configure(posterior, num_warmup, num_draws), align_series(series, posterior.raw[0])
     raw = list(posterior.raw)
     if new_experiment:

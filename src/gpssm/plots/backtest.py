@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpssm.core.text import as_share, check_kind, check_output
 from gpssm.evaluation.backtest import Backtest
 from gpssm.plots.quantities import LEVEL
 from gpssm.plots.style import BLACK, BLUE, LINES, draw, in_house_style, legend, panels, shade, time_axis, with_unit
@@ -18,9 +19,10 @@ def plot_backtest(backtest: Backtest, output: str | None = None, level: float = 
 
     :param output: the output to show, the first if not given; errors and coverage are of that output too.
     """
+    check_kind("backtest", backtest, Backtest)
     series, names = backtest.series, backtest.series.outputs
-    if output is not None and output not in names:
-        raise ValueError(f"there is no output {output!r}; there are {', '.join(names)}")
+    check_output(output, names)
+    level = as_share(level)
     figure, ((along,), (errors,), (covered,)) = panels(3, height=1.9)
     column, horizon = names.index(output or names[0]), backtest.horizon
     all_times, axis_name = time_axis(len(series), series.axis)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+from gpssm.core.text import check_kind, check_shares
 from gpssm.data.align import align_columns
 from gpssm.evaluation.metrics import pit
 from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, MARKERS, in_house_style, legend, panels
@@ -35,10 +36,13 @@ def plot_calibration(pairs: Pair | Iterable[Pair], levels: tuple[float, ...] = L
 
     :param pairs: a forecast and what happened (as in `Forecast.score`), or several such pairs.
     """
-    several: list[Any] = list(pairs)
+    several: list[Any] = list(pairs) if isinstance(pairs, Iterable) and getattr(pairs, "ndim", 1) else []
     several = [tuple(several)] if several and isinstance(several[0], Forecast) else several
-    if not several:
-        raise ValueError("plot_calibration needs at least one pair (forecast, what happened); got none")
+    if not several or not all(isinstance(one, tuple) and len(one) == 2 for one in several):
+        raise ValueError(f"plot_calibration needs at least one pair (forecast, what happened); got {pairs!r}")
+    for forecast, _ in several:
+        check_kind("the first of a pair", forecast, Forecast)
+    levels = tuple(check_shares("levels", levels))
     values = [_transform(*pair) for pair in several]
     figure, axes = panels(1, 2, height=2.2)
     _draw_histogram(axes[0, 0], np.concatenate([one.ravel() for one in values]))

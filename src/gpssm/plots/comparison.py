@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gpssm.core.text import as_share, check_kind, check_output
 from gpssm.data.align import align_columns
 from gpssm.plots.quantities import LEVEL
 from gpssm.plots.style import (
@@ -41,11 +42,12 @@ def plot_comparison(
     :param actual, history: as in `Forecast.plot`.
     :param output: the one to show; all without it.
     """
-    if not forecasts:
+    if not isinstance(forecasts, Mapping) or not forecasts:
         raise ValueError("plot_comparison needs at least one forecast by name; got none")
-    first = next(iter(forecasts.values()))
-    if output is not None and output not in first.outputs:
-        raise ValueError(f"there is no output {output!r}; there are {', '.join(first.outputs)}")
+    for name, one in forecasts.items():
+        check_kind(f"the forecast {name!r}", one, Forecast)
+    first, level = next(iter(forecasts.values())), as_share(level)
+    check_output(output, first.outputs)
     shown = first.outputs if output is None else (output,)
     figure, axes = panels(len(shown), height=2.1, sharex=True)
     before = None if history is None else align_columns(history, first.outputs, "y")[-2 * first.horizon :]

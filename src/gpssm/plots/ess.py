@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.text import readable
+from gpssm.core.text import check_kind, readable
 from gpssm.plots.style import BLUE, GREY, LIGHT, ORANGE, VERMILION, in_house_style, legend, panels, say
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.posterior import Posterior
@@ -28,6 +28,7 @@ def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "F
 
     :param diagnostics: those of the posterior, if they were computed already.
     """
+    check_kind("posterior", posterior, Posterior)
     found = diagnose(posterior) if diagnostics is None else diagnostics
     rows = [one for one in found.rows if one.number]
     figure, axes = panels(1, 2, height=0.35 + 0.3 * max(len(rows), 2), width_ratios=(3, 2), sharey=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpssm.core.text import as_share
+from gpssm.core.text import check_kind, check_shares
 from gpssm.data.align import align_columns
 from gpssm.plots.style import (
     BLACK,
@@ -34,16 +34,17 @@ def plot_fan(
     forecast: Forecast, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None
 ) -> "Figure":
     """A fan of intervals around the median, one panel an output: see `Forecast.plot`."""
-    width = len(forecast.outputs)
+    check_kind("forecast", forecast, Forecast)
+    levels, width = check_shares("levels", levels), len(forecast.outputs)
     axes = np.ravel(panels(width, height=2.1, sharex=True)[1] if ax is None else ax)
-    if len(axes) != width:
+    if len(axes) != width or not all(hasattr(type(one), "set_xlabel") for one in axes):
         raise ValueError(f"ax must hold one pair of axes an output, {width} in all; got {len(axes)}")
     times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
     before = np.zeros((0, width)) if history is None else align_columns(history, forecast.outputs, "y")
     before = before[-2 * forecast.horizon :]
     earlier, _ = time_axis(len(before), forecast.axis, forecast.start - len(before))
     happened = None if actual is None else forecast.rows_of(actual)
-    bands = [(level, *forecast.interval(level)) for level in sorted(map(as_share, levels), reverse=True)]
+    bands = [(level, *forecast.interval(level)) for level in sorted(levels, reverse=True)]
     for j, panel in enumerate(axes):
         if history is not None:
             draw(panel, earlier, before[:, j], color=GREY, label="history")

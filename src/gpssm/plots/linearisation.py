@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpssm.core.text import as_share, check_kind
 from gpssm.plots.style import BLACK, BLUE, FULL, GREY, HALF, LINES, VERMILION, in_house_style, legend, panels, shade
 from gpssm.posterior.linearisation import LEVEL, Bode, Linearisation, Response, StaticGain
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 @in_house_style()
 def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     """Step or impulse responses: a row an output, a column an input; median and central interval over draws."""
+    check_kind("response", response, Response)
+    level = as_share(level)
     rows, columns = len(response.outputs), len(response.inputs)
     figure, axes = panels(rows, columns, width=HALF if columns == 1 else FULL, height=1.8, sharex=True)
     low, high = response.interval(level)
@@ -33,6 +36,8 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
 @in_house_style()
 def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     """Magnitude and phase over frequency, a column an input, two rows an output."""
+    check_kind("bode", bode, Bode)
+    level = as_share(level)
     rows, columns = len(bode.outputs), len(bode.inputs)
     figure, axes = panels(2 * rows, columns, width=HALF if columns == 1 else FULL, height=1.5, sharex=True)
     for half, (values, unit) in enumerate(((bode.magnitude, "dB"), (bode.phase, "degrees"))):
@@ -56,6 +61,8 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
 @in_house_style()
 def plot_poles(linear: Linearisation, level: float = LEVEL) -> "Figure":
     """The poles of all draws, one colour and marker for the largest, the next and so on, in the unit circle."""
+    check_kind("linear", linear, Linearisation)
+    level = as_share(level)
     figure, axes = panels(1, width=HALF, height=HALF)
     panel, poles = axes[0, 0], linear.poles
     angle = np.linspace(0, 2 * np.pi, 400)
@@ -74,6 +81,8 @@ def plot_poles(linear: Linearisation, level: float = LEVEL) -> "Figure":
 @in_house_style()
 def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
     """Where outputs settle, and the slope of that, over the control; dots where half of the draws would not stay."""
+    check_kind("curve", curve, StaticGain)
+    level = as_share(level)
     number = len(curve.outputs)
     figure, axes = panels(2, number, width=HALF if number == 1 else FULL, height=1.7, sharex=True)
     low, high = curve.interval(level)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import readable
+from gpssm.core.text import check_kind, readable
 from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, VERMILION, in_house_style, legend, panels, say
 from gpssm.posterior.posterior import Posterior
 
@@ -29,6 +29,7 @@ def plot_parameters(posterior: Posterior) -> "Figure":
     Sampled parameters have a density; of those that were optimised there is a tick at each entry's value. Logarithms
     are shown as what they are the logarithm of. Where prior and posterior look alike the data had nothing to say.
     """
+    check_kind("posterior", posterior, Posterior)
     optimised = {name: np.asarray(leaf) for name, leaf in posterior.model.leaves("optimise").items()}
     sampled = {name: np.asarray(leaf) for name, leaf in posterior.draws.leaves.items()}
     names = [*sampled, *(name for name in optimised if name not in sampled)]

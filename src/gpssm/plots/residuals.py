@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.text import shortened
+from gpssm.core.text import check_kind, shortened
 from gpssm.data.series import Series
 from gpssm.evaluation.residuals import Correlation, Residuals, find_residuals
 from gpssm.plots.style import BLUE, GREY, LIGHT, VERMILION, extremes, in_house_style, panels, say, time_axis
@@ -27,6 +27,7 @@ def plot_residuals(posterior: Posterior, index: int = 0, num_paths: int = 300, r
     that the past of the output (more states?), or of a control, holds more than the model took from it; correlation
     with controls to come (negative lags) says there was feedback.
     """
+    check_kind("posterior", posterior, Posterior)
     return draw_residuals(find_residuals(posterior, index, num_paths, rows))
 
 

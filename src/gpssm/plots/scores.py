@@ -27,9 +27,11 @@ def plot_scores(table: Any, metrics: Sequence[str] | None = None) -> "Figure":
     :param table: metric by method, of dictionaries or a DataFrame with a row a method.
     :param metrics: columns to show; by default rmse, crps, nlpd and coverage_90, as far as they are there.
     """
-    rows: Mapping[str, Any] = table.to_dict("index") if hasattr(table, "to_dict") else table
-    if not rows:
-        raise ValueError("plot_scores needs at least one method; got none")
+    rows: Mapping[str, Any] = table.to_dict("index") if type(table).__name__ == "DataFrame" else table
+    if not isinstance(rows, Mapping) or not rows or not all(isinstance(one, Mapping) for one in rows.values()):
+        raise ValueError(f"plot_scores takes figures by metric by method, of one at least; got {table!r}")
+    if not (metrics is None or (isinstance(metrics, list | tuple) and all(isinstance(one, str) for one in metrics))):
+        raise TypeError(f"metrics is a list of names of figures; got {metrics!r}")
     known = list(dict.fromkeys(name for figures in rows.values() for name in figures))
     chosen = [name for name in METRICS if name in known] or known if metrics is None else list(metrics)
     if unknown := [name for name in chosen if name not in known]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpssm.core.text import is_whole
 from gpssm.data.series import Series, as_list
 from gpssm.plots.style import (
     BLUE,
@@ -85,10 +86,10 @@ def _mark_split(column: np.ndarray, one: Series, train: Any, test: Any) -> None:
 
 def _rows(part: Any, length: int) -> int:
     """A number of rows, from a number, a share, or a series."""
-    if hasattr(part, "__len__"):
-        return len(part)
-    rows = math.floor(part * length + 1e-9) if isinstance(part, float) else part
-    if not 0 < rows <= length:
+    if isinstance(part, Series):
+        return min(len(part), length)
+    rows = math.floor(part * length + 1e-9) if isinstance(part, float) and 0 < part <= 1 else part
+    if not is_whole(rows) or not 0 < rows <= length:
         raise ValueError(
             f"train and test are numbers of rows up to {length}, shares up to 1.0, or series; got {part!r}"
         )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpssm.core.text import check_kind
 from gpssm.plots.quantities import LEVEL
 from gpssm.plots.style import (
     BLACK,
@@ -36,6 +37,7 @@ def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, F
 
     :param found: the smoothed outputs without and with noise, if they were computed already.
     """
+    check_kind("posterior", posterior, Posterior)
     series = posterior.training_series(index)
     outputs, observed = found or smoothed_outputs(posterior, index)
     figure, axes = panels(series.output_dim, height=1.9, sharex=True)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpssm.core.text import check_kind
 from gpssm.plots.quantities import LEVEL
 from gpssm.plots.style import LINES, draw, in_house_style, legend, panels, shade, time_axis
 from gpssm.posterior.posterior import Posterior
@@ -21,6 +22,7 @@ def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
     States are identified only up to a change of coordinates, in which chains may differ: where they do, the lines part
     company here while the outputs of `plot_smoothed` agree. At most eight states and four chains are drawn.
     """
+    check_kind("posterior", posterior, Posterior)
     series, states = posterior.training_series(index), np.asarray(posterior.draws.states[index])
     shown = min(states.shape[-1], STATES)
     figure, axes = panels(shown, height=1.15, sharex=True)

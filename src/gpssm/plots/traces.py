@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from gpssm.core.text import readable
+from gpssm.core.text import check_kind, readable
 from gpssm.plots.quantities import quantities
 from gpssm.plots.style import LIGHT, LINES, draw, in_house_style, legend, panels, say
 from gpssm.posterior.diagnostics import rhat
@@ -28,6 +28,7 @@ def plot_traces(posterior: Posterior) -> "Figure":
     chains have found the same distribution, each chain's histogram is flat, up to the grey band that holds 95 % of the
     bars of independent draws.
     """
+    check_kind("posterior", posterior, Posterior)
     every = quantities(posterior)
     names = _worst(every)
     figure, axes = panels(len(names), 2, height=1.05, width_ratios=(3, 2), sharex="col")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.text import check_kind
 from gpssm.plots.quantities import LEVEL, Visited, visited
 from gpssm.plots.style import (
     BLACK,
@@ -45,6 +46,7 @@ def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
 
     :param chain: whose draws to use, as chains may differ in the states' coordinates; None for all of them.
     """
+    check_kind("posterior", posterior, Posterior)
     posterior = posterior if chain is None else posterior.chain(chain)
     seen = visited(posterior)
     pictures = {1: _plot_curve, 2: _plot_maps}

@@ -16,9 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import check_flag, check_seed
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
-from gpssm.posterior.forecast import start_states
+from gpssm.posterior.forecast import check_paths, start_states
 from gpssm.posterior.rollout import Box, Ensemble, assemble, members_of, path_keys, plan, run_paths, training_box
 
 if TYPE_CHECKING:
@@ -83,7 +84,10 @@ def make_rollout(
     posterior: "Posterior", num_paths: int, seed: int, noise: bool, index: int, bounds: float | None
 ) -> Rollout:
     """See `Posterior.rollout`."""
-    scaler = posterior.scaler
+    scaler, seed = posterior.scaler, check_seed(seed)
+    check_paths(num_paths, bounds, 1)
+    check_flag("noise", noise)
+    posterior.training_series(index)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     members = members_of(posterior, draws)

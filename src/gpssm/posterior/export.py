@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from gpssm.core.files import write_atomically
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import check_flag, check_path, check_whole
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.rollout import assemble, members_of
 
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 @in_double_precision
 def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overwrite: bool) -> None:
     """See `Posterior.export`."""
-    if Path(path).exists() and not overwrite:
+    path = check_path(path)
+    check_whole("num_draws", num_draws, 1)
+    check_flag("overwrite", overwrite)
+    if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
     fewer = posterior.thinned(max(num_draws, posterior.num_chains))
     draws, series = np.arange(fewer.num_chains * fewer.num_draws), posterior.raw[-1]
@@ -52,7 +56,7 @@ def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overw
     scaler = posterior.scaler
     arrays |= {"start": start} | {name: np.array(getattr(scaler, name)) for name in scaler.__dataclass_fields__}
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    np.savez_compressed(buffer, **arrays)
     text = base64.b64encode(buffer.getvalue()).decode()
     packed = "\n".join(f'    "{text[place : place + 110]}"' for place in range(0, len(text), 110))
     body = "\n".join(f"    {line}" for line in lines)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_seed, check_shares, check_whole, is_real, percent, printable
+from gpssm.core.text import check_seed, check_shares, check_whole, in_line, is_real, percent, printable
 from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.clock import Clock
 from gpssm.data.scaler import Scaler, output_spread
@@ -288,7 +288,7 @@ class Forecast:
     def __str__(self) -> str:
         notes = self.diagnostics.notes if self.diagnostics else ()
         table = self.to_dataframe((0.9,)).to_string(max_rows=12, float_format="{:.4g}".format)
-        return printable("\n".join([repr(self), table, *(f"note: {note}" for note in notes)]))
+        return printable("\n".join([repr(self), table, *(f"note: {in_line(note)}" for note in notes)]))
 
 
 @in_double_precision

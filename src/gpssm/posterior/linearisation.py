@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Complex, Float
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_whole, count
+from gpssm.core.text import as_share, check_choice, check_whole, count, is_whole
 from gpssm.data.align import align_columns
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -66,7 +66,7 @@ class Response:
 
     def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, "n Dy Du"], Float[np.ndarray, "n Dy Du"]]:
         """The central interval over draws: (low, high)."""
-        return _band(self.values, level)
+        return _band(self.values, as_share(level))
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """A panel for each output and input: the median and the central interval over draws."""
@@ -164,7 +164,11 @@ class Linearisation:
         """
         self._check_inputs()
         dt = self.dt or 1.0
-        f = np.geomspace(5e-4, 0.5, 200) / dt if frequencies is None else np.atleast_1d(np.asarray(frequencies, float))
+        f = np.geomspace(5e-4, 0.5, 200) / dt
+        if frequencies is not None:
+            f = np.atleast_1d(_numbers("frequencies", frequencies))
+            if f.ndim != 1 or not f.size:
+                raise ValueError(f"frequencies is a list of them; got an array of shape {f.shape}")
         z = np.exp(2j * np.pi * f * dt)[:, None, None]
         resolvent = np.linalg.solve(z * np.eye(self.A.shape[-1]) - self.A[:, None], self.B[:, None].astype(complex))
         return Bode(f, self.C[:, None] @ resolvent + self.D[:, None], self.outputs, self.inputs, self.dt)
@@ -235,12 +239,15 @@ class StaticGain:
     @property
     def median(self) -> Float[np.ndarray, "N Dy"]:
         """The median over draws; NaN where fewer than half of them have an equilibrium."""
-        return self.interval(0.0)[0]
+        return _band(self._known, 0.0)[0]
 
     def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, "N Dy"], Float[np.ndarray, "N Dy"]]:
         """The central interval over draws: (low, high); NaN where fewer than half of them have an equilibrium."""
-        known = np.where((self.found >= 0.5)[:, None], self.settled, np.nan)
-        return _band(known, level)
+        return _band(self._known, as_share(level))
+
+    @property
+    def _known(self) -> Float[np.ndarray, "S N Dy"]:
+        return np.where((self.found >= 0.5)[:, None], self.settled, np.nan)
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The curve with its band above its slope, a column an output."""
@@ -258,12 +265,14 @@ def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, in
     x = np.zeros(posterior.model.state_dim)
     near = [np.zeros((1, len(one))) for one in posterior.raw]
     if row is not None:
-        if not -len(series) <= row < len(series):
+        if not is_whole(row) or not -len(series) <= row < len(series):
             raise IndexError(f"training series {index} has {len(series)} rows, counted from 0; got row {row}")
         near[index][0, row] = 1.0
         control, rest = series.u[row], False
     elif isinstance(at, tuple):
-        x, control = np.asarray(at[0], float), _control(posterior, at[1])
+        if len(at) != 2:
+            raise ValueError(f"at=(x, u) is a state and the controls; got {at!r}")
+        x, control = _numbers("the state", at[0]), _control(posterior, at[1])
         if x.shape != (posterior.model.state_dim,):
             raise ValueError(f"at=(x, u) needs a state of {posterior.model.state_dim} numbers; got shape {x.shape}")
         rest = False
@@ -291,13 +300,14 @@ def static_gain(
     if not series.inputs:
         raise ValueError("the model has no controls, and so no static gain")
     input = series.inputs[0] if input is None else input
-    if input not in series.inputs:
-        raise ValueError(f"the model has the controls {', '.join(series.inputs)}; got {input!r}")
+    check_choice("input", input, series.inputs)
     column = series.inputs.index(input)
     if values is None:
         seen = np.concatenate([one.u[:, column] for one in posterior.raw])
         values = np.linspace(np.quantile(seen, 0.01), np.quantile(seen, 0.99), CURVE)
-    levels, held = np.atleast_1d(np.asarray(values, float)), _control(posterior, at)
+    levels, held = np.atleast_1d(_numbers("values", values)), _control(posterior, at)
+    if levels.ndim != 1 or not levels.size:
+        raise ValueError(f"values is a list of values of {input}; got an array of shape {levels.shape}")
     controls = np.repeat(held[None], len(levels), 0)
     controls[:, column] = levels
     found = _local(posterior, controls, _nearest(posterior, controls), np.zeros(posterior.model.state_dim), rest=True)
@@ -400,8 +410,19 @@ def _control(posterior: "Posterior", at: Any) -> Float[np.ndarray, " Du"]:
         unknown = [name for name in at if name not in names]
         if unknown:
             raise ValueError(f"the model has the controls {', '.join(names)}; got {', '.join(map(str, unknown))}")
-        return np.array([at.get(name, value) for name, value in zip(names, mean, strict=True)], float)
-    return align_columns(np.atleast_2d(np.asarray(at, float)), names, "u")[0]
+        return _numbers("at", [at.get(name, value) for name, value in zip(names, mean, strict=True)])
+    return align_columns(np.atleast_2d(_numbers("at", at)), names, "u")[0]
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    """An array of finite numbers."""
+    try:
+        found = np.asarray(values, float)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numbers; got {type(values).__name__} ({error})") from None
+    if not np.isfinite(found).all():
+        raise ValueError(f"{name} must be finite; got {values!r}")
+    return found
 
 
 def _nearest(posterior: "Posterior", controls: Float[np.ndarray, "N Du"]) -> list[Float[np.ndarray, "N T"]]:

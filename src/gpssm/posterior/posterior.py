@@ -14,7 +14,7 @@ from jaxtyping import ArrayLike, Float
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_path, check_whole, count
+from gpssm.core.text import check_path, check_whole, count, is_whole
 from gpssm.data.clock import Clock
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
@@ -25,7 +25,7 @@ from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.control import Rollout, make_rollout
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.draws import CurrentState, Learned, Seconds
-from gpssm.posterior.explore import Derivatives, Smoothed, TransitionEstimate
+from gpssm.posterior.explore import Derivatives, Relevance, Smoothed, TransitionEstimate, UnknownEstimate
 from gpssm.posterior.export import write_export
 from gpssm.posterior.forecast import forecast
 from gpssm.posterior.linearisation import Linearisation, StaticGain, linearise, static_gain
@@ -118,6 +118,9 @@ class Posterior:
     @in_double_precision
     def model_at(self, chain: int, draw: int) -> GPSSM:
         """The model with the parameters of one draw."""
+        for name, value, number in (("chain", chain, self.num_chains), ("draw", draw, self.num_draws)):
+            if not is_whole(value) or not -number <= value < number:
+                raise IndexError(f"the posterior has {number} of each {name}, counted from 0; got {value!r}")
         return self.model.with_leaves({name: leaf[chain, draw] for name, leaf in self.draws.leaves.items()})
 
     def training_series(self, index: int) -> Series:
@@ -254,6 +257,14 @@ class Posterior:
     def derivatives(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
         """∂f/∂x, ∂f/∂u and ∂E[y]/∂x with standard deviations over draws; x and u as in `transition`."""
         return explore.derivatives(self, x, u)
+
+    def unknown(self, values: Float[ArrayLike, "N ..."]) -> UnknownEstimate:
+        """The unknown function of `gpssm.Physics` at values of its feature, mean and standard deviation."""
+        return explore.unknown(self, values)
+
+    def relevance(self) -> Relevance:
+        """How much each state and control moves each transition along the data; `gpssm.plots.plot_wiring` draws it."""
+        return explore.relevance(self)
 
     @overload
     def linearise(self, *, at: Any = None, row: int | None = None, index: int = 0) -> Linearisation: ...

@@ -43,7 +43,7 @@ import numpy as np
 import gpssm
 from gpssm.core.files import digest, write_atomically
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_path
+from gpssm.core.text import check_flag, check_path
 from gpssm.data import clock, scaler, series
 from gpssm.model import bases, kernels, likelihoods, means, model, priors, types
 from gpssm.model.likelihoods import LINKS, Link
@@ -134,15 +134,11 @@ ADDED = {"current", "clock", "calibration", "learned"}  # that older files do no
 def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
     """Save every field of a posterior in a netCDF file, which is there whole or not at all."""
     path = check_path(path)
+    check_flag("overwrite", overwrite)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
     image = _image(posterior)
-    try:
-        write_atomically(path, lambda file: file.write(image))
-    except OSError as error:
-        raise OSError(
-            error.errno, f"{path} could not be written ({error.strerror}); what was there before is untouched"
-        ) from error
+    write_atomically(path, lambda file: file.write(image))
 
 
 def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -320,7 +316,7 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
         states, inputs, outputs = own.state_dim, raw[0].input_dim, raw[0].output_dim
         widths = [len(numbers) for numbers in dataclasses.astuple(scales)]
         demand("scaler", widths == [outputs, outputs, inputs, inputs], f"has {widths} numbers")
-        shaped("draws.weights", drawn.weights, None, None, states, own.basis.size)
+        shaped("draws.weights", drawn.weights, None, None, *own.weights_shape)
         axes = drawn.weights.shape[:2]
         demand("draws", all(axes), "is empty")
         demand("draws.states", len(drawn.states) == len(raw), "are of another number of series")

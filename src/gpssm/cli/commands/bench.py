@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, register, register_group, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, in_line, register, register_group, usage
 
 bench = typer.Typer(name="bench", no_args_is_help=True)
 
@@ -54,6 +54,7 @@ def sweep(
     from gpssm.bench.tables import rmse_table, rows_used, summarise
     from gpssm.methods import METHODS
 
+    check_paths(out)
     with usage():
         known = [AUTO, *METHODS]
         chosen = known if methods == ALL else _names(methods, "method", known)
@@ -72,9 +73,8 @@ def sweep(
         progress=screen.progress,
         retry=retry,
     )
-    return Answer(
-        lines, [rmse_table(summarise(lines)), *rows_used(lines), f"\nTables and figures: gpssm bench report {out}"]
-    )
+    report_it = f"\nTables and figures: gpssm bench report {in_line(out)}"
+    return Answer(lines, [rmse_table(summarise(lines)), *rows_used(lines), report_it])
 
 
 def _names(text: str, what: str, known: Sequence[str] = ()) -> list[str]:
@@ -135,7 +135,7 @@ def report(
     from gpssm.bench import write_report
 
     path = write_report(folder)
-    return Answer({"report": str(path)}, [str(path)])
+    return Answer({"report": str(path)}, [in_line(path)])
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, register, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, register, usage
 from gpssm.cli.tables import UNJUDGED, finished, forecast_tables, score_lines, score_tables
 
 if TYPE_CHECKING:
@@ -74,6 +74,19 @@ def fit(
     basis: Annotated[
         str | None, _option(help="inducing, hilbert, fourier or linear.", default="inducing", panel=MODEL)
     ] = None,
+    wiring: Annotated[
+        str | None,
+        _option(metavar="NAME", help="What enters what: cascade, chain, second-order, delay-3, sparse.", panel=MODEL),
+    ] = None,
+    coupling: Annotated[
+        str | None,
+        _option(
+            help="Transition functions: none, shared (one kernel), lmc (mixed) or hammerstein.",
+            default="none",
+            panel=MODEL,
+        ),
+    ] = None,
+    rank: Annotated[int | None, _option(help="Latent functions of --coupling lmc.", panel=MODEL)] = None,
     start: Annotated[
         str | None,
         _option(
@@ -108,10 +121,19 @@ def fit(
     \b
     gpssm fit tank.csv -y level -u pump -u valve --train 0.8
     """
+    check_paths(out, config, *(data or ()))
     with usage():
         fitted = {"state_dim": _whole_or_auto("state-dim", state_dim), "kernel": kernel, "mean": mean}
         fitted |= {"num_inducing": _whole_or_auto("inducing", inducing)}
-        fitted |= {"likelihood": likelihood, "basis": basis, "hyper": hyper, "num_chains": chains}
+        fitted |= {
+            "likelihood": likelihood,
+            "basis": basis,
+            "wiring": wiring,
+            "coupling": coupling,
+            "rank": rank,
+            "hyper": hyper,
+            "num_chains": chains,
+        }
         fitted |= {"start": start, "noise": _number_or_word(noise), "calibrate": calibrate}
         given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
         given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
@@ -220,6 +242,7 @@ def demo(
     seed: Annotated[int, _option(help="Seed of the simulated series.", default="0")] = 0,
 ) -> Answer:
     """Simulate a driven oscillator, fit it, forecast it; write figures and a report."""
+    check_paths(out)
     from gpssm.cli.pipeline import run_demo
 
     run = run_demo(out, seed, progress=screen.progress, say=screen.say, scored=Seen(screen))

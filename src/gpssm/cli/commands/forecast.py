@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, register, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, register, usage
 from gpssm.cli.tables import RunFolder, forecast_tables
-from gpssm.core.text import as_share
+from gpssm.core.text import as_share, in_line
 
 
 def forecast(
@@ -25,6 +25,7 @@ def forecast(
 
     The controls are those of --inputs, or else of the rows that were held out.
     """
+    check_paths(inputs, out)
     with usage():
         try:
             shares = tuple(as_share(float(part)) for part in levels.replace("%", "").split(","))
@@ -48,8 +49,8 @@ def forecast(
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, lambda file: file.write(to_csv(frame).encode()))
     notes = list(result.diagnostics.notes) if result.diagnostics else []
-    shown = [*forecast_tables(frame, test), *(f"Note: {note}" for note in notes)]
-    shown += [f"Written to {out}"] if out else []
+    shown = [*forecast_tables(frame, test), *(f"Note: {in_line(note)}" for note in notes)]
+    shown += [f"Written to {in_line(out)}"] if out else []
     columns = {str(name): column.tolist() for name, column in frame.items()}
     times = {} if frame.index.name == "step" else {str(frame.index.name): [str(one) for one in frame.index]}
     return Answer({"step": result.steps.tolist(), **times, **columns, "notes": notes}, shown)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from gpssm.cli.shell import Answer, Screen, console, printable, register, table
+from gpssm.cli.shell import Answer, Screen, console, in_line, printable, register, table
 from gpssm.cli.tables import RunFolder, score_tables
 
 
@@ -28,7 +28,7 @@ def report(screen: Screen, run: RunFolder) -> Answer:
     from gpssm.cli.run_folder import Run
 
     path = report_again(Run.open(run), screen.say)
-    return Answer({"report": str(path)}, [str(path)])
+    return Answer({"report": str(path)}, [in_line(path)])
 
 
 def info(screen: Screen, run: RunFolder) -> Answer:

@@ -1,0 +1,101 @@
+"""Every option of every command, given texts that it was not meant for: an error in our words, or what was asked for.
+
+Options are taken from the program itself. A fit counts as done when it gets as far as its linear model, a sweep when it
+would begin; forecasts and all that is told of a run are real.
+"""
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import gpssm.bench
+from gpssm.cli import pipeline
+from gpssm.cli.app import app
+from gpssm.cli.run_folder import Run
+from gpssm.data.datasets import simulate
+from gpssm.fitting.candidates import Plan
+from hostile import attempt
+
+TEXTS = (
+    *("", " ", "-1", "0", "1", "0.5", "-0.0", "nan", "inf", "1e300", "1e400", "5e-324", "99999999999999999999", "0x10"),
+    *("true", "None", "auto", "all", "y", "nothing", "y,y", ",", "=", "a=b", "[1]", '{"a": 1}', "../..", "/", "~", "."),
+    *("/nowhere/at/all", "2024-02-30", "2024-03-31", "\x1b[31mred", "a\nb", "٣", "é" * 300, "a" * 5000, "%s%n", "-"),
+)
+SHARE = 20  # of the texts, one in so many is tried on each option; all of them in the slow tests
+
+
+class Reached(Exception):
+    """All that was asked for has been understood."""
+
+
+def reached(*_, **__):
+    raise Reached
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """What each command is called with, as it should be."""
+    folder = tmp_path_factory.mktemp("options")
+    Run(folder).write_series("tank.csv", simulate("linear_gaussian", num_steps=60, seed=1).series)
+    data, out = str(folder / "tank.csv"), str(folder / "run")
+    fit = ["fit", data, "-y", "y", "--train", "0.5", "-m", "mean", "--draws", "5", "--no-report", "-q", "--out", out]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "num_threads", lambda: 1)
+        patch.setattr(pipeline, "BASELINES", ("last",))
+        found = CliRunner().invoke(app, fit)
+    assert found.exit_code == 0, found.output
+    return {
+        "fit": ["fit", data, "-y", "y", "-m", "mean", "--no-report", "--out", str(folder / "new")],
+        "demo": ["demo", "--out", str(folder / "demo")],
+        "forecast": ["forecast", out, "--num-paths", "6"],
+        **{name: [name, out] for name in ("info", "compare")},
+        "bench": ["bench", "--out", str(folder / "bench")],
+    }
+
+
+def options():
+    """The commands, and those of their options that take a value."""
+    for name, command in typer.main.get_command(app).commands.items():
+        for option in command.params:
+            if option.param_type_name == "option" and not option.is_flag and not option.is_eager:
+                yield name, option.opts[0]
+
+
+@pytest.fixture
+def try_texts(given, tmp_path, monkeypatch):
+    """Gives a function that tries texts on an option."""
+    monkeypatch.setattr(Plan, "prepare", reached)
+    monkeypatch.setattr(gpssm.bench, "run_sweep", reached)
+    monkeypatch.setattr("gpssm.cli.pipeline.run_demo", reached)
+    monkeypatch.chdir(tmp_path)
+
+    def call(command, option, text):
+        found = CliRunner().invoke(app, [*given[command], option, text, "--debug", "--quiet"])
+        if found.exception is not None and not isinstance(found.exception, Reached | SystemExit):
+            raise found.exception
+
+    def try_all(command, option, texts):
+        """What did not end as it should, by text."""
+        outcomes = {text: attempt(lambda text=text: call(command, option, text)) for text in texts}
+        return {(option, text): found for text, found in outcomes.items() if found.kind not in ("fine", "refused")}
+
+    return try_all
+
+
+def test_some_texts_that_no_option_was_meant_for(try_texts):
+    wrong = {}
+    for number, (command, option) in enumerate(options()):
+        wrong |= try_texts(command, option, TEXTS[number % SHARE :: SHARE])
+    assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "option"), options())
+def test_all_texts_that_no_option_was_meant_for(try_texts, command, option):
+    assert not try_texts(command, option, TEXTS)
+
+
+def test_every_command_was_tried():
+    tried = {name for name, _ in options()}
+    assert {"fit", "demo", "forecast", "bench"} <= tried
+    assert len([*options()]) >= 40
