@@ -46,7 +46,8 @@ from gpssm.posterior.posterior import Posterior
 FILE = "results.jsonl"
 KEY = ("dataset", "method", "seed", "protocol", "config_hash", "data_hash")
 AUTO = "ffvd-auto"
-OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs")  # arguments of `fit` that a sweep sets itself
+# Arguments of `fit` that a sweep sets itself, or that are no setting.
+OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs", "prior", "prior_strength")
 NO_MATTER = ("chains", "chunk")  # those that leave the result as it is
 KEPT_MEGABYTES = 1200.0  # of memory, above which compiled programs are thrown away
 
