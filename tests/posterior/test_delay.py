@@ -112,6 +112,8 @@ def test_learning_goes_on(late, plain, rows):
         found, wanted = late.update(rows[0]), plain.update(rows[1])
     jax.tree.map(np.testing.assert_array_equal, found.draws, wanted.draws)
     jax.tree.map(np.testing.assert_array_equal, found.series, wanted.series)
+    later = [one.learn(test[:6]).forecast(u=test.u[6 : 6 + H]) for one, test in ((late, rows[0]), (plain, rows[1]))]
+    assert_same_paths(*later)
 
 
 def test_functions_of_controls(late, plain, rows, tmp_path):

@@ -328,4 +328,6 @@ def _with_cloud(
         for part in (cloud.particles, cloud.log_weights, cloud.surprise)
     )
     current = CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise)
-    return dataclasses.replace(posterior, current=current, clock=clock, past=past if posterior.delay else None)
+    learned = posterior.learned and posterior.learned._replace(follows=False)
+    known = past if posterior.delay else None
+    return dataclasses.replace(posterior, current=current, clock=clock, learned=learned, past=known)
