@@ -15,6 +15,7 @@ ARGUMENTS = {
     "online": ["--quick"],
     "own_physics": ["--quick", "--out", "figure.png"],
     "quickstart": ["--quick", "--out", "run"],
+    "stream": ["--quick"],
     "synthetic": ["--quick", "--out", "figure.png"],
 }
 WRITTEN = {
@@ -27,7 +28,7 @@ WRITTEN = {
 }
 
 
-LONG = ("friction", "own_physics", "online")  # half a minute each, most of it compiling
+LONG = ("friction", "own_physics", "online", "stream")  # half a minute each, most of it compiling
 
 
 @pytest.mark.parametrize(

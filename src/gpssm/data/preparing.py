@@ -162,10 +162,11 @@ def _lags(rows: Mapping[str, int] | Sequence[int] | int, names: tuple[str, ...])
     if isinstance(rows, Mapping):
         if unknown := [name for name in rows if name not in names]:
             raise ValueError(f"there is no control {', '.join(map(repr, unknown))}; there are {', '.join(names)}")
-        lags = [rows.get(name, 0) for name in names]
+        lags: list[Any] = [rows.get(name, 0) for name in names]
     else:
-        several = isinstance(rows, Sequence | np.ndarray) and getattr(rows, "ndim", 1) == 1
-        lags = list(rows) if several else [rows] * len(names)  # type: ignore[call-overload]
+        given: Any = rows
+        several = isinstance(given, Sequence | np.ndarray) and getattr(given, "ndim", 1) == 1
+        lags = list(given) if several else [given] * len(names)
     if len(lags) != len(names) or not all(is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags):
         raise ValueError(f"a delay is a number of rows, 0 or more, for each of {', '.join(names)}; got {rows!r}")
     return [int(lag) for lag in lags]

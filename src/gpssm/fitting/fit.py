@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from gpssm.fitting.candidates import Plan, Prepared, with_any_values
 from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode, check_progress
+from gpssm.fitting.transfer import check_prior, inherit, with_inherited_roles
 from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.settings import MethodSettings
@@ -75,6 +77,8 @@ def fit(
     fixed: Sequence[str] = (),
     learn: Sequence[str] = (),
     calibrate: bool = False,
+    prior: Posterior | None = None,
+    prior_strength: float = 1.0,
     seed: int = 0,
     progress: Mode = True,
     checkpoint: str | Path | None = None,
@@ -120,6 +124,11 @@ def fit(
         the states' coordinates are free.
     :param calibrate: whether to measure on held-out training rows how much wider intervals must be, as
         `posterior.calibrate()` does: by the fits that starts were compared by, or else by two short ones more.
+    :param prior: the posterior of a sister plant, or of an earlier record, as the prior of the weights
+        (`transfer.py`): kernel, basis, mean, likelihood, sizes and scaling are its own, and only states, weights and
+        noises are learned. Columns and units must be the same.
+    :param prior_strength: how often each of its rows counts: 1 where the plants are the same, less where they are
+        alike, 0 for none of what it learned.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
     :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
@@ -130,31 +139,41 @@ def fit(
     raw = as_list(as_given(series, u, outputs, inputs))
     check_trainable(raw)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
+    if prior is not None:
+        raw = check_prior(prior, prior_strength, raw)
+        own = {"state_dim": state_dim, "num_inducing": num_inducing, "kernel": kernel, "mean": mean, "basis": basis}
+        own |= {"likelihood": likelihood, "start": start, "noise": noise, "wiring": wiring, "coupling": coupling}
+        _check_inherited(config, own | {"physics": physics}, calibrate)
     _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config)
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
-    first = "gaussian" if likelihood == "auto" else likelihood
-    if physics is not None:
-        if (kernel, mean, basis, wiring, coupling) != ("se", "linear", "inducing", None, "none"):
-            raise ValueError("physics says what the model is: leave out kernel, mean, basis, wiring and coupling.")
-        state_dim = num_inducing = 1  # that it says itself
-    if state_dim == "auto":
-        state_dim = wired_size(wiring, raw[0].output_dim) or "auto"
-    sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
-    known = wiring_of(wiring, sizes[0], raw)
-    if known is not None and known.measured and any(fnmatch.filter(OUTPUT_MAP, pattern) for pattern in learn):
-        raise ValueError(
-            "the wiring says which states are outputs, so that the output map is known: drop it from learn."
-        )
+    known, sizes = None, (0, 0)
+    if prior is None:
+        first = "gaussian" if likelihood == "auto" else likelihood
+        if physics is not None:
+            if (kernel, mean, basis, wiring, coupling) != ("se", "linear", "inducing", None, "none"):
+                raise ValueError("physics says what the model is: leave out kernel, mean, basis, wiring and coupling.")
+            state_dim = num_inducing = 1  # that it says itself
+        if state_dim == "auto":
+            state_dim = wired_size(wiring, raw[0].output_dim) or "auto"
+        sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
+        known = wiring_of(wiring, sizes[0], raw)
+        if known is not None and known.measured and any(fnmatch.filter(OUTPUT_MAP, pattern) for pattern in learn):
+            raise ValueError(
+                "the wiring says which states are outputs, so that the output map is known: drop it from learn."
+            )
 
     def with_roles(model: GPSSM) -> GPSSM:
-        return config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
+        model = assign_roles(model, hyper if config.learns else "fix", fixed, learn)
+        return config.adopt(model if prior is None else with_inherited_roles(model))
 
     if coupling in ("lmc", "hammerstein") and not isinstance(config, FFVD):
         raise ValueError("functions that share their weights are sampled by `ffvd`: take coupling='shared', or 'none'.")
-    if physics is not None:
+    if prior is not None:
+        prepared = _inherited(prior, raw, prior_strength, seed)
+    elif physics is not None:
         prepared = _prepare_physics(plan, physics)
     else:
         prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis, known, coupling, rank), with_roles)
@@ -175,6 +194,7 @@ def fit(
         chunk=chunk,
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
+    asked |= {} if prior is None else {"prior_strength": prior_strength}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
     asked |= {} if known is None else {"wiring": known.words(raw[0].inputs)}
     settings = _write_down(config, model, parts, asked)
@@ -184,6 +204,26 @@ def fit(
     if calibrate and posterior.num_draws == config.num_draws:
         posterior = posterior.calibrate(without=prepared.without)
     return posterior
+
+
+def _inherited(prior: Posterior, raw: list[Series], strength: float, seed: int) -> Prepared:
+    """What a fit begins with that has a prior of another plant: all but the states are the prior's."""
+    scaled = [prior.scaler.scale(one) for one in raw]
+    start = inherit(prior, scaled, strength, seed)
+    model = start.model
+    parts = Parts(model.state_dim, model.basis.size, model.kernel, model.mean, model.likelihood, model.basis)
+    noise = prior.config.get("fit", {}).get("noise", "free")
+    return Prepared(prior.scaler, scaled, parts, start, "prior", noise, [])
+
+
+def _check_inherited(config: MethodSettings, given: dict[str, Any], calibrate: bool) -> None:
+    """Refuse what a prior decides, and what it cannot be the prior of."""
+    if changed := [name for name, value in given.items() if not _is_default(name, value)]:
+        raise ValueError(f"{', '.join(changed)} come with prior, in whose coordinates it was learned: leave out")
+    if calibrate:
+        raise ValueError("calibrate=True fits again without the prior: call posterior.calibrate(rows) with unseen rows")
+    if type(config).prepare is not MethodSettings.prepare:
+        raise ValueError(f"{type(config).__name__} makes its model from the data alone, and takes no prior")
 
 
 def _prepare_physics(plan: Plan, physics: Physics) -> Prepared:
@@ -342,3 +382,11 @@ def _configure(method: str | MethodSettings, **given: int | None) -> MethodSetti
         raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
     whole = {name: int(value) if isinstance(value, np.integer) else value for name, value in given.items()}
     return dataclasses.replace(method, **{name: value for name, value in whole.items() if value is not None})
+
+
+_DEFAULTS = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Whether an argument of `fit` is what it is when it is not given."""
+    return value is _DEFAULTS[name] or (isinstance(value, str | int) and value == _DEFAULTS[name])

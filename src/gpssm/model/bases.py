@@ -5,7 +5,8 @@
 `gain` is A and `residual` is B. Everything that does not depend on z is worked out once by `projector`, so that scans
 over time and chains of gradients only multiply matrices. `InducingPoints` is the sparse Gaussian process of the
 free-form posterior; `Hilbert`, `RandomFourier` and `LinearFeatures` have no residual; `Stacked` puts several side by
-side. How many of each and where, for given data, is for `start/build.py` to say.
+side, and `Informed` has a prior from other data. How many of each and where, for given data, is for `start/build.py` to
+say.
 """
 
 import abc
@@ -412,6 +413,48 @@ class Stacked(Basis):
     def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
         """Those of the parts side by side, of which one at most has a residual."""
         return jnp.concatenate([part.correction(kernel, function, state_dim) for part in self.parts], -1)
+
+
+class Informed(Basis):
+    """The weights of another basis in coordinates in which what is known of them already is N(0, I):
+
+        v_d = m_d + F_d w_d,  w_d ~ N(0, I):   A'_d(z) = A_d(z) F_d,  B' = B
+
+    The model's mean function has the rest, A_d(z) m_d (`means.Shifted`). It holds for the kernel that (m, F) were found
+    with.
+    """
+
+    basis: Basis
+    factor: Float[Array, "Dx M M"]
+
+    @property
+    def size(self) -> int:
+        """That of the other basis."""
+        return self.basis.size
+
+    @property
+    def shared(self) -> bool:
+        """As in the other basis."""
+        return self.basis.shared
+
+    def prepared(self, kernel: Kernel) -> "Basis":
+        """With the other basis prepared."""
+        return Informed(self.basis.prepared(kernel), self.factor)
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """The other basis's, and one product more."""
+        other = self.basis.projector(kernel)
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            gain, residual = other(z)
+            return Projection(jnp.matmul(gain, self.factor), residual)
+
+        return project
+
+    def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
+        """F_d⁻¹ c_d, so that A' c' = A c."""
+        found = self.basis.correction(kernel, function, state_dim)
+        return jnp.matmul(inverse_lower(self.factor), found[:, :, None])[:, :, 0]
 
 
 def parts_of(basis: Basis) -> list[Basis]:

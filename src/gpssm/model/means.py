@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.model.kernels import in_units
+from gpssm.model.bases import Basis
+from gpssm.model.kernels import Kernel, in_units
 from gpssm.model.wiring import Mask
 
 
@@ -68,6 +69,24 @@ class Function(Mean):
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """The function at every row."""
         return jax.vmap(self.function)(x, u)
+
+
+class Shifted(Mean):
+    """m(x, u) + A(z) m_v: a mean function, and what weights of mean m_v add to it under a kernel that stays.
+
+    With `bases.Informed` it makes what is known of the weights already a prior of the usual form. The basis is
+    prepared: nothing is factorised when it is called.
+    """
+
+    mean: Mean
+    kernel: Kernel
+    basis: Basis
+    weights: Float[Array, "Dx M"]
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """m(x, u) + A(z) m_v."""
+        gain = self.basis.projector(self.kernel)(jnp.concatenate([x, u], -1)).gain
+        return self.mean(x, u) + jnp.matmul(gain, self.weights[:, :, None])[:, :, 0].T
 
 
 class Physics(Mean):

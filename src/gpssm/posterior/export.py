@@ -54,9 +54,11 @@ def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overw
 
     lines, arrays = to_numpy(step, jnp.asarray(start), jnp.zeros(series.input_dim))
     scaler = posterior.scaler
-    arrays |= {"start": start} | {name: np.array(getattr(scaler, name)) for name in scaler.__dataclass_fields__}
+    stored: dict[str, Any] = (
+        arrays | {"start": start} | {name: np.array(getattr(scaler, name)) for name in scaler.__dataclass_fields__}
+    )
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
+    np.savez_compressed(buffer, **stored)
     text = base64.b64encode(buffer.getvalue()).decode()
     packed = "\n".join(f'    "{text[place : place + 110]}"' for place in range(0, len(text), 110))
     body = "\n".join(f"    {line}" for line in lines)
