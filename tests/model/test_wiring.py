@@ -135,6 +135,11 @@ def test_collapsing_integrates_the_weights_out():
     np.testing.assert_allclose(found.precision[0], np.eye(shape[1]), atol=1e-12)
 
 
+def test_what_is_written_down_makes_it_again():
+    for wiring in (WIRING, make_wiring("delay-2", 3, 1, 1), make_wiring("sparse", 2, 1, 2)):
+        assert Wiring(*wiring.plain()) == wiring
+
+
 def test_names():
     cascade = make_wiring("cascade", 3, 1, 1)
     assert np.array_equal(cascade.enters, [[1, 0, 0, 1], [1, 1, 0, 0], [0, 1, 1, 0]])

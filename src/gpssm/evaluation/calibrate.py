@@ -41,6 +41,7 @@ from gpssm.model.bases import BASES
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS, Bernoulli, Poisson
 from gpssm.model.means import MEANS
+from gpssm.model.wiring import Wiring
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -201,10 +202,12 @@ def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
     settings = {name: value for name, value in posterior.config.items() if name not in ("method", "fit")}
     if (name := posterior.config["method"]) not in METHODS:
         raise ValueError(f"calibrate() fits again by the fit's method, one of {', '.join(METHODS)}; this is {name!r}")
+    if asked.get("mean") == "physics":
+        raise ValueError("calibrate() cannot fit physics again: give rows that the fit did not see, calibrate(rows)")
     settings["num_draws"] = min(settings["num_draws"], DRAWS)
-    arguments = {
-        name: asked[name] for name in ("state_dim", "num_inducing", "hyper", "fixed", "learn") if name in asked
-    }
+    kept = ("state_dim", "num_inducing", "coupling", "rank", "hyper", "fixed", "learn")
+    arguments = {name: asked[name] for name in kept if name in asked}
+    arguments |= {"wiring": Wiring(*asked["wired"])} if "wired" in asked else {}
     arguments |= {name: _part(posterior, name, asked.get(name)) for name in ("kernel", "mean", "likelihood", "basis")}
     arguments |= {"method": dataclasses.replace(METHODS[name], **settings), "noise": asked.get("noise", "free")}
     arguments |= {"delay": posterior.delay or 0}

@@ -205,7 +205,7 @@ def fit(
     asked |= {} if prior is None else {"prior_strength": prior_strength}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
     asked |= {"delay": list(lags)} if lags else {}
-    asked |= {} if known is None else {"wiring": known.words(raw[0].inputs)}
+    asked |= {} if known is None else {"wiring": known.words(raw[0].inputs), "wired": known.plain()}
     settings = _write_down(config, model, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
     posterior = _to_posterior(model, found, scaled, raw, lags, scaler, settings, setup, seed)

@@ -102,6 +102,11 @@ class Wiring:
             tuple(enters and learned for enters in row) for row, learned in zip(self.enters, self.learned, strict=True)
         )
 
+    def plain(self) -> list[Any]:
+        """What `Wiring(*plain)` makes it again of, in lists."""
+        pairs = ([list(pair) for pair in several] for several in (self.integrators, self.delays, self.measured))
+        return [[list(row) for row in self.enters], *pairs, self.sparse]
+
     def words(self, inputs: Iterable[str] = ()) -> str:
         """A line: what each state's transition sees."""
         columns = [*(f"x{d + 1}" for d in range(self.state_dim)), *inputs]

@@ -462,6 +462,10 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     name = posterior.config["method"]
     if name in METHODS and not METHODS[name].learns:
         raise ValueError(f"{name!r} has no weights to learn: fit with basis='linear' for a linear model that learns")
+    if posterior.model.basis.shared:
+        raise ValueError(
+            "learn follows weights of each state's own: fit with coupling='none' or 'shared', or use update"
+        )
     auto = isinstance(forgetting, str) and forgetting == "auto"
     if not (forgetting is None or auto or (is_real(forgetting) and 0 < forgetting <= 1)):
         raise ValueError(f"forgetting must be a number above 0 and at most 1, or 'auto'; got {forgetting!r}")

@@ -153,7 +153,9 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
     model = {"states": facts.states, "kernel": facts.kernel or "none", "basis": facts.basis, "mean": facts.mean}
     model |= {"inducing points": facts.inducing, "likelihood": facts.likelihood}
     settings = {name: value for name, value in posterior.config.items() if name not in ("fit", "members")}
-    settings |= {name: value for name, value in posterior.config.get("fit", {}).items() if name != "starts"}
+    settings |= {
+        name: value for name, value in posterior.config.get("fit", {}).items() if name not in ("starts", "wired")
+    }
     return {
         "Method": _flat(settings),
         "Model": model | {f"parameters: {role}": ", ".join(names) or "none" for role, names in roles.items()},
