@@ -1,5 +1,6 @@
 """Every example runs from end to end, with settings that make it quick."""
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -8,14 +9,17 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 ARGUMENTS = {
+    "friction": ["--quick", "--out", "figure.png"],
     "missing_data": ["--quick", "--out", "figure.png"],
     "mpc": ["--quick", "--out", "figure.png"],
     "online": ["--quick"],
     "own_physics": ["--quick", "--out", "figure.png"],
     "quickstart": ["--quick", "--out", "run"],
+    "stream": ["--quick"],
     "synthetic": ["--quick", "--out", "figure.png"],
 }
 WRITTEN = {
+    "friction": ["figure.png"],
     "missing_data": ["figure.png"],
     "mpc": ["figure.png"],
     "own_physics": ["figure.png"],
@@ -24,7 +28,7 @@ WRITTEN = {
 }
 
 
-LONG = ("own_physics", "online")  # half a minute each, most of it compiling
+LONG = ("friction", "own_physics", "online", "stream")  # half a minute each, most of it compiling
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,8 @@ LONG = ("own_physics", "online")  # half a minute each, most of it compiling
     ids=[path.stem for path in EXAMPLES],
 )
 def test_runs(path, monkeypatch, tmp_path, capsys):
+    if path.stem == "friction" and not os.environ.get("GPSSM_DATA"):
+        pytest.skip("it reads real data: set GPSSM_DATA")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(path), *ARGUMENTS.get(path.stem, [])])
     runpy.run_path(str(path), run_name="__main__")

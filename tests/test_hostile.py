@@ -39,6 +39,7 @@ GOOD = {
     "forecast": {"horizon": 3, "u": U, "num_paths": 6},
     "condition": {"series": SERIES},
     "condition_at": {"series": SERIES, "rows": [3, 6]},
+    "learn": {"series": SERIES, "forgetting": 0.9, "max_draws": 6},
     "predict": {"series": SERIES, "num_paths": 6},
     "simulate": {"u": U, "warmup": SERIES, "num_paths": 6},
     "transition": {"x": np.zeros((3, 2)), "u": U[:3]},
@@ -274,7 +275,7 @@ FIT = {
             "num_chains",
         ),
         *("num_warmup", "num_draws", "thin", "hyper", "fixed", "learn", "seed", "progress", "checkpoint", "batching"),
-        "chunk",
+        *("chunk", "prior"),
     )
 }
 

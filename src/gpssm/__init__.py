@@ -21,10 +21,13 @@ __version__ = "0.1.0"
 # Public names and where they live. They load on first use: `gpssm --help` must not wait for JAX.
 _NAMES = {
     "GPSSM": "model.model",
+    "Physics": "start.physics",
     "Posterior": "posterior.posterior",
     "Scaler": "data.scaler",
     "Series": "data.series",
     "Stack": "evaluation.stack",
+    "Unknown": "start.physics",
+    "Wiring": "model.wiring",
     "backtest": "evaluation.backtest",
     "build_model": "start.build",
     "compare": "evaluation.compare",

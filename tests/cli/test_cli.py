@@ -142,7 +142,8 @@ def test_options_of_fit():
     shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
     data = "--output --input --train --dt --time --regrid --controls --unit --out --config --resume --overwrite"
     data += " --no-report"
-    model = "--method --state-dim --inducing --kernel --mean --likelihood --basis --start --noise"
+    model = "--method --state-dim --inducing --kernel --mean --likelihood --basis"
+    model += " --wiring --coupling --rank --start --noise"
     sampling = "--hyper --chains --warmup --draws --thin --seed --calibrate"
     assert shown == [*data.split(), *COMMON, "--help", *model.split(), *sampling.split()]
 

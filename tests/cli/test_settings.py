@@ -1,6 +1,7 @@
 """Settings: what is refused, and that TOML gives back what was written."""
 
 import dataclasses
+import tomllib
 
 import numpy as np
 import pytest
@@ -103,3 +104,15 @@ def test_files_as_spreadsheets_write_them(tmp_path, content, outputs):
     path = tmp_path / "data.csv"
     path.write_bytes(content)
     np.testing.assert_array_equal(Settings((str(path),), outputs).load().train[0].y, [[1.5], [2.5]])
+
+
+def test_structure_is_checked_and_kept():
+    with pytest.raises(ValueError, match=r"no wiring 'casade'.*Did you mean 'cascade'"):
+        Settings(("a.csv",), ("y",), fit={"wiring": "casade"})
+    with pytest.raises(ValueError, match="no coupling 'all'"):
+        Settings(("a.csv",), ("y",), fit={"coupling": "all"})
+    given = {"wiring": [[True, False], [True, True]], "coupling": "none", "state_dim": 2}
+    settings = Settings(("a.csv",), ("y",), fit=given)
+    assert settings.fit_arguments["wiring"] == ([True, False], [True, True])
+    assert tomllib.loads(settings.to_toml())["fit"]["wiring"] == given["wiring"]
+    assert Settings(("a.csv",), ("y",), fit={"wiring": "delay-3"}).fit_arguments["wiring"] == "delay-3"

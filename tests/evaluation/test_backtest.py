@@ -135,6 +135,23 @@ def test_updating_is_given_the_rows_since_the_last_origin(posterior, monkeypatch
     np.testing.assert_allclose(found.forecasts[2].paths, expected.paths, rtol=1e-9, atol=1e-9)
 
 
+def test_learning_is_given_the_rows_since_the_last_origin(posterior, monkeypatch):
+    given = []
+
+    def learn(posterior, rows, *, forgetting, new_experiment, max_draws, seed):
+        given.append((len(rows), forgetting, new_experiment, max_draws))
+        return posterior.condition(rows, new_experiment=new_experiment)
+
+    monkeypatch.setattr(type(posterior), "learn", learn)
+    rows = SERIES[START:75]
+    found = gpssm.backtest(rows, posterior, refit="learn", forgetting="auto", max_draws=9, **SETTINGS)
+    assert given == [(7, "auto", False, 9), (7, None, False, 9)]
+    expected = posterior.condition(rows[:14]).forecast(HORIZON, rows.u[14:], num_paths=PATHS, seed=2)
+    np.testing.assert_allclose(found.forecasts[2].paths, expected.paths, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="forgetting is for refit='learn'"):
+        gpssm.backtest(rows, posterior, forgetting=0.9, **SETTINGS)
+
+
 def test_what_cannot_be_updated_says_so_and_where(posterior):
     with pytest.raises(ValueError, match="row 7 failed: 'arx' finds its parameters before it samples: fit it again"):
         gpssm.backtest(SERIES[START:], posterior, refit="update", **SETTINGS)
@@ -203,7 +220,7 @@ def test_a_failing_origin_is_named(posterior, monkeypatch):
 def test_bad_calls_are_explained(posterior):
     rows = SERIES[START:]
     for settings, message in (
-        ({"refit": "often"}, "refit must be one of never, update, fit; got 'often'"),
+        ({"refit": "often"}, "refit must be one of never, learn, update, fit; got 'often'"),
         ({"horizon": 0}, "horizon must be a whole number of at least 1"),
         ({"step": 2.5}, "step must be a whole number"),
         ({"start": 28}, "leaves 5 rows to forecast; got 28"),

@@ -72,6 +72,9 @@ REFERENCES = {
     "softplus": linked(lambda eta: np.logaddexp(eta, 0)),
     "exp": linked(np.exp),
     "tanh": linked(np.tanh),
+    # The identity, until something is learned.
+    "wiener": linked(lambda eta: eta),
+    "wiener-monotone": linked(lambda eta: eta),
     "function": stats.norm(STATES + np.array([0.1, 0.2]) * STATES**3, STD),
     "custom": stats.laplace(STATES, STD),
 }

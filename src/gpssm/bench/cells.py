@@ -46,7 +46,8 @@ from gpssm.posterior.posterior import Posterior
 FILE = "results.jsonl"
 KEY = ("dataset", "method", "seed", "protocol", "config_hash", "data_hash")
 AUTO = "ffvd-auto"
-OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs")  # arguments of `fit` that a sweep sets itself
+# Arguments of `fit` that a sweep sets itself, or that are no setting.
+OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs", "prior", "prior_strength")
 NO_MATTER = ("chains", "chunk")  # those that leave the result as it is
 KEPT_MEGABYTES = 1200.0  # of memory, above which compiled programs are thrown away
 
@@ -196,7 +197,10 @@ def _success(cell: Cell, protocol: str, fitting: Attempt, facts: Attempt, judgin
 
 def _fit_facts(posterior: Posterior) -> dict[str, Any]:
     """What a fit tells of itself, whatever the protocol; `draws` is a hash that only an equal fit has."""
+    asked = posterior.config.get("fit", {})
     return {
+        "start": asked.get("start"),
+        "noise": asked.get("noise"),
         "state_dim": posterior.model.state_dim,
         "num_weights": posterior.model.basis.size,
         "num_chains": posterior.num_chains,

@@ -33,13 +33,27 @@ from gpssm.model.bases import BASES
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 from gpssm.model.means import MEANS
+from gpssm.model.wiring import NAMES as WIRINGS
+from gpssm.start.build import Coupling
 from gpssm.start.starts import STARTS
 
 ALL = "all"
 DATA = ("files", "outputs", "inputs", "train", "dt", "time", "regrid", "controls", "units")  # fields of [data]
 # Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
 FIT = (
-    *("state_dim", "num_inducing", "kernel", "mean", "likelihood", "basis", "start", "noise"),
+    *(
+        "state_dim",
+        "num_inducing",
+        "kernel",
+        "mean",
+        "likelihood",
+        "basis",
+        "wiring",
+        "coupling",
+        "rank",
+        "start",
+        "noise",
+    ),
     *("num_chains", "hyper", "fixed", "learn", "calibrate"),
 )
 NEVER = ("function", "stacked")  # parts that take more than a name
@@ -91,10 +105,13 @@ class Settings:
             _check_name("kernel", part.strip(), KERNELS)
         for name, known in (
             *(("mean", [*MEANS, "linear-fixed"]), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASES)),
-            *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper))),
+            *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper)), ("coupling", get_args(Coupling))),
         ):
             if isinstance(self.fit.get(name), str):
                 _check_name(name, self.fit[name], [one for one in known if one not in NEVER])
+        wiring = self.fit.get("wiring")
+        if isinstance(wiring, str) and not re.fullmatch(r"delay-\d+", wiring):
+            _check_name("wiring", wiring, WIRINGS)
         object.__setattr__(self, "levels", tuple(map(as_share, self.levels)))
         _ = self.config
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Refit = Literal["never", "update", "fit"]
+Refit = Literal["never", "learn", "update", "fit"]
 SHOWN = (1, 2, 5, 10, 20, 30, 50, 100)  # steps ahead in the printed table
 
 
@@ -162,6 +162,7 @@ def backtest(
     step: int = 10,
     start: int | float | None = None,
     refit: Refit = "never",
+    forgetting: float | Literal["auto"] | None = None,
     levels: Sequence[float] = LEVELS,
     num_paths: int = 1000,
     max_draws: int = 200,
@@ -180,12 +181,16 @@ def backtest(
         the series' rows follow its data, or are a new experiment.
     :param start: the first origin, as a row number or a fraction of the rows: half of them, or row 0 with a posterior.
     :param refit: what is learned on the way. "never": functions and parameters stay, the state is filtered in one pass
-        over the rows. "update": `posterior.update` with the rows since the last origin. "fit": a new fit to all rows
-        before the origin. The last two compile at every origin, whose rows are more each time.
+        over the rows. "learn": `posterior.learn` from the rows since the last origin, in constant time a row. "update":
+        `posterior.update` with them. "fit": a new fit to all rows before the origin. The last two compile at every
+        origin, whose rows are more each time.
+    :param forgetting: of `posterior.learn`; "auto" is found in the rows that were fitted.
     :param num_paths: of each forecast, spread over the draws.
-    :param max_draws: draws used with refit="never", evenly spaced: a filter costs as much as it has draws.
+    :param max_draws: draws used with refit="never" or "learn", evenly spaced: a filter costs as much as it has draws.
     """
     check_choice("refit", refit, get_args(Refit))
+    if forgetting is not None and refit != "learn":
+        raise ValueError(f"forgetting is for refit='learn'; got refit={refit!r}")
     check_flag("new_experiment", new_experiment)
     check_progress(progress)
     levels, seed = tuple(check_shares("levels", levels)), check_seed(seed)
@@ -210,6 +215,8 @@ def backtest(
     plan = _Plan(given, origins, known, new_experiment, seed)
     if refit == "never":
         informed = plan.filtered(posterior.thinned(max_draws))
+    elif refit == "learn":
+        informed = plan.learned(posterior, forgetting, max_draws)
     else:
         informed = plan.updated(posterior) if refit == "update" else plan.fitted(posterior, fit_arguments)
     forecasts, figures = [], []
@@ -240,6 +247,21 @@ class _Plan:
         rows = [origin - self.known for origin in self.origins]
         rest = self.series[self.known :]
         return posterior.condition_at(rest, rows, new_experiment=self.new_experiment, seed=self.seed)
+
+    def learned(
+        self, posterior: Posterior, forgetting: float | Literal["auto"] | None, max_draws: int
+    ) -> Iterator[Posterior]:
+        """The posterior that has learned from the rows up to each origin, in one pass."""
+        new, known = self.new_experiment, self.known
+        for origin in self.origins:
+            if origin > known:
+                rows = self.series[known:origin]
+                posterior = posterior.learn(
+                    rows, forgetting=forgetting, new_experiment=new, max_draws=max_draws, seed=self.seed
+                )
+                new, forgetting = False, None  # later calls keep to the first one's
+            known = origin
+            yield posterior
 
     def updated(self, posterior: Posterior) -> Iterator[Posterior]:
         """The posterior that has learned from the rows up to each origin, each from the one before."""

@@ -129,6 +129,10 @@ class Stack(Posterior):
         """As `Posterior.condition_at`, every member; the weights stay."""
         return map(self._with, zip(*(one.condition_at(*args, **options) for one in self.members.values()), strict=True))
 
+    def learn(self, *args: Any, **options: Any) -> Self:  # type: ignore[override]
+        """As `Posterior.learn`, every member; the weights stay."""
+        return self._with(one.learn(*args, **options) for one in self.members.values())
+
     def update(self, series: Any, **options: Any) -> Self:
         """As `Posterior.update`, every member; the weights stay."""
         return self._with(one.update(series, **options) for one in self.members.values())

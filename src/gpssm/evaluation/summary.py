@@ -25,8 +25,16 @@ from gpssm.evaluation.checks import (
     sampling_verdict,
 )
 from gpssm.evaluation.residuals import Residuals, find_residuals
-from gpssm.model.bases import InducingPoints, LinearFeatures, parts_of
+from gpssm.model.bases import (
+    CommonPoints,
+    FeaturePoints,
+    InducingPoints,
+    LinearFeatures,
+    MixedPoints,
+    parts_of,
+)
 from gpssm.model.kernels import Kernel, Product, Sum
+from gpssm.model.means import Wired
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.explore import can_draw
 from gpssm.posterior.forecast import HORIZON
@@ -52,6 +60,7 @@ class Facts:
     chains: int
     draws: int
     seconds: float
+    wiring: str = ""  # what each transition sees, where that was told
 
 
 @dataclass(frozen=True)
@@ -157,6 +166,7 @@ class Summary:
             f"series   {', '.join(names)}; {missing}",
             f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.inputs) or 'none'}",
             f"model    {count(facts.states, 'state')}, mean {facts.mean}, likelihood {facts.likelihood}",
+            *([f"wiring   {facts.wiring}"] if facts.wiring else []),
             f"process  {process}",
             f"method   {facts.method}, {count(facts.chains, 'chain')} of {count(facts.draws, 'draw')}, "
             f"{facts.seconds:.0f} s",
@@ -297,8 +307,9 @@ def summarise(
 
 
 def _facts(posterior: Posterior) -> Facts:
-    model, raw = posterior.model, posterior.raw
-    inducing = [part.size for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
+    model, mean, raw = posterior.model, posterior.model.mean, posterior.raw
+    points = [part.points if isinstance(part, CommonPoints | MixedPoints) else part for part in parts_of(model.basis)]
+    inducing = [part.size for part in points if isinstance(part, InducingPoints | FeaturePoints)]
     linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
     return Facts(
         method=str(posterior.config["method"]),
@@ -311,11 +322,12 @@ def _facts(posterior: Posterior) -> Facts:
         basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
         inducing=sum(inducing),
         kernel="" if linear else _kernel(model.kernel),
-        mean=type(model.mean).__name__,
+        mean=f"wired {type(mean.inner).__name__}" if isinstance(mean, Wired) else type(mean).__name__,
         likelihood=type(model.likelihood).__name__,
         chains=posterior.num_chains,
         draws=posterior.num_draws,
         seconds=float(sum(posterior.seconds)),
+        wiring=str(posterior.config.get("fit", {}).get("wiring", "")),
     )
 
 

@@ -411,7 +411,7 @@ class Trials:
         recipe = STARTS[candidate.start]
         fit = (recipe.linear, candidate.row()["likelihood"], number)
         if fit not in self.linear:
-            self.linear[fit] = recipe.linear(series, parts.state_dim, parts.likelihood)
+            self.linear[fit] = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring)
         made = (candidate.start, candidate.row()["likelihood"], number)
         if made not in self.starts:
             known = (self.plan.key, self.plan.fixed, self.linear[fit], self.config.slack)

@@ -1,6 +1,8 @@
 """From data to a posterior: scale, start from a linear fit, build, run the loop."""
 
 import dataclasses
+import fnmatch
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,11 +17,13 @@ from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_given, as_list, check_trainable
-from gpssm.fitting.candidates import Plan, with_any_values
+from gpssm.fitting.candidates import Plan, Prepared, with_any_values
 from gpssm.fitting.chains import Batching, renamed_to_batching
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode, check_progress
+from gpssm.fitting.transfer import check_prior, inherit, with_inherited_roles
 from gpssm.methods import METHODS
+from gpssm.methods.ffvd import FFVD
 from gpssm.methods.settings import MethodSettings
 from gpssm.model.bases import BASES, Basis
 from gpssm.model.kernels import Kernel
@@ -27,11 +31,14 @@ from gpssm.model.likelihoods import Gaussian, Likelihood
 from gpssm.model.means import MEANS, Mean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
+from gpssm.model.wiring import wired_size
 from gpssm.posterior.draws import Seconds, absorb_optimised
 from gpssm.posterior.posterior import Posterior
-from gpssm.start.build import Parts, pseudo_series
+from gpssm.start.build import Coupling, Parts, pseudo_series, wiring_of
 from gpssm.start.linear_fit import select_order
-from gpssm.start.starts import Noise
+from gpssm.start.physics import Physics
+from gpssm.start.shooting import shoot
+from gpssm.start.starts import Noise, with_noise
 
 Hyper = Literal["optimise", "sample", "fix"]
 Auto = Literal["auto"]
@@ -56,6 +63,10 @@ def fit(
     mean: str | Mean | Callable[[Array, Array], Array] = "linear",
     likelihood: str | Likelihood = "auto",
     basis: str | Basis = "inducing",
+    wiring: Any = None,
+    coupling: Coupling = "none",
+    rank: int | None = None,
+    physics: Physics | None = None,
     start: str | Sequence[Any] = "auto",
     noise: Noise | Auto | float = "auto",
     num_chains: int = 4,
@@ -66,6 +77,8 @@ def fit(
     fixed: Sequence[str] = (),
     learn: Sequence[str] = (),
     calibrate: bool = False,
+    prior: Posterior | None = None,
+    prior_strength: float = 1.0,
     seed: int = 0,
     progress: Mode = True,
     checkpoint: str | Path | None = None,
@@ -89,7 +102,14 @@ def fit(
     :param state_dim: number of states; "auto" takes the order of the linear model with the least BIC.
     :param num_inducing: number of inducing points, or functions of another basis; "auto": 10 to 50, one for five rows.
     :param kernel, mean, basis: parts by name or given: see `build_model`.
+    :param wiring: what is known of which state and control enters which transition: a boolean matrix (Dx, Dx+Du), a
+        `gpssm.Wiring`, or "cascade", "chain", "second-order", "delay-3": see `build_model`. state_dim="auto" fits it.
     :param likelihood: "auto" is "gaussian"; "abs" is compared with it where outputs touch zero but never go below.
+    :param coupling, rank: "shared", one kernel for all transition functions, or "lmc", which mixes `rank` latent ones:
+        see `build_model`. "hammerstein" is linear but for functions of the controls. `ffvd` samples the latter two.
+    :param physics: what is known of the plant in the user's units, with one unknown function inside (`gpssm.Physics`),
+        in place of sizes, kernel, mean, likelihood, basis and wiring. `start` is then "auto", its own states, or
+        "shooting", free runs of windows from these.
     :param start: where the sampler begins, which decides where it ends: a name from `gpssm.start.starts.STARTS`; names
         to compare by forecasts inside the training rows (`candidates.py`); states (T+1, Dx) of each series; or "auto",
         which compares those of `candidates.competitors` for `ffvd` and is "em" for other methods.
@@ -104,6 +124,11 @@ def fit(
         the states' coordinates are free.
     :param calibrate: whether to measure on held-out training rows how much wider intervals must be, as
         `posterior.calibrate()` does: by the fits that starts were compared by, or else by two short ones more.
+    :param prior: the posterior of a sister plant, or of an earlier record, as the prior of the weights
+        (`transfer.py`): kernel, basis, mean, likelihood, sizes and scaling are its own, and only states, weights and
+        noises are learned. Columns and units must be the same.
+    :param prior_strength: how often each of its rows counts: 1 where the plants are the same, less where they are
+        alike, 0 for none of what it learned.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
     :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
@@ -114,18 +139,44 @@ def fit(
     raw = as_list(as_given(series, u, outputs, inputs))
     check_trainable(raw)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
+    if prior is not None:
+        raw = check_prior(prior, prior_strength, raw)
+        own = {"state_dim": state_dim, "num_inducing": num_inducing, "kernel": kernel, "mean": mean, "basis": basis}
+        own |= {"likelihood": likelihood, "start": start, "noise": noise, "wiring": wiring, "coupling": coupling}
+        _check_inherited(config, own | {"physics": physics}, calibrate)
     _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config)
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
-    first = "gaussian" if likelihood == "auto" else likelihood
-    sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
+    known, sizes = None, (0, 0)
+    if prior is None:
+        first = "gaussian" if likelihood == "auto" else likelihood
+        if physics is not None:
+            if (kernel, mean, basis, wiring, coupling) != ("se", "linear", "inducing", None, "none"):
+                raise ValueError("physics says what the model is: leave out kernel, mean, basis, wiring and coupling.")
+            state_dim = num_inducing = 1  # that it says itself
+        if state_dim == "auto":
+            state_dim = wired_size(wiring, raw[0].output_dim) or "auto"
+        sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
+        known = wiring_of(wiring, sizes[0], raw)
+        if known is not None and known.measured and any(fnmatch.filter(OUTPUT_MAP, pattern) for pattern in learn):
+            raise ValueError(
+                "the wiring says which states are outputs, so that the output map is known: drop it from learn."
+            )
 
     def with_roles(model: GPSSM) -> GPSSM:
-        return config.adopt(assign_roles(model, hyper if config.learns else "fix", fixed, learn))
+        model = assign_roles(model, hyper if config.learns else "fix", fixed, learn)
+        return config.adopt(model if prior is None else with_inherited_roles(model))
 
-    prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis), with_roles)
+    if coupling in ("lmc", "hammerstein") and not isinstance(config, FFVD):
+        raise ValueError("functions that share their weights are sampled by `ffvd`: take coupling='shared', or 'none'.")
+    if prior is not None:
+        prepared = _inherited(prior, raw, prior_strength, seed)
+    elif physics is not None:
+        prepared = _prepare_physics(plan, physics)
+    else:
+        prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis, known, coupling, rank), with_roles)
     scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
     model = with_roles(prepared.start.model)
     setup = time.perf_counter() - began
@@ -143,7 +194,9 @@ def fit(
         chunk=chunk,
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
+    asked |= {} if prior is None else {"prior_strength": prior_strength}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
+    asked |= {} if known is None else {"wiring": known.words(raw[0].inputs)}
     settings = _write_down(config, model, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
     posterior = _to_posterior(model, found, scaled, raw, scaler, settings, setup, seed)
@@ -153,12 +206,59 @@ def fit(
     return posterior
 
 
+def _inherited(prior: Posterior, raw: list[Series], strength: float, seed: int) -> Prepared:
+    """What a fit begins with that has a prior of another plant: all but the states are the prior's."""
+    scaled = [prior.scaler.scale(one) for one in raw]
+    start = inherit(prior, scaled, strength, seed)
+    model = start.model
+    parts = Parts(model.state_dim, model.basis.size, model.kernel, model.mean, model.likelihood, model.basis)
+    noise = prior.config.get("fit", {}).get("noise", "free")
+    return Prepared(prior.scaler, scaled, parts, start, "prior", noise, [])
+
+
+def _check_inherited(config: MethodSettings, given: dict[str, Any], calibrate: bool) -> None:
+    """Refuse what a prior decides, and what it cannot be the prior of."""
+    if changed := [name for name, value in given.items() if not _is_default(name, value)]:
+        raise ValueError(f"{', '.join(changed)} come with prior, in whose coordinates it was learned: leave out")
+    if calibrate:
+        raise ValueError("calibrate=True fits again without the prior: call posterior.calibrate(rows) with unseen rows")
+    if type(config).prepare is not MethodSettings.prepare:
+        raise ValueError(f"{type(config).__name__} makes its model from the data alone, and takes no prior")
+
+
+def _prepare_physics(plan: Plan, physics: Physics) -> Prepared:
+    """The start that the user's physics is."""
+    if not isinstance(physics, Physics):
+        raise TypeError(f"physics is a gpssm.Physics, got {physics!r}.")
+    if plan.start not in ("auto", "shooting") or plan.likelihood not in ("auto", "gaussian"):
+        raise ValueError(
+            "physics says where its states start and how they are seen: leave out likelihood, and start too, or take "
+            "start='shooting' to begin at what free runs of windows make of it."
+        )
+    scaler, series = plan.scale("gaussian")
+    start = physics.start(plan.raw, scaler)
+    if plan.start == "shooting":
+        held = start.model.with_roles("fix", *plan.fixed)
+        found = shoot(held, start.states, series)
+        learned = {name: leaf for name, leaf in found.model.leaves().items() if name in held.free_leaves()}
+        start = start._replace(model=start.model.with_leaves(learned), states=found.states)
+    noise: Any = "free" if plan.noise == "auto" else plan.noise
+    if noise != "free":
+        start = start._replace(model=with_noise(start.model, noise, sum(len(one) for one in series)))
+    parts = Parts(start.model.state_dim, start.model.basis.size, "physics", "physics", "gaussian", "physics")
+    return Prepared(scaler, series, parts, start, "physics", noise, [])
+
+
 def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:
     """All settings of a fit as plain values: parts that were given as objects by their type's name."""
     registered = (name for name, known in METHODS.items() if type(known) is type(config))
     method = {"method": next(registered, type(config).__name__)} | dataclasses.asdict(config)
     plain = (str, int, float, list, type(None))
-    settings = parts._asdict() | asked | {"num_shared": config.num_shared(model)}
+    settings = (
+        {name: value for name, value in parts._asdict().items() if value is not None}
+        | asked
+        | {"num_shared": config.num_shared(model)}
+    )
     return method | {
         "fit": {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
     }
@@ -282,3 +382,11 @@ def _configure(method: str | MethodSettings, **given: int | None) -> MethodSetti
         raise KeyError(f"Unknown method {method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
     whole = {name: int(value) if isinstance(value, np.integer) else value for name, value in given.items()}
     return dataclasses.replace(method, **{name: value for name, value in whole.items() if value is not None})
+
+
+_DEFAULTS = {name: one.default for name, one in inspect.signature(fit).parameters.items()}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Whether an argument of `fit` is what it is when it is not given."""
+    return value is _DEFAULTS[name] or (isinstance(value, str | int) and value == _DEFAULTS[name])

@@ -65,7 +65,7 @@ def update(
     # All chains start from the last draw of the chain that found the likeliest states.
     chain = int(np.argmax(np.mean(posterior.info.log_target, 1)))
     model = posterior.model_at(chain, -1)
-    states = _extend_states(posterior, chain, posterior.scaler.scale(new), new_experiment, seed, index)
+    states = extend_states(posterior, chain, posterior.scaler.scale(new), new_experiment, seed, index)
     found = sample(config, model, states, scaled, num_chains=posterior.num_chains, seed=seed, progress=progress)
     model, draws = absorb_optimised(model, found.draws)
     updated = dataclasses.replace(
@@ -79,6 +79,7 @@ def update(
         seconds=Seconds(0.0, found.compile_seconds, found.run_seconds),
         seed=seed,
         current=None,
+        learned=None,
     ).with_notes(found.notes)
     for note in updated.notes:
         warnings.warn(note, stacklevel=4)
@@ -99,7 +100,7 @@ def _configure(posterior: Posterior, num_warmup: int | None, num_draws: int | No
     return dataclasses.replace(METHODS[name], **settings)
 
 
-def _extend_states(
+def extend_states(
     posterior: Posterior, chain: int, new: Series, new_experiment: bool, seed: int, index: int
 ) -> list[Float[np.ndarray, "_ Dx"]]:
     """The states of that chain's last draw, and the filter's means under it for the new rows."""

@@ -51,7 +51,7 @@ class Exact(FFVD):
                 f"`exact` has the Gaussian process itself and takes no basis but the default: got {parts.basis!r}."
             )
         _check_rows(sum(len(one) for one in series))
-        start = linear_start(series, parts.state_dim, parts.likelihood)
+        start = linear_start(series, parts.state_dim, parts.likelihood, parts.wiring)
         model = build_model(series, *parts._replace(basis=InducingPoints(jnp.asarray(start.z))), key=key, start=start)
         return model.with_roles("fix", _locations_name(model)), start.states
 

@@ -61,6 +61,8 @@ class Baseline(MethodSettings):
             raise ValueError(
                 f"A linear baseline has Gaussian outputs: likelihood={parts.likelihood!r} does not fit it."
             )
+        if parts.wiring is not None:
+            raise ValueError("a linear baseline finds its own coefficients and takes no wiring: leave it out.")
         linear = jax.tree.map(jnp.asarray, self.linear(series))
         return as_model(linear), [np.asarray(smooth(linear, one).mean) for one in series]
 

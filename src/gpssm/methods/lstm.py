@@ -67,6 +67,8 @@ class LSTMNetwork(MethodSettings):
         """The trained network as a GPSSM, and its states along the series. Of `parts` only Gaussian outputs fit."""
         if parts.likelihood != "gaussian":
             raise ValueError(f"`lstm` has Gaussian outputs: likelihood={parts.likelihood!r} does not fit it.")
+        if parts.wiring is not None:
+            raise ValueError("`lstm` has states of its own and takes no wiring: leave it out.")
         for which in (_early, _late):
             if not np.concatenate([np.isfinite(one.y[which(one)]) for one in series]).any(0).all():
                 raise ValueError(

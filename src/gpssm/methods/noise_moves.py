@@ -23,6 +23,7 @@ from gpssm.core.linalg import (
     BlockCholesky,
     block_cholesky,
     cholesky,
+    fits_whole,
     log_det,
     multiply_upper,
     refactors,
@@ -38,6 +39,7 @@ from gpssm.moves.dual_averaging import StepSize
 
 NOISES = ("log_process_std", "likelihood.log_std")
 MOVES, ROWS = 10, 10_000  # of the walk in an iteration; fewer where rows times moves would be more than that
+MOVES_AT_ONCE = 2  # of it where a factor is that of one whole matrix, on a GPU
 ACCEPTANCE = 0.3  # that its step aims at
 FIRST_SPREAD, LEAST_SPREAD = 0.2, 0.02  # of a log standard deviation in the posterior, before much is known of it
 PRIOR_COUNT = 10.0  # draws that the first guess is worth
@@ -130,9 +132,8 @@ def walk(
     model, factor, whitened = look(noises)
     eta = multiply_upper(factor, states - linear.centre) - whitened
     begin = (noises, states, state, log_density(noises, model, states, factor))
-    (noises, states, state, _), _ = jax.lax.scan(
-        move, begin, jax.random.split(key, max(1, min(MOVES, ROWS // len(centre))))
-    )
+    count = MOVES_AT_ONCE if fits_whole(centre.size) else max(1, min(MOVES, ROWS // len(centre)))
+    (noises, states, state, _), _ = jax.lax.scan(move, begin, jax.random.split(key, count))
     return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state
 
 

@@ -65,7 +65,7 @@ class MethodSettings:
 
     def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
         """The model of scaled series, and the states of each to start from: those of a linear fit."""
-        start = linear_start(series, parts.state_dim, parts.likelihood)._replace(slack=self.slack)
+        start = linear_start(series, parts.state_dim, parts.likelihood, parts.wiring)._replace(slack=self.slack)
         return build_model(series, *parts, key=key, start=start), start.states
 
     def adopt(self, model: GPSSM) -> GPSSM:

@@ -133,8 +133,14 @@ class Whitening(NamedTuple):
         root = cholesky(stiff, jitter=0.0)
         directions = jnp.matmul(columns, inverse_lower(root).T)
         variance = model.process_variance[:, None, None]
-        uncertain = cholesky(self.gram + variance * jnp.eye(self.gram.shape[-1], dtype=stiff.dtype)[None], jitter=0.0)
-        softened = gram(jnp.matmul(inverse_lower(uncertain), self.cross)) / variance
+        one = jnp.eye(self.gram.shape[-1], dtype=stiff.dtype)[None]
+        if model.basis.shared:  # one P for all dimensions, and what they say of its weights together
+            uncertain = cholesky(one + jnp.sum(self.gram / variance, 0, keepdims=True), jitter=0.0)
+            together = jnp.sum(self.cross / variance, 0, keepdims=True)
+            softened = gram(jnp.matmul(inverse_lower(uncertain), together))
+        else:
+            uncertain = cholesky(self.gram + variance * one, jitter=0.0)
+            softened = gram(jnp.matmul(inverse_lower(uncertain), self.cross)) / variance
         # Rounding may eat what is left of the curvature where noises are very small: it is then taken as it was.
         soft = cholesky((1 + FLOOR) * stiff - jnp.sum(softened, 0), jitter=0.0)
         soft = jnp.where(jnp.all(jnp.isfinite(soft)), soft, root)
@@ -242,12 +248,16 @@ def _soft_directions(
     """
     size = factor.diagonal.shape[0] * factor.diagonal.shape[1]
     variance, identity = model.process_variance[:, None, None], jnp.eye(squares.shape[-1], dtype=squares.dtype)
-    root = inverse_lower(cholesky(identity[None] + squares / variance, jitter=0.0))
+    told = squares / variance
+    told = jnp.sum(told, 0, keepdims=True) if model.basis.shared else told
+    root = inverse_lower(cholesky(identity[None] + told, jitter=0.0))
     coupling = jnp.matmul(gain, root.mT) / variance
 
     def apply(column: Float[Array, " n"]) -> Float[Array, " n"]:
         pulled = _pull(jacobian, _unwhiten(factor, column))
         weights = jnp.einsum("dtm,td->dm", coupling, pulled)
+        if model.basis.shared:  # a weight pulls at all dimensions
+            weights = jnp.broadcast_to(jnp.sum(weights, 0, keepdims=True), weights.shape)
         return jnp.ravel(solve_lower(factor, _couple(jacobian, coupling, weights)))
 
     def sweep(columns: Float[Array, "r n"], _: None) -> tuple[Float[Array, "r n"], None]:

@@ -5,14 +5,15 @@
 `gain` is A and `residual` is B. Everything that does not depend on z is worked out once by `projector`, so that scans
 over time and chains of gradients only multiply matrices. `InducingPoints` is the sparse Gaussian process of the
 free-form posterior; `Hilbert`, `RandomFourier` and `LinearFeatures` have no residual; `Stacked` puts several side by
-side. How many of each and where, for given data, is for `start/build.py` to say.
+side, and `Informed` has a prior from other data. How many of each and where, for given data, is for `start/build.py` to
+say.
 """
 
 import abc
 import functools
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -21,7 +22,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_lower
-from gpssm.model.kernels import Kernel, Stationary
+from gpssm.model.kernels import Common, Feature, Kernel, Mixed, Stationary
+from gpssm.model.wiring import Mask
 
 JITTER = 1e-6  # of k(Z, Z), relative to its mean diagonal
 
@@ -34,6 +36,7 @@ class Projection(NamedTuple):
 
 
 Projector = Callable[[Float[Array, "N Dz"]], Projection]
+K = TypeVar("K", bound=Kernel)
 Function = Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]]
 
 
@@ -44,6 +47,11 @@ class Basis(eqx.Module):
     @abc.abstractmethod
     def size(self) -> int:
         """M, the number of weights a state dimension."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether all state dimensions have the same weights, f_d | v ~ N(m_d + A_d·v, B_d): functions are coupled."""
+        return False
 
     @abc.abstractmethod
     def projector(self, kernel: Kernel) -> Projector:
@@ -80,13 +88,17 @@ class InducingPoints(Basis):
         """L_d with L_d L_dᵀ = k_d(Z, Z), jittered, in the widest float at hand."""
         widest = jax.dtypes.canonicalize_dtype(jnp.float64)
         wide, locations = jax.tree.map(lambda leaf: leaf.astype(widest), (kernel, self.locations))
-        return cholesky(wide(locations, locations), jitter=JITTER)
+        gram = wide(locations, locations)
+        if silent := kernel.silent:
+            # No function in these dimensions: A = 0 and B = 0, whatever the factor.
+            gram = gram + jnp.asarray(silent, widest)[:, None, None] * jnp.eye(self.size, dtype=widest)[None]
+        return cholesky(gram, jitter=JITTER)
 
     def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
         """L_d⁻ᵀ."""
         return inverse_lower(self.factor(kernel)).mT.astype(self.locations.dtype)
 
-    def prepared(self, kernel: Kernel) -> "Basis":
+    def prepared(self, kernel: Kernel) -> "InducingPoints":
         """With L_d⁻ᵀ at hand."""
         return Factored(self.locations, self.whitener(kernel))
 
@@ -114,6 +126,139 @@ class Factored(InducingPoints):
     def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
         """L_d⁻ᵀ, as it was found."""
         return self.inverse
+
+
+class CommonPoints(Basis):
+    """A_d(z) = s_d A(z),  B_d(z) = s_d² B(z), for a kernel `Common`: one factorisation for all dimensions."""
+
+    points: InducingPoints
+
+    @property
+    def size(self) -> int:
+        """M, the number of locations."""
+        return self.points.size
+
+    def prepared(self, kernel: Kernel) -> "Basis":
+        """With the one factor at hand."""
+        return CommonPoints(self.points.prepared(_of(kernel, Common).inner))
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """Once for all, times the scale of each."""
+        common = _of(kernel, Common)
+        project_inner, scale = self.points.projector(common.inner), common.scale
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            gain, residual = project_inner(z)
+            return Projection(scale[:, None, None] * gain, scale[:, None] ** 2 * residual)
+
+        return project
+
+
+class MixedPoints(Basis):
+    """f = W g with R latent functions:  A_d(z) = [W_d1 A_1(z), ..., W_dR A_R(z)],  B_d(z) = Σ_r W_dr² B_r(z).
+
+    The weights are those of g, so that all dimensions share them: M = R times the number of locations. For a kernel
+    `Mixed`, which has W.
+    """
+
+    points: InducingPoints
+    rank: int = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        """Those of all latent functions."""
+        return self.rank * self.points.size
+
+    @property
+    def shared(self) -> bool:
+        """Always."""
+        return True
+
+    def prepared(self, kernel: Kernel) -> "Basis":
+        """With the factors of the latent functions at hand."""
+        return MixedPoints(self.points.prepared(_of(kernel, Mixed).inner), self.rank)
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """Those of the latent functions, mixed."""
+        mixed_kernel = _of(kernel, Mixed)
+        project_inner, mixing = self.points.projector(mixed_kernel.inner), mixed_kernel.mixing
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            gain, residual = project_inner(z)
+            # (Dx, N, R, M) → (Dx, N, R M)
+            mixed = mixing[:, None, :, None] * jnp.moveaxis(gain, 0, 1)[None]
+            return Projection(mixed.reshape(*mixed.shape[:2], -1), jnp.matmul(mixing**2, residual))
+
+        return project
+
+
+class Apart(Basis):
+    """A basis with weights for each dimension, beside one whose weights are shared: each has its place among all."""
+
+    inner: Basis
+    state_dim: int = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        """Those of all dimensions."""
+        return self.state_dim * self.inner.size
+
+    @property
+    def shared(self) -> bool:
+        """In form."""
+        return True
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """A_d in block d, zeros elsewhere."""
+        inner = self.inner.projector(kernel)
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            gain, residual = inner(z)
+            blocks = jnp.einsum("de,dnm->dnem", jnp.eye(self.state_dim, dtype=gain.dtype), gain)
+            return Projection(blocks.reshape(*gain.shape[:2], -1), residual)
+
+        return project
+
+
+def _of(kernel: Kernel, kind: type[K]) -> K:
+    """The kernel, of the kind that a basis is made for."""
+    if not isinstance(kernel, kind):
+        raise TypeError(f"this basis is for a kernel `{kind.__name__}`, not {type(kernel).__name__}.")
+    return kernel
+
+
+class FeaturePoints(Basis):
+    """A_d(z) = [d = into] g(z) A_h(φ(z)),  B_d(z) = [d = into] g(z)² B_h(φ(z)), for a kernel `Feature`.
+
+    A_h and B_h are those of inducing points for h, at values of the feature: h(Z) = L v.
+    """
+
+    locations: Float[Array, "M P"]
+
+    @property
+    def size(self) -> int:
+        """M, the number of values of the feature."""
+        return self.locations.shape[0]
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """Those of h, in their place and times the factor."""
+        own = _of(kernel, Feature)
+        inner = InducingPoints(self.locations).projector(own.inner)
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            features, factors = own.parts(z)
+            gain, residual = inner(features)
+            factors = factors[None]
+            return Projection(own.spread(gain * factors[:, :, None]), own.spread(residual * factors**2))
+
+        return project
+
+    def function(
+        self, kernel: "Feature", weights: Float[Array, "Dx M"], values: Float[Array, "N P"]
+    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        """Mean and variance of h given the weights, at values of the feature."""
+        gain, residual = InducingPoints(self.locations).projector(kernel.inner)(values)
+        return jnp.matmul(gain[0], weights[kernel.into]), jnp.maximum(residual[0], 0.0)
 
 
 class Hilbert(Basis):
@@ -204,14 +349,18 @@ class RandomFourier(Basis):
 
 
 class LinearFeatures(Basis):
-    """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map's weights, Gaussian around the model's mean function."""
+    """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map's weights, Gaussian around the model's mean function.
+
+    With a wiring, σ_d is zero for what does not enter, and for all of a dimension into which nothing does.
+    """
 
     log_scale: Float[Array, "Dx Dz+1"]
+    wiring: Mask | None = eqx.field(static=True, default=None)
 
     @classmethod
-    def build(cls, state_dim: int, dim: int, scale: float) -> Self:
+    def build(cls, state_dim: int, dim: int, scale: float, wiring: Mask | None = None) -> Self:
         """The same prior standard deviation for every coefficient and the offset."""
-        return cls(jnp.full((state_dim, dim + 1), jnp.log(scale)))
+        return cls(jnp.full((state_dim, dim + 1), jnp.log(scale)), wiring)
 
     @property
     def size(self) -> int:
@@ -221,6 +370,8 @@ class LinearFeatures(Basis):
     def projector(self, kernel: Kernel) -> Projector:
         """The features alone; the kernel has no part in them."""
         scale = jnp.exp(self.log_scale)
+        if self.wiring is not None:
+            scale = scale * jnp.asarray([(*row, any(row)) for row in self.wiring])
 
         def project(z: Float[Array, "N Dz"]) -> Projection:
             features = jnp.concatenate([z, jnp.ones((z.shape[0], 1), z.dtype)], -1)
@@ -240,6 +391,11 @@ class Stacked(Basis):
         """The sum of the parts' sizes."""
         return sum(part.size for part in self.parts)
 
+    @property
+    def shared(self) -> bool:
+        """Whether the parts' weights are: of all of them or of none."""
+        return self.parts[0].shared
+
     def prepared(self, kernel: Kernel) -> "Basis":
         """Each part prepared."""
         return Stacked(tuple(part.prepared(kernel) for part in self.parts))
@@ -257,6 +413,48 @@ class Stacked(Basis):
     def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
         """Those of the parts side by side, of which one at most has a residual."""
         return jnp.concatenate([part.correction(kernel, function, state_dim) for part in self.parts], -1)
+
+
+class Informed(Basis):
+    """The weights of another basis in coordinates in which what is known of them already is N(0, I):
+
+        v_d = m_d + F_d w_d,  w_d ~ N(0, I):   A'_d(z) = A_d(z) F_d,  B' = B
+
+    The model's mean function has the rest, A_d(z) m_d (`means.Shifted`). It holds for the kernel that (m, F) were found
+    with.
+    """
+
+    basis: Basis
+    factor: Float[Array, "Dx M M"]
+
+    @property
+    def size(self) -> int:
+        """That of the other basis."""
+        return self.basis.size
+
+    @property
+    def shared(self) -> bool:
+        """As in the other basis."""
+        return self.basis.shared
+
+    def prepared(self, kernel: Kernel) -> "Basis":
+        """With the other basis prepared."""
+        return Informed(self.basis.prepared(kernel), self.factor)
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """The other basis's, and one product more."""
+        other = self.basis.projector(kernel)
+
+        def project(z: Float[Array, "N Dz"]) -> Projection:
+            gain, residual = other(z)
+            return Projection(jnp.matmul(gain, self.factor), residual)
+
+        return project
+
+    def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
+        """F_d⁻¹ c_d, so that A' c' = A c."""
+        found = self.basis.correction(kernel, function, state_dim)
+        return jnp.matmul(inverse_lower(self.factor), found[:, :, None])[:, :, 0]
 
 
 def parts_of(basis: Basis) -> list[Basis]:

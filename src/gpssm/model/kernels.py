@@ -11,6 +11,7 @@ is F^{−½} ψ.
 """
 
 import abc
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -18,7 +19,10 @@ from typing import Any, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from gpssm.model.wiring import Mask
 
 Spectrum = Any  # the arrays of ω, as the kernel has them
 
@@ -55,6 +59,15 @@ class Kernel(eqx.Module):
     def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
         """F^{−½} ψ_d(z_n; ω_f)."""
         raise TypeError(f"{type(self).__name__} has no random features: give it `spectrum` and `features`.")
+
+    @property
+    def silent(self) -> tuple[bool, ...] | None:
+        """The dimensions where the kernel is zero, since nothing enters them; None if there is none."""
+        return None
+
+    def wired(self, mask: Mask) -> "Kernel":
+        """The same kernel, blind in dimension d to every coordinate where `mask[d]` is false; zero where all are."""
+        raise TypeError(f"{type(self).__name__} takes no wiring: give it a method `wired`, or use a kernel by name.")
 
     def on(self, *dims: int) -> "Active":
         """The same kernel on the chosen coordinates of z only."""
@@ -94,6 +107,15 @@ class Sum(Kernel):
         """Side by side: g = g_left + g_right."""
         return jnp.concatenate([self.left.features(spectrum[0], z), self.right.features(spectrum[1], z)], -1)
 
+    @property
+    def silent(self) -> tuple[bool, ...] | None:
+        """Those of one side: a wiring is of both."""
+        return self.left.silent
+
+    def wired(self, mask: Mask) -> "Kernel":
+        """Both sides wired."""
+        return Sum(self.left.wired(mask), self.right.wired(mask))
+
 
 class Product(Kernel):
     """k(z, z') = left(z, z') · right(z, z')."""
@@ -123,6 +145,15 @@ class Product(Kernel):
         # F^{−½} is in both.
         products = math.sqrt(left.shape[-1]) * left[:, :, :, None] * right[:, :, None]
         return products.reshape(*left.shape[:2], -1)
+
+    @property
+    def silent(self) -> tuple[bool, ...] | None:
+        """Those of one side: a wiring is of both."""
+        return self.left.silent
+
+    def wired(self, mask: Mask) -> "Kernel":
+        """Both sides wired."""
+        return Product(self.left.wired(mask), self.right.wired(mask))
 
 
 def _num_terms(kernel: Kernel) -> int:
@@ -157,12 +188,114 @@ class Active(Kernel):
         """The inner kernel's on the chosen columns."""
         return self.inner.features(spectrum, z[:, self.dims])
 
+    @property
+    def silent(self) -> tuple[bool, ...] | None:
+        """Those of the inner kernel."""
+        return self.inner.silent
+
+    def wired(self, mask: Mask) -> "Kernel":
+        """The inner kernel wired on the chosen columns."""
+        return Active(self.inner.wired(tuple(tuple(row[dim] for dim in self.dims) for row in mask)), self.dims)
+
+
+class Common(Kernel):
+    """k_d(z, z') = s_d² k(z, z'): one kernel for all dimensions, but for their scales."""
+
+    inner: Kernel  # of one dimension
+    log_scale: Float[Array, " Dx"]
+
+    @property
+    def scale(self) -> Float[Array, " Dx"]:
+        """s_d."""
+        return jnp.exp(self.log_scale)
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """The one matrix, scaled."""
+        return self.scale[:, None, None] ** 2 * self.inner(left, right)
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """The one diagonal, scaled."""
+        return self.scale[:, None] ** 2 * self.inner.diagonal(z)
+
+
+class Mixed(Kernel):
+    """f = W g, independent g_r ~ GP(0, k_r):  k_d = Σ_r W_dr² k_r,  Cov(f_d(z), f_e(z')) = Σ_r W_dr W_er k_r(z, z').
+
+    The linear model of coregionalisation. What the kernel gives is that of each dimension alone.
+    """
+
+    inner: Kernel  # of R dimensions
+    mixing: Float[Array, "Dx R"]
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """Σ_r W_dr² k_r."""
+        return jnp.einsum("dr,rnm->dnm", self.mixing**2, self.inner(left, right))
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """Σ_r W_dr² k_r(z, z)."""
+        return jnp.matmul(self.mixing**2, self.inner.diagonal(z))
+
+
+class Feature(Kernel):
+    """k_d(z, z') = [d = into] g(z) k(φ(z), φ(z')) g(z'):  f_into = g(z) h(φ(z)) with a scalar function h ~ GP(0, k).
+
+    `feature` φ is a function of one state (Dx,) and one control (Du,) that gives a number, or a vector (P,); `factor` g
+    gives a number, one without it. By `state_scale` and `inputs` (means and standard deviations) they are functions of
+    states and controls in the user's units.
+    """
+
+    inner: Kernel  # of one dimension, over φ
+    feature: Callable[..., Array]
+    factor: Callable[..., Array] | None
+    into: int = eqx.field(static=True)
+    state_scale: tuple[float, ...] = eqx.field(static=True)
+    inputs: tuple[tuple[float, float], ...] = eqx.field(static=True, default=())
+
+    def parts(self, z: Float[Array, "N Dz"]) -> tuple[Float[Array, "N P"], Float[Array, " N"]]:
+        """φ and g at every row."""
+        x, u = in_units(z[:, : len(self.state_scale)], z[:, len(self.state_scale) :], self.state_scale, self.inputs)
+        features = jax.vmap(self.feature)(x, u).reshape(z.shape[0], -1)
+        factors = jnp.ones(z.shape[0], z.dtype) if self.factor is None else jax.vmap(self.factor)(x, u).reshape(-1)
+        return features, factors
+
+    def spread(self, values: Float[Array, "1 ..."]) -> Float[Array, "Dx ..."]:
+        """What is of one dimension in its place among all."""
+        nothing = jnp.zeros_like(values)
+        rows = [values if row == self.into else nothing for row in range(len(self.state_scale))]
+        return jnp.concatenate(rows)
+
+    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+        """The inner kernel's matrix on the features, times both factors."""
+        (a, ga), (b, gb) = self.parts(left), self.parts(right)
+        return self.spread(self.inner(a, b) * ga[None, :, None] * gb[None, None, :])
+
+    def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
+        """g² k(φ, φ)."""
+        features, factors = self.parts(z)
+        return self.spread(self.inner.diagonal(features) * factors[None] ** 2)
+
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """The functions of a path would need h at the inducing features, which are no inputs z."""
+        raise TypeError("a function of a feature has no random features of its own.")
+
+
+def in_units(
+    x: Float[Array, "N Dx"],
+    u: Float[Array, "N Du"],
+    state_scale: tuple[float, ...],
+    inputs: tuple[tuple[float, float], ...],
+) -> tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]:
+    """States and controls as the user has them, from those of the model."""
+    moments = jnp.asarray(inputs, u.dtype).reshape(-1, 2)
+    return x * jnp.asarray(state_scale, x.dtype)[None], moments[:, 0][None] + moments[:, 1][None] * u if inputs else u
+
 
 class _Scaled(Kernel):
-    """What both families share: a variance a dimension and a lengthscale a coordinate."""
+    """What both families share: a variance a dimension and a lengthscale a coordinate, and what is not seen of z."""
 
     log_variance: Float[Array, " Dx"]
     log_lengthscale: Float[Array, "Dx Dz"]
+    wiring: Mask | None = eqx.field(static=True, default=None, kw_only=True)
 
     @classmethod
     def build(cls, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0) -> Self:
@@ -174,12 +307,31 @@ class _Scaled(Kernel):
 
     @property
     def variance(self) -> Float[Array, " Dx"]:
-        """σ²_d."""
-        return jnp.exp(self.log_variance)
+        """σ²_d; zero in a dimension that sees nothing."""
+        variance = jnp.exp(self.log_variance)
+        return variance if self.wiring is None else variance * jnp.asarray([any(row) for row in self.wiring])
+
+    @property
+    def inverse_lengthscale(self) -> Float[Array, "Dx Dz"]:
+        """1 / ℓ_d; zero for what is not seen."""
+        inverse = jnp.exp(-self.log_lengthscale)
+        return inverse if self.wiring is None else inverse * jnp.asarray(self.wiring)
 
     def scaled(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N Dz"]:
         """z / ℓ_d for each state dimension."""
-        return z[None] * jnp.exp(-self.log_lengthscale)[:, None, :]
+        return z[None] * self.inverse_lengthscale[:, None, :]
+
+    @property
+    def silent(self) -> tuple[bool, ...] | None:
+        """The dimensions that see nothing."""
+        rows = () if self.wiring is None else tuple(not any(row) for row in self.wiring)
+        return rows if any(rows) else None
+
+    def wired(self, mask: Mask) -> "Kernel":
+        """The same kernel with 1/ℓ_dj = 0 where `mask[d][j]` is false."""
+        if (len(mask), len(mask[0])) != self.log_lengthscale.shape:
+            raise ValueError(f"the wiring has the shape {np.shape(mask)}, the kernel {self.log_lengthscale.shape}.")
+        return dataclasses.replace(self, wiring=mask)
 
 
 class Stationary(_Scaled):
@@ -341,7 +493,7 @@ class Periodic(Stationary):
     def scaled(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N 2*Dz"]:
         """Every coordinate on its circle of radius 1/ℓ."""
         angle = 2 * jnp.pi * z * jnp.exp(-self.log_period)
-        inverse = jnp.exp(-self.log_lengthscale)[:, None, :]
+        inverse = self.inverse_lengthscale[:, None, :]
         return jnp.concatenate([jnp.cos(angle)[None] * inverse, jnp.sin(angle)[None] * inverse], -1)
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
@@ -160,6 +161,74 @@ class LinkedGaussian(LinearPredictor, GaussianNoise):
     def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
         """g⁻¹(y), on the branch that the link names."""
         return self.link.inverse(y)
+
+
+# Of static nonlinearities at the output, which are scaled: where their knots lie, and how far h may stray from η.
+KNOTS, REACH, LENGTH, AMPLITUDE = 11, 3.0, 1.0, 0.7
+
+
+class Wiener(LinearPredictor, GaussianNoise):
+    """y ~ N(h(C x + d), R) with h(η) = η + A(η) w, w ~ N(0, I): a Gaussian process around the identity, one an output.
+
+    A(η) = a k(η, Z) L⁻ᵀ at knots Z from −3 to 3, L Lᵀ = k(Z, Z), a squared exponential: beyond them h is η again. The
+    w are leaves of the model, `likelihood.weights`, optimised or sampled with the rest.
+    """
+
+    weights: Float[Array, "Dy K"]
+
+    @classmethod
+    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+        """From an output map and noise standard deviations: the identity to begin with."""
+        return cls(C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS), C.dtype))
+
+    @staticmethod
+    def curve(predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]) -> Float[Array, "N Dy"]:
+        """h of each output."""
+        knots = np.linspace(-REACH, REACH, KNOTS)
+        gram = np.exp(-0.5 * ((knots[:, None] - knots[None]) / LENGTH) ** 2)
+        whitener = np.linalg.inv(np.linalg.cholesky(gram + 1e-6 * np.eye(KNOTS))).T
+        coefficients = jnp.matmul(jnp.asarray(whitener, predictor.dtype), weights.T)
+        cross = jnp.exp(
+            -0.5 * ((predictor[:, :, None] - jnp.asarray(knots, predictor.dtype)[None, None]) / LENGTH) ** 2
+        )
+        return predictor + AMPLITUDE * jnp.einsum("njk,kj->nj", cross, coefficients)
+
+    def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """h(C x + d)."""
+        return self.curve(self.predictor(x), self.weights)
+
+
+class MonotoneWiener(LinearPredictor, GaussianNoise):
+    """y ~ N(h(C x + d), R) with an increasing h, whose slope is exp(w_k) between knots c_k and c_{k+1}, smoothly:
+
+        h(η) = c₁ + exp(w₀) (η − c₁) + Σ_{k≥1} (exp(w_k) − exp(w_{k−1})) s(η − c_k),    s(t) = δ softplus(t / δ)
+
+    The first and the last slope go on for ever. `likelihood.weights` are the w, which are zero for h(η) = η.
+    """
+
+    weights: Float[Array, "Dy K"]
+
+    @classmethod
+    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+        """From an output map and noise standard deviations: the identity to begin with."""
+        return cls(C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS - 1), C.dtype))
+
+    @staticmethod
+    def curve(predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]) -> Float[Array, "N Dy"]:
+        """h of each output."""
+        knots = jnp.asarray(np.linspace(-REACH, REACH, KNOTS), predictor.dtype)
+        width = 2 * REACH / (KNOTS - 1)
+
+        def ramp(left: Array) -> Array:
+            return 0.3 * width * jax.nn.softplus((predictor[:, :, None] - left[None, None]) / (0.3 * width))
+
+        slopes = jnp.exp(weights)[None]
+        bends = jnp.sum(jnp.diff(slopes, axis=-1) * ramp(knots[1:-1]), -1)
+        return knots[1] + slopes[..., 0] * (predictor - knots[1]) + bends
+
+    def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
+        """h(C x + d)."""
+        return self.curve(self.predictor(x), self.weights)
 
 
 class FunctionGaussian(GaussianNoise):
@@ -323,6 +392,8 @@ LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
     "student-t": StudentT.build,
     "poisson": Poisson.build,
     "bernoulli": Bernoulli.build,
+    "wiener": Wiener.build,
+    "wiener-monotone": MonotoneWiener.build,
     **{name: partial(LinkedGaussian.build, link=link) for name, link in LINKS.items()},
 }
 

@@ -10,7 +10,12 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+
+from gpssm.model.bases import Basis
+from gpssm.model.kernels import Kernel, in_units
+from gpssm.model.wiring import Mask
 
 
 class Mean(eqx.Module):
@@ -64,6 +69,58 @@ class Function(Mean):
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """The function at every row."""
         return jax.vmap(self.function)(x, u)
+
+
+class Shifted(Mean):
+    """m(x, u) + A(z) m_v: a mean function, and what weights of mean m_v add to it under a kernel that stays.
+
+    With `bases.Informed` it makes what is known of the weights already a prior of the usual form. The basis is
+    prepared: nothing is factorised when it is called.
+    """
+
+    mean: Mean
+    kernel: Kernel
+    basis: Basis
+    weights: Float[Array, "Dx M"]
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """m(x, u) + A(z) m_v."""
+        gain = self.basis.projector(self.kernel)(jnp.concatenate([x, u], -1)).gain
+        return self.mean(x, u) + jnp.matmul(gain, self.weights[:, :, None])[:, :, 0].T
+
+
+class Physics(Mean):
+    """m(x, u) = step(S x, μ + σ u, θ) / S: known physics of states and controls in the user's units, with parameters θ.
+
+    θ is a dictionary of arrays, which are leaves of the model, `mean.parameters.*`: fix, optimise or sample them.
+    """
+
+    step: Callable[[Array, Array, dict[str, Array]], Array]
+    parameters: dict[str, Array]
+    state_scale: tuple[float, ...] = eqx.field(static=True)
+    inputs: tuple[tuple[float, float], ...] = eqx.field(static=True, default=())
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """The step of every row."""
+        states, controls = in_units(x, u, self.state_scale, self.inputs)
+        following = jax.vmap(self.step, (0, 0, None))(states, controls, self.parameters)
+        return following / jnp.asarray(self.state_scale, x.dtype)[None]
+
+
+class Wired(Mean):
+    """m_d(x, u) = inner_d([x; u] ∘ W_d), W_d what enters transition d; known_d·[x; u; 1] where nothing is learned."""
+
+    inner: Mean
+    known: Float[Array, "Dx Dz+1"]
+    wiring: Mask = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """Every row from what it may see."""
+        z, mask = jnp.concatenate([x, u], -1), np.asarray(self.wiring)
+        seen = z[None] * mask[:, None, :]
+        own = jnp.einsum("dnd->nd", jax.vmap(self.inner)(seen[..., : x.shape[1]], seen[..., x.shape[1] :]))
+        exact = jnp.matmul(z, self.known[:, :-1].T) + self.known[:, -1][None]
+        return jnp.where(np.any(mask, axis=1)[None], own, exact)
 
 
 class LSTM(Mean):

@@ -27,7 +27,8 @@ Role = Literal["fix", "optimise", "sample"]
 # Leaves that define a prior or a feature map rather than something to learn.
 _FIXED_BY_DEFAULT = (
     *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
-    *("mean.transition", "mean.control", "mean.offset"),
+    *(f"mean.{inner}{name}" for inner in ("", "inner.") for name in ("transition", "control", "offset")),
+    "mean.known",
 )
 
 
@@ -92,6 +93,11 @@ class GPSSM(eqx.Module):
         return self.log_process_std.shape[0]
 
     @property
+    def weights_shape(self) -> tuple[int, int]:
+        """(Dx, M), or (1, M) where all dimensions share their weights."""
+        return (1 if self.basis.shared else self.state_dim), self.basis.size
+
+    @property
     def process_variance(self) -> Float[Array, " Dx"]:
         """Q_d."""
         return jnp.exp(2 * self.log_process_std)
@@ -123,7 +129,7 @@ class GPSSM(eqx.Module):
         weight_key, start_key, path_key, output_key = jax.random.split(key, 4)
         dtype, variance, step = self.log_process_std.dtype, self.process_variance, self.transition()
         if weights is None:
-            weights = jax.random.normal(weight_key, (self.state_dim, self.basis.size), dtype)
+            weights = jax.random.normal(weight_key, self.weights_shape, dtype)
         if start is None:
             start = jax.random.normal(start_key, (self.state_dim,), dtype)
         drawn = weights

@@ -42,14 +42,22 @@ def log_collapsed(model: GPSSM, states: States, series: Data) -> Float[Array, ""
     """
     statistics = transition_statistics(model, states, series)
     count = sum(len(one) for one in as_list(series))
-    return log_boundary(model, states, series) + log_evidence(statistics, model.process_variance, count)
+    evidence = log_evidence(statistics, model.process_variance, count, model.basis.shared)
+    return log_boundary(model, states, series) + evidence
 
 
-def log_evidence(statistics: Statistics, variance: Float[Array, " Dx"], count: int) -> Float[Array, ""]:
-    """Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ ΣB_d / Q_d } from the sums over time."""
-    gaussian = log_gaussian_integral(weight_precision(statistics, variance), statistics.cross / variance[:, None])
+def log_evidence(
+    statistics: Statistics, variance: Float[Array, " Dx"], count: int, shared: bool = False
+) -> Float[Array, ""]:
+    """Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ ΣB_d / Q_d } from the sums over time.
+
+    Where all dimensions share their weights there is one P = I + Σ_d A_dᵀA_d / Q_d and one b = Σ_d A_dᵀ r_d / Q_d.
+    """
+    gaussian = log_gaussian_integral(
+        weight_precision(statistics, variance, shared), _pull(statistics, variance, shared)
+    )
     noise = -0.5 * (count * jnp.log(2 * jnp.pi * variance) + (statistics.square + statistics.residual) / variance)
-    return jnp.sum(noise + gaussian)
+    return jnp.sum(noise) + jnp.sum(gaussian) if shared else jnp.sum(noise + gaussian)
 
 
 def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]:
@@ -63,10 +71,10 @@ def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]
 
 
 def weights_given_states(model: GPSSM, states: States, series: Data) -> GaussianWeights:
-    """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), exact."""
+    """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), exact; one v for all d where they share it."""
     statistics, variance = transition_statistics(model, states, series), model.process_variance
-    precision = weight_precision(statistics, variance)
-    return GaussianWeights(solve_positive(precision, statistics.cross / variance[:, None]), precision)
+    precision = weight_precision(statistics, variance, model.basis.shared)
+    return GaussianWeights(solve_positive(precision, _pull(statistics, variance, model.basis.shared)), precision)
 
 
 def transition_statistics(model: GPSSM, states: States, series: Data) -> Statistics:
@@ -119,10 +127,19 @@ def feynman_kac_predictive(model: GPSSM, weights: Float[Array, "Dx M"], series: 
     return FeynmanKac(moments, log_potential)
 
 
-def weight_precision(statistics: Statistics, variance: Float[Array, " Dx"]) -> Float[Array, "Dx M M"]:
-    """P_d = I + A_dᵀA_d / Q_d."""
+def weight_precision(
+    statistics: Statistics, variance: Float[Array, " Dx"], shared: bool = False
+) -> Float[Array, "Dx|1 M M"]:
+    """P_d = I + A_dᵀA_d / Q_d, summed over d if weights are shared."""
     identity = jnp.eye(statistics.gram.shape[-1], dtype=statistics.gram.dtype)
-    return identity[None] + statistics.gram / variance[:, None, None]
+    told = statistics.gram / variance[:, None, None]
+    return identity[None] + (jnp.sum(told, 0, keepdims=True) if shared else told)
+
+
+def _pull(statistics: Statistics, variance: Float[Array, " Dx"], shared: bool) -> Float[Array, "Dx|1 M"]:
+    """b_d = A_dᵀ r_d / Q_d, summed over d if weights are shared."""
+    told = statistics.cross / variance[:, None]
+    return jnp.sum(told, 0, keepdims=True) if shared else told
 
 
 def _repeat(row: Float[Array, " D"], x: Float[Array, "N Dx"]) -> Float[Array, "N D"]:

@@ -18,6 +18,7 @@ from gpssm.plots.smoothed import plot_smoothed
 from gpssm.plots.states import plot_states
 from gpssm.plots.traces import plot_traces
 from gpssm.plots.transition import plot_transition
+from gpssm.plots.wiring import plot_wiring
 
 __all__ = [
     "plot_bode",
@@ -36,4 +37,5 @@ __all__ = [
     "plot_static_gain",
     "plot_traces",
     "plot_transition",
+    "plot_wiring",
 ]

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpssm.data.series import Series
 from gpssm.evaluation.examine import Examination
+from gpssm.model.means import Wired
 from gpssm.plots.calibration import plot_calibration
 from gpssm.plots.comparison import plot_comparison
 from gpssm.plots.ess import plot_ess
@@ -20,6 +21,7 @@ from gpssm.plots.smoothed import plot_smoothed
 from gpssm.plots.states import plot_states
 from gpssm.plots.traces import plot_traces
 from gpssm.plots.transition import plot_transition
+from gpssm.plots.wiring import plot_wiring
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,6 +46,8 @@ def figures_of(found: Examination) -> dict[str, Callable[[], "Figure"]]:
         "ess": lambda: plot_ess(posterior, found.diagnostics),
         "parameters": lambda: plot_parameters(posterior),
     }
+    if isinstance(posterior.model.mean, Wired):
+        figures["wiring"] = lambda: plot_wiring(posterior)
     if found.scores:
         figures["scores"] = lambda: plot_scores(next(iter(found.scores.values())))
     return figures

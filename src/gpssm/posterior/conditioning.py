@@ -315,4 +315,5 @@ def _with_cloud(posterior: "Posterior", cloud: CurrentStates, gaussian: bool, cl
         for part in (cloud.particles, cloud.log_weights, cloud.surprise)
     )
     current = CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise)
-    return dataclasses.replace(posterior, current=current, clock=clock)
+    learned = posterior.learned and posterior.learned._replace(follows=False)
+    return dataclasses.replace(posterior, current=current, clock=clock, learned=learned)

@@ -1,7 +1,7 @@
 """Draws as a fit keeps them, with leading axes (chain, draw), and programs that map over them."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,28 @@ class CurrentState(NamedTuple):
     rows: int
     gaussian: bool
     surprise: Float[np.ndarray, "chain draw"]
+
+
+class Learned(NamedTuple):
+    """What `learn` knows of state and weights together, under each draw: [x; v] ~ N (`learning.py`), N = Dx·M weights.
+
+    `weights` and `covariance` are the moments of v. `state_mean`, `state_covariance` and `cross` = Cov(x, v) are those
+    of the state where it is now, if it `follows`: `condition` moves the state on without the weights. `rows` were
+    learned from, with this `forgetting`.
+    """
+
+    state_mean: Float[np.ndarray, "chain draw Dx"]
+    state_covariance: Float[np.ndarray, "chain draw Dx Dx"]
+    cross: Float[np.ndarray, "chain draw Dx N"]
+    weights: Float[np.ndarray, "chain draw Dx M"]
+    covariance: Float[np.ndarray, "chain draw N N"]
+    forgetting: float
+    rows: int
+    follows: bool = True
+
+    def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
+        """A function of every array."""
+        return self._replace(**{name: function(getattr(self, name)) for name in self._fields[:5]})
 
 
 def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:

@@ -3,6 +3,8 @@
     smooth                            what happened in the training data: states, and outputs without their noise
     function_values, transition       what was learned: f at any state and control, and where it has seen data
     derivatives                       its slopes, at any state and control
+    unknown                           the unknown function inside of known physics
+    relevance                         how much each state and control moves each transition, along the data
 
 Averages over draws are averages over chains too, which may settle in different coordinates of the states. Where
 `Posterior.diagnostics` shows that they did, look at one chain at a time.
@@ -22,6 +24,8 @@ from gpssm.core.text import check_seed
 from gpssm.data.align import align_columns
 from gpssm.data.scaler import FAR, output_spread
 from gpssm.data.series import to_columns, where_first
+from gpssm.model.bases import FeaturePoints
+from gpssm.model.kernels import Feature
 from gpssm.model.likelihoods import Custom, Likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -31,6 +35,8 @@ from gpssm.posterior.rollout import Emission, emissions, path_keys
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
+
+RELEVANCE_DRAWS, RELEVANCE_POINTS = 40, 200  # that are enough for a picture
 
 Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # states and controls, both scaled
 
@@ -160,7 +166,8 @@ def _function_and_doubt(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array
     """m + A v, B and B / k(z, z)."""
     step = model.transition()(*inputs)
     residual = jnp.maximum(step.residual, 0.0)
-    share = residual / model.kernel.diagonal(jnp.concatenate(inputs, -1))
+    prior = model.kernel.diagonal(jnp.concatenate(inputs, -1))
+    share = residual / jnp.maximum(prior, jnp.finfo(prior.dtype).tiny)
     return jnp.stack([step.given(draw.weights), residual.T, share.T])
 
 
@@ -174,6 +181,63 @@ def derivatives(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = No
     output = slopes * np.array(scaler.output_std)[:, None]
     parts = (step[..., :width], control, output)
     return Derivatives(*(statistic(part, axis=(0, 1)) for part in parts for statistic in (np.mean, np.std)))
+
+
+class UnknownEstimate(NamedTuple):
+    """The unknown function h of a feature, at N values of it: mean and standard deviation, in the user's units."""
+
+    mean: Float[np.ndarray, " N"]
+    std: Float[np.ndarray, " N"]
+
+
+@in_double_precision
+def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> UnknownEstimate:
+    """E h and Var h = Var(E[h | v]) + E[B_h] over draws, of a model with physics (`gpssm.Physics`)."""
+    kernel, basis = posterior.model.kernel, posterior.model.basis
+    if not isinstance(kernel, Feature) or not isinstance(basis, FeaturePoints):
+        raise TypeError(
+            "this model has no unknown function of a feature: fit one with fit(physics=gpssm.Physics(...))."
+        )
+    given = np.asarray(values, float)
+    at = jnp.asarray(given.reshape(given.shape[0] if given.ndim else 1, -1))
+    if at.shape[1] != basis.locations.shape[1] or not np.isfinite(given).all():
+        raise ValueError(f"values are finite, of shape (N, {basis.locations.shape[1]}); got {given.shape}.")
+    mean, variance = np.moveaxis(map_draws(_unknown, posterior.model, posterior.draws, at), 2, 0)
+    scale = kernel.state_scale[kernel.into]
+    std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
+    return UnknownEstimate(scale * np.mean(mean, axis=(0, 1)), scale * std)
+
+
+def _unknown(model: GPSSM, draw: Draw, values: Float[Array, "N P"]) -> Float[Array, "2 N"]:
+    assert isinstance(model.kernel, Feature)
+    assert isinstance(model.basis, FeaturePoints)
+    return jnp.stack(model.basis.function(model.kernel, draw.weights, values))
+
+
+class Relevance(NamedTuple):
+    """How far an input z_j of one standard deviation moves the next state x_d, in its own, along the data.
+
+    r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d): the mean over draws, and their standard deviation. It is zero, to
+    the last digit, for what a wiring keeps out. `columns` names the inputs.
+    """
+
+    mean: Float[np.ndarray, "Dx Dz"]
+    std: Float[np.ndarray, "Dx Dz"]
+    columns: tuple[str, ...]
+
+
+@in_double_precision
+def relevance(posterior: "Posterior") -> Relevance:
+    """How much each state and control moves each transition, at inputs that the training data passed through."""
+    few, width = posterior.thinned(RELEVANCE_DRAWS), posterior.model.state_dim
+    x = np.concatenate([np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states])
+    u = np.concatenate([np.asarray(one.u) for one in posterior.series])
+    every = -(-len(x) // RELEVANCE_POINTS)
+    slopes = map_draws(_transition_slopes, few.model, few.draws, (jnp.asarray(x[::every]), jnp.asarray(u[::every])))
+    spread = np.concatenate([x.std(0), u.std(0)])
+    moved = np.sqrt(np.mean(slopes**2, axis=2)) * spread / np.maximum(spread[:width, None], 1e-12)
+    names = (*(f"x{number + 1}" for number in range(width)), *posterior.raw[0].inputs)
+    return Relevance(np.mean(moved, axis=(0, 1)), np.std(moved, axis=(0, 1)), names)
 
 
 def _transition_slopes(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx Dz"]:

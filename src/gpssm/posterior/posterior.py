@@ -20,12 +20,12 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
-from gpssm.posterior import arviz, conditioning, explore, storage
+from gpssm.posterior import arviz, conditioning, explore, learning, storage
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.control import Rollout, make_rollout
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
-from gpssm.posterior.draws import CurrentState, Seconds
-from gpssm.posterior.explore import Derivatives, Smoothed, TransitionEstimate
+from gpssm.posterior.draws import CurrentState, Learned, Seconds
+from gpssm.posterior.explore import Derivatives, Relevance, Smoothed, TransitionEstimate, UnknownEstimate
 from gpssm.posterior.export import write_export
 from gpssm.posterior.forecast import forecast
 from gpssm.posterior.linearisation import Linearisation, StaticGain, linearise, static_gain
@@ -52,7 +52,8 @@ class Posterior:
     fit started from, and `model_at` those of a draw. `series` are the training data scaled, `raw` as they were given.
     `warmup` is the `Info` of the warm-up's iterations. `notes` says what went wrong, if anything did. `current` is
     where the state is now, None for the end of the training series, where each draw has a last state of its own.
-    `clock` is the time of the rows that `current` counts. `calibration` is what `calibrate` measured, None before.
+    `clock` is the time of the rows that `current` counts. `calibration` is what `calibrate` measured, None before,
+    and `learned` what `learn` knows of the weights.
     """
 
     model: GPSSM
@@ -69,9 +70,11 @@ class Posterior:
     current: CurrentState | None = None
     calibration: Calibration | None = None
     clock: Clock | None = None
+    learned: Learned | None = None
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at
+    learn = learning.learn
     predict = conditioning.predict
     simulate = conditioning.simulate
 
@@ -91,6 +94,8 @@ class Posterior:
         }
         if self.current is not None:
             facts["state"] = f"after {self.current.rows} rows"
+        if self.learned is not None:
+            facts["learned since"] = f"{self.learned.rows} rows, forgetting {self.learned.forgetting:.4g}"
         return card(f"Posterior: {self.config['method']}", facts, notes=self.notes)
 
     @property
@@ -132,7 +137,8 @@ class Posterior:
         if not isinstance(number, Integral) or not 0 <= number < self.num_chains:
             raise IndexError(f"the posterior has {self.num_chains} chains, counted from 0; got chain {number}")
         draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
-        return replace(self, draws=draws, info=info, current=None)
+        learned = self.learned and self.learned.each(lambda leaf: leaf[number : number + 1])._replace(follows=False)
+        return replace(self, draws=draws, info=info, current=None, learned=learned)
 
     def thinned(self, most: int) -> Self:
         """The posterior with at most `most` draws, or one a chain, evenly spaced along each.
@@ -149,7 +155,8 @@ class Posterior:
         if current is not None:
             arrays = {name: getattr(current, name)[:, ::every] for name in ("particles", "log_weights", "surprise")}
             current = current._replace(**arrays)
-        return replace(self, draws=draws, info=info, current=current)
+        learned = self.learned and self.learned.each(lambda leaf: leaf[:, ::every])
+        return replace(self, draws=draws, info=info, current=current, learned=learned)
 
     def forecast(
         self,
@@ -250,6 +257,14 @@ class Posterior:
     def derivatives(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
         """∂f/∂x, ∂f/∂u and ∂E[y]/∂x with standard deviations over draws; x and u as in `transition`."""
         return explore.derivatives(self, x, u)
+
+    def unknown(self, values: Float[ArrayLike, "N ..."]) -> UnknownEstimate:
+        """The unknown function of `gpssm.Physics` at values of its feature, mean and standard deviation."""
+        return explore.unknown(self, values)
+
+    def relevance(self) -> Relevance:
+        """How much each state and control moves each transition along the data; `gpssm.plots.plot_wiring` draws it."""
+        return explore.relevance(self)
 
     @overload
     def linearise(self, *, at: Any = None, row: int | None = None, index: int = 0) -> Linearisation: ...

@@ -65,11 +65,14 @@ LEADING = {
     "draws": ("chain", "draw"),
     "info": ("chain", "draw"),
     "current": ("chain", "draw"),
+    "learned": ("chain", "draw"),
     "warmup": ("chain", "iteration"),
 }
 AXES = {
     "states": ("time", "state"),
     "weights": ("state", "inducing"),
+    "cross": ("state", "weight"),
+    "covariance": ("weight", "other_weight"),
     "particles": ("particle", "state"),
     "log_weights": ("particle",),
     "y": ("time", "output"),
@@ -123,8 +126,9 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "current": (type(None), draws.CurrentState),
     "clock": (type(None), clock.Clock),
     "calibration": (type(None), calibration.Calibration),
+    "learned": (type(None), draws.Learned),
 }
-ADDED = {"current", "clock", "calibration"}  # that older files do not have
+ADDED = {"current", "clock", "calibration", "learned"}  # that older files do not have
 
 
 def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
@@ -312,7 +316,7 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
         states, inputs, outputs = own.state_dim, raw[0].input_dim, raw[0].output_dim
         widths = [len(numbers) for numbers in dataclasses.astuple(scales)]
         demand("scaler", widths == [outputs, outputs, inputs, inputs], f"has {widths} numbers")
-        shaped("draws.weights", drawn.weights, None, None, states, own.basis.size)
+        shaped("draws.weights", drawn.weights, None, None, *own.weights_shape)
         axes = drawn.weights.shape[:2]
         demand("draws", all(axes), "is empty")
         demand("draws.states", len(drawn.states) == len(raw), "are of another number of series")
@@ -335,6 +339,15 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
             demand(
                 "current.rows", type(now.rows) is int and now.rows >= 0 and type(now.gaussian) is bool, "is no number"
             )
+        if (held := fields.get("learned")) is not None:
+            size = math.prod(drawn.weights.shape[2:])
+            shaped("learned.state_mean", held.state_mean, *axes, states)
+            shaped("learned.state_covariance", held.state_covariance, *axes, states, states)
+            shaped("learned.cross", held.cross, *axes, states, size)
+            shaped("learned.weights", held.weights, *drawn.weights.shape)
+            shaped("learned.covariance", held.covariance, *axes, size, size)
+            plain = type(held.forgetting) is float and type(held.rows) is int and type(held.follows) is bool
+            demand("learned", plain and 0 < held.forgetting <= 1 and held.rows >= 0, "has numbers that cannot be")
         if (wider := fields.get("calibration")) is not None:
             shaped("calibration.factors", wider.factors, None, outputs)
             shaped("calibration.coverage", wider.coverage, wider.horizon, outputs)

@@ -43,6 +43,11 @@ WORDS = {
         "The learned dynamics in the model's own (scaled) states, with controls at their medians. Hatched or "
         "red: where the data say little, and the model falls back on its prior.",
     ),
+    "wiring": (
+        "Which state and control enters which transition, and how much each of them moves it.",
+        "Which input moves which state: standard deviations of the next state for one of the input, along the data. "
+        "What the wiring keeps out is crossed, rows that it knows are framed.",
+    ),
     "states": (
         "The hidden states over time, median and 90 percent band of each chain.",
         "The hidden states that the model found, a colour each chain. States have no coordinates of their own, so "
@@ -74,6 +79,8 @@ def embed_pictures(found: Examination, given: Mapping[str, bytes]) -> tuple[dict
         "residuals": f" On {ONE_STEP}.",
     }
     for name, (alt, caption) in WORDS.items():
+        if name not in makers and name not in given:
+            continue
         try:
             png = given[name] if name in given else to_png(makers[name](), DPI)
         except (ValueError, ArithmeticError) as error:

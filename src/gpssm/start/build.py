@@ -1,8 +1,9 @@
 """A model from data: parts chosen by name or given, started from a linear fit."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +13,28 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, on_host
 from gpssm.data.series import Series, as_list, check_trainable
-from gpssm.model.bases import Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
-from gpssm.model.kernels import Kernel, make_kernel
-from gpssm.model.likelihoods import Likelihood, LinkedGaussian, make_likelihood
-from gpssm.model.means import Function, Identity, LinearMap, Mean, Zero
+from gpssm.model.bases import (
+    Apart,
+    Basis,
+    CommonPoints,
+    Hilbert,
+    InducingPoints,
+    LinearFeatures,
+    MixedPoints,
+    RandomFourier,
+    Stacked,
+)
+from gpssm.model.kernels import Common, Kernel, Mixed, make_kernel
+from gpssm.model.likelihoods import Likelihood, LinkedGaussian, MonotoneWiener, Wiener, make_likelihood
+from gpssm.model.means import Function, Identity, LinearMap, Mean, Wired, Zero
 from gpssm.model.model import GPSSM
+from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.types import Data
+from gpssm.model.wiring import Wiring, make_wiring
 from gpssm.start.linear_fit import fit_linear
 from gpssm.start.linear_ssm import LinearSSM, smooth
-from gpssm.start.output_error import fit_output_error
+from gpssm.start.output_error import Emission, OutputErrorFit, fit_curved, fit_output_error
+from gpssm.start.wired_fit import EXACT_STD, fit_wired, fit_wired_output_error
 
 # The kernel at the start, for states and controls of unit scale. Its variance follows the process noise of the linear
 # fit: the density pays for B/2Q at every step, so a large variance beside a small Q starts far from anywhere likely.
@@ -28,9 +42,13 @@ NOISE_RATIO, MOST_VARIANCE, LENGTHSCALE = 10.0, 0.1, 2.0
 SLACK = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
 BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
 MOST_POINTS = 10_000  # that k-means looks at
+# Of a wiring that is to be thinned out: linear weights begin as wide as they may have to be and are drawn to nothing,
+# lengthscales to where an input has no effect.
+SPARSE_SCALE, SPARSE_WEIGHTS, SPARSE_LENGTHS = 0.3, Normal(-4.0, 2.0), Normal(3.0, 1.5)
 
 
 Part = TypeVar("Part")
+Coupling = Literal["none", "shared", "lmc", "hammerstein"]
 
 
 class Parts(NamedTuple):
@@ -42,6 +60,9 @@ class Parts(NamedTuple):
     mean: str | Mean | Callable[[Array, Array], Array] = "linear"
     likelihood: str | Likelihood = "gaussian"
     basis: str | Basis = "inducing"
+    wiring: Any = None
+    coupling: Coupling = "none"
+    rank: int | None = None
 
 
 class LinearStart(NamedTuple):
@@ -54,6 +75,7 @@ class LinearStart(NamedTuple):
     states: list[Float[np.ndarray, "_ Dx"]]
     z: Float[np.ndarray, "N Dz"]  # [x_t; u_t] over all transitions
     slack: float = SLACK
+    static: Float[Array, "Dy K"] | None = None  # weights of a curve at the output
 
     @property
     def state_dim(self) -> int:
@@ -63,22 +85,48 @@ class LinearStart(NamedTuple):
 
 @in_double_precision
 @on_host()
-def linear_start(series: Data, state_dim: int, likelihood: str | Likelihood = "gaussian") -> LinearStart:
+def linear_start(
+    series: Data, state_dim: int, likelihood: str | Likelihood = "gaussian", wiring: Any = None
+) -> LinearStart:
     """Fit a linear model to the outputs, on the scale of the likelihood's linear predictor, and smooth.
 
     Where a link has lost what the predictor was, as y = |η| has, linear dynamics are fitted to its free run instead,
-    if there are controls to drive it.
+    if there are controls to drive it. With a wiring the fit keeps it.
     """
     experiments = as_list(series)
     check_trainable(series)
     width = experiments[0].output_dim
     chosen = make_likelihood(likelihood, jnp.zeros((width, state_dim)), jnp.zeros(width), jnp.ones(width))
     if isinstance(chosen, LinkedGaussian) and not chosen.link.one_to_one and experiments[0].input_dim > 0:
-        found = fit_output_error(experiments, state_dim, chosen.link.forward, jax.random.key(0))
+        found = output_error(experiments, state_dim, chosen.link.forward, wiring)
         return from_path(found.linear, found.states, experiments)
+    if isinstance(chosen, Wiener | MonotoneWiener) and experiments[0].input_dim > 0 and wiring is None:
+        return curved_start(experiments, state_dim, chosen)
     pseudo = pseudo_series(experiments, chosen)
+    if (known := wiring_of(wiring, state_dim, experiments)) is not None:
+        found = fit_wired(pseudo, known, jax.random.key(0))
+        return from_path(found.linear, found.states, pseudo)
     linear = fit_linear(pseudo, state_dim)
     return from_path(linear, [np.asarray(smooth(linear, one).mean) for one in pseudo], pseudo)
+
+
+def curved_start(series: list[Series], state_dim: int, likelihood: Wiener | MonotoneWiener) -> LinearStart:
+    """Linear dynamics and a curve at the output, found together from their free run: no filter sees through a curve."""
+    found, weights = fit_curved(series, state_dim, type(likelihood).curve, likelihood.weights, jax.random.key(0))
+    return from_path(found.linear, found.states, series)._replace(static=weights)
+
+
+def output_error(series: list[Series], state_dim: int, link: Emission, wiring: Any = None) -> OutputErrorFit:
+    """The linear model whose free run through a link has the least squared error, among those of a wiring if any."""
+    known = wiring_of(wiring, state_dim, series)
+    if known is None:
+        return fit_output_error(series, state_dim, link, jax.random.key(0))
+    return fit_wired_output_error(series, known, link, jax.random.key(0))
+
+
+def wiring_of(spec: Any, state_dim: int, series: list[Series]) -> Wiring | None:
+    """The wiring that was asked for, of so many states and these series."""
+    return make_wiring(spec, state_dim, series[0].input_dim, series[0].output_dim)
 
 
 def pseudo_series(series: list[Series], likelihood: Likelihood) -> list[Series]:
@@ -101,6 +149,9 @@ def build_model(
     mean: str | Mean | Callable[[Array, Array], Array] = "linear",
     likelihood: str | Likelihood = "gaussian",
     basis: str | Basis = "inducing",
+    wiring: Any = None,
+    coupling: Coupling = "none",
+    rank: int | None = None,
     key: PRNGKeyArray | None = None,
     start: LinearStart | None = None,
 ) -> GPSSM:
@@ -114,29 +165,107 @@ def build_model(
         "identity", "zero", a function (x, u) → x, or a `Mean`.
     :param likelihood: a name from `gpssm.likelihoods.LIKELIHOODS`, or a likelihood.
     :param basis: "inducing", "hilbert", "fourier", "linear" (no Gaussian process), or a basis.
+    :param wiring: which state and control enters which transition: a boolean matrix (Dx, Dx+Du), a `Wiring`, or a name:
+        "cascade", "chain", "second-order", "delay-3" (`gpssm.model.wiring`). It holds for kernel, mean and linear
+        weights; a mean function of your own is left as it is.
+    :param coupling: of the transition functions. "none": each has its own kernel. "shared": one kernel, but for a scale
+        each, and one factorisation for all. "lmc": f = W g with `rank` latent functions g, fewer than states.
+        "hammerstein": f is linear in states, and in a function g_j(u_j) of each control: f = A x + B g(u).
     :param key: for what is drawn at random (cluster starts, Fourier frequencies).
     :param start: the linear fit to start from, if there is one already.
     """
     _check_sizes(state_dim, num_inducing)
     key = jax.random.key(0) if key is None else key
-    start = linear_start(series, state_dim, likelihood) if start is None else start
+    known = wiring_of(wiring, state_dim, as_list(series))
+    start = linear_start(series, state_dim, likelihood, known) if start is None else start
     if start.state_dim != state_dim:
         raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} asked.")
     variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
+    if coupling != "none" or rank is not None:
+        _check_coupling(coupling, rank, state_dim, start.z.shape[1], kernel, basis, known)
+        kernel = _couple(coupling, rank, kernel, state_dim, start, variance, key)
     kernel = make_kernel(kernel, state_dim, start.z.shape[1], variance, LENGTHSCALE)
+    if known is not None:
+        if basis == "hilbert" or isinstance(basis, Hilbert):
+            raise ValueError("a Hilbert basis sees all of its box and takes no wiring: take 'inducing' or 'fourier'.")
+        kernel = kernel.wired(known.mask)
     chosen = basis if isinstance(basis, Basis) else _look_up("basis", basis, _BASES)(kernel, start, num_inducing, key)
+    if isinstance(chosen, InducingPoints) and isinstance(kernel, Common):
+        chosen = CommonPoints(chosen)
+    if isinstance(chosen, InducingPoints) and isinstance(kernel, Mixed):
+        chosen = MixedPoints(chosen, kernel.mixing.shape[1])
     if mean == "linear" and basis != "linear":
-        chosen = Stacked((chosen, LinearFeatures.build(state_dim, start.z.shape[1], start.slack)))
+        linear_part = LinearFeatures.build(state_dim, start.z.shape[1], start.slack)
+        chosen = Stacked((chosen, Apart(linear_part, state_dim) if chosen.shared else linear_part))
     linear = start.linear
+    seen = make_likelihood(likelihood, linear.C, linear.d, linear.noise_std)
+    if start.static is not None and isinstance(seen, Wiener | MonotoneWiener):
+        seen = dataclasses.replace(seen, weights=start.static)
     model = GPSSM.create(
         kernel,
-        chosen,
-        _make_mean(mean, linear),
-        make_likelihood(likelihood, linear.C, linear.d, linear.noise_std),
+        chosen if known is None else _wire_weights(chosen, known),
+        _make_mean(mean, linear) if known is None else _wire_mean(mean, linear, known),
+        seen,
         jnp.sqrt(jnp.diagonal(linear.process_cov)),
     )
+    if isinstance(kernel, Common | Mixed):
+        # The scale is said once, by s or W.
+        own = (
+            {"kernel.log_scale": Normal(-1.5, 1.0)} if isinstance(kernel, Common) else {"kernel.mixing": Normal(0, 0.3)}
+        )
+        fixed = [name for name in model.leaves() if name.startswith("kernel.") and name.endswith("log_variance")]
+        model = model.with_roles("fix", *fixed).with_roles("optimise", *own).with_priors(own)
+    if known is not None:
+        model = _hold_known(model, known, sum(len(one) for one in as_list(series)))
     _check_shapes(model, as_list(series)[0])
     return model
+
+
+def _check_coupling(
+    coupling: Any, rank: Any, state_dim: int, dim: int, kernel: str | Kernel, basis: str | Basis, wiring: Wiring | None
+) -> None:
+    if coupling not in get_args(Coupling):
+        raise KeyError(f"Unknown coupling {coupling!r}. Known: {', '.join(get_args(Coupling))}.")
+    if coupling != "lmc":
+        if rank is not None:
+            raise ValueError(f"rank is the number of latent functions of coupling='lmc'; coupling is {coupling!r}.")
+    elif isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 1 <= rank <= state_dim:
+        raise ValueError(
+            f"coupling='lmc' mixes rank latent functions, from 1 to as many as there are states, {state_dim}; got "
+            f"rank={rank!r}."
+        )
+    if coupling == "hammerstein" and dim == state_dim:
+        raise ValueError("coupling='hammerstein' is a function of the controls: the data have none.")
+    if wiring is not None:
+        raise ValueError("functions that are coupled see the same inputs: take coupling='none' with a wiring.")
+    if basis != "inducing" or not isinstance(kernel, str):
+        raise ValueError(f"coupling={coupling!r} takes inducing points and a kernel by name.")
+
+
+def _couple(
+    coupling: Coupling,
+    rank: int | None,
+    name: str | Kernel,
+    state_dim: int,
+    start: LinearStart,
+    variance: Float[Array, " Dx"],
+    key: PRNGKeyArray,
+) -> str | Kernel:
+    """The kernel for all dimensions: variances are those of W or of the scales, the kernel's own stays at one."""
+    dim, amplitude = start.z.shape[1], jnp.sqrt(variance)
+    if coupling == "shared":
+        return Common(make_kernel(name, 1, dim, 1.0, LENGTHSCALE), jnp.log(amplitude))
+    if coupling == "hammerstein":
+        controls = dim - state_dim
+        sees = tuple(tuple(column == state_dim + row for column in range(dim)) for row in range(controls))
+        pushes = amplitude[:, None] * jnp.sign(start.linear.control + 1e-9)
+        return Mixed(make_kernel(name, controls, dim, 1.0, 1.0).wired(sees), pushes)
+    if coupling == "lmc" and rank is not None:
+        # Rows of random directions with the size that each dimension has: nothing says which functions are shared.
+        directions = jax.random.normal(jax.random.fold_in(key, 1), (state_dim, rank))
+        directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
+        return Mixed(make_kernel(name, rank, dim, 1.0, LENGTHSCALE), amplitude[:, None] * directions)
+    return name
 
 
 def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM) -> Mean:
@@ -152,6 +281,43 @@ def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: Linea
         "zero": Zero(),
     }
     return _look_up("mean", spec, known)
+
+
+def _wire_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM, wiring: Wiring) -> Mean:
+    """The mean with what a wiring knows; a function of the user's own sees all, since it says itself what it uses."""
+    known = jnp.concatenate([linear.transition, linear.control, linear.offset[:, None]], -1)
+    own = isinstance(spec, Mean) or not isinstance(spec, str)
+    everything = tuple((learned,) * len(wiring.enters[0]) for learned in wiring.learned)
+    silent = jnp.asarray(wiring.learned)[:, None]
+    # What is to be thinned out shrinks to a state that stays where it is, not to the linear fit.
+    inner = _make_mean("identity" if wiring.sparse and spec == "linear" else spec, linear)
+    return Wired(inner, jnp.where(silent, 0.0, known), everything if own else wiring.mask)
+
+
+def _wire_weights(basis: Basis, wiring: Wiring) -> Basis:
+    """The basis with linear weights for what enters alone; the kernel sees to the rest."""
+    if isinstance(basis, Stacked):
+        return Stacked(tuple(_wire_weights(part, wiring) for part in basis.parts))
+    return dataclasses.replace(basis, wiring=wiring.mask) if isinstance(basis, LinearFeatures) else basis
+
+
+def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
+    """No noise to speak of in the rows that are known, by a prior worth the data; an output map that is known stays."""
+    learned, prior = jnp.asarray(wiring.learned), model.priors["log_process_std"]
+    if not all(wiring.learned) and isinstance(prior, InverseGamma):
+        shape = jnp.where(learned, prior.shape, 0.5 * rows)
+        scale = jnp.where(learned, prior.scale, 0.5 * rows * EXACT_STD**2)
+        noise = jnp.where(learned, model.log_process_std, jnp.log(EXACT_STD))
+        model = model.with_leaves({"log_process_std": noise})
+        model = model.with_priors({"log_process_std": InverseGamma(shape, scale)})
+    if wiring.sparse:
+        scales = [name for name in model.leaves() if name.endswith("log_scale")]
+        lengthscales = [name for name in model.leaves() if name.endswith("log_lengthscale")]
+        wide = {name: jnp.full(model.leaves()[name].shape, jnp.log(SPARSE_SCALE)) for name in scales}
+        model = model.with_leaves(wide).with_roles("optimise", *scales)
+        model = model.with_priors(dict.fromkeys(scales, SPARSE_WEIGHTS) | dict.fromkeys(lengthscales, SPARSE_LENGTHS))
+    output_map = [name for name in ("likelihood.C", "likelihood.d") if name in model.leaves()]
+    return model.with_roles("fix", *output_map) if wiring.measured and output_map else model
 
 
 def _inducing(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:

@@ -8,7 +8,7 @@ many random starts since it has many minima. The controls must tell where the st
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from gpssm.start.linear_ssm import NOISE_FLOOR, LinearSSM
 
 NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
 LEARNING_RATE = 0.03
+WEIGHTS_COST = 1e-4  # of a curve's weights, beside squared errors relative to the outputs' variances
 PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
 
 Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
@@ -49,6 +50,56 @@ class Modes(NamedTuple):
         blocks = [jnp.array([[c, -s], [s, c]]) for c, s in zip(cosine, sine, strict=True)]
         return jax.scipy.linalg.block_diag(*blocks, *(RADIUS * jnp.tanh(self.real))[:, None, None])
 
+    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+        """B u."""
+        return u @ self.control.T
+
+    def emit(self, emission: Emission, predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """g(C x + d)."""
+        return emission(predictor)
+
+    def penalty(self) -> float:
+        """None."""
+        return 0.0
+
+
+class CurvedModes(NamedTuple):
+    """Modes behind an emission with weights of its own, to be found with the rest."""
+
+    modes: Modes
+    weights: Float[Array, "Dy K"]
+
+    def transition(self) -> Float[Array, "Dx Dx"]:
+        """A."""
+        return self.modes.transition()
+
+    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+        """B u."""
+        return self.modes.pushes(u)
+
+    def emit(self, emission: Callable[..., Array], predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """g(C x + d; w)."""
+        return emission(predictor, self.weights)
+
+    def penalty(self) -> Float[Array, ""]:
+        """What large weights cost."""
+        return WEIGHTS_COST * jnp.sum(self.weights**2)
+
+    @property
+    def C(self) -> Float[Array, "Dy Dx"]:
+        """The output map."""
+        return self.modes.C
+
+    @property
+    def d(self) -> Float[Array, " Dy"]:
+        """Its offset."""
+        return self.modes.d
+
+    @property
+    def start(self) -> Float[Array, "num_series Dx"]:
+        """x₀ of each series."""
+        return self.modes.start
+
 
 class OutputErrorFit(NamedTuple):
     """The model in coordinates where the states have mean 0 and covariance I, and the states of its free runs."""
@@ -61,19 +112,44 @@ class OutputErrorFit(NamedTuple):
 @on_host()
 def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> OutputErrorFit:
     """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
+    noise, modes, states = fit_from_starts(series, lambda one: _random(one, series, state_dim), emission, key)
+    return _normalise(modes, states, noise)
+
+
+@in_double_precision
+@on_host()
+def fit_curved(
+    series: list[Series], state_dim: int, curve: Callable[..., Array], weights: Float[Array, "Dy K"], key: PRNGKeyArray
+) -> tuple[OutputErrorFit, Float[Array, "Dy K"]]:
+    """The best free-run fit of linear dynamics seen through a curve, `curve(C x + d, weights)`, and its weights."""
+
+    def begin(key: PRNGKeyArray) -> CurvedModes:
+        modes_key, key = jax.random.split(key)
+        return CurvedModes(_random(modes_key, series, state_dim), jax.random.normal(key, weights.shape))
+
+    noise, found, states = fit_from_starts(series, begin, curve, key)
+    return _normalise(found.modes, states, noise), found.weights
+
+
+def fit_from_starts(
+    series: list[Series], begin: Callable[[PRNGKeyArray], Any], emission: Emission, key: PRNGKeyArray
+) -> tuple[Float[np.ndarray, " Dy"], Any, list[Float[np.ndarray, "_ Dx"]]]:
+    """The noise, the model and the states of the best free run, of many that begin at random.
+
+    :param begin: a model for a key, with all that `Modes` has for a free run.
+    """
     arrays = [jax.tree.map(jnp.asarray, one) for one in series]
     scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
 
     problem = Problem(arrays, scale)
-    starts = jax.vmap(lambda one: _random(one, arrays, state_dim))(jax.random.split(key, NUM_STARTS))
+    starts = jax.vmap(begin)(jax.random.split(key, NUM_STARTS))
     found, losses = _descend(starts, problem, emission, NUM_STEPS)
     losses = np.asarray(losses)
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
     polished = [_polish(jax.tree.map(lambda leaf, at=at: leaf[at], found), problem, emission) for at in best]
     error, modes = min(polished, key=lambda one: one[0])
     states = [np.asarray(free_run(modes, modes.start[index], one.u)) for index, one in enumerate(arrays)]
-    noise = np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale))
-    return _normalise(modes, states, noise)
+    return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
 
 class Problem(NamedTuple):
@@ -89,14 +165,14 @@ def loss(modes: Modes, problem: Problem, emission: Emission) -> Float[Array, ""]
     for index, one in enumerate(problem.series):
         y, present = observed(jnp.asarray(one.y))
         states = free_run(modes, modes.start[index], jnp.asarray(one.u))
-        predicted = emission(states[1:] @ modes.C.T + modes.d[None])
+        predicted = modes.emit(emission, states[1:] @ modes.C.T + modes.d[None])
         errors.append(jnp.where(present, (y - predicted) ** 2 / problem.scale[None], 0.0))
-    return jnp.mean(jnp.concatenate(errors))
+    return jnp.mean(jnp.concatenate(errors)) + modes.penalty()
 
 
 def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dx"]:
     """x_{t+1} = A x_t + B u_t from x₀ = start."""
-    transition, pushes = modes.transition(), u @ modes.control.T
+    transition, pushes = modes.transition(), modes.pushes(u)
 
     def move(x: Array, push: Array) -> tuple[Array, Array]:
         following = transition @ x + push

@@ -106,7 +106,7 @@ def shoot(
     rows = [len(one) for one in experiments]
     paths = [np.asarray(path, float) for path in states]
     found = Point(
-        jnp.zeros((model.state_dim, model.basis.size)) if weights is None else jnp.asarray(weights),
+        jnp.zeros(model.weights_shape) if weights is None else jnp.asarray(weights),
         {name: leaf for name, leaf in model.free_leaves().items() if name != NOT_IN_RUN},
         jnp.zeros(()),
     )
@@ -220,7 +220,7 @@ def _descend(
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
 
     def evaluate(point: Point) -> tuple[tuple[Array, Runs], Point]:
-        return jax.value_and_grad(loss, has_aux=True)(point, model, blocks)
+        return jax.value_and_grad(lambda point: loss(point, model, blocks), has_aux=True)(point)
 
     def step(index: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         point, memory, values, _ = carry
@@ -233,7 +233,9 @@ def _descend(
         point, memory = jax.tree.map(lambda new, old: jnp.where(safe, new, old), moved, (point, memory))
         return point, memory, values.at[jnp.minimum(index, 1)].set(value), runs
 
-    empty = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(loss, point, model, blocks)[1])
+    # A model may hold functions of the user's own, which are no arrays.
+    shapes = jax.eval_shape(lambda point: loss(point, model, blocks), point)[1]
+    empty = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
     # One step more, of length zero: it evaluates where the last one led.
     carry = (point, optimiser.init(point), jnp.zeros(2), empty)
     point, _, values, runs = jax.lax.fori_loop(0, steps + 1, step, carry)

@@ -18,7 +18,7 @@ The process noise has a *regime*:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,21 @@ from jaxtyping import Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import Series
-from gpssm.model.likelihoods import Likelihood, LinkedGaussian, make_likelihood
+from gpssm.model.likelihoods import Likelihood, LinkedGaussian, MonotoneWiener, Wiener, make_likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
-from gpssm.start.build import SLACK, LinearStart, Parts, build_model, from_path, linear_start, pseudo_series
-from gpssm.start.output_error import fit_output_error
+from gpssm.start.build import (
+    SLACK,
+    LinearStart,
+    Parts,
+    build_model,
+    curved_start,
+    from_path,
+    linear_start,
+    output_error,
+    pseudo_series,
+    wiring_of,
+)
 from gpssm.start.shooting import shoot
 
 Noise = Literal["free", "small"]
@@ -53,7 +63,7 @@ class Start(NamedTuple):
 class Recipe(NamedTuple):
     """How a start is made: a linear fit, and whether shooting follows."""
 
-    linear: Callable[[list[Series], int, str | Likelihood], LinearStart]
+    linear: Callable[[list[Series], int, str | Likelihood, Any], LinearStart]
     shooting: bool
 
 
@@ -75,7 +85,7 @@ def make_start(
     if name not in STARTS:
         raise KeyError(f"Unknown start {name!r}. Known: {', '.join(STARTS)}; or give a path of states a series.")
     recipe = STARTS[name]
-    linear = recipe.linear(series, parts.state_dim, parts.likelihood) if linear is None else linear
+    linear = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring) if linear is None else linear
     if not recipe.shooting:
         return Start(build_model(series, *parts, key=key, start=linear._replace(slack=slack)), linear.states)
     return shooting_start(linear, series, parts, key, fixed)
@@ -91,7 +101,9 @@ def shooting_start(
     model = build_model(series, *parts, key=key, start=calm)
     held = model.with_roles("fix", *fixed)
     found = shoot(held, linear.states, series)
-    noise = {"log_process_std": jnp.full(parts.state_dim, jnp.log(AFTER_SHOOTING))}
+    wiring = wiring_of(parts.wiring, parts.state_dim, series)
+    learned = jnp.asarray(True if wiring is None else wiring.learned)
+    noise = {"log_process_std": jnp.where(learned, jnp.log(AFTER_SHOOTING), model.log_process_std)}
     values = {name: leaf for name, leaf in found.model.leaves().items() if name in held.free_leaves()}
     notes = ()
     if found.clipped > SOME_CLIPPED:
@@ -103,14 +115,18 @@ def shooting_start(
 
 
 @in_double_precision
-def output_error_start(series: list[Series], state_dim: int, likelihood: str | Likelihood = "gaussian") -> LinearStart:
+def output_error_start(
+    series: list[Series], state_dim: int, likelihood: str | Likelihood = "gaussian", wiring: Any = None
+) -> LinearStart:
     """The linear model whose free run, through the likelihood's link, has the least squared error."""
     width = series[0].output_dim
     chosen = make_likelihood(likelihood, jnp.zeros((width, state_dim)), jnp.zeros(width), jnp.ones(width))
+    if isinstance(chosen, Wiener | MonotoneWiener) and wiring is None:
+        return curved_start(series, state_dim, chosen)
     linked = isinstance(chosen, LinkedGaussian)
     outputs = series if linked else pseudo_series(series, chosen)
     link = chosen.link.forward if linked else _same
-    found = fit_output_error(outputs, state_dim, link, jax.random.key(0))
+    found = output_error(outputs, state_dim, link, wiring)
     return from_path(found.linear, found.states, series)
 
 

@@ -74,6 +74,19 @@ def fit(
     basis: Annotated[
         str | None, _option(help="inducing, hilbert, fourier or linear.", default="inducing", panel=MODEL)
     ] = None,
+    wiring: Annotated[
+        str | None,
+        _option(metavar="NAME", help="What enters what: cascade, chain, second-order, delay-3, sparse.", panel=MODEL),
+    ] = None,
+    coupling: Annotated[
+        str | None,
+        _option(
+            help="Transition functions: none, shared (one kernel), lmc (mixed) or hammerstein.",
+            default="none",
+            panel=MODEL,
+        ),
+    ] = None,
+    rank: Annotated[int | None, _option(help="Latent functions of --coupling lmc.", panel=MODEL)] = None,
     start: Annotated[
         str | None,
         _option(
@@ -112,7 +125,15 @@ def fit(
     with usage():
         fitted = {"state_dim": _whole_or_auto("state-dim", state_dim), "kernel": kernel, "mean": mean}
         fitted |= {"num_inducing": _whole_or_auto("inducing", inducing)}
-        fitted |= {"likelihood": likelihood, "basis": basis, "hyper": hyper, "num_chains": chains}
+        fitted |= {
+            "likelihood": likelihood,
+            "basis": basis,
+            "wiring": wiring,
+            "coupling": coupling,
+            "rank": rank,
+            "hyper": hyper,
+            "num_chains": chains,
+        }
         fitted |= {"start": start, "noise": _number_or_word(noise), "calibrate": calibrate}
         given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
         given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}

@@ -1,0 +1,113 @@
+"""A model that keeps up: rows are read as they come, learned from, and kept safe; a change of the plant is noticed.
+
+The rows are lines `u,y` of a file that may still be growing. After each of them the posterior has learned (`learn`),
+and all there is to know goes into one file in one move: a process that is killed at any moment goes on from there, and
+ends where it would have ended. Before each row its output is predicted; the errors, in units of what was expected of
+them, go into Page's test (CUSUM) of errors twice as large, which sounds a false alarm once in e^ALARM rows at most.
+
+    python examples/stream.py [--rows rows.csv] [--state state.nc] [--quick]
+
+Without a file of rows it makes one, of a tank whose outlet clogs half-way.
+"""
+
+import argparse
+import dataclasses
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import gpssm
+
+ALARM = 7.0
+PATIENCE = 2.0  # seconds without a new line after which the stream is taken to have ended
+END = "end"  # the line that says so at once
+TRAINING = 150  # rows to begin with
+FORGETTING = 0.98  # of what was learned, a row
+
+
+def plant(length: int, changes: int, seed: int = 0) -> gpssm.Series:
+    """The level of a tank under a pump: h' = h + .2 (u − c √h), whose outlet c shrinks to a half at row `changes`."""
+    rng = np.random.default_rng(seed)
+    u = 1.0 + 0.5 * np.repeat(rng.random(length // 10 + 1), 10)[:length]
+    level, levels = 1.5, []
+    for row, flow in enumerate(u):
+        outlet = 1.0 if row < changes else 0.6
+        level = max(level + 0.2 * (flow - outlet * math.sqrt(level)) + 0.01 * rng.normal(), 0.01)
+        levels.append(level + 0.01 * rng.normal())
+    return gpssm.Series(np.array(levels), u, outputs="level", inputs="pump")
+
+
+def lines(path: Path, first: int) -> Iterator[tuple[float, float]]:
+    """The rows of a file from number `first` on, as they are written; a line counts once it is whole."""
+    with path.open() as file:
+        number, part, waited = 0, "", 0.0
+        while waited < PATIENCE:
+            part += file.readline()
+            if not part.endswith("\n"):
+                time.sleep(0.05)
+                waited += 0.05
+                continue
+            line, part, waited = part.strip(), "", 0.0
+            if line == END:
+                return
+            number += 1
+            if number > first:
+                u, y = line.split(",")
+                yield float(u), float(y or "nan")
+
+
+def follow(posterior: gpssm.Posterior, rows: Path, state: Path) -> gpssm.Posterior:
+    """Learn from every row of the stream that the posterior does not know yet."""
+    stream = {"score": 0.0, "alarms": []} | posterior.config.get("stream", {})
+    known = posterior.learned.rows if posterior.learned else 0
+    for number, (u, y) in enumerate(lines(rows, known), start=known + 1):
+        if not math.isnan(y):
+            expected = posterior.forecast(1, [[u]], num_paths=200, seed=number)
+            error = (y - expected.mean[0, 0]) / expected.std[0, 0]
+            # log N(error; 0, 2²) − log N(error; 0, 1)
+            stream["score"] = max(0.0, stream["score"] + 0.375 * error**2 - math.log(2))
+        if stream["score"] > ALARM:
+            stream = {"score": 0.0, "alarms": [*stream["alarms"], number]}
+            print(f"row {number}: the plant is not what it was", flush=True)
+        row = gpssm.Series([[y]], [[u]], outputs="level", inputs="pump")
+        posterior = posterior.learn(row, forgetting=FORGETTING)
+        # One file has both what was learned and where the test stands: no kill can come between them.
+        posterior = dataclasses.replace(posterior, config=posterior.config | {"stream": stream})
+        posterior.save(state, overwrite=True)
+        if number % 10 == 0:
+            print(f"{number} rows learned", flush=True)
+    return posterior
+
+
+def main() -> None:
+    """Begin with a fit, or go on from the file of an earlier run."""
+    parser = argparse.ArgumentParser(description="Learn from a stream of rows.")
+    parser.add_argument("--rows", type=Path, help="a file of lines u,y")
+    parser.add_argument("--state", type=Path, default=Path("state.nc"), help="where to keep what is known")
+    parser.add_argument("--quick", action="store_true", help="few rows and draws, to see that all runs")
+    options = parser.parse_args()
+    length = 40 if options.quick else 150
+    series = plant(TRAINING + length, TRAINING + length // 2)
+    if options.rows is None:
+        options.rows = options.state.with_suffix(".csv")
+        text = [f"{u:.6f},{y:.6f}\n" for u, y in zip(series.u[TRAINING:, 0], series.y[TRAINING:, 0], strict=True)]
+        options.rows.write_text("".join([*text, END, "\n"]))
+    if options.state.exists():
+        posterior = gpssm.load(options.state)
+        print(f"going on from {options.state}, after {posterior.learned.rows} rows", flush=True)
+    else:
+        sizes = {"num_warmup": 60, "num_draws": 10, "num_chains": 2} if options.quick else {"num_chains": 2}
+        fitted = gpssm.fit(series[:TRAINING], state_dim=1, num_inducing=10, start="em", progress=False, **sizes)
+        posterior = fitted.thinned(20)
+    posterior = follow(posterior, options.rows, options.state)
+    alarms = posterior.config["stream"]["alarms"]
+    print(f"alarms at rows {alarms}" if alarms else "no alarm")
+    held = np.full((20, 1), 1.25)
+    print(posterior.forecast(20, held, num_paths=200))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What another plant has taught, as the prior of a fit: a sister of this one, or itself last month.
+
+The posterior of the other plant gives kernel, basis, output map and scaling, in whose coordinates it knows the weights
+of its transition: over the draws of its best chain, with Λ the precision of that Gaussian in place of the prior's I,
+
+    v_d ~ N(μ_d, Λ_d⁻¹),   and with the strength s:   precision I + s (Λ_d − I),   mean s (I + s (Λ_d − I))⁻¹ Λ_d μ_d
+
+as if each of its rows had counted s times. That is another mean function and another gain, and nothing else: with
+F_d F_dᵀ the covariance and m_d the mean, v_d = m_d + F_d w_d and w_d ~ N(0, I) in
+
+    f_d(z) | w_d ~ N( m_d(z) + A_d(z) m_d + A_d(z) F_d w_d ,  B_d(z) )
+
+(`means.Shifted`, `bases.Informed`). Kernel and basis stay as they are, for the weights mean nothing without them;
+states, weights and noises are learned.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpssm.core.linalg import cholesky, gram, inverse_lower, one_by_one
+from gpssm.core.text import is_real
+from gpssm.data.align import align_series
+from gpssm.data.series import Series
+from gpssm.fitting.update import extend_states
+from gpssm.methods import METHODS
+from gpssm.model.bases import Informed
+from gpssm.model.means import Shifted
+from gpssm.model.model import GPSSM
+from gpssm.model.target import weights_given_states
+from gpssm.model.types import Draw
+from gpssm.posterior.draws import map_draws
+from gpssm.posterior.posterior import Posterior
+from gpssm.start.starts import Start
+
+MAX_DRAWS = 100  # whose weights are averaged
+STEP = 0.01  # relative difference of sampling intervals that is no difference
+
+
+def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: int) -> Start:
+    """The model with the posterior of another plant as its prior, and states to start from along scaled series."""
+    chain = int(np.argmax(np.mean(prior.info.log_target, 1)))
+    model, mean, covariance = learned_weights(prior.chain(chain))
+    centre, factor = temper(mean, covariance, strength)
+    told = GPSSM.create(
+        model.kernel,
+        Informed(model.basis, factor),
+        Shifted(model.mean, model.kernel, model.basis.prepared(model.kernel), centre),
+        model.likelihood,
+        jnp.exp(model.log_process_std),
+    )
+    told = told.with_priors({name: model.priors[name] for name in told.leaves() if name in model.priors})
+    return Start(told, [extend_states(prior, chain, one, True, seed, -1)[-1] for one in series])
+
+
+def with_inherited_roles(model: GPSSM) -> GPSSM:
+    """The model with kernel, basis and mean fixed."""
+    names = (name for name in model.leaves() if name.startswith(("kernel.", "basis.", "mean.")))
+    return model.with_roles("fix", *names)
+
+
+def learned_weights(posterior: Posterior) -> tuple[GPSSM, Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
+    """One model for all draws, at the mean of their parameters, and the moments of the weights under it."""
+    fewer = posterior.thinned(MAX_DRAWS)
+    means_of = {name: jnp.mean(jnp.asarray(leaf), (0, 1)) for name, leaf in fewer.draws.leaves.items()}
+    model = fewer.model.with_leaves(means_of)
+    dim, size = fewer.draws.weights.shape[2:]
+    if fewer.learned is None:
+        draws = fewer.draws._replace(leaves={})
+        moments = map_draws(_moments, model, draws, list(fewer.series)).reshape(-1, dim, size, size + 1)
+        means, covariances = moments[..., 0], moments[..., 1:]
+    else:
+        means = np.asarray(fewer.learned.weights).reshape(-1, dim, size)
+        whole = np.asarray(fewer.learned.covariance).reshape(-1, dim, size, dim, size)
+        covariances = np.stack([whole[:, d, :, d] for d in range(dim)], 1)
+    gaps = means - means.mean(0)
+    between = np.einsum("sdi,sdj->dij", gaps, gaps) / len(means)
+    return model, jnp.asarray(means.mean(0)), jnp.asarray(covariances.mean(0) + between)
+
+
+def _moments(model: GPSSM, draw: Draw, series: list[Series]) -> Float[Array, "Dx M M+1"]:
+    """P⁻¹b and P⁻¹ side by side."""
+    found = weights_given_states(model, list(draw.states), series)
+    covariance = gram(inverse_lower(cholesky(found.precision, jitter=0.0)))
+    return jnp.concatenate([found.mean[:, :, None], covariance], -1)
+
+
+def temper(
+    mean: Float[Array, "Dx M"], covariance: Float[Array, "Dx M M"], strength: float
+) -> tuple[Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
+    """Mean and lower factor F of the covariance when each row counts `strength` times.
+
+    What is less certain than it was before any data, as draws in different coordinates can be, counts as unknown.
+    """
+
+    def one(given: Array) -> Array:
+        variances, directions = jnp.linalg.eigh(given[:, 1:])
+        told = jnp.maximum(1 / jnp.maximum(variances, 1e-300) - 1, 0.0)
+        precision = 1 + strength * told
+        centre = directions @ (strength * (1 + told) / precision * (directions.T @ given[:, 0]))
+        factor = cholesky((directions / precision[None]) @ directions.T, jitter=1e-14)
+        return jnp.concatenate([centre[:, None], factor], -1)
+
+    found = one_by_one(one, jnp.concatenate([mean[:, :, None], covariance], -1))
+    return found[:, :, 0], found[:, :, 1:]
+
+
+def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Series]:
+    """The series with the columns of the prior's in their order, if it can be one of theirs."""
+    if not isinstance(prior, Posterior):
+        raise TypeError(f"prior must be a posterior, of fit or load; got {prior!r}")
+    if not is_real(strength) or not 0 <= strength <= 1e6:
+        raise ValueError(f"prior_strength must be a number from 0 (nothing) on, 1 for all it knows; got {strength!r}")
+    name = prior.config["method"]
+    if name in METHODS and not METHODS[name].learns:
+        raise ValueError(f"prior must have learned a transition; {name!r} has no weights. Fit it with another method")
+    found, other = [align_series(one, prior.raw[0]) for one in series], prior.raw[0]
+    for given in series:
+        for column in (*other.outputs, *other.inputs):
+            units = given.units.get(column), other.units.get(column)
+            if None not in units and units[0] != units[1]:
+                raise ValueError(
+                    f"{column} is in {units[0]} here and in {units[1]} in the prior: convert one of them first"
+                )
+        if given.dt and other.dt and abs(given.dt / other.dt - 1) > STEP:
+            raise ValueError(
+                f"the series has a row every {given.dt:g}, the prior every {other.dt:g}, and what a step does depends "
+                "on it: resample one of them first (series.decimated)"
+            )
+    return found

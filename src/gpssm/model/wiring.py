@@ -1,0 +1,230 @@
+"""Which state and which control enters which transition, where that is known.
+
+    x_{t+1,d} = f_d(z_t) + noise,    ∂f_d/∂z_j = 0 wherever `enters[d][j]` is false,    z = [x; u]
+
+Some rows are known altogether, and no function is learned for them:
+
+    integrator (d, j)    x_{t+1,d} = x_{t,d} + c z_{t,j} + b    c, b: in what units states are, found with the start
+    delay (d, j)         x_{t+1,d} = z_{t,j}
+
+and a state may be an output itself: `measured` (d, k) is y_k = x_d + noise. A wiring holds in the kernel, in the mean,
+in the linear weights and in the linear fit that a sampler starts from: coordinates of the states may be shifted and
+scaled, one by one, and never mixed.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+Mask = tuple[tuple[bool, ...], ...]  # static, so that what does not enter is a zero of the compiled program
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What enters each transition (Dx, Dx+Du), which rows are known, and which states are outputs.
+
+        gpssm.Wiring([[1, 1, 0], [1, 1, 1]], integrators={0: 1}, measured={0: 0})  # a position and its speed, a force
+
+    :param enters: a row a state, a column for each state and then each control: true where it enters. Rows of
+        integrators and delays are what these say.
+    :param integrators: state d → the column of z that it sums up.
+    :param delays: state d → the column of z whose last value it holds.
+    :param measured: state d → the output that it is.
+    :param sparse: whether to look for more that does not enter: lengthscales and the scales of linear weights are then
+        learned one by one from priors that shrink what the data do not ask for (`plot_wiring` shows what is left).
+    """
+
+    enters: Mask
+    integrators: Pairs = ()
+    delays: Pairs = ()
+    measured: Pairs = ()
+    sparse: bool = False
+
+    def __init__(
+        self, enters: Any, integrators: Any = (), delays: Any = (), measured: Any = (), sparse: bool = False
+    ) -> None:
+        matrix = _matrix(enters)
+        given = {"integrators": integrators, "delays": delays, "measured": measured}
+        pairs = {what: _pairs(what, value, matrix.shape) for what, value in given.items()}
+        for row, column in pairs["integrators"]:
+            if row == column:
+                raise ValueError(f"integrators: state {row} cannot sum itself up; name the column that it sums up.")
+            matrix[row] = False
+            matrix[row, [row, column]] = True
+        for row, column in pairs["delays"]:
+            matrix[row] = False
+            matrix[row, column] = True
+        rows = [row for what in ("integrators", "delays") for row, _ in pairs[what]]
+        if twice := {row for row in rows if rows.count(row) > 1}:
+            raise ValueError(f"state {min(twice)} is said twice what it is: name it once, as integrator or as delay.")
+        held = dict(pairs["delays"])
+        for row in held:
+            source = held[row]
+            while source in held and source != row:
+                source = held[source]
+            if source == row:
+                raise ValueError(f"the delays go round in a circle through state {row}: one of them must hold another.")
+        if empty := np.flatnonzero(~matrix.any(1)).tolist():
+            raise ValueError(
+                f"nothing enters the transition of state {empty[0]}: its row of the wiring is all false. Let one state "
+                "or control enter, or leave the state out."
+            )
+        object.__setattr__(self, "enters", tuple(tuple(map(bool, row)) for row in matrix))
+        object.__setattr__(self, "sparse", bool(sparse))
+        for what, value in pairs.items():
+            object.__setattr__(self, what, value)
+
+    @property
+    def state_dim(self) -> int:
+        """Dx."""
+        return len(self.enters)
+
+    @property
+    def input_dim(self) -> int:
+        """Du."""
+        return len(self.enters[0]) - len(self.enters)
+
+    @property
+    def learned(self) -> tuple[bool, ...]:
+        """Whether a row has a function to learn."""
+        known = {row for row, _ in (*self.integrators, *self.delays)}
+        return tuple(row not in known for row in range(self.state_dim))
+
+    @property
+    def mask(self) -> Mask:
+        """What enters the functions that are learned: all false in a row without one."""
+        return tuple(
+            tuple(enters and learned for enters in row) for row, learned in zip(self.enters, self.learned, strict=True)
+        )
+
+    def words(self, inputs: Iterable[str] = ()) -> str:
+        """A line: what each state's transition sees."""
+        columns = [*(f"x{d + 1}" for d in range(self.state_dim)), *inputs]
+        columns += [f"u{j + 1}" for j in range(len(columns) - self.state_dim, self.input_dim)]
+        kinds = dict.fromkeys((row for row, _ in self.integrators), " (sum)")
+        kinds |= dict.fromkeys((row for row, _ in self.delays), " (delay)")
+        rows = [
+            f"x{d + 1} from {', '.join(name for name, enters in zip(columns, row, strict=True) if enters)}"
+            f"{kinds.get(d, '')}"
+            for d, row in enumerate(self.enters)
+        ]
+        return "; ".join([*rows, *(["to be thinned out"] if self.sparse else [])])
+
+
+def make_wiring(spec: Any, state_dim: int, input_dim: int, output_dim: int) -> Wiring | None:
+    """A wiring from a name, a boolean matrix (Dx, Dx+Du) or one that was made, checked against the sizes.
+
+    "cascade"       each state sees itself and the one before, the first one the controls; the last states are outputs
+    "chain"         each output is the first of a chain of integrators; the last of each chain sees everything
+    "second-order"  the chain of two: positions, which are outputs, and their speeds
+    "sparse"        states are the outputs, as many as there are, and what enters which is to be found
+    "delay-3"       three delays of each control come first; the other states see each other and the end of the lines
+    """
+    if spec is None:
+        return None
+    if isinstance(spec, str):
+        wiring = _named(spec, state_dim, input_dim, output_dim)
+    else:
+        wiring = spec if isinstance(spec, Wiring) else Wiring(spec)
+    if (wiring.state_dim, wiring.input_dim) != (state_dim, input_dim):
+        raise ValueError(
+            f"the wiring is of {wiring.state_dim} states and {wiring.input_dim} controls (rows are states, columns "
+            f"states and then controls); the model has {state_dim} states and the data {input_dim} controls. Pass "
+            f"state_dim={wiring.state_dim}, or a matrix of shape ({state_dim}, {state_dim + input_dim})."
+        )
+    if beyond := [output for _, output in wiring.measured if output >= output_dim]:
+        raise ValueError(f"measured names output {beyond[0]}, counted from 0, of {output_dim}.")
+    return wiring
+
+
+def wired_size(spec: Any, output_dim: int) -> int | None:
+    """The number of states that a wiring is of, if it says."""
+    if isinstance(spec, str):
+        return {"second-order": 2 * output_dim, "sparse": output_dim}.get(spec)
+    return None if spec is None else (spec if isinstance(spec, Wiring) else Wiring(spec)).state_dim
+
+
+NAMES = ("cascade", "chain", "second-order", "sparse", "delay-N")
+
+
+def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
+    if name == "cascade":
+        enters = np.eye(states, dtype=bool) | np.eye(states, k=-1, dtype=bool)
+        first = np.arange(states)[:, None] == np.zeros(inputs)
+        if outputs > states:
+            raise ValueError(
+                f"a cascade of {states} states has no {outputs} outputs: take state_dim={outputs} or more."
+            )
+        return Wiring(np.hstack([enters, first]), measured={states - outputs + k: k for k in range(outputs)})
+    if name in ("chain", "second-order"):
+        length, rest = divmod(states, outputs)
+        if rest or length < 2 or (name == "second-order" and length != 2):
+            wanted = (
+                f"state_dim={2 * outputs}"
+                if name == "second-order"
+                else f"state_dim a multiple of {outputs}, {2 * outputs} or more"
+            )
+            raise ValueError(
+                f"wiring={name!r} has a chain for each of the {outputs} outputs: take {wanted}, not {states}."
+            )
+        # Chains one after the other: position, speed, ... of the first output, then of the second.
+        heads = {output * length: output for output in range(outputs)}
+        sums = {row: row + 1 for row in range(states) if (row + 1) % length}
+        return Wiring(np.ones((states, states + inputs), bool), integrators=sums, measured=heads)
+    if name == "sparse":
+        if states != outputs:
+            raise ValueError(
+                "what enters which can only be found where states mean something: wiring='sparse' has the outputs as "
+                f"states. Take state_dim={outputs}, or Wiring(..., measured=..., sparse=True) with what you know."
+            )
+        itself = {state: state for state in range(states)}
+        return Wiring(np.ones((states, states + inputs), bool), measured=itself, sparse=True)
+    if found := re.fullmatch(r"delay-(\d+)", name):
+        line, rest = int(found[1]), states - int(found[1]) * inputs
+        if not inputs or line < 1 or rest < 1:
+            raise ValueError(
+                f"wiring={name!r} has {line} states for each of {inputs} controls, and needs one more at least: take "
+                f"state_dim={line * max(inputs, 1) + 1} or more{'' if inputs else ', and data with a control'}."
+            )
+        held = {
+            line * control + step: line * control + step - 1 if step else states + control
+            for control in range(inputs)
+            for step in range(line)
+        }
+        enters = np.zeros((states, states + inputs), bool)
+        enters[:, line * inputs : states] = True
+        enters[:, [line * (control + 1) - 1 for control in range(inputs)]] = True
+        return Wiring(enters, delays=held)
+    raise KeyError(
+        f"Unknown wiring {name!r}. Known: {', '.join(NAMES)}; or a boolean matrix (states, states + controls)."
+    )
+
+
+def _matrix(enters: Any) -> Bool[np.ndarray, "Dx Dz"]:
+    try:
+        matrix = np.array(enters, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"a wiring is a matrix of true and false, or a name; got {enters!r}.") from None
+    if matrix.ndim != 2 or matrix.shape[0] < 1 or matrix.shape[1] < matrix.shape[0]:
+        raise ValueError(f"a wiring has a row a state and a column a state and control; got the shape {matrix.shape}.")
+    if not np.isin(matrix, (0.0, 1.0)).all():
+        raise ValueError("a wiring is made of true and false, or 1 and 0: it says what enters, not how much.")
+    return matrix.astype(bool)
+
+
+def _pairs(what: str, given: Any, shape: tuple[int, ...]) -> Pairs:
+    try:
+        pairs = sorted((int(row), int(column)) for row, column in dict(given).items())
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} are pairs of numbers by state, as {{0: 1}}; got {given!r}.") from None
+    for row, column in pairs:
+        if not (0 <= row < shape[0] and column >= 0 and (what == "measured" or column < shape[1])):
+            raise ValueError(f"{what}: {{{row}: {column}}} is outside of {shape[0]} states and {shape[1]} columns.")
+    if what == "measured" and len({column for _, column in pairs}) < len(pairs):
+        raise ValueError(f"measured: two states cannot be the same output; got {dict(given)}.")
+    return tuple(pairs)

@@ -1,0 +1,288 @@
+"""Learning row by row: exact where the model is linear, the same in one call or many, and a posterior like others."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gpssm
+from builders import make_model, make_series
+from gpssm.data.scaler import Scaler
+from gpssm.data.series import Series
+from gpssm.model.likelihoods import LINKS, LinkedGaussian
+from gpssm.model.target import weights_given_states
+from gpssm.posterior import learning
+from gpssm.posterior.learning import Belief, choose_forgetting, run_learning, score_forgetting
+from gpssm.posterior.relocation import change_basis, choose_moves, find_points
+from gpssm.posterior.rollout import Members
+from kalman import kalman, linear_model
+from posteriors import make_posterior
+
+ROWS = make_series(12, missing=True, seed=3)
+
+
+def belief(model, spread=0.0, weight_variance=0.0):
+    """x ~ N(0, spread I), v ~ N(0, weight_variance I), of one draw."""
+    dim, size = model.state_dim, model.basis.size
+    weights = jnp.zeros((1, dim, size))
+    covariance = weight_variance * jnp.eye(dim * size)[None]
+    cross = jnp.zeros((1, dim, dim * size))
+    return Belief(jnp.zeros((1, dim)), spread * jnp.eye(dim)[None], cross, weights, covariance, jnp.ones(1))
+
+
+def run(model, start, rows, forgetting=1.0):
+    members = Members(model, start.weights, {})
+    found = run_learning(members, start, rows, jnp.asarray(forgetting))
+    return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (found.belief, found.log_density))
+
+
+def test_with_known_weights_it_is_the_kalman_filter():
+    model = linear_model()
+    found, log_density = run(model, belief(model, spread=1.0), ROWS)
+    exact = kalman(model, ROWS)
+    np.testing.assert_allclose(found.state, exact.means[-1], atol=1e-10)
+    np.testing.assert_allclose(found.state_covariance, exact.covariances[-1], atol=1e-10)
+    np.testing.assert_allclose(log_density, exact.log_density, atol=1e-10)
+    assert not found.weights.any()
+    assert not found.cross.any()
+
+
+@pytest.mark.parametrize("basis", ["linear", "fourier"])
+def test_with_known_states_it_is_the_batch_posterior_of_the_weights(basis):
+    noise_free = {"likelihood.C": np.eye(2), "likelihood.d": np.zeros(2), "likelihood.log_std": np.full(2, -16.0)}
+    model = make_model(basis).with_leaves(noise_free)
+    rows = make_series(12, seed=3)
+    found, _ = run(model, belief(model, weight_variance=1.0), rows)
+    batch = weights_given_states(model, jnp.concatenate([jnp.zeros((1, 2)), jnp.asarray(rows.y)]), rows)
+    np.testing.assert_allclose(found.weights, batch.mean, atol=1e-8)
+    size = model.basis.size
+    for d in range(2):
+        block = slice(d * size, (d + 1) * size)
+        np.testing.assert_allclose(found.covariance[block, block], np.linalg.inv(batch.precision[d]), atol=1e-8)
+    np.testing.assert_allclose(found.covariance[:size, size:], 0, atol=1e-8)
+
+
+def test_with_an_unknown_offset_that_drifts_it_is_the_kalman_filter_of_both():
+    # Only the offsets have weights of any size, so that x and v are linear and Gaussian together.
+    scale = np.full((2, 4), -40.0)
+    scale[:, 3] = np.log([0.5, 0.2])
+    model = linear_model(**{"basis.log_scale": scale})
+    forgetting = 0.9
+    found, log_density = run(model, belief(model, 1.0, 1.0), ROWS, forgetting)
+    A, B, b = map(np.asarray, (model.mean.transition, model.mean.control, model.mean.offset))
+    C, d, R = np.asarray(model.likelihood.C), np.asarray(model.likelihood.d), np.exp(2 * model.likelihood.log_std)
+    offsets = np.diag(np.exp(scale[:, 3]))
+    whole = np.block([[A, offsets], [np.zeros((2, 2)), np.eye(2)]])
+    noise = np.diag([*np.asarray(model.process_variance), 0, 0])
+    mean, cov = np.zeros(4), np.eye(4)
+    for row, (y, u) in enumerate(zip(ROWS.y, ROWS.u, strict=True)):
+        # What is known of an offset counts less from row to row, but never less than nothing.
+        grown = np.diag([1, 1, *np.minimum(1 / np.sqrt(forgetting), 1 / np.sqrt(np.diagonal(cov)[2:]))])
+        cov = grown @ cov @ grown
+        mean = whole @ mean + np.concatenate([B @ u + b, np.zeros(2)])
+        cov = whole @ cov @ whole.T + noise
+        seen = np.isfinite(y)
+        H = np.hstack([C, np.zeros((2, 2))])[seen]
+        spread, error = H @ cov @ H.T + np.diag(R[seen]), y[seen] - H @ mean - d[seen]
+        expected = -0.5 * (np.linalg.slogdet(2 * np.pi * spread)[1] + error @ np.linalg.solve(spread, error))
+        np.testing.assert_allclose(log_density[row], expected, atol=1e-9)
+        gain = cov @ H.T @ np.linalg.inv(spread)
+        mean, cov = mean + gain @ error, cov - gain @ H @ cov
+    at = [3, 7]  # the offsets among the weights
+    np.testing.assert_allclose(np.concatenate([found.state, found.weights[:, 3]]), mean, atol=1e-9)
+    np.testing.assert_allclose(found.state_covariance, cov[:2, :2], atol=1e-9)
+    np.testing.assert_allclose(found.cross[:, at], cov[:2, 2:], atol=1e-9)
+    np.testing.assert_allclose(found.covariance[np.ix_(at, at)], cov[2:, 2:], atol=1e-9)
+
+
+def test_an_emission_that_bends_elsewhere_is_taken_as_straight():
+    model = linear_model(**{"likelihood.d": np.full(2, 50.0)})
+    own = model.likelihood
+    bent = dataclasses.replace(
+        model, likelihood=LinkedGaussian(C=own.C, d=own.d, log_std=own.log_std, link=LINKS["abs"])
+    )
+    rows = Series(ROWS.y + 50, ROWS.u)
+    for one, other in zip(
+        run(model, belief(model, 1, 1), rows)[0], run(bent, belief(bent, 1, 1), rows)[0], strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-9)
+
+
+def test_weights_and_state_are_drawn_from_what_is_believed():
+    model, count = linear_model(), 4000
+    found = run(model, belief(model, 1.0, 1.0), ROWS)[0]._replace(surprise=np.array(1.0))
+    many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), found)
+    drawn = learning._draw(many, jnp.ones(()), jax.random.split(jax.random.key(0), count), True)
+    within = np.swapaxes(drawn.particles - drawn.particles.mean(1, keepdims=True), 1, 2)
+    joint = np.hstack([drawn.particles.mean(1), np.asarray(drawn.weights).reshape(count, -1)])
+    mean, cov = joint.mean(0), np.cov(joint.T)
+    cov[:2, :2] += np.mean(within @ np.swapaxes(within, 1, 2), 0) / drawn.particles.shape[1]
+    exact = np.block([[found.state_covariance, found.cross], [found.cross.T, found.covariance]])
+    spread = np.sqrt(np.diagonal(exact))
+    np.testing.assert_allclose((mean - np.concatenate([found.state, found.weights.ravel()])) / spread, 0, atol=0.08)
+    np.testing.assert_allclose((cov - exact) / np.outer(spread, spread), 0, atol=0.12)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return make_posterior()
+
+
+@pytest.fixture(scope="module")
+def learned(posterior):
+    return posterior.learn(ROWS, forgetting=0.99)
+
+
+def assert_same(one, other):
+    for first, second in ((one.current, other.current), (one.learned, other.learned)):
+        for left, right in zip(first, second, strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(one.draws.weights, other.draws.weights, rtol=1e-7, atol=1e-8)
+
+
+def test_the_old_posterior_stays_and_rows_may_come_in_pieces(posterior, learned):
+    assert posterior.learned is None
+    assert posterior.current is None
+    assert learned.current.rows == 5 + 12
+    assert learned.learned.rows == 12
+    pieces = posterior.learn(ROWS[:5], forgetting=0.99)
+    held = pieces.learned.covariance.copy()
+    assert_same(pieces.learn(ROWS[5:]), learned)  # with the forgetting it began with
+    np.testing.assert_array_equal(pieces.learned.covariance, held)
+    assert not np.allclose(learned.draws.weights, posterior.draws.weights)
+
+
+def test_it_starts_from_the_weights_given_the_states_of_each_draw(posterior):
+    # Row 0 of a series that begins anew, with no output: what is known of the weights is what training said.
+    found = posterior.learn(Series(np.full((1, 2), np.nan), np.zeros((1, 1))), new_experiment=True).learned
+    for chain, draw in ((0, 0), (1, 2)):
+        states = [jnp.asarray(path[chain, draw]) for path in posterior.draws.states]
+        batch = weights_given_states(posterior.model_at(chain, draw), states, list(posterior.series))
+        np.testing.assert_allclose(found.weights[chain, draw], batch.mean, atol=1e-9)
+        size = batch.mean.shape[1]
+        block = found.covariance[chain, draw][size:, size:]
+        np.testing.assert_allclose(block, np.linalg.inv(batch.precision[1]), atol=1e-8)
+
+
+def test_it_is_saved_and_goes_on_from_its_file(learned, tmp_path):
+    learned.save(tmp_path / "now.nc")
+    loaded = gpssm.load(tmp_path / "now.nc")
+    assert_same(loaded, learned)
+    assert_same(loaded.learn(ROWS[:2]), learned.learn(ROWS[:2]))
+
+
+def test_all_verbs_take_what_was_learned(learned):
+    ahead = learned.forecast(3, u=np.zeros((3, 1)), num_paths=24)
+    assert ahead.start == 17
+    assert np.isfinite(ahead.paths).all()
+    followed = learned.condition(ROWS[:2])
+    assert followed.draws is learned.draws
+    assert not followed.learned.follows
+    again = followed.learn(ROWS[:2])  # the rows between were not learned from
+    assert again.learned.follows
+    assert again.learned.rows == 14
+    assert again.current.rows == 21
+    assert learned.thinned(2).learn(ROWS[:1]).num_draws == 1
+    alone = learned.chain(1)
+    assert alone.learned.weights.shape[:2] == (1, 3)
+    assert alone.learn(ROWS[:1]).current.rows == 6  # from the end of the training series
+    assert "12 rows" in learned._repr_html_()
+    with pytest.raises(ValueError, match="conditioned on rows"):
+        learned.update(ROWS)
+
+
+def test_a_point_moves_and_what_is_known_of_f_stays():
+    model = make_model("stacked")
+    members = Members(model, jnp.zeros((1, 2, 10)), {})
+    place = find_points(model)
+    z = jnp.asarray([2.0, -1.0, 1.5])
+    moved = model.with_leaves({place.name: model.leaves()[place.name].at[2].set(z)})
+    matrix, spread = (np.asarray(part[0]) for part in change_basis(members, place, jnp.asarray(2), z, moved))
+    # The prior is the prior in either basis, but for the jitter.
+    np.testing.assert_allclose(matrix @ matrix.T + spread, np.eye(20), atol=1e-4)
+    rng = np.random.default_rng(0)
+    weights, root = rng.normal(size=20), 0.3 * rng.normal(size=(20, 20))
+    covariance = root @ root.T
+    kept = jnp.asarray(np.vstack([np.delete(np.asarray(model.basis.parts[0].locations), 2, axis=0), z]))
+    steps = [one.transition()(kept[:, :2], kept[:, 2:]) for one in (model, moved)]
+    beliefs = ((weights, covariance), (matrix @ weights, matrix @ covariance @ matrix.T + spread))
+    laws = []
+    for step, (mean, cov) in zip(steps, beliefs, strict=True):
+        gain, size = np.asarray(step.gain), 10
+        blocks = [cov[d * size : (d + 1) * size, d * size : (d + 1) * size] for d in range(2)]
+        open_ = [np.diag(step.residual[d]) for d in range(2)]
+        values = np.asarray(step.given(jnp.asarray(mean.reshape(2, size))))
+        laws.append((values, [gain[d] @ blocks[d] @ gain[d].T + open_[d] for d in range(2)]))
+    np.testing.assert_allclose(*(law[0] for law in laws), atol=1e-4)
+    np.testing.assert_allclose(*(law[1] for law in laws), atol=1e-4)
+
+
+def test_points_go_where_rows_went_and_from_where_they_are_missed_least():
+    posterior = make_posterior(make_model(), leaves={}, chains=1)
+    locations = np.asarray(posterior.model.basis.locations)
+    near = Members(posterior.model, jnp.zeros((1, 2, 6)), {})
+    place = find_points(posterior.model)
+    assert not choose_moves(near, place, locations[:3] + 1e-3)
+    (move,) = choose_moves(near, place, np.vstack([locations[:1], [[9.0, 9.0, 9.0]]]))
+    np.testing.assert_array_equal(move.z, 9.0)
+    gram = np.asarray(posterior.model.kernel(posterior.model.basis.locations, posterior.model.basis.locations))
+    alone = [1 / np.diagonal(np.linalg.inv(one)) / np.diagonal(one) for one in gram]
+    assert move.drop == np.argmin(np.mean(alone, 0))
+    far = Series(ROWS.y, 40 + ROWS.u)
+    found = posterior.learn(far, move_points=True)
+    changed = np.any(found.model.basis.locations != locations, axis=1)
+    assert 1 <= changed.sum() <= 3
+    assert np.isfinite(found.forecast(3, u=far.u[:3], num_paths=12).paths).all()
+    with pytest.raises(ValueError, match="needs inducing points"):
+        make_posterior(make_model("linear"), leaves={}).learn(ROWS, move_points=True)
+
+
+def plant(drift, seed=0, length=200):
+    """x' = .5 x + u + offset, observed, whose offset walks by `drift` a row: a posterior of one draw, the truth."""
+    rng = np.random.default_rng(seed)
+    u, x, offset, path = rng.normal(size=(length, 1)), 0.0, 0.0, [0.0]
+    for control in u[:, 0]:
+        offset += drift * rng.normal()
+        x = 0.5 * x + control + offset + 0.1 * rng.normal()
+        path.append(x)
+    states = np.array(path)[:, None]
+    model = make_model("linear", 1, 1, 1).with_leaves(
+        {
+            "mean.transition": [[0.5]],
+            "mean.control": [[1.0]],
+            "mean.offset": [0.0],
+            "basis.log_scale": np.zeros((1, 3)),
+            "log_process_std": [np.log(0.1)],
+            "likelihood.C": [[1.0]],
+            "likelihood.d": [0.0],
+            "likelihood.log_std": [np.log(0.1)],
+        }
+    )
+    series = Series(states[1:] + 0.1 * rng.normal(size=(length, 1)), u)
+    identity = Scaler((0.0,), (1.0,), (0.0,), (1.0,))
+    return make_posterior(model, [series], np.zeros((1, 1, 1, 3)), {}, identity, [states[None, None]], 1, 1)
+
+
+def test_forgetting_is_the_fastest_that_costs_little_in_training():
+    still, drifting = score_forgetting(plant(0.0)), score_forgetting(plant(0.1))
+    assert still[1.0] < 1.05 * min(still.values())
+    assert drifting[1.0] > 1.1 * min(drifting.values())
+    chosen = choose_forgetting(plant(0.1))
+    assert drifting[chosen] <= 1.05 * min(drifting.values())
+    assert all(drifting[rate] > 1.05 * min(drifting.values()) for rate in drifting if rate < chosen)
+    assert chosen < choose_forgetting(plant(0.0)) < 1
+    assert plant(0.1).learn(plant(0.1).raw[0][100:103], forgetting="auto").learned.forgetting == chosen
+
+
+def test_what_cannot_be_is_refused(posterior):
+    with pytest.raises(ValueError, match="forgetting must be"):
+        posterior.learn(ROWS, forgetting=1.5)
+    with pytest.raises(ValueError, match="max_draws"):
+        posterior.learn(ROWS, max_draws=0)
+    with pytest.raises(ValueError, match="2 columns"):
+        posterior.learn(make_series(3, output_dim=1))
+    linear = dataclasses.replace(posterior, config={"method": "lgssm"})
+    with pytest.raises(ValueError, match="no weights to learn"):
+        linear.learn(ROWS)
