@@ -40,7 +40,10 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
     entries = tuple(
         Entry(
             name,
-            {output: {"rmse": 1.0, "crps": 0.5, "coverage_90": 0.9, "width_90": 3.0} for output in test.outputs},
+            {
+                output: {"rmse": 1.0, "fit": 50.0, "crps": 0.5, "coverage_90": 0.9, "width_90": 3.0}
+                for output in test.outputs
+            },
             number + rng.uniform(size=len(origins)),
             {output: rng.uniform(size=HORIZON) for output in test.outputs},
         )

@@ -143,7 +143,7 @@ def test_options_of_fit():
     data = "--output --input --train --dt --time --regrid --controls --unit --out --config --resume --overwrite"
     data += " --no-report"
     model = "--method --state-dim --inducing --kernel --mean --likelihood --basis"
-    model += " --wiring --coupling --rank --start --noise"
+    model += " --wiring --coupling --rank --start --noise --delay"
     sampling = "--hyper --chains --warmup --draws --thin --seed --calibrate"
     assert shown == [*data.split(), *COMMON, "--help", *model.split(), *sampling.split()]
 
@@ -154,7 +154,7 @@ def test_defaults_in_the_help_are_those_of_fit():
     known = {name: one.default for name, one in inspect.signature(gpssm.fit).parameters.items()}
     for option, name in {"inducing": "num_inducing", "chains": "num_chains"}.items():
         assert told[f"--{option}"] == str(known[name])
-    for name in ("method", "state_dim", "kernel", "mean", "likelihood", "basis", "start", "noise", "hyper", "seed"):
+    for name in ("method", "state_dim", "kernel", "mean", "likelihood", "basis", "start", "noise", "delay", "hyper"):
         assert told[f"--{name.replace('_', '-')}"] == str(known[name])
     ffvd = gpssm.methods.METHODS["ffvd"]
     for option, value in {"warmup": ffvd.num_warmup, "draws": ffvd.num_draws, "thin": ffvd.thin}.items():
@@ -300,6 +300,25 @@ def test_a_model_without_controls_or_test_rows_forecasts_30_steps(data, tmp_path
     assert "--train" in complaint("compare", tmp_path / "run", code=1)
 
 
+def test_a_delay_is_found_and_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "BASELINES", ("last",))
+    rng = np.random.default_rng(1)
+    u, y = np.repeat(rng.normal(size=20), 4), np.zeros(80)
+    for t in range(4, 80):
+        y[t] = 0.8 * y[t - 1] + u[t - 4] + 0.1 * rng.normal()
+    pd.DataFrame({"y": y, "u": u}).to_csv(tmp_path / "late.csv", index=False)
+    words = ["fit", tmp_path / "late.csv", "-y", "y", "-u", "u", "--train", "0.5", "-m", "arx", "--draws", 20]
+    with bare():
+        assert "Controls:  u (acts 4 rows later)\n" in call(*words, "--delay", "auto", "--out", tmp_path / "run").stdout
+    run = Run(tmp_path / "run")
+    assert (run.posterior().delay, run.settings().fit["delay"]) == ((4,), "auto")
+    # The rows held out are given as they were recorded. A free run errs by the process noise, 0.1 / sqrt(1 - 0.8²), and
+    # so many correlated errors know that to a half.
+    assert run.metrics()["scores"]["full"]["arx"]["rmse"] == pytest.approx(0.1 / 0.6, rel=0.5)
+    assert "no control 'v'" in complaint(*words, "--delay", "u=4", "--delay", "v=1", "--out", tmp_path / "none", code=1)
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_run_is_never_replaced_unasked(linear_run, data):
     before = {path: path.stat().st_mtime_ns for path in linear_run.rglob("*")}
     told = complaint("fit", data, "-y", "y", "-m", "mean", "--out", linear_run, code=1)
@@ -374,6 +393,12 @@ def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, t
     assert (table.index == dates[28:]).all()
     assert Run(tmp_path / "run").test().clock.show(0) == "2024-04-02 00:00:00"
     assert np.isnan(Run(tmp_path / "run").posterior().raw[0].y[7]).all()
+    steps = call("forecast", tmp_path / "run", "--horizon", "5", "--levels", "50,80,90").stdout
+    assert "2024-04-02 00:00" in steps
+    heads = [line.split() for line in steps.splitlines() if line.split()[:1] == ["when"]]
+    assert [(head[1], head[-1], "5%" in head, "95%" in head) for head in heads] == [("mean", "actual", True, True)] * 2
+    assert "…" not in steps  # columns are left out, not cut
+    assert max(map(len, steps.splitlines())) <= 80
 
 
 def in_terminal(words, folder):
@@ -509,6 +534,7 @@ def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):
         (["-y", "level", "--kernel", "se+rbf"], "Known: se"),
         (["-y", "level", "--train", "half"], "--train"),
         (["-y", "level", "--state-dim", "two"], "auto"),
+        (["-y", "level", "-u", "pump", "--delay", "soon"], "NAME=N"),
         (["-y", "level", "--draws", "0"], "num_draws"),
         (["--method", "arx"], "'level', 'pump'"),
     ],

@@ -1,4 +1,4 @@
-"""What is done to data before a fit: trends, sampling times, several experiments, delays."""
+"""What is done to data before a fit: trends, sampling times, several experiments."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpssm.data.preparing import delayed, delays, detrend, merge, resample
+from gpssm.data.preparing import detrend, merge, resample
 from gpssm.data.series import Series, as_given
 
 TIME = np.arange(400)
@@ -44,23 +44,6 @@ def test_experiments_have_the_columns_of_the_first():
     assert both[1].units == {"a": "V"}
     with pytest.raises(ValueError, match="'a' is in V in series 0 and in mV in series 1"):
         merge(first, replace(second, units={"a": "mV"}))
-
-
-@pytest.mark.parametrize("true", [0, 1, 7])
-def test_delays_are_found_and_taken_out(true):
-    rng = np.random.default_rng(true)
-    u, y = rng.normal(size=(400, 2)), np.zeros(400)
-    for t in range(1, 400):
-        y[t] = 0.8 * y[t - 1] + (u[t - true, 0] if t >= true else 0) + 0.5 * u[t, 1] + 0.3 * rng.normal()
-    series = Series(y, u, inputs=["slow", "quick"], dt=0.5)
-    found = delays(series)
-    assert found.rows == {"slow": true, "quick": 0}
-    assert "slow" in str(found)
-    turned = delayed(series, found.rows)
-    np.testing.assert_array_equal(turned.u[:, 0], u[: 400 - true, 0])
-    np.testing.assert_array_equal(turned.u[:, 1], u[true:, 1])
-    np.testing.assert_array_equal(turned.time, series.time[true:])
-    assert delays(turned).rows == {"slow": 0, "quick": 0}
 
 
 def test_what_a_user_calls_data():

@@ -157,7 +157,8 @@ def test_nonlinearity_is_what_regression_leaves():
 
 
 def test_the_steps_until_nothing_is_known():
-    found = _output("level", 0, HEALTHY)
+    found = _output("level", 0, HEALTHY, "m")
+    assert (found.label, _output("level", 0, HEALTHY).label) == ("level [m]", "level")
     assert (found.half, found.most) == (2, 3)
     assert _output("level", 0, HEALTHY._replace(widening=np.full((3, 1), 0.4))).half is None
 

@@ -222,6 +222,12 @@ def test_rows_with_dates_are_drawn_at_their_dates():
     assert [row[0] for row in forecast_table(ahead, None)[0]["rows"]][:2] == ["2024-03-04", "2024-03-05"]
     hours = Series.from_dataframe(days.set_axis(pandas.date_range("2024-02-27", periods=6, freq="h")), "level")
     assert fit_group(seen, seen, hours)["dates"][1] == "2024-02-27 01:00"
+    # Labels stand at round times, counted from a midnight, where rows meet them.
+    late = Series.from_dataframe(days.set_axis(pandas.date_range("2024-02-27 08:00", periods=6, freq="20min")), "level")
+    group = fit_group(seen, seen, late)
+    assert (group["midnight"], group["steps"][:3]) == (-24, [3, 9, 18])
+    odd = Series.from_dataframe(days.set_axis(pandas.date_range("2024-02-27 08:01", periods=6, freq="20min")), "level")
+    assert "steps" not in fit_group(seen, seen, odd)
 
 
 def test_rows_with_numbers_for_times_are_drawn_there():
@@ -235,6 +241,8 @@ def test_rows_with_numbers_for_times_are_drawn_there():
 
 def test_numbers_and_json_survive_anything():
     assert numbers(np.array([1.234567, np.nan, -np.inf, 0.0])) == [1.2346, None, None, 0.0]
+    assert numbers(np.array([1013.1234, 1013.9])) == [1013.1234, 1013.9]  # as far as they can be told apart
+    assert numbers(np.array([np.nan])) == [None]
     assert [figure(value) for value in (None, float("nan"), 1.23456, 7, "x")] == ["–", "–", "1.235", "7", "x"]
     text = embedded({"</script>": "<!-- & \u2028"})
     assert not set("<>&\u2028") & set(text)

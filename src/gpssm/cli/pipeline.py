@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +23,7 @@ from gpssm.cli.settings import Settings
 from gpssm.core.runtime import num_threads
 from gpssm.core.text import to_csv
 from gpssm.data.datasets import simulate
+from gpssm.data.delays import Rows, find_lags
 from gpssm.data.readers import read
 from gpssm.data.series import Series, check_trainable
 from gpssm.evaluation.baselines import BASELINES, BaselineResults, choose_rows, forecast_rows, judge_baselines
@@ -69,42 +70,48 @@ def execute(
     for doubt in doubts:
         say(str(doubt.message))
     check_trainable(rows.train)  # before there is a folder
+    delay = find_lags(rows.train, settings.fit_arguments["delay"]) or 0
     settings = settings.complete()
     with Run.claimed(out):
         run = Run.create(out, settings, resume=resume, overwrite=overwrite)
-        with _resumable(run), beside(rows.train, rows.test, settings) as baselines:
+        with _resumable(run), beside(rows.train, rows.test, settings, delay, progress) as baselines:
             if rows.test is not None:
                 run.write_series(TEST, rows.test)
             if resume:
                 say(_found(run))
-            posterior = _posterior(run, settings, rows.train, progress, say)
+            posterior = _posterior(run, settings, rows.train, delay, progress, say)
             finish(run, posterior, rows.test, settings, say, baselines, scored, with_report, progress)
     return run
 
 
 @contextmanager
 def beside(
-    train: list[Series], test: Series | None, settings: Settings
-) -> Iterator[Callable[[], BaselineResults | Sequence[str]]]:
+    train: list[Series], test: Series | None, settings: Settings, delay: Rows, progress: Mode
+) -> Iterator[Callable[[], BaselineResults]]:
     """What the baselines make of the data, from a process of its own that runs while the method samples.
 
     A sampler learns its parameters in one chain first: there is a core to spare. Where there is only one, or the
-    process is lost, it is the names of the baselines that are given, to be fitted later.
+    process is lost, they are judged in this one when they are asked for.
     """
+    future, judged = choose_future(train[-1], test), choose_rows(train[-1], test)
+    how: dict[str, Any] = {"delay": delay, "num_paths": settings.num_paths, "seed": settings.seed}
+    names = [name for name in BASELINES if name != settings.method]
+    asked: dict[str, Future[BaselineResults]] = {}
+
+    def answer() -> BaselineResults:
+        found = []
+        for name in tracked(names, progress, "baselines"):
+            try:
+                found.append(asked[name].result())
+            except (KeyError, BrokenProcessPool):
+                found.append(judge_baselines(train, future.u, judged, [name], **how))
+        return BaselineResults.join(found)
+
     if num_threads() < 2:
-        yield lambda: BASELINES
+        yield answer
         return
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_step_back)
-    future, judged = choose_future(train[-1], test), choose_rows(train[-1], test)
-    settings_of = {"own": settings.method, "num_paths": settings.num_paths, "seed": settings.seed}
-    asked = pool.submit(judge_baselines, train, future.u, judged, **settings_of)
-
-    def answer() -> BaselineResults | Sequence[str]:
-        try:
-            return asked.result()
-        except BrokenProcessPool:
-            return BASELINES
-
+    asked |= {name: pool.submit(judge_baselines, train, future.u, judged, [name], **how) for name in names}
     try:
         yield answer
     finally:
@@ -156,14 +163,15 @@ def _found(run: Run) -> str:
     return "Resuming: nothing was sampled yet; beginning with the fit"
 
 
-def _posterior(run: Run, settings: Settings, train: list[Series], progress: Mode, say: Say) -> Posterior:
+def _posterior(run: Run, settings: Settings, train: list[Series], delay: Rows, progress: Mode, say: Say) -> Posterior:
     """The run's posterior: the one saved, or a fit that is saved when all its draws are there."""
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
     compares = settings.config.compares and settings.fit_arguments["start"] == "auto"
     verb = "Comparing starts, then fitting" if compares else "Fitting"
     say(f"{verb} {settings.method} to {sum(map(len, train))} rows")
-    posterior = fit(train, progress=progress, checkpoint=run.checkpoint, resume=True, **settings.fit_arguments)
+    arguments: dict[str, Any] = settings.fit_arguments | {"delay": delay}
+    posterior = fit(train, progress=progress, checkpoint=run.checkpoint, resume=True, **arguments)
     wanted = settings.config.num_draws
     if posterior.num_draws < wanted:
         raise KeyboardInterrupt(f"Stopped after {posterior.num_draws} of {wanted} draws a chain")

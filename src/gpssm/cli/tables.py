@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpssm.data.series import Series
 
 SHOWN = 12  # steps in a table
-COLUMNS = 7  # figures beside the step that fit into 80 characters
+WIDTH = 80  # characters of a terminal
 WORTH = "Worth it"  # the check that comes first
 LEGEND = (
     "* best. Fit: 100 % is perfect, 0 % as good as the mean. Lower is better of the\n"
@@ -45,8 +45,13 @@ def finished(run: "Run") -> list[RenderableType]:
     shown += [check_table(checks), *(f"Note: {in_line(note)}" for note in said)]
     names = {"setup": "setup", "compile": "compile", "run": "sample", "judge": "judge", "report": "report"}
     seconds = {name: metrics["seconds"][key] for key, name in names.items() if key in metrics["seconds"]}
-    times = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+    times = ", ".join(f"{name} {value:.{int(value < 10)}f}" for name, value in seconds.items())
     shown.append(f"\nSeconds:   {times}; total {sum(seconds.values()):.0f}")
+    facts = metrics.get("summary", {}).get("facts", {})
+    if any(facts.get("delay", ())):
+        from gpssm.data.delays import name_controls
+
+        shown.append(f"Controls:  {', '.join(name_controls(facts['inputs'], facts['delay']))}")
     report = run.folder / "report.html"
     shown += [f"Report:    {in_line(report)}"] if report.is_file() else []
     return [*shown, f"Forecast:  gpssm forecast {in_line(run.folder)}"]
@@ -134,27 +139,33 @@ def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
     outputs = [str(name).removesuffix(" mean") for name in frame.columns if str(name).endswith(" mean")]
     shown: list[RenderableType] = []
     for number, output in enumerate(outputs):
-        names = [name for name in frame.columns if name.startswith(f"{output} ")][:COLUMNS]
-        actual = None if test is None or len(test) < len(frame) else test.y[:, number]
-        columns = [frame[name] for name in names] + ([] if actual is None else [actual[: len(frame)]])
-        lines = _lines(frame.index, [list(map(float, one)) for one in columns], rows, frame[f"{output} std"].median())
-        heads = [name.removeprefix(f"{output} ") for name in names]
-        shown.append(
-            table(
-                output,
-                [str(frame.index.name or "step"), *heads, *(["actual"] if actual is not None else [])],
-                lines,
-                left=0,
-            )
-        )
+        columns = {name.removeprefix(f"{output} "): frame[name] for name in frame if name.startswith(f"{output} ")}
+        if test is not None and len(test) >= len(frame):
+            columns["actual"] = test.y[: len(frame), number]
+        # As many decimals as the spread of the forecast makes worth reading.
+        spread = frame[f"{output} std"].median()
+        place = math.floor(math.log10(spread)) if spread > 0 else 0
+        shape = f".{max(2 - place, 0)}f" if -5 <= place <= 6 else ".3e"
+        cells = {
+            head: ["…" if row is None else f"{one[row]:{shape}}".replace("nan", "–") for row in rows]
+            for head, one in ((head, list(map(float, values))) for head, values in columns.items())
+        }
+        times = _times(frame.index)
+        cells = {str(frame.index.name or "step"): ["…" if row is None else times[row] for row in rows], **cells}
+        # The limits of the widest interval say most: those inside go first where there is no room for all.
+        while len(cells) > 4 and sum(2 + max(map(len, (head, *one))) for head, one in cells.items()) > WIDTH - 1:
+            limits = [head for head in cells if head.endswith("%")]
+            middle = limits[(len(limits) - 1) // 2 : len(limits) // 2 + 1]
+            for head in middle if len(limits) > 2 else ["std" if "std" in cells else list(cells)[-1]]:
+                del cells[head]
+        shown.append(table(output, list(cells), list(zip(*cells.values(), strict=True)), left=0))
     return shown
 
 
-def _lines(steps: Any, columns: list[Any], rows: Sequence[int | None], spread: float) -> list[list[str]]:
-    """The rows of a table, with as many decimals as the spread of the forecast makes worth reading."""
-    place = math.floor(math.log10(spread)) if spread > 0 else 0
-    shape = f".{max(2 - place, 0)}f" if -5 <= place <= 6 else ".3e"
-    return [
-        ["…"] * (1 + len(columns)) if row is None else [str(steps[row]), *(f"{one[row]:{shape}}" for one in columns)]
-        for row in rows
-    ]
+def _times(index: Any) -> list[str]:
+    """Steps or times as text, dates without hours or seconds that are all nought."""
+    texts = [str(one) for one in index]
+    for nothing in (":00", " 00:00"):
+        if all(len(text) > 10 and text.endswith(nothing) for text in texts):
+            texts = [text.removesuffix(nothing) for text in texts]
+    return texts

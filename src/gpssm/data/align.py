@@ -49,29 +49,36 @@ def align_series(series: Any, expected: Series) -> Series:
     return dataclasses.replace(given, y=y, u=u, **names)
 
 
-def future_inputs(u: Any, names: tuple[str, ...], horizon: int | None, default: int) -> Float[np.ndarray, "H Du"]:
+def future_inputs(
+    u: Any, names: tuple[str, ...], horizon: int | None, default: int, spare: int = 0
+) -> Float[np.ndarray, "H Du"]:
     """The first `horizon` rows of a user's controls, columns in the order of `names`.
 
     Without a horizon they are all rows, and where there is no u either, `default` of them.
+
+    :param spare: the last rows that act on nothing before the horizon: where they are not given they are NaN.
     """
     check_whole("horizon", horizon, 1, none="for as many steps as u has rows")
     if u is None:
         horizon = horizon or default
-        if names:
+        if names and horizon > spare:
             raise ValueError(
                 f"the model has {len(names)} controls ({', '.join(names)}), whose values at all steps ahead must be "
                 f"known: pass u with {horizon} rows and {len(names)} columns"
             )
-        return np.zeros((horizon, 0))
+        return np.full((horizon, len(names)), np.nan)
     values = align_columns(u, names, "u")
-    if len(values) < (horizon or 1):
-        raise ValueError(f"u must have a row for each of the {horizon or 1} steps ahead; got {len(values)} rows")
+    wanted = max((horizon or 1) - spare, 1)
+    if len(values) < wanted:
+        after = f", but the last {spare}" if spare else ""
+        steps = f"each of the {horizon or 1} steps ahead{after}"
+        raise ValueError(f"u must have a row for {steps}; got {len(values)} rows")
     values = values[:horizon]
     if not np.isfinite(values).all():
         raise ValueError(
             f"{where_first(~np.isfinite(values), names)} of u is NaN or infinite: a control is always known"
         )
-    return values
+    return np.pad(values, ((0, max((horizon or 0) - len(values), 0)), (0, 0)), constant_values=np.nan)
 
 
 def _with_nearest(name: str, known: tuple[str, ...]) -> str:

@@ -8,12 +8,13 @@ it judges forecasts with their intervals, and outputs in different units count a
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.text import count
+from gpssm.data.delays import Rows
 from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.evaluation import metrics
@@ -85,6 +86,13 @@ class BaselineResults(NamedTuple):
     entries: tuple[Entry, ...]
     failures: tuple[str, ...]
 
+    @classmethod
+    def join(cls, parts: Sequence["BaselineResults"]) -> "BaselineResults":
+        """What several of them found, one after the other."""
+        forecasts = {name: one for part in parts for name, one in part.forecasts.items()}
+        entries = tuple(one for part in parts for one in part.entries)
+        return cls(forecasts, entries, tuple(words for part in parts for words in part.failures))
+
 
 def judge_baselines(
     train: Sequence[Series],
@@ -93,6 +101,7 @@ def judge_baselines(
     baselines: Sequence[str] | Mapping[str, Posterior] = BASELINES,
     *,
     own: str = "",
+    delay: Rows | Literal["auto"] = 0,
     num_paths: int = 1000,
     seed: int = 0,
 ) -> BaselineResults:
@@ -100,6 +109,7 @@ def judge_baselines(
 
     :param baselines: methods, or posteriors by name that were fitted already; all but `own`, the method of the fit that
         they stand beside.
+    :param delay: of controls, as in `fit`.
     """
     spread = output_spread(train)
     forecasts, entries, failures = {}, [], []
@@ -108,7 +118,7 @@ def judge_baselines(
             continue
         try:
             given = baselines.get(name) if isinstance(baselines, Mapping) else None
-            one = given or fit(list(train), method=name, num_chains=1, seed=seed, progress=False)
+            one = given or fit(list(train), method=name, delay=delay, num_chains=1, seed=seed, progress=False)
         except ValueError as error:
             failures.append(f"{label(name)} could not be fitted: {error}")
             continue

@@ -210,6 +210,7 @@ def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
     arguments |= {"wiring": Wiring(*asked["wired"])} if "wired" in asked else {}
     arguments |= {name: _part(posterior, name, asked.get(name)) for name in ("kernel", "mean", "likelihood", "basis")}
     arguments |= {"method": dataclasses.replace(METHODS[name], **settings), "noise": asked.get("noise", "free")}
+    arguments |= {"delay": posterior.delay or 0}
     found = []
     for fold in folds:
         start = asked.get("start", "em")

@@ -131,7 +131,7 @@ def compare(
     for name in tracked([*candidates, *baselines], progress, "compare"):
         one = candidates.get(name)
         if one is None and posterior is not None:
-            one = fit(list(posterior.raw), method=name, seed=seed, progress=False)
+            one = fit(list(posterior.raw), method=name, delay=posterior.delay or 0, seed=seed, progress=False)
         forecasts[name] = _forecast(name, one, rows, horizon, num_paths, seed)
     outputs = next(iter(forecasts.values())).outputs
     y = align_columns(rows, outputs, "y")

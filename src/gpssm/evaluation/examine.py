@@ -165,7 +165,8 @@ def examine(
     say("Fitting the baselines")
     baselines = baselines() if callable(baselines) else baselines
     if not isinstance(baselines, BaselineResults):
-        baselines = judge_baselines(raw, future.u, judged, baselines, own=method, num_paths=num_paths, seed=seed)
+        same = {"own": method, "delay": posterior.delay or 0, "num_paths": num_paths, "seed": seed}
+        baselines = judge_baselines(raw, future.u, judged, baselines, **same)
     forecasts = {method: own, **baselines.forecasts}
     others = _scores(baselines.forecasts, rows, horizons)
     scores, by_output = (

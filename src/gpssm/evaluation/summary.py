@@ -14,6 +14,7 @@ import numpy as np
 
 from gpssm.core.notebook import card
 from gpssm.core.text import count, figure, in_line, jsonable, percent, printable
+from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
     Check,
@@ -61,6 +62,12 @@ class Facts:
     draws: int
     seconds: float
     wiring: str = ""  # what each transition sees, where that was told
+    delay: tuple[int, ...] = ()  # of controls, in rows
+
+    @property
+    def controls(self) -> list[str]:
+        """Their names, with delays in words."""
+        return name_controls(self.inputs, self.delay)
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,12 @@ class OutputSummary:
     most: int | None
     one_step_fit: float = math.nan
     free_run_fit: float = math.nan
+    unit: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name with its unit, where that is known."""
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
 
 
 @dataclass(frozen=True)
@@ -164,7 +177,7 @@ class Summary:
         process = f"kernel {facts.kernel}, basis {facts.basis}{inducing}" if facts.kernel else "none"
         return [
             f"series   {', '.join(names)}; {missing}",
-            f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.inputs) or 'none'}",
+            f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.controls) or 'none'}",
             f"model    {count(facts.states, 'state')}, mean {facts.mean}, likelihood {facts.likelihood}",
             *([f"wiring   {facts.wiring}"] if facts.wiring else []),
             f"process  {process}",
@@ -252,12 +265,12 @@ class Summary:
         pairs = ((one.one_step_error, one.one_step_fit), (one.free_run_error, one.free_run_fit))
         errors = [f"{value:.3g} ({figure(fit, 3)} %)" for value, fit in pairs]
         steps = [count(value, "step") if value else f"> {self.longest_run} steps" for value in (one.half, one.most)]
-        return one.name, *errors, *steps
+        return one.label, *errors, *steps
 
 
 def _noises(one: OutputSummary) -> tuple[str, ...]:
     noises = [f"{value:.3g} ({percent((value / one.spread) ** 2)})" for value in (one.noise, one.process_noise)]
-    return one.name, f"{one.spread:.3g}", *noises
+    return one.label, f"{one.spread:.3g}", *noises
 
 
 def _columns(rows: list[tuple[str, ...]]) -> list[str]:
@@ -291,7 +304,9 @@ def summarise(
     return Summary(
         facts=facts,
         sampling=sampling,
-        outputs=tuple(_output(name, j, figures) for j, name in enumerate(facts.outputs)),
+        outputs=tuple(
+            _output(name, j, figures, posterior.raw[0].units.get(name, "")) for j, name in enumerate(facts.outputs)
+        ),
         free_run_steps=figures.horizon,
         longest_run=len(figures.widening),
         covered=figures.covered,
@@ -327,6 +342,7 @@ def _facts(posterior: Posterior) -> Facts:
         chains=posterior.num_chains,
         draws=posterior.num_draws,
         seconds=float(sum(posterior.seconds)),
+        delay=posterior.delay,
         wiring=str(posterior.config.get("fit", {}).get("wiring", "")),
     )
 
@@ -340,7 +356,7 @@ def _kernel(kernel: Kernel) -> str:
     return type(kernel).__name__
 
 
-def _output(name: str, j: int, figures: Assessment) -> OutputSummary:
+def _output(name: str, j: int, figures: Assessment, unit: str = "") -> OutputSummary:
     def steps_to(share: float) -> int | None:
         reached = np.flatnonzero(figures.widening[:, j] >= share)
         return int(reached[0]) + 1 if len(reached) else None
@@ -356,4 +372,5 @@ def _output(name: str, j: int, figures: Assessment) -> OutputSummary:
         most=steps_to(0.9),
         one_step_fit=float(figures.one_step_fit[j]),
         free_run_fit=float(figures.free_run_fit[j]),
+        unit=unit,
     )

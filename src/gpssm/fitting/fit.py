@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, is_real
+from gpssm.data.delays import Rows, as_trained, find_lags
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_given, as_list, check_trainable
 from gpssm.fitting.candidates import Plan, Prepared, with_any_values
@@ -76,6 +77,7 @@ def fit(
     hyper: Hyper = "optimise",
     fixed: Sequence[str] = (),
     learn: Sequence[str] = (),
+    delay: Rows | Auto = 0,
     calibrate: bool = False,
     prior: Posterior | None = None,
     prior_strength: float = 1.0,
@@ -122,11 +124,14 @@ def fit(
     :param fixed: parameters to keep as they are, by name or pattern (`kernel.*`).
     :param learn: parameters to learn that are fixed otherwise, as the output map is (`likelihood.C`, `likelihood.d`):
         the states' coordinates are free.
+    :param delay: rows after which controls act, one number or one for each by name; "auto" takes what `gpssm.delays`
+        finds. All verbs of the posterior are given controls as they are set. The first rows, on which unknown ones
+        acted, count as missing outputs.
     :param calibrate: whether to measure on held-out training rows how much wider intervals must be, as
         `posterior.calibrate()` does: by the fits that starts were compared by, or else by two short ones more.
     :param prior: the posterior of a sister plant, or of an earlier record, as the prior of the weights
-        (`transfer.py`): kernel, basis, mean, likelihood, sizes and scaling are its own, and only states, weights and
-        noises are learned. Columns and units must be the same.
+        (`transfer.py`): kernel, basis, mean, likelihood, delay, sizes and scaling are its own, and only states, weights
+        and noises are learned. Columns and units must be the same.
     :param prior_strength: how often each of its rows counts: 1 where the plants are the same, less where they are
         alike, 0 for none of what it learned.
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
@@ -136,19 +141,22 @@ def fit(
     :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
     """
     began, seed = time.perf_counter(), check_seed(seed)
-    raw = as_list(as_given(series, u, outputs, inputs))
-    check_trainable(raw)
+    given = as_list(as_given(series, u, outputs, inputs))
+    if prior is not None:
+        given = check_prior(prior, prior_strength, given)
+    lags = find_lags(given, delay) if prior is None else prior.delay
+    raw, seen = as_trained(given, lags)
+    check_trainable(seen)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
     if prior is not None:
-        raw = check_prior(prior, prior_strength, raw)
         own = {"state_dim": state_dim, "num_inducing": num_inducing, "kernel": kernel, "mean": mean, "basis": basis}
         own |= {"likelihood": likelihood, "start": start, "noise": noise, "wiring": wiring, "coupling": coupling}
-        _check_inherited(config, own | {"physics": physics}, calibrate)
+        _check_inherited(config, own | {"physics": physics, "delay": delay}, calibrate)
     _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config)
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    plan = Plan(config, raw, likelihood, start, noise, fixed, key, seed)
+    plan = Plan(config, seen, likelihood, start, noise, fixed, key, seed)
     known, sizes = None, (0, 0)
     if prior is None:
         first = "gaussian" if likelihood == "auto" else likelihood
@@ -172,7 +180,7 @@ def fit(
     if coupling in ("lmc", "hammerstein") and not isinstance(config, FFVD):
         raise ValueError("functions that share their weights are sampled by `ffvd`: take coupling='shared', or 'none'.")
     if prior is not None:
-        prepared = _inherited(prior, raw, prior_strength, seed)
+        prepared = _inherited(prior, seen, prior_strength, seed)
     elif physics is not None:
         prepared = _prepare_physics(plan, physics)
     else:
@@ -196,10 +204,11 @@ def fit(
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
     asked |= {} if prior is None else {"prior_strength": prior_strength}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
+    asked |= {"delay": list(lags)} if lags else {}
     asked |= {} if known is None else {"wiring": known.words(raw[0].inputs), "wired": known.plain()}
     settings = _write_down(config, model, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
-    posterior = _to_posterior(model, found, scaled, raw, scaler, settings, setup, seed)
+    posterior = _to_posterior(model, found, scaled, raw, lags, scaler, settings, setup, seed)
     # Not after Ctrl-C, when there are fewer draws than were asked for.
     if calibrate and posterior.num_draws == config.num_draws:
         posterior = posterior.calibrate(without=prepared.without)
@@ -269,6 +278,7 @@ def _to_posterior(
     found: Sample,
     scaled: list[Series],
     raw: list[Series],
+    lags: tuple[int, ...],
     scaler: Scaler,
     settings: dict[str, Any],
     setup: float,
@@ -287,6 +297,7 @@ def _to_posterior(
         settings,
         Seconds(setup, found.compile_seconds, found.run_seconds),
         seed,
+        delay=lags,
     )
     posterior = posterior.with_notes(found.notes)
     for note in posterior.notes:

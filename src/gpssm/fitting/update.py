@@ -10,6 +10,7 @@ from jaxtyping import Float
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_flag, check_seed
 from gpssm.data.align import align_series
+from gpssm.data.delays import as_trained
 from gpssm.data.series import Series, check_trainable
 from gpssm.fitting.loop import sample
 from gpssm.fitting.progress import Mode, check_progress
@@ -60,12 +61,14 @@ def update(
     else:
         old = posterior.training_series(index)
         raw[index] = dataclasses.replace(old, y=np.concatenate([old.y, new.y]), u=np.concatenate([old.u, new.u]))
-    check_trainable(raw)
-    scaled = [posterior.scaler.scale(one) for one in raw]
+    raw, seen = as_trained(raw, posterior.delay)
+    check_trainable(seen)
+    scaled = [posterior.scaler.scale(one) for one in seen]
+    added = scaled[-1] if new_experiment else scaled[index][len(posterior.raw[index]) :]
     # All chains start from the last draw of the chain that found the likeliest states.
     chain = int(np.argmax(np.mean(posterior.info.log_target, 1)))
     model = posterior.model_at(chain, -1)
-    states = extend_states(posterior, chain, posterior.scaler.scale(new), new_experiment, seed, index)
+    states = extend_states(posterior, chain, added, new_experiment, seed, index)
     found = sample(config, model, states, scaled, num_chains=posterior.num_chains, seed=seed, progress=progress)
     model, draws = absorb_optimised(model, found.draws)
     updated = dataclasses.replace(
@@ -79,6 +82,7 @@ def update(
         seconds=Seconds(0.0, found.compile_seconds, found.run_seconds),
         seed=seed,
         current=None,
+        past=None,
         learned=None,
     ).with_notes(found.notes)
     for note in updated.notes:
@@ -106,7 +110,7 @@ def extend_states(
     """The states of that chain's last draw, and the filter's means under it for the new rows."""
     paths = [np.asarray(path[chain, -1]) for path in posterior.draws.states]
     draw = np.array([(chain + 1) * posterior.num_draws - 1])
-    alone = dataclasses.replace(posterior, current=None)
+    alone = dataclasses.replace(posterior, current=None, past=None)
     cloud = begin(alone, draw, new_experiment, NUM_PARTICLES, seed, index, lookback=0)
     means = np.asarray(filter_rows(alone, draw, cloud, new, seed, gaussian=False).means[0])
     if new_experiment:

@@ -1,14 +1,30 @@
 """The model around an operating point: poles, responses to controls, and where it settles."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float
 
 from gpssm.core.text import as_share, check_kind
-from gpssm.plots.style import BLACK, BLUE, FULL, GREY, HALF, LINES, VERMILION, in_house_style, legend, panels, shade
-from gpssm.posterior.linearisation import LEVEL, Bode, Linearisation, Response, StaticGain
+from gpssm.plots.style import (
+    BLACK,
+    BLUE,
+    FULL,
+    GREY,
+    HALF,
+    LINES,
+    VERMILION,
+    in_house_style,
+    legend,
+    panels,
+    shade,
+    with_unit,
+)
+from gpssm.posterior.linearisation import LEVEL, Bode, Linearisation, Response, StaticGain, central_band
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -19,16 +35,13 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     level = as_share(level)
     rows, columns = len(response.outputs), len(response.inputs)
     figure, axes = panels(rows, columns, width=HALF if columns == 1 else FULL, height=1.8, sharex=True)
-    low, high = response.interval(level)
-    middle = np.median(response.values, axis=0)
     for (j, i), panel in np.ndenumerate(axes):
         panel.axhline(0, color=GREY, linewidth=0.7)
-        shade(panel, response.times, low[:, j, i], high[:, j, i], label=f"{100 * level:g} % of the draws")
-        panel.plot(response.times, middle[:, j, i], color=BLUE, label="median")
+        _draw_band(panel, response.times, response.values[:, :, j, i], level)
         panel.set_title(f"{response.kind} to {response.inputs[i]}")
-        panel.set_ylabel(response.outputs[j])
+        panel.set_ylabel(_ratio(response.outputs[j], response.inputs[i], response.units))
     for panel in axes[-1]:
-        panel.set_xlabel("steps" if response.dt is None else "time")
+        panel.set_xlabel("steps" if response.dt is None else with_unit("time", {"time": response.time_unit}))
     legend(figure)
     return figure
 
@@ -40,20 +53,15 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     level = as_share(level)
     rows, columns = len(bode.outputs), len(bode.inputs)
     figure, axes = panels(2 * rows, columns, width=HALF if columns == 1 else FULL, height=1.5, sharex=True)
-    for half, (values, unit) in enumerate(((bode.magnitude, "dB"), (bode.phase, "degrees"))):
-        low, high = np.quantile(values, ((1 - level) / 2, (1 + level) / 2), axis=0)
-        for j in range(rows):
-            for i in range(columns):
-                panel = axes[2 * j + half, i]
-                label = f"{100 * level:g} % of the draws"
-                shade(panel, bode.frequencies, low[:, j, i], high[:, j, i], label=label)
-                panel.plot(bode.frequencies, np.median(values, axis=0)[:, j, i], color=BLUE, label="median")
-                panel.set_xscale("log")
-                panel.set_ylabel(f"{bode.outputs[j]} ({unit})")
-                if not half:
-                    panel.set_title(f"from {bode.inputs[i]}")
+    for (row, i), panel in np.ndenumerate(axes):
+        j, below = divmod(row, 2)
+        _draw_band(panel, bode.frequencies, (bode.phase if below else bode.magnitude)[:, :, j, i], level)
+        panel.set_xscale("log")
+        panel.set_ylabel("phase [°]" if below else "magnitude [dB]")
+        panel.set_title("" if below else f"{bode.inputs[i]} to {_ratio(bode.outputs[j], bode.inputs[i], bode.units)}")
+    per = "step" if bode.dt is None else "unit of time"
     for panel in axes[-1]:
-        panel.set_xlabel("cycles per step" if bode.dt is None else "cycles per unit of time")
+        panel.set_xlabel("frequency [Hz]" if bode.time_unit == "s" else f"cycles per {bode.time_unit or per}")
     legend(figure)
     return figure
 
@@ -85,23 +93,30 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
     level = as_share(level)
     number = len(curve.outputs)
     figure, axes = panels(2, number, width=HALF if number == 1 else FULL, height=1.7, sharex=True)
-    low, high = curve.interval(level)
+    settled, gain = curve.known(curve.settled), curve.known(curve.gain)
     unstable = curve.stable.mean(0) < 0.5
     for j, output in enumerate(curve.outputs):
         top, bottom = axes[:, j]
-        shade(top, curve.values, low[:, j], high[:, j], label=f"{100 * level:g} % of the draws")
-        top.plot(curve.values, curve.median[:, j], color=BLUE, label="median")
+        _draw_band(top, curve.values, settled[..., j], level)
         if unstable.any():
             top.plot(curve.values[unstable], curve.median[unstable, j], ".", color=VERMILION, label="unstable")
-        top.set_ylabel(output)
+        top.set_ylabel(with_unit(output, curve.units))
         top.set_title(f"{output} settles at")
-        known = np.where((curve.found >= 0.5)[:, None], curve.gain[..., j].T, 0.0)
-        slopes = np.nanquantile(known, ((1 - level) / 2, 0.5, (1 + level) / 2), axis=1)
-        slopes[:, curve.found < 0.5] = np.nan
-        shade(bottom, curve.values, slopes[0], slopes[2])
-        bottom.plot(curve.values, slopes[1], color=BLUE)
-        bottom.set_ylabel(f"per unit of {curve.input}")
-        bottom.set_title("static gain")
-        bottom.set_xlabel(curve.input)
+        _draw_band(bottom, curve.values, gain[..., j], level)
+        bottom.set_ylabel(_ratio(output, curve.input, curve.units))
+        bottom.set_title(f"static gain, per unit of {curve.input}")
+        bottom.set_xlabel(with_unit(curve.input, curve.units))
     legend(figure)
     return figure
+
+
+def _draw_band(panel: "Axes", x: Float[np.ndarray, " N"], values: Float[np.ndarray, "S N"], level: float) -> None:
+    """The median over draws and their central interval."""
+    shade(panel, x, *central_band(values, level), label=f"{100 * level:g} % of the draws")
+    panel.plot(x, central_band(values, 0.0)[0], color=BLUE, label="median")
+
+
+def _ratio(output: str, control: str, units: Mapping[str, str]) -> str:
+    """A change of an output for a unit of a control, with its unit where both have theirs: level [m/V]."""
+    both = units.get(output) and units.get(control)
+    return f"{output} [{units[output]}/{units[control]}]" if both else output

@@ -8,7 +8,18 @@ from jaxtyping import Float
 from gpssm.core.text import check_kind, shortened
 from gpssm.data.series import Series
 from gpssm.evaluation.residuals import Correlation, Residuals, find_residuals
-from gpssm.plots.style import BLUE, GREY, LIGHT, VERMILION, extremes, in_house_style, panels, say, time_axis
+from gpssm.plots.style import (
+    BLUE,
+    GREY,
+    LIGHT,
+    VERMILION,
+    extremes,
+    in_house_style,
+    panels,
+    say,
+    space_dates,
+    time_axis,
+)
 from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -59,6 +70,8 @@ def draw_residuals(residuals: Residuals) -> "Figure":
     for panel in axes[:, 1]:
         panel.set_ylabel("correlation", fontsize=8)
     axes[-1, 0].set_xlabel(time_axis(1, series.axis)[1])
+    if series.axis is not None and series.axis.dates:
+        space_dates(axes[-1, 0])
     return figure
 
 

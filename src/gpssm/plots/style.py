@@ -176,6 +176,15 @@ def time_axis(length: int, axis: Clock | None, first: int = 0) -> tuple[np.ndarr
     return (dates if dates.tz is None else dates.tz_localize(None)).to_numpy(), axis.name or "time"
 
 
+def space_dates(panel: "Axes", most: int = 5) -> None:
+    """Few dates below a narrow panel, without what their neighbours say already."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator(minticks=2, maxticks=most)
+    panel.xaxis.set_major_locator(locator)
+    panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+
+
 def with_unit(name: str, units: Mapping[str, str]) -> str:
     """A signal's name with its unit, if it is known."""
     return f"{name} [{units[name]}]" if units.get(name) else name

@@ -198,7 +198,7 @@ def _slices(posterior: Posterior, seen: Visited) -> list[_Slice]:
 def _words(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
     """The two largest parts of a direction, and a hint where there are more of any size."""
     largest = sorted(np.argsort(-np.abs(direction))[:2])
-    words = " ".join(f"{direction[part]:+.2g}{names[part]}" for part in largest if abs(direction[part]) > 0.1)
+    words = " ".join(rf"{direction[part]:+.2g}\,{names[part]}" for part in largest if abs(direction[part]) > 0.1)
     more = r" + \ldots" if np.sum(np.abs(direction) > 0.1) > 2 else ""
     return f"${words.lstrip('+')}{more}$"
 

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_whole
 from gpssm.data.align import align_series
 from gpssm.data.clock import Clock
+from gpssm.data.delays import as_arriving
 from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian
@@ -66,11 +67,14 @@ def condition(
         rows keep to the first's.
     """
     seed, given = check_seed(seed), align_series(series, posterior.raw[0])
-    clock, rows = experiment_clock(posterior, given, new_experiment, index), posterior.scaler.scale(given)
+    clock = experiment_clock(posterior, given, new_experiment, index)
+    rows = seen_rows(posterior, given, new_experiment, index)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
-    return _with_cloud(posterior, filter_rows(posterior, draws, cloud, rows, seed, gaussian).cloud, gaussian, clock)
+    cloud = filter_rows(posterior, draws, cloud, rows, seed, gaussian).cloud
+    past = np.concatenate([posterior.past_controls(index, new_experiment), given.u])[len(given) :]
+    return _with_cloud(posterior, cloud, gaussian, clock, past)
 
 
 def condition_at(
@@ -145,7 +149,7 @@ def predict(
         members_of(posterior, draws),
         filter_keys(seed, draws),
         cloud,
-        posterior.scaler.scale(given),
+        seen_rows(posterior, given, new_experiment, index),
         min(steps, len(given)),
         path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each),
         jnp.asarray(slots),
@@ -209,7 +213,14 @@ def at_start(
     clock = experiment_clock(posterior, following, new_experiment, index)
     draws, seed = np.arange(posterior.num_chains * posterior.num_draws), check_seed(seed)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
-    return _with_cloud(posterior, begin(posterior, draws, new_experiment, num_particles, seed, index), gaussian, clock)
+    cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
+    return _with_cloud(posterior, cloud, gaussian, clock, posterior.past_controls(index, new_experiment))
+
+
+def seen_rows(posterior: "Posterior", given: Series, new_experiment: bool, index: int) -> Series:
+    """A user's rows as the model sees them: scaled, with controls as they arrive."""
+    past = posterior.past_controls(index, new_experiment)
+    return posterior.scaler.scale(as_arriving(given, posterior.delay, past))
 
 
 def experiment_clock(posterior: "Posterior", rows: Series | None, new_experiment: bool, index: int) -> Clock | None:
@@ -307,8 +318,10 @@ def _check_number(posterior: "Posterior", num_particles: int | None, new_experim
         raise ValueError(f"{what} for the state already, and will for later rows; got {num_particles}: drop it")
 
 
-def _with_cloud(posterior: "Posterior", cloud: CurrentStates, gaussian: bool, clock: Clock | None) -> "Posterior":
-    """The same draws, with the state where the cloud is."""
+def _with_cloud(
+    posterior: "Posterior", cloud: CurrentStates, gaussian: bool, clock: Clock | None, past: Float[np.ndarray, "K Du"]
+) -> "Posterior":
+    """The same draws, with the state where the cloud is, after these controls."""
     axes = (posterior.num_chains, posterior.num_draws)
     particles, log_weights, surprise = (
         np.asarray(part).reshape(*axes, *part.shape[1:])
@@ -316,4 +329,5 @@ def _with_cloud(posterior: "Posterior", cloud: CurrentStates, gaussian: bool, cl
     )
     current = CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise)
     learned = posterior.learned and posterior.learned._replace(follows=False)
-    return dataclasses.replace(posterior, current=current, clock=clock, learned=learned)
+    known = past if posterior.delay else None
+    return dataclasses.replace(posterior, current=current, clock=clock, learned=learned, past=known)

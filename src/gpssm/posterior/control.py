@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_flag, check_seed
+from gpssm.data.delays import arriving
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
 from gpssm.posterior.forecast import check_paths, start_states
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
 
 
 class StateEnsemble(NamedTuple):
-    """Where P paths of each of S draws are, in the draws' coordinates, and what their noise variances are times."""
+    """Where P paths of each of S draws are, in the draws' coordinates, and what their noise variances are times.
+
+    `past` are the last controls before, in the user's units, as many as the longest delay.
+    """
 
     states: Float[Array, "S P Dx"]
     scale: Float[Array, " S"]
+    past: Float[Array, "K Du"]
 
 
 class Rollout(eqx.Module):
@@ -54,6 +59,7 @@ class Rollout(eqx.Module):
     input_scale: tuple[Float[Array, " Du"], Float[Array, " Du"]]
     draws: tuple[int, ...] = eqx.field(static=True)
     index: int = eqx.field(static=True)
+    delay: tuple[int, ...] = eqx.field(static=True)
     noise: bool = eqx.field(static=True)
 
     def __call__(self, start: StateEnsemble, u: Float[Array, "H Du"]) -> Float[Array, "N H Dy"]:
@@ -68,7 +74,7 @@ class Rollout(eqx.Module):
             controls = jnp.asarray(u, mean.dtype)
             if controls.ndim != 2 or controls.shape[1] != len(mean):
                 raise ValueError(f"u must have shape (H, {len(mean)}), a row a step; got {controls.shape}")
-            scaled = (controls - mean[None]) / std[None]
+            scaled = (arriving(controls, self.delay, start.past) - mean[None]) / std[None]
             ensemble = self.ensemble.scaled(start.scale)
             found = run_paths(ensemble, start.states, scaled, self.keys, self.slots, self.box, self.noise)
             mean, std = self.output_scale
@@ -102,6 +108,7 @@ def make_rollout(
         (jnp.asarray(scaler.input_mean), jnp.asarray(scaler.input_std)),
         tuple(draws.tolist()),
         index,
+        posterior.delay,
         noise,
     )
 
@@ -110,4 +117,5 @@ def make_rollout(
 def _states(posterior: "Posterior", draws: np.ndarray, keys: PRNGKeyArray, index: int) -> StateEnsemble:
     surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
     scale = noise_scale(jnp.asarray(surprise))
-    return StateEnsemble(start_states(posterior, index, draws, keys, scale), scale)
+    past = jnp.asarray(posterior.past_controls(index))
+    return StateEnsemble(start_states(posterior, index, draws, keys, scale), scale, past)

@@ -54,15 +54,16 @@ def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overw
 
     lines, arrays = to_numpy(step, jnp.asarray(start), jnp.zeros(series.input_dim))
     scaler = posterior.scaler
-    stored: dict[str, Any] = (
-        arrays | {"start": start} | {name: np.array(getattr(scaler, name)) for name in scaler.__dataclass_fields__}
-    )
+    stored: dict[str, Any] = arrays | {"start": start, "past": posterior.past_controls()}
+    stored |= {name: np.array(getattr(scaler, name)) for name in scaler.__dataclass_fields__}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **stored)
     text = base64.b64encode(buffer.getvalue()).decode()
     packed = "\n".join(f'    "{text[place : place + 110]}"' for place in range(0, len(text), 110))
     body = "\n".join(f"    {line}" for line in lines)
-    page = TEMPLATE.format(outputs=series.outputs, inputs=series.inputs, dt=series.dt, body=body, packed=packed)
+    named = {"outputs": series.outputs, "inputs": series.inputs, "dt": series.dt}
+    delay = posterior.delay or (0,) * series.input_dim
+    page = TEMPLATE.format(**named, delay=delay, body=body, packed=packed)
     write_atomically(Path(path), lambda file: file.write(page.encode()))
 
 
@@ -72,7 +73,8 @@ TEMPLATE = '''"""The mean of a model's forecasts without noise. Written by gpssm
     y = run(u)           outputs (H, Dy) after the data the model has seen, under the controls u (H, Du)
     x, y = step(x, u)    one row: the states x (S, Dx) of S draws, one control (Du,); outputs (Dy,)
 
-Controls and outputs are in the units of the data. START is where the states were at the end of them.
+Controls and outputs are in the units of the data. START is where the states were at the end of them. DELAY is the rows
+after which each control acts and PAST the last ones of the data, which `run` heeds; `step` takes those that act now.
 """
 
 import base64
@@ -80,7 +82,7 @@ import io
 
 import numpy as np
 
-OUTPUTS, INPUTS, DT = {outputs!r}, {inputs!r}, {dt!r}
+OUTPUTS, INPUTS, DT, DELAY = {outputs!r}, {inputs!r}, {dt!r}, {delay!r}
 
 
 def step(x, u):
@@ -90,10 +92,12 @@ def step(x, u):
 
 
 def run(u, x=None):
-    """Mean outputs (H, Dy) under the controls u (H, Du), from the states x."""
+    """Mean outputs (H, Dy) under the controls u (H, Du), from the states x and the controls before them, PAST."""
     x, outputs = START if x is None else x, []
-    for control in np.asarray(u, float).reshape(len(u), len(INPUTS)):
-        x, y = step(x, control)
+    known = np.concatenate([PAST, np.asarray(u, float).reshape(len(u), len(INPUTS))])
+    known = np.where(np.isnan(known), known[np.argmin(np.isnan(known).any(1))], known)
+    for row in range(len(PAST), len(known)):
+        x, y = step(x, [known[row - lag, j] for j, lag in enumerate(DELAY)])
         outputs.append(y)
     return np.array(outputs)
 
@@ -105,7 +109,7 @@ def _step(x, u):
 A = dict(np.load(io.BytesIO(base64.b64decode(
 {packed}
 ))))
-START = A["start"]
+START, PAST = A["start"], A["past"]
 '''
 
 

@@ -20,6 +20,7 @@ from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_shares, check_whole, in_line, is_real, percent, printable
 from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.clock import Clock
+from gpssm.data.delays import arriving
 from gpssm.data.scaler import Scaler, output_spread
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
@@ -307,7 +308,7 @@ def forecast(
 ) -> Forecast:
     """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
     series, seed = posterior.training_series(index), check_seed(seed)
-    controls = future_inputs(u, series.inputs, horizon, HORIZON)
+    controls = future_inputs(u, series.inputs, horizon, HORIZON, min(posterior.delay, default=0))
     check_paths(num_paths, bounds, len(controls) * (series.output_dim + posterior.model.state_dim))
     clock = series.axis if posterior.current is None else posterior.clock
     start = len(series) if posterior.current is None else posterior.current.rows
@@ -317,7 +318,8 @@ def forecast(
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
     scale = noise_scale(jnp.asarray(surprise))
-    scaled = np.pad(posterior.scaler.scale_inputs(controls), ((0, -len(controls) % BLOCK), (0, 0)), mode="edge")
+    acting = posterior.scaler.scale_inputs(arriving(controls, posterior.delay, posterior.past_controls(index)))
+    scaled = np.pad(acting, ((0, -len(controls) % BLOCK), (0, 0)), mode="edge")
     found = simulate_paths(
         members_of(posterior, draws),
         scale,

@@ -46,12 +46,13 @@ from gpssm.core.linalg import cholesky, gram, inverse_lower, log_normal, root_se
 from gpssm.core.runtime import check_memory, in_double_precision, jit
 from gpssm.core.text import check_seed, check_whole, is_real
 from gpssm.data.align import align_series
+from gpssm.data.delays import unknown_past
 from gpssm.data.series import Series
 from gpssm.methods import METHODS
 from gpssm.model.likelihoods import Gaussian, Likelihood, observed
 from gpssm.model.model import GPSSM, Transition
 from gpssm.model.target import weights_given_states
-from gpssm.posterior.conditioning import FILTER, LOOKBACK, NUM_PARTICLES, experiment_clock, filter_keys
+from gpssm.posterior.conditioning import FILTER, LOOKBACK, NUM_PARTICLES, experiment_clock, filter_keys, seen_rows
 from gpssm.posterior.draws import CurrentState, Learned, batch_size, merge_chains
 from gpssm.posterior.filtering import MEMORY, noise_scale, points
 from gpssm.posterior.forecast import HORIZON, forecast
@@ -125,7 +126,8 @@ def learn(
     place = check_points(posterior) if move_points else None
     if posterior.num_chains * posterior.num_draws > max_draws:
         posterior = posterior.thinned(max_draws)
-    clock, rows = experiment_clock(posterior, given, new_experiment, index), posterior.scaler.scale(given)
+    clock = experiment_clock(posterior, given, new_experiment, index)
+    rows = seen_rows(posterior, given, new_experiment, index)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     if forgetting == "auto":
         rate = choose_forgetting(posterior)
@@ -142,7 +144,9 @@ def learn(
         model, belief = _with_moved_points(members, place, found.belief, np.hstack([states, rows.u]))
         posterior = dataclasses.replace(posterior, model=model)
     drawn = _draw(belief, jnp.asarray(rate), filter_keys(seed, draws), _is_gaussian(posterior))
-    return _with_belief(posterior, belief, drawn, rate, before + len(rows), len(rows), clock)
+    past = np.concatenate([posterior.past_controls(index, new_experiment), given.u])[len(given) :]
+    learned = _with_belief(posterior, belief, drawn, rate, before + len(rows), len(rows), clock)
+    return dataclasses.replace(learned, past=past if posterior.delay else None)
 
 
 def choose_forgetting(posterior: "Posterior") -> float:
@@ -177,6 +181,9 @@ def score_forgetting(posterior: "Posterior") -> dict[float, float]:
                 belief = run_learning(members, belief, learned, jnp.asarray(rate)).belief
             drawn = _draw(belief, jnp.asarray(rate), filter_keys(0, draws), _is_gaussian(fewer))
             now = _with_belief(fewer, belief, drawn, rate, origin, 0, None)
+            if fewer.delay:
+                past = np.concatenate([unknown_past(fewer.delay), raw.u[:origin]])[origin:]
+                now = dataclasses.replace(now, past=past)
             ahead = raw[origin : origin + horizon]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of paths that left: what they are worth shows in the score

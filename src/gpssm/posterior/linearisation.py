@@ -16,7 +16,7 @@ weights leave open between inducing points, B(z), has no derivative of its own h
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -53,6 +53,8 @@ class Response:
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
     dt: float | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+    time_unit: str = ""
 
     @property
     def times(self) -> Float[np.ndarray, " n"]:
@@ -66,7 +68,7 @@ class Response:
 
     def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, "n Dy Du"], Float[np.ndarray, "n Dy Du"]]:
         """The central interval over draws: (low, high)."""
-        return _band(self.values, as_share(level))
+        return central_band(self.values, as_share(level))
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """A panel for each output and input: the median and the central interval over draws."""
@@ -84,6 +86,8 @@ class Bode:
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
     dt: float | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+    time_unit: str = ""
 
     @property
     def magnitude(self) -> Float[np.ndarray, "S F Dy Du"]:
@@ -115,7 +119,8 @@ class Linearisation:
         scipy.signal.dlti(linear.A[0], linear.B[0], linear.C[0], linear.D[0], dt=linear.dt)
 
     Outputs and controls are in the user's units, states in each draw's coordinates. `missing` counts the draws that
-    have no equilibrium where they know f, and are left out.
+    have no equilibrium where they know f, and are left out. Where controls act `delay` rows later, δu is as they
+    arrive; the responses are to controls as they are set, and begin so much later.
     """
 
     A: Float[np.ndarray, "S Dx Dx"]
@@ -128,6 +133,9 @@ class Linearisation:
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
     dt: float | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+    time_unit: str = ""
+    delay: tuple[int, ...] = ()
     missing: int = 0
 
     @property
@@ -150,15 +158,17 @@ class Linearisation:
         for _ in range(n - 1):
             values.append(self.C @ state)
             state = self.A @ state
-        return Response(np.stack(values, 1), "impulse response", self.outputs, self.inputs, self.dt)
+        found = np.stack(values, 1)
+        for i, lag in enumerate(self.delay):
+            found[..., i] = np.pad(found[..., i], ((0, 0), (lag, 0), (0, 0)))[:, :n]
+        return Response(found, "impulse response", **self._signals)
 
     def step_response(self, n: int = 50) -> Response:
         """Outputs after a control that stays one unit more."""
-        values = np.cumsum(self.impulse_response(n).values, axis=1)
-        return Response(values, "step response", self.outputs, self.inputs, self.dt)
+        return Response(np.cumsum(self.impulse_response(n).values, axis=1), "step response", **self._signals)
 
     def bode(self, frequencies: Float[ArrayLike, " F"] | None = None) -> Bode:
-        """G(z) = C (zI − A)⁻¹ B + D at z = exp(2πi f dt).
+        """G(z) = C (zI − A)⁻¹ B + D at z = exp(2πi f dt), times z⁻ᵈ for a control with a delay of d rows.
 
         :param frequencies: in cycles per unit of dt, or per step; by default 200 up to the half of the sampling rate.
         """
@@ -171,7 +181,8 @@ class Linearisation:
                 raise ValueError(f"frequencies is a list of them; got an array of shape {f.shape}")
         z = np.exp(2j * np.pi * f * dt)[:, None, None]
         resolvent = np.linalg.solve(z * np.eye(self.A.shape[-1]) - self.A[:, None], self.B[:, None].astype(complex))
-        return Bode(f, self.C[:, None] @ resolvent + self.D[:, None], self.outputs, self.inputs, self.dt)
+        late = z ** -np.array(self.delay or (0,))
+        return Bode(f, late * (self.C[:, None] @ resolvent + self.D[:, None]), **self._signals)
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The poles of all draws in the unit circle."""
@@ -210,6 +221,10 @@ class Linearisation:
             f"largest pole {largest[0]:.3f} to {largest[1]:.3f})"
         )
 
+    @property
+    def _signals(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("outputs", "inputs", "dt", "units", "time_unit")}
+
     def _check_inputs(self) -> None:
         if not self.inputs:
             raise ValueError("the model has no controls, and so no response to them; see .poles for its own dynamics")
@@ -230,6 +245,7 @@ class StaticGain:
     gain: Float[np.ndarray, "S N Dy"]
     stable: np.ndarray
     outputs: tuple[str, ...]
+    units: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def found(self) -> Float[np.ndarray, " N"]:
@@ -239,15 +255,15 @@ class StaticGain:
     @property
     def median(self) -> Float[np.ndarray, "N Dy"]:
         """The median over draws; NaN where fewer than half of them have an equilibrium."""
-        return _band(self._known, 0.0)[0]
+        return central_band(self.known(self.settled), 0.0)[0]
 
     def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, "N Dy"], Float[np.ndarray, "N Dy"]]:
         """The central interval over draws: (low, high); NaN where fewer than half of them have an equilibrium."""
-        return _band(self._known, as_share(level))
+        return central_band(self.known(self.settled), as_share(level))
 
-    @property
-    def _known(self) -> Float[np.ndarray, "S N Dy"]:
-        return np.where((self.found >= 0.5)[:, None], self.settled, np.nan)
+    def known(self, values: Float[np.ndarray, "S N Dy"]) -> Float[np.ndarray, "S N Dy"]:
+        """The values with NaN where fewer than half of the draws have an equilibrium."""
+        return np.where((self.found >= 0.5)[:, None], values, np.nan)
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The curve with its band above its slope, a column an output."""
@@ -268,7 +284,7 @@ def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, in
         if not is_whole(row) or not -len(series) <= row < len(series):
             raise IndexError(f"training series {index} has {len(series)} rows, counted from 0; got row {row}")
         near[index][0, row] = 1.0
-        control, rest = series.u[row], False
+        control, rest = posterior.arriving_controls()[index][row], False
     elif isinstance(at, tuple):
         if len(at) != 2:
             raise ValueError(f"at=(x, u) is a state and the controls; got {at!r}")
@@ -287,8 +303,10 @@ def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, in
             "swing. Linearise at a row of the training data, row=..., or at a state of your own, at=(x, u)"
         )
     A, B, C, D, x, y = (part[known, 0] for part in found)
-    named = {"outputs": series.outputs, "inputs": series.inputs, "dt": series.dt}
-    return Linearisation(A, B, C, D, x, control, y, **named, missing=int(np.sum(~known)))
+    signals = {"outputs": series.outputs, "inputs": series.inputs, "dt": series.dt, "units": series.units}
+    seconds = series.axis is not None and series.axis.dates
+    signals |= {"time_unit": "s" if seconds else "", "delay": posterior.delay}
+    return Linearisation(A, B, C, D, x, control, y, **signals, missing=int(np.sum(~known)))
 
 
 @in_double_precision
@@ -317,7 +335,7 @@ def static_gain(
     gain = (found.C @ np.linalg.solve(eye - A, found.B) + found.D)[..., column]
     gain = np.where(lost, np.nan, gain)
     stable = ~lost[..., 0] & (np.abs(np.linalg.eigvals(A)).max(-1) < 1)
-    return StaticGain(input, levels, held, found.y, gain, stable, series.outputs)
+    return StaticGain(input, levels, held, found.y, gain, stable, series.outputs, series.units)
 
 
 class _Local(NamedTuple):
@@ -427,7 +445,7 @@ def _numbers(name: str, values: Any) -> np.ndarray:
 
 def _nearest(posterior: "Posterior", controls: Float[np.ndarray, "N Du"]) -> list[Float[np.ndarray, "N T"]]:
     """Weights on the training rows of each series: equal ones for those whose controls are nearest, else none."""
-    seen = posterior.scaler.scale_inputs(np.concatenate([one.u for one in posterior.raw]))
+    seen = posterior.scaler.scale_inputs(np.concatenate(posterior.arriving_controls()))
     wanted = posterior.scaler.scale_inputs(controls)
     distance = np.linalg.norm(wanted[:, None] - seen[None], axis=-1)
     number = max(int(NEAREST * len(seen)), 1) if seen.shape[1] else len(seen)
@@ -436,7 +454,7 @@ def _nearest(posterior: "Posterior", controls: Float[np.ndarray, "N Du"]) -> lis
     return np.split(weights, np.cumsum([len(one) for one in posterior.raw])[:-1], axis=1)
 
 
-def _band(values: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+def central_band(values: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
     """The central interval over the first axis of what is not NaN; NaN where all of it is."""
     nothing = np.isnan(values).all(0)
     limits = ((1 - level) / 2, (1 + level) / 2)

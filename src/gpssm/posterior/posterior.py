@@ -16,6 +16,7 @@ from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_path, check_whole, count, is_whole
 from gpssm.data.clock import Clock
+from gpssm.data.delays import arriving, name_controls, unknown_past
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
@@ -53,7 +54,9 @@ class Posterior:
     `warmup` is the `Info` of the warm-up's iterations. `notes` says what went wrong, if anything did. `current` is
     where the state is now, None for the end of the training series, where each draw has a last state of its own.
     `clock` is the time of the rows that `current` counts. `calibration` is what `calibrate` measured, None before,
-    and `learned` what `learn` knows of the weights.
+    and `learned` what `learn` knows of the weights. `delay` is after how many rows each control acts, empty if at once:
+    controls of `series` are as they arrive, those of `raw` as they were set. `past` are the last of them that
+    `condition` was given, as many as the longest delay.
     """
 
     model: GPSSM
@@ -71,6 +74,8 @@ class Posterior:
     calibration: Calibration | None = None
     clock: Clock | None = None
     learned: Learned | None = None
+    delay: tuple[int, ...] = ()
+    past: Float[np.ndarray, "K Du"] | None = None
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at
@@ -88,7 +93,7 @@ class Posterior:
             "draws": f"{count(self.num_chains, 'chain')} of {self.num_draws}",
             "training data": ", ".join(f"{one.name or f'series {k}'} ({len(one)} rows)" for k, one in enumerate(raw)),
             "outputs": ", ".join(raw[0].outputs),
-            "controls": ", ".join(raw[0].inputs) or "none",
+            "controls": ", ".join(name_controls(raw[0].inputs, self.delay)) or "none",
             "model": f"{count(self.model.state_dim, 'state')}, {type(self.model.likelihood).__name__} likelihood",
             "seconds": f"{sum(self.seconds):.0f}",
         }
@@ -129,6 +134,21 @@ class Posterior:
             raise IndexError(f"the posterior has {len(self.raw)} training series, counted from 0; got index {index}")
         return self.raw[index]
 
+    def past_controls(self, index: int = -1, new_experiment: bool = False) -> Float[np.ndarray, "K Du"]:
+        """The controls of the K rows before those to come, K the longest delay: of training series `index`, or since.
+
+        NaN where nobody knows them: before a new experiment.
+        """
+        u = self.training_series(index).u
+        before = u[len(u) - max(self.delay, default=0) :]
+        if new_experiment:
+            return np.full_like(before, np.nan)
+        return before if self.past is None else self.past
+
+    def arriving_controls(self) -> list[Float[np.ndarray, "T Du"]]:
+        """The controls that act on the rows of each training series, in the user's units."""
+        return [arriving(one.u, self.delay, unknown_past(self.delay)) for one in self.raw]
+
     def chain(self, number: int) -> Self:
         """The draws of one chain alone, from the end of the training series.
 
@@ -138,7 +158,7 @@ class Posterior:
             raise IndexError(f"the posterior has {self.num_chains} chains, counted from 0; got chain {number}")
         draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
         learned = self.learned and self.learned.each(lambda leaf: leaf[number : number + 1])._replace(follows=False)
-        return replace(self, draws=draws, info=info, current=None, learned=learned)
+        return replace(self, draws=draws, info=info, current=None, learned=learned, past=None)
 
     def thinned(self, most: int) -> Self:
         """The posterior with at most `most` draws, or one a chain, evenly spaced along each.
@@ -177,6 +197,7 @@ class Posterior:
 
         :param horizon: number of steps; without it, as many as `u` has rows, or 30 where there are no controls.
         :param u: controls in the user's units, a row a step: an array, a DataFrame (columns by name) or a Series.
+            With a delay, as they are set: those of the last steps, which arrive after the horizon, may be left out.
         :param num_paths: spread evenly over the draws of all chains.
         :param noise: whether paths have observation noise; without it they are E[y_t | x_{t+1}].
         :param index: the training series that the forecast follows; of no effect after `condition`.

@@ -77,6 +77,7 @@ AXES = {
     "log_weights": ("particle",),
     "y": ("time", "output"),
     "u": ("time", "input"),
+    "past": ("time", "input"),
     "log_process_std": ("state",),
     "log_variance": ("state",),
     "log_lengthscale": ("state", "coordinate"),
@@ -127,8 +128,11 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "clock": (type(None), clock.Clock),
     "calibration": (type(None), calibration.Calibration),
     "learned": (type(None), draws.Learned),
+    "delay": (tuple,),
+    "past": (type(None), np.ndarray),
 }
-ADDED = {"current", "clock", "calibration", "learned"}  # that older files do not have
+# What older files do not have, and what it is then.
+ADDED: dict[str, Any] = dict.fromkeys(("current", "clock", "calibration", "learned", "past")) | {"delay": ()}
 
 
 def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
@@ -303,9 +307,12 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
         demand(part, fits, f"has the shape {getattr(array, 'shape', None)}, and should have {shape}")
 
     with _damage(path, "its parts do not fit together"):
-        demand("it", FIELDS.keys() - ADDED <= fields.keys() <= FIELDS.keys(), f"has the parts {', '.join(fields)}")
+        demand(
+            "it", FIELDS.keys() - ADDED.keys() <= fields.keys() <= FIELDS.keys(), f"has the parts {', '.join(fields)}"
+        )
         for name, kinds in FIELDS.items():
-            demand(name, isinstance(fields.get(name), kinds), f"is a {type(fields.get(name)).__name__}")
+            found = fields.get(name, ADDED.get(name))
+            demand(name, isinstance(found, kinds), f"is a {type(found).__name__}")
         own, drawn, raw, scales = fields["model"], fields["draws"], fields["raw"], fields["scaler"]
         demand("config", isinstance(fields["config"].get("method"), str), "names no method")
         demand("notes", all(isinstance(note, str) for note in fields["notes"]), "are not text")
@@ -339,6 +346,11 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
             demand(
                 "current.rows", type(now.rows) is int and now.rows >= 0 and type(now.gaussian) is bool, "is no number"
             )
+        delay, past = (fields.get(name, ADDED[name]) for name in ("delay", "past"))
+        whole = all(type(lag) is int and lag >= 0 for lag in delay)
+        demand("delay", whole and len(delay) in (0, inputs) and max(delay, default=0) < len(raw[0]), "is no delay")
+        if past is not None:
+            shaped("past", past, max(delay, default=0), inputs)
         if (held := fields.get("learned")) is not None:
             size = math.prod(drawn.weights.shape[2:])
             shaped("learned.state_mean", held.state_mean, *axes, states)

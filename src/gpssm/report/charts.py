@@ -6,6 +6,7 @@ start at `x0` and go on in steps of `dx`; a value that does not exist is null. T
 goes by the key MODEL.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,14 +22,22 @@ from gpssm.posterior.forecast import Forecast
 MODEL = "model"  # the key of the fit that the report is about
 LEVELS = (0.5, 0.9)
 DIGITS = 5
+HOUR, DAY = 3600, 86400
+ROUND = (
+    *(1, 5, 15, 30, 60, 300, 900, 1800, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR),
+    *(DAY, 2 * DAY, 5 * DAY, 10 * DAY, 30 * DAY, 90 * DAY, 365 * DAY),
+)  # seconds between labels of an axis
 FIT_ROWS = 1500  # of the fit that are drawn, the last ones
 
 Group = dict[str, Any]
 
 
 def numbers(values: Float[np.ndarray, " n"]) -> list[float | None]:
-    """Values to five digits, null where there is none."""
-    return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values]
+    """Values to five digits, more where they differ little from each other, null where there is none."""
+    finite = values[np.isfinite(values)]
+    span, size = (np.ptp(finite), np.abs(finite).max()) if finite.size else (0.0, 0.0)
+    digits = min(DIGITS + max(math.floor(math.log10(size / span)), 0), 15) if span > 0 else DIGITS
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
 def keys_of(methods: Iterable[str]) -> dict[str, str]:
@@ -133,4 +142,12 @@ def _axis(clock: Clock | None, begin: int, end: int) -> dict[str, Any]:
     if clock is None:
         return {"x": "row"}
     dates = {"first": begin, "dates": clock.texts(end - begin, begin)} if clock.dates else {}
-    return {"x": clock.name or "time"} | dates
+    return {"x": clock.name or "time"} | dates | (_round_times(clock, begin) if clock.dates else {})
+
+
+def _round_times(clock: Clock, begin: int) -> dict[str, Any]:
+    """The row of a midnight before, and after how many rows times are round again; nothing where rows miss them."""
+    first = clock.index(1, begin)[0]
+    midnight = begin - (first - first.normalize()).total_seconds() / clock.dt
+    sizes = [round(seconds / clock.dt) for seconds in ROUND if seconds % clock.dt == 0]
+    return {} if clock.calendar or midnight % 1 or not sizes else {"midnight": int(midnight), "steps": sizes}

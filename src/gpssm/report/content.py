@@ -55,6 +55,7 @@ class Content:
     checked: str
     rolling: RollingComparison
     methods: dict[str, str]
+    units: Mapping[str, str]
     charts: dict[str, Group]
     forecast: list[dict[str, Any]]
     future: str
@@ -111,6 +112,7 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
         checked=count_up(found.checks),
         rolling=rolling,
         methods=keys_of(one.method for one in rolling.entries),
+        units={name: history.units.get(name, "") for name in history.outputs},
         charts={group["id"]: group for group in groups},
         forecast=forecast_table(shown[found.method], found.test),
         future=found.future + (f" The remaining {left} steps are not drawn." if left else ""),
@@ -160,7 +162,7 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
         "Data": {
             "series": ", ".join(f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)),
             "outputs": ", ".join(facts.outputs),
-            "controls": ", ".join(facts.inputs) or "none",
+            "controls": ", ".join(facts.controls) or "none",
             "sampling time": raw[0].dt,
             "hash of the training data": digest(*raw),
         },

@@ -18,14 +18,18 @@
     parent.append(element);
     return element;
   };
-  const short = (value) => (value == null ? "–" : String(Number(value.toPrecision(4))));
+  const short = (value, digits) => (value == null ? "–" : String(Number(value.toPrecision(digits))));
   const colour = (key) => `method-${KNOWN.has(key) ? key : "other"}`;
 
-  // Round numbers between two limits, about `count` of them.
-  function ticks(low, high, count) {
-    const raw = (high - low) / Math.max(count, 1);
+  // Round numbers between two limits, about `count` of them; whole ones where there is nothing in between.
+  function ticks(low, high, count, whole = false) {
+    const raw = Math.max((high - low) / Math.max(count, 1), whole ? 1 : 0);
     const power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 2.5, 5, 10].map((digit) => digit * power).find((size) => size >= raw * 0.999);
+    const sizes = [1, 2, 2.5, 5, 10].map((digit) => digit * power).filter((size) => !whole || size % 1 === 0);
+    return multiples(low, high, sizes.find((size) => size >= raw * 0.999));
+  }
+
+  function multiples(low, high, step) {
     const found = [];
     for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) {
       found.push(Number((index * step).toPrecision(12)));
@@ -89,6 +93,9 @@
       this.x = (x) => MARGIN.left + ((x - x0) / (x1 - x0)) * inner.width;
       this.y = (y) => (y == null ? null : MARGIN.top + (1 - (y - y0) / (y1 - y0)) * inner.height);
       this.size = { width, height, inner };
+      // Four digits, and as many more as it takes to tell values apart that differ little.
+      const alike = Math.max(Math.abs(y0), Math.abs(y1)) / (y1 - y0);
+      this.digits = Math.min(4 + Math.max(Math.ceil(Math.log10(alike)) - 1, 0), 15);
       if (this.svg) this.svg.remove();
       this.svg = make("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", focusable: "false" });
       this.element.prepend(this.svg);
@@ -107,12 +114,19 @@
       ticks(y0, y1, 5).forEach((value) => {
         const y = this.y(value);
         make("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }, this.svg);
-        make("text", { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, this.svg).textContent = short(value);
+        make("text", { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, this.svg).textContent = this.figure(value);
       });
       const room = this.group.spec.dates ? 130 : 70;
-      ticks(x0, x1, Math.max(inner.width / room, 2)).forEach((value) => {
-        const text = make("text", { x: this.x(value), y: bottom + 17, "text-anchor": "middle" }, this.svg);
+      const whole = this.spec.lines.every((line) => line.x0 % 1 === 0 && line.dx === 1);
+      const number = Math.max(inner.width / room, 2);
+      const { steps = [], midnight } = this.group.spec;
+      const step = steps.find((rows) => rows >= (x1 - x0) / number);
+      const rounded = step ? multiples(x0 - midnight, x1 - midnight, step).map((x) => x + midnight) : [];
+      (rounded.length > 1 ? rounded : ticks(x0, x1, number, whole)).forEach((value) => {
+        const text = make("text", { y: bottom + 17, "text-anchor": "middle" }, this.svg);
         text.textContent = this.when(value);
+        const half = text.getComputedTextLength() / 2 + 1; // near an edge it moves inwards rather than be cut
+        text.setAttribute("x", Math.min(Math.max(this.x(value), half), width - half));
       });
       const label = { x: MARGIN.left + inner.width / 2, y: height - 6, "text-anchor": "middle" };
       make("text", label, this.svg).textContent = this.group.spec.x;
@@ -154,15 +168,17 @@
         const value = line.values[index];
         if (value == null) return [];
         const bands = this.bands().filter((band) => band.key === line.key);
-        const spans = bands.map((band) => `${band.level} %: ${short(band.low[index])} to ${short(band.high[index])}`);
+        const spans = bands.map((band) => `${band.level} %: ${this.figure(band.low[index])} to ${this.figure(band.high[index])}`);
         return [{ line, value, spans }];
       });
     }
 
+    figure(value) { return short(value, this.digits); }
+
     // The place on the axis in words: the date of the row, where rows have dates.
     when(x) {
       const { dates, first } = this.group.spec;
-      return dates ? dates[Math.round(x) - first] ?? "" : short(x);
+      return dates ? dates[Math.round(x) - first] ?? "" : short(x, 9);
     }
 
     show(x) {
@@ -180,7 +196,7 @@
       rows.forEach(({ line, value, spans }) => {
         const row = html("div", "", this.tip, colour(line.key));
         html("span", "", row, "swatch");
-        const text = html("span", `${line.label}: ${short(value)}`, row);
+        const text = html("span", `${line.label}: ${this.figure(value)}`, row);
         spans.forEach((span) => html("small", span, text));
       });
       const share = this.element.clientWidth / this.size.width;
@@ -190,7 +206,7 @@
     }
 
     told(x) {
-      const rows = this.at(x).map(({ line, value, spans }) => [`${line.label} ${short(value)}`, ...spans].join(", "));
+      const rows = this.at(x).map(({ line, value, spans }) => [`${line.label} ${this.figure(value)}`, ...spans].join(", "));
       return `${this.group.spec.x} ${this.when(x)}. ${rows.join(". ")}`;
     }
 

@@ -98,6 +98,15 @@ def fit(
     noise: Annotated[
         str | None, _option(help="Process noise: free, small, a number, or auto.", default="auto", panel=MODEL)
     ] = None,
+    delay: Annotated[
+        Names,
+        _option(
+            metavar="N|auto|NAME=N",
+            help="Rows after which controls act: one number, auto, or one a control; repeat for more.",
+            default="0",
+            panel=MODEL,
+        ),
+    ] = None,
     hyper: Annotated[
         str | None, _option(help="Parameters: optimise, sample or fix.", default="optimise", panel=SAMPLING)
     ] = None,
@@ -135,6 +144,7 @@ def fit(
             "num_chains": chains,
         }
         fitted |= {"start": start, "noise": _number_or_word(noise), "calibrate": calibrate}
+        fitted |= {"delay": delay and _delay(delay)}
         given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
         given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
         given |= {"time": time, "regrid": regrid, "controls": controls, "units": unit and _units(unit)}
@@ -221,6 +231,15 @@ def _units(texts: list[str]) -> dict[str, str]:
     if wrong := [text for text, (name, _, unit) in zip(texts, pairs, strict=True) if not (name and unit)]:
         raise ValueError(f"--unit is NAME=UNIT, as in --unit level=m; got {wrong[0]!r}")
     return {name: unit for name, _, unit in pairs}
+
+
+def _delay(texts: list[str]) -> int | str | dict[str, int]:
+    pairs = [text.partition("=") for text in texts]
+    if all(name and rows.isdigit() for name, _, rows in pairs):
+        return {name: int(rows) for name, _, rows in pairs}
+    if len(texts) == 1 and (texts[0] == "auto" or texts[0].isdigit()):
+        return "auto" if texts[0] == "auto" else int(texts[0])
+    raise ValueError(f"--delay is a number of rows, auto, or NAME=N for each control; got {' '.join(texts)!r}")
 
 
 def _number_or_word(text: str | None) -> float | str | None:
