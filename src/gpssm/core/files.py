@@ -17,13 +17,14 @@ from gpssm.core.text import stable_repr
 
 
 def digest(*things: Any) -> str:
-    """A hash of pytrees: of their structure, and of every array in them to the last bit."""
+    """A hash of pytrees: of their structure, and of every array in them to the last bit, whatever its byte order."""
     found = hashlib.sha256()
     for thing in things:
         leaves, structure = jax.tree.flatten(thing)
         found.update(stable_repr(structure).encode())
         for leaf in leaves:
             array = np.asarray(leaf) if isinstance(leaf, (np.ndarray, jax.Array, float, int)) else None
+            array = None if array is None else array.astype(array.dtype.newbyteorder("="))
             found.update(stable_repr(leaf if array is None else (array.shape, array.dtype)).encode())
             found.update(b"" if array is None else array.tobytes())
     return found.hexdigest()[:16]
