@@ -99,13 +99,14 @@ def test_a_second_round_is_for_those_near_the_best():
     assert "worse than those of its start" in worse.notes[0]
 
 
-def test_starts_that_all_fail_are_named_with_their_reasons(series, monkeypatch):
+def test_starts_that_all_fail_are_named_with_their_reasons(series, monkeypatch, capsys):
     def fail(trials, candidate, number):
         raise ArithmeticError(f"{candidate.start} went astray")
 
     monkeypatch.setattr(Trials, "_chain", fail)
     with pytest.raises(RuntimeError, match=r"em: em went astray. em\+shooting: em\+shooting went astray.*start='em'"):
-        fit(series, start=["em", "em+shooting"], progress=False, **SMALL)
+        fit(series, start=["em", "em+shooting"], progress="plain", **SMALL)
+    assert "gpssm: starts, em, noise free\ngpssm: starts, em+shooting, noise free\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.fitting.progress import Mode, announcing
 from gpssm.methods.settings import MethodSettings
 from gpssm.model.likelihoods import Likelihood, make_likelihood
 from gpssm.model.model import GPSSM
@@ -295,6 +296,7 @@ class Plan(NamedTuple):
     fixed: Sequence[str]
     key: PRNGKeyArray
     seed: int
+    progress: Mode = False
 
     def scale(self, likelihood: str | Likelihood) -> tuple[Scaler, list[Series]]:
         """The series as this likelihood may see them."""
@@ -312,7 +314,8 @@ class Plan(NamedTuple):
         if names is not None and len(names) * len(noises) * len(likelihoods) > 1:
             trials = Trials(self, parts, roles)
             if trials.folds:
-                best, table, notes = choose(trials, names, noises, likelihoods)
+                with announcing(self.progress, "starts") as trials.tell:
+                    best, table, notes = choose(trials, names, noises, likelihoods)
                 without = tuple((chain.posterior, chain.fold) for chain in trials.chains[best])
         parts = parts._replace(likelihood=best.likelihood)
         scaler, series = self.scale(best.likelihood)
@@ -378,10 +381,13 @@ class Trials:
         self.starts: dict[Any, Any] = {}
         self.chains: dict[Candidate, list[Chain]] = {}
         self.rows: dict[Candidate, dict[str, Any]] = {}
+        self.tell: Callable[[str], None] = lambda words: None  # what is tried next
 
     def run(self, candidate: Candidate, skip: int) -> None:
         """Let a candidate's chains go on, and judge them."""
         began = time.process_time()
+        behind = "" if candidate.likelihood == "gaussian" else f", {candidate.row()['likelihood']}"
+        self.tell(f"{candidate.start}, noise {candidate.noise}{behind}")
         row = candidate.row() | {"score": math.inf, "rolling": math.inf, "run": math.inf, "left": 1.0}
         try:
             if candidate not in self.chains:

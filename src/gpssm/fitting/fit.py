@@ -156,7 +156,7 @@ def fit(
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    plan = Plan(config, seen, likelihood, start, noise, fixed, key, seed)
+    plan = Plan(config, seen, likelihood, start, noise, fixed, key, seed, progress)
     known, sizes = None, (0, 0)
     if prior is None:
         first = "gaussian" if likelihood == "auto" else likelihood

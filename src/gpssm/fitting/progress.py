@@ -133,6 +133,17 @@ def tracked(items: Sequence[T], mode: Mode, what: str, name: Callable[[T], str] 
 
 
 @contextmanager
+def announcing(mode: Mode, what: str) -> Iterator[Callable[[str], None]]:
+    """A context that yields a function to say what is tried next, of which nobody knows how much there will be."""
+    if mode is True:
+        with make_bar("{task.fields[facts]}") as bar:
+            task = bar.add_task(what, total=None, facts="")
+            yield lambda words: bar.update(task, advance=1, facts=words)
+    else:
+        yield lambda words: print(f"gpssm: {what}, {words}", file=sys.stderr, flush=True) if mode == "plain" else None
+
+
+@contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C be asked about, `pressed()`, instead of breaking off; the second one breaks off.
 
