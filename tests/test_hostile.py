@@ -293,7 +293,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpssm.evaluation.select.default_candidates", lambda _: [{"method": "mean"}])
     monkeypatch.setattr("gpssm.evaluation.stack.default_members", lambda _: ["mean", "last"])
-    monkeypatch.setattr("gpssm.fitting.update._extend_states", reach)
+    monkeypatch.setattr("gpssm.fitting.update.extend_states", reach)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
