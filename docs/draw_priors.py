@@ -75,12 +75,11 @@ def main() -> None:
     panel = axes[0, 0]
     for column, (name, style) in enumerate(zip(["sister as it is", *STRENGTHS], LINES, strict=False)):
         panel.plot(counts, np.median(table[:, :, column], 1), marker="o", label=name, **style)
-    panel.set_xscale("log")
-    panel.set_yscale("log")
-    panel.set_xticks(counts, [str(count) for count in counts])
+    panel.set_ylim(0)
+    panel.set_xticks(counts)
     panel.set_xlabel("rows of the new plant")
-    panel.set_ylabel(f"RMSE of a free run of {TEST} rows")
-    panel.legend()
+    panel.set_ylabel("RMSE of a free run")
+    panel.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
     figure.savefig(Path(__file__).parent / "figures" / "priors.png", dpi=110)
 
 
