@@ -24,7 +24,7 @@ def digest(*things: Any) -> str:
         found.update(stable_repr(structure).encode())
         for leaf in leaves:
             array = np.asarray(leaf) if isinstance(leaf, (np.ndarray, jax.Array, float, int)) else None
-            array = None if array is None else array.astype(array.dtype.newbyteorder("="))
+            array = None if array is None else array.astype(array.dtype.newbyteorder("="), copy=False)
             found.update(stable_repr(leaf if array is None else (array.shape, array.dtype)).encode())
             found.update(b"" if array is None else array.tobytes())
     return found.hexdigest()[:16]

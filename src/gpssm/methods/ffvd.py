@@ -6,8 +6,7 @@ Weights are integrated out, so only states are moved, and drawn exactly given th
 iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
 (`parameters.py`), and moves of noises and states together (`noise_moves.py`). In warm-up the whitening is refreshed a
 few times at the running mean of the states, since both states and parameters settle; the step size adapts in between.
-The coordinates are always those of the present noises.
-Nothing adapts afterwards.
+Nothing adapts afterwards, but the coordinates are always those of the present noises.
 
 The sampler takes its density from the moves of the parameters, so that `exact` has it too, with another density.
 """
