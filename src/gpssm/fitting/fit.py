@@ -186,8 +186,9 @@ def fit(
     else:
         prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis, known, coupling, rank), with_roles)
     scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
-    models = [with_roles(one.model) for one in (prepared.start, *prepared.others)]
-    model = models[0]
+    model, others = with_roles(prepared.start.model), None
+    if prepared.others is not None:
+        others = [(with_roles(one.model), one.states) for one in prepared.others]
     setup = time.perf_counter() - began
     found = sample(
         config,
@@ -201,15 +202,16 @@ def fit(
         resume=resume,
         batching=renamed_to_batching(batching, chains),
         chunk=chunk,
-        others=[(own, one.states) for own, one in zip(models[1:], prepared.others, strict=True)],
+        others=others,
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
     asked |= {} if prior is None else {"prior_strength": prior_strength}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
     asked |= {"delay": list(lags)} if lags else {}
     asked |= {} if known is None else {"wiring": known.words(raw[0].inputs), "wired": known.plain()}
-    settings = _write_down(config, model, parts, asked)
+    settings = _write_down(config, config.num_shared(model) if others is None else 0, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
+    models = [model, *(own for own, _ in others or ())]
     posterior = _to_posterior(models, found, scaled, raw, lags, scaler, settings, setup, seed)
     # Not after Ctrl-C, when there are fewer draws than were asked for.
     if calibrate and posterior.num_draws == config.num_draws:
@@ -260,7 +262,7 @@ def _prepare_physics(plan: Plan, physics: Physics) -> Prepared:
     return Prepared(scaler, series, parts, start, "physics", noise, [])
 
 
-def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:
+def _write_down(config: MethodSettings, num_shared: int, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:
     """All settings of a fit as plain values: parts that were given as objects by their type's name."""
     registered = (name for name, known in METHODS.items() if type(known) is type(config))
     method = {"method": next(registered, type(config).__name__)} | dataclasses.asdict(config)
@@ -268,7 +270,7 @@ def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[
     settings = (
         {name: value for name, value in parts._asdict().items() if value is not None}
         | asked
-        | {"num_shared": config.num_shared(model)}
+        | {"num_shared": num_shared}
     )
     return method | {
         "fit": {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}

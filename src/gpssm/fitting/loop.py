@@ -154,7 +154,7 @@ def sample(
     batching: Batching = "auto",
     chunk: int | None = None,
     chains: Batching | None = None,
-    others: Sequence[tuple[GPSSM, Sequence[Float[ArrayLike, "_ Dx"]]]] = (),
+    others: Sequence[tuple[GPSSM, Sequence[Float[ArrayLike, "_ Dx"]]]] | None = None,
 ) -> Sample:
     """Run a method's chains on a model and scaled series from these states: `fit` without its preparations.
 
@@ -169,10 +169,11 @@ def sample(
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
-    if len(others) not in (0, num_chains - 1):
+    if others is not None and len(others) != num_chains - 1:
         raise ValueError(f"others must be one for each chain but the first, {num_chains - 1}; got {len(others)}.")
     recipes = [
-        Recipe(config, own, tuple(jnp.asarray(path) for path in paths)) for own, paths in [(model, states), *others]
+        Recipe(config, own, tuple(jnp.asarray(path) for path in paths))
+        for own, paths in [(model, states), *(others or ())]
     ]
     runner = Chains(recipes, series, seed, num_chains, batching, chunk)
     store = None
@@ -186,7 +187,7 @@ def sample(
             "version": gpssm.__version__,
         }
         store = Checkpoint.open(checkpoint, fingerprint, resume)
-    loop = Loop(config, runner, store, 0 if others else config.num_shared(model))
+    loop = Loop(config, runner, store, config.num_shared(model) if others is None else 0)
     alone = nullcontext() if store is None else hold(store.folder)
     with alone, reporter(progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)

@@ -97,7 +97,8 @@ def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
         values = np.stack([own, *(one.leaves()[name] for one in models[1:])])
         if np.any(values != values[:1]):
             leaves[name] = np.broadcast_to(values[:, None], (*shape, *own.shape)).copy()
-    learned = {name: leaves[name][:, -1] for name in first.leaves("optimise") if name in leaves}
-    common = {name: ends[0] for name, ends in learned.items() if np.all(ends == ends[:1])}
+    sampled = first.leaves("sample")
+    ends = {name: np.asarray(leaf[:, -1]) for name, leaf in leaves.items() if name not in sampled}
+    common = {name: values[0] for name, values in ends.items() if np.all(values == values[:1])}
     model = first.with_leaves(common)
     return model, draws._replace(leaves={name: leaf for name, leaf in leaves.items() if name not in common})

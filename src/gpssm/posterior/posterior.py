@@ -25,7 +25,7 @@ from gpssm.posterior import arviz, conditioning, explore, learning, storage
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.control import Rollout, make_rollout
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
-from gpssm.posterior.draws import CurrentState, Learned, Seconds
+from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
 from gpssm.posterior.explore import Derivatives, Relevance, Smoothed, TransitionEstimate, UnknownEstimate
 from gpssm.posterior.export import write_export
 from gpssm.posterior.forecast import forecast
@@ -157,8 +157,9 @@ class Posterior:
         if not isinstance(number, Integral) or not 0 <= number < self.num_chains:
             raise IndexError(f"the posterior has {self.num_chains} chains, counted from 0; got chain {number}")
         draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
+        model, draws = absorb_common([self.model], draws)
         learned = self.learned and self.learned.each(lambda leaf: leaf[number : number + 1])._replace(follows=False)
-        return replace(self, draws=draws, info=info, current=None, learned=learned, past=None)
+        return replace(self, model=model, draws=draws, info=info, current=None, learned=learned, past=None)
 
     def thinned(self, most: int) -> Self:
         """The posterior with at most `most` draws, or one a chain, evenly spaced along each.
