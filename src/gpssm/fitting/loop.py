@@ -153,11 +153,14 @@ def sample(
     resume: bool = False,
     batching: Batching = "auto",
     chunk: int | None = None,
+    kept_from: tuple[int, ...] | None = None,
     chains: Batching | None = None,
 ) -> Sample:
     """Run a method's chains on a model and scaled series from these states: `fit` without its preparations.
 
-    The arguments are those of `fit`.
+    The other arguments are those of `fit`.
+
+    :param kept_from: the first state of each series that draws have; None for all.
     """
     batching = renamed_to_batching(batching, chains)
     for name, value in (("num_chains", num_chains), ("chunk", 1 if chunk is None else chunk)):
@@ -165,9 +168,8 @@ def sample(
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
-    runner = Chains(
-        Recipe(config, model, tuple(jnp.asarray(path) for path in states)), series, seed, num_chains, batching, chunk
-    )
+    recipe = Recipe(config, model, tuple(jnp.asarray(path) for path in states))
+    runner = Chains(recipe, series, seed, num_chains, batching, chunk, kept_from)
     store = None
     if checkpoint is not None:
         fingerprint = {
@@ -178,6 +180,7 @@ def sample(
             "chains": str(num_chains),
             "version": gpssm.__version__,
         }
+        fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
         store = Checkpoint.open(checkpoint, fingerprint, resume)
     loop = Loop(config, runner, store, config.num_shared(model))
     alone = nullcontext() if store is None else hold(store.folder)
