@@ -47,7 +47,7 @@ class Windows(NamedTuple):
         local = tuple(min(max(first[record] - begin, int(begin > 0)), len(one) + 1) for one, record, begin in parts)
         return local if any(local) else None
 
-    def join(self, paths: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def join(self, paths: Sequence[Any]) -> tuple[Any, ...]:
         """What was kept of the states of each window (chain, draw, _, Dx), put together for each record."""
         groups = itertools.groupby(zip(self.record, paths, strict=True), lambda pair: pair[0])
         parts = [[path for _, path in group] for _, group in groups]

@@ -3,11 +3,11 @@
 import functools
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import jax
 import numpy as np
@@ -43,6 +43,20 @@ if TYPE_CHECKING:
     from gpssm.posterior.forecast import Forecast
 
 ALIKE = 20  # draws that are enough where they differ in their states alone
+
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def _of_all_states(verb: Verb) -> Verb:
+    """A verb that needs the states of all training rows, and refuses to go on without."""
+
+    @functools.wraps(verb)
+    def checked(posterior: "Posterior", *args: Any, **options: Any) -> Any:
+        posterior.check_states(verb.__name__)
+        return verb(posterior, *args, **options)
+
+    return cast(Verb, checked)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,6 +97,7 @@ class Posterior:
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at
+    learn = _of_all_states(learning.learn)
     predict = conditioning.predict
     simulate = conditioning.simulate
 
@@ -236,11 +251,6 @@ class Posterior:
         """
         settings = {"num_paths": num_paths, "seed": seed, "noise": noise, "index": index, "one_function": one_function}
         return forecast(self, horizon, u, bounds=bounds, calibrated=calibrated, **settings)
-
-    @functools.wraps(learning.learn)
-    def learn(self, *args: Any, **options: Any) -> "Posterior":  # noqa: D102
-        self.check_states("learn")
-        return learning.learn(self, *args, **options)
 
     def rollout(
         self,
