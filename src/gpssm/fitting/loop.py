@@ -155,11 +155,14 @@ def sample(
     chunk: int | None = None,
     kept_from: tuple[int, ...] | None = None,
     chains: Batching | None = None,
+    others: Sequence[tuple[GPSSM, Sequence[Float[ArrayLike, "_ Dx"]]]] = (),
 ) -> Sample:
     """Run a method's chains on a model and scaled series from these states: `fit` without its preparations.
 
     The other arguments are those of `fit`.
 
+    :param others: model and states of the second chain, the third and so on, where each has its own: models that differ
+        in the values of their leaves. No part of the warm-up is then shared.
     :param kept_from: the first state of each series that draws have; None for all.
     """
     batching = renamed_to_batching(batching, chains)
@@ -168,21 +171,25 @@ def sample(
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
-    recipe = Recipe(config, model, tuple(jnp.asarray(path) for path in states))
-    runner = Chains(recipe, series, seed, num_chains, batching, chunk, kept_from)
+    if len(others) not in (0, num_chains - 1):
+        raise ValueError(f"others must be one for each chain but the first, {num_chains - 1}; got {len(others)}.")
+    recipes = [
+        Recipe(config, own, tuple(jnp.asarray(path) for path in paths)) for own, paths in [(model, states), *others]
+    ]
+    runner = Chains(recipes, series, seed, num_chains, batching, chunk, kept_from)
     store = None
     if checkpoint is not None:
         fingerprint = {
             "data": digest(series),
             "method": stable_repr(config),
-            "model": digest(model),
+            "model": digest([model, *(own for own, _ in others)] if others else model),
             "seed": str(seed),
             "chains": str(num_chains),
             "version": gpssm.__version__,
         }
         fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
         store = Checkpoint.open(checkpoint, fingerprint, resume)
-    loop = Loop(config, runner, store, config.num_shared(model))
+    loop = Loop(config, runner, store, 0 if others else config.num_shared(model))
     alone = nullcontext() if store is None else hold(store.folder)
     with alone, reporter(progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)
