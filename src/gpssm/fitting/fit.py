@@ -155,7 +155,7 @@ def fit(
     raw, whole = as_trained(given, lags)
     check_trainable(whole)
     cuts = cut(whole, windows)
-    seen, start = cuts.series, cuts.cut_states(start)
+    seen = cuts.series
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
     if prior is not None:
         own = {"state_dim": state_dim, "num_inducing": num_inducing, "kernel": kernel, "mean": mean, "basis": basis}
@@ -166,7 +166,7 @@ def fit(
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    plan = Plan(config, seen, likelihood, start, noise, fixed, key, seed, num_chains, progress)
+    plan = Plan(config, seen, likelihood, cuts.cut_states(start), noise, fixed, key, seed, num_chains, progress)
     known, sizes = None, (0, 0)
     if prior is None:
         first = "gaussian" if likelihood == "auto" else likelihood
