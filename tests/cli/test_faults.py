@@ -47,7 +47,7 @@ def light():
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    Run(folder).write_series("tank.csv", simulate("linear_gaussian", num_steps=60, seed=1).series)
+    Run(folder).write_series("tank.csv", simulate("linear_gaussian", num_steps=80, seed=1).series)
     return folder / "tank.csv"
 
 

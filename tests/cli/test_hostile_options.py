@@ -36,9 +36,9 @@ def reached(*_, **__):
 def given(tmp_path_factory):
     """What each command is called with, as it should be."""
     folder = tmp_path_factory.mktemp("options")
-    Run(folder).write_series("tank.csv", simulate("linear_gaussian", num_steps=60, seed=1).series)
+    Run(folder).write_series("tank.csv", simulate("linear_gaussian", num_steps=80, seed=1).series)
     data, out = str(folder / "tank.csv"), str(folder / "run")
-    fit = ["fit", data, "-y", "y", "--train", "0.5", "-m", "mean", "--draws", "5", "--no-report", "-q", "--out", out]
+    fit = ["fit", data, "-y", "y", "--train", "0.5", "-m", "mean", "--draws", "20", "--no-report", "-q", "--out", out]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "num_threads", lambda: 1)
         patch.setattr(pipeline, "BASELINES", ("last",))

@@ -29,7 +29,7 @@ INPUT = f"@SUM(1)\x9b31m</script><img src=x onerror=alert(2)>\r\n{LINE}"
 def run(tmp_path_factory):
     """The run, and all that was printed of it."""
     folder = tmp_path_factory.mktemp("hostile")
-    series = simulate("linear_gaussian", num_steps=60, seed=1).series
+    series = simulate("linear_gaussian", num_steps=80, seed=1).series
     path = folder / f"{SCRIPT.replace('/', '|')}\x1b[2J=x\n{LINE}.csv"
     table = pd.DataFrame({OUTPUT: series.y[:, 0], INPUT: series.u[:, 0]})
     path.write_text(table.to_csv(index=False))

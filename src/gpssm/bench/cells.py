@@ -54,7 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ffvd-chain": {"method": "ffvd", "wiring": "chain"},
 }
 # Arguments of `fit` that a sweep sets itself, or that are no setting.
-OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs", "prior", "prior_strength")
+OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs", "cluster", "prior", "prior_strength")
 NO_MATTER = ("chains", "chunk")  # those that leave the result as it is
 KEPT_MEGABYTES = 1200.0  # of memory, above which compiled programs are thrown away
 
@@ -190,8 +190,7 @@ def failure(cell: Cell, protocol: str, found: Attempt) -> Line:
 
 def lost(error: BaseException) -> Attempt:
     """What comes of a call that took its process with it."""
-    text = f"{type(error).__name__}: the process that ran this died, mostly for want of memory. {error}"
-    return Attempt(None, text, "", [], {})
+    return Attempt(None, f"{type(error).__name__}: {error}", "", [], {})
 
 
 def _success(cell: Cell, protocol: str, fitting: Attempt, facts: Attempt, judging: Attempt) -> Line:

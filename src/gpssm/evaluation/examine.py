@@ -173,7 +173,7 @@ def examine(
     rolling = RollingComparison(judged, (judge_rolling(method, rolled, output_spread(raw)), *baselines.entries), rolled)
     diagnostics, residuals = posterior.diagnostics(), find_residuals(posterior)
     summary = summarise(posterior, diagnostics, residuals)
-    smoothed, observed = smoothed_outputs(posterior, len(raw) - 1)
+    smoothed, observed = smoothed_outputs(posterior.with_states(), len(raw) - 1)
     checked = (
         checks.check_worth(rolling),
         *checks.check_coverage(rolling),

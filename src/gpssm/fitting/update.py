@@ -46,6 +46,7 @@ def update(
         `index`.
     :param num_warmup: half of the fit's by default; `num_draws`: as many as the fit's; `seed`: the last one plus 1.
     """
+    posterior.check_states("update")
     if posterior.current is not None and not new_experiment:
         raise ValueError(
             "this posterior has been conditioned on rows that it has not learned from: update the one from before "

@@ -130,9 +130,13 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "learned": (type(None), draws.Learned),
     "delay": (tuple,),
     "past": (type(None), np.ndarray),
+    "kept_from": (tuple,),
 }
 # What older files do not have, and what it is then.
-ADDED: dict[str, Any] = dict.fromkeys(("current", "clock", "calibration", "learned", "past")) | {"delay": ()}
+ADDED: dict[str, Any] = dict.fromkeys(("current", "clock", "calibration", "learned", "past")) | {
+    "delay": (),
+    "kept_from": (),
+}
 
 
 def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
@@ -330,7 +334,7 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
         for index, (one, scaled, path_of) in enumerate(zip(raw, fields["series"], drawn.states, strict=True)):
             shaped(f"series {index}", scaled.y, len(one), outputs)
             shaped(f"series {index}", scaled.u, len(one), inputs)
-            shaped(f"draws.states.{index}", path_of, *axes, len(one) + 1, states)
+            shaped(f"draws.states.{index}", path_of, *axes, _num_states(fields, index), states)
         leaves = own.leaves()
         demand("model", {name for name, _ in own.roles} == {*leaves} == {*own.priors}, "has other leaves than roles")
         for name, leaf in drawn.leaves.items():
@@ -382,6 +386,17 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
             f"{', '.join(map(str, np.flatnonzero(~finite.all(1))))}; posterior.chain(number) takes one chain alone",
             stacklevel=4,
         )
+
+
+def _num_states(fields: Mapping[str, Any], index: int) -> int:
+    """How many states of a series draws should have: all, or those from `kept_from` on."""
+    first, lengths = fields.get("kept_from", ()), [len(one) for one in fields["raw"]]
+    if not first:
+        return lengths[index] + 1
+    possible = len(first) == len(lengths) and all(type(one) is int for one in first)
+    if not possible or not all(0 <= one < length for one, length in zip(first, lengths, strict=True)):
+        raise ValueError(f"kept_from has rows that cannot be: {first}")
+    return lengths[index] + 1 - first[index]
 
 
 def _damaged(path: Path, reason: str) -> ValueError:
