@@ -36,7 +36,7 @@ def draw_baseline(seed):
 
 
 def test_a_worker_of_dask_draws_the_same():
-    with LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         found = client.submit(draw_baseline, 3).result(timeout=200)
     np.testing.assert_array_equal(found, draw_baseline(3))
 
@@ -60,7 +60,7 @@ def test_threads_processes_and_an_event_loop_draw_the_same():
     ticks, found = asyncio.run(beside())
     assert ticks > 0
     assert_same(found, alone[0])
-    with LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         assert_same(client.submit(draw, 1).result(timeout=200), alone[1])
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert_same(pool.submit(draw, 1).result(timeout=200), alone[1])

@@ -80,6 +80,14 @@ def to_csv(frame: "pd.DataFrame", **options: Any) -> str:
     return frame.rename(columns=lambda name: f"'{name}" if str(name).startswith(FORMULA) else name).to_csv(**options)
 
 
+def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
+    """`pandas.read_csv`, with numbers as they are written to the last bit: before pandas 3.1 only if asked for."""
+    import pandas
+
+    old = tuple(map(int, pandas.__version__.split(".")[:2])) < (3, 1)
+    return pandas.read_csv(path, **options | ({"float_precision": "round_trip"} if old else {}))
+
+
 def from_csv(frame: "pd.DataFrame") -> "pd.DataFrame":
     """A table that was read from what `to_csv` wrote, with the names it had before."""
     return frame.rename(columns=lambda name: name[1:] if name[:1] == "'" and name[1:].startswith(FORMULA) else name)
