@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, register, table, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, register, table, usage
 
 data = typer.Typer(name="data", help="Benchmark series, and simulated ones whose truth is known.", no_args_is_help=True)
 
@@ -79,6 +79,7 @@ def fetch(
     from gpssm.cli.run_folder import Run
     from gpssm.data.datasets import load
 
+    check_paths(out)
     paths = {name: out / f"{name.removeprefix('sim:').replace(':', '-')}.csv" for name in names}
     with usage():
         if there := [str(path) for path in paths.values() if path.exists() and not overwrite]:
