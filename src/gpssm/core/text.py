@@ -238,6 +238,19 @@ def check_shares(name: str, values: Any, *, ends: bool = False) -> list[float]:
     return [float(value) if ends else as_share(value) for value in listed]
 
 
+def demand(part: str, holds: Any, reason: str) -> None:
+    """Refuse a part of something stored of which something does not hold."""
+    if not holds:
+        raise ValueError(f"{part} {reason}")
+
+
+def demand_shape(part: str, array: Any, *shape: int | None) -> None:
+    """Refuse a stored array of another shape; None is any length."""
+    fits = hasattr(array, "shape") and len(array.shape) == len(shape)
+    fits = fits and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
+    demand(part, fits, f"has the shape {getattr(array, 'shape', None)}, and should have {shape}")
+
+
 def check_path(path: Any) -> Path:
     """The path of a file, if a file could have it; whether there is one is not asked."""
     if not isinstance(path, str | os.PathLike):
