@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpssm.cli.settings import HEAD, Settings, from_toml
-from gpssm.core.files import hold, write_atomically
+from gpssm.core.files import hold, make_folder, write_atomically
 from gpssm.core.text import check_path, from_csv, read_csv, to_csv, to_json
 from gpssm.data.series import Series
 from gpssm.fitting.checkpoint import CARRY
@@ -64,7 +64,7 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
         """The run in a folder that has been finished; one that was broken off has no posterior yet."""
-        run = cls(Path(folder))
+        run = cls(check_path(folder))
         if not _is_run(run.folder):
             raise FileNotFoundError(
                 f"{folder} is not a run: there is no {CONFIG} in it. `gpssm fit` makes a run{_beside(run.folder)}"
@@ -199,10 +199,7 @@ class Run:
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file of the run; what was there before stays until all of it is on the disk."""
         path, data = self.folder / name, content.encode() if isinstance(content, str) else content
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _unwritable(path.parent, error) from error
+        make_folder(path.parent)
         write_atomically(path, lambda file: file.write(data))
         return path
 

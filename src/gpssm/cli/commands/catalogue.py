@@ -79,8 +79,8 @@ def fetch(
     from gpssm.cli.run_folder import Run
     from gpssm.data.datasets import load
 
-    check_paths(out)
     paths = {name: out / f"{name.removeprefix('sim:').replace(':', '-')}.csv" for name in names}
+    check_paths(out, *paths.values())
     with usage():
         if there := [str(path) for path in paths.values() if path.exists() and not overwrite]:
             raise ValueError(f"{', '.join(there)} exists: give --overwrite to replace it")
