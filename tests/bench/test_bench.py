@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpssm.bench import PUBLISHED, Cell, cells, load_results, run_cell, run_sweep, write_report
+from gpssm.bench import PROTOCOLS, PUBLISHED, VARIANTS, Cell, cells, load_results, run_cell, run_sweep, write_report
 from gpssm.bench import sweep as sweep_module
 from gpssm.bench.cells import FILE, append, key
 from gpssm.bench.protocols import Rolling, Simulate
@@ -166,6 +166,32 @@ def test_a_rolling_forecast_knows_the_rows_before_its_origin_and_no_others(poste
     for origin in (0, 10, 20):
         np.testing.assert_array_equal(clean[origin], later[origin])
     assert np.mean(later[30] - clean[30]) == pytest.approx(3, abs=0.3)
+
+
+LEARNED = ("ffvd-lmc", "ffvd-cascade", "ffvd-chain")
+
+
+@pytest.mark.parametrize("method", ["ffvd-shared", *(pytest.param(one, marks=pytest.mark.slow) for one in LEARNED)])
+def test_variants_are_lines_of_a_table_and_learn_on_the_way(method):
+    settings = TINY | {"state_dim": 2, "start": "em", "noise": "free"}
+    cell = Cell("toy", method, 1, toy_series(), settings)
+    asked = cell.config("learn")["fit"]
+    assert {name: asked[name] for name in VARIANTS[method] if name != "method"} | {"method": "ffvd"} == VARIANTS[method]
+    test, now = toy_series()[60:], cell.fit(toy_series()[:60])
+    found, errors = PROTOCOLS["learn"].judge(now, test, 1).metrics, []
+    for origin in (0, 10, 20, 30):
+        if origin:
+            now = now.learn(test[origin - 10 : origin], forgetting="auto" if origin == 10 else None, seed=1)
+        errors.append(now.forecast(30, test.u[origin : origin + 30], seed=1).score(test[origin:])["rmse"])
+    assert found["rmse"] == pytest.approx(np.mean(errors))
+    assert found["origins"] == 4
+
+
+def test_what_has_no_weights_to_learn_is_not_judged_by_learning(tmp_path):
+    assert Cell("toy", "arx", 0, toy_series(), SMALL).protocols == ("p30", "full", "rolling")
+    assert "learn" not in Cell("toy", "ffvd-auto", 0, toy_series()).protocols
+    with pytest.raises(ValueError, match="'mean' has no weights that learn follows"):
+        sweep(tmp_path, ["mean"], protocols=["learn"])
 
 
 @pytest.fixture(scope="module")

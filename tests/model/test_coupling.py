@@ -190,8 +190,9 @@ def test_from_end_to_end(tmp_path):
     )
     assert posterior.draws.weights.shape == (1, 15, 1, 2 * 5 + 3 * 5)
     assert np.ptp(posterior.draws.weights) > 0.1
-    with pytest.raises(ValueError, match="or use update"):
-        posterior.learn(series[1])
+    later = posterior.learn(series[1][:10])
+    assert later.learned.weights.shape == posterior.draws.weights.shape
+    assert np.isfinite(later.forecast(u=np.ones((4, 1)), num_paths=15).paths).all()
     with pytest.raises(ValueError, match="weights of each state's own"):
         gpssm.fit(series, prior=posterior, progress=False)
     posterior.save(tmp_path / "coupled.nc")

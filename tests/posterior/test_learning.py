@@ -11,6 +11,8 @@ import gpssm
 from builders import make_model, make_series
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.model.bases import Apart, InducingPoints, MixedPoints, Stacked
+from gpssm.model.kernels import Mixed, make_kernel
 from gpssm.model.likelihoods import LINKS, LinkedGaussian
 from gpssm.model.target import weights_given_states
 from gpssm.posterior import learning
@@ -21,6 +23,7 @@ from kalman import kalman, linear_model
 from posteriors import make_posterior
 
 ROWS = make_series(12, missing=True, seed=3)
+NOISE_FREE = {"likelihood.C": np.eye(2), "likelihood.d": np.zeros(2), "likelihood.log_std": np.full(2, -16.0)}
 
 
 def belief(model, spread=0.0, weight_variance=0.0):
@@ -51,8 +54,7 @@ def test_with_known_weights_it_is_the_kalman_filter():
 
 @pytest.mark.parametrize("basis", ["linear", "fourier"])
 def test_with_known_states_it_is_the_batch_posterior_of_the_weights(basis):
-    noise_free = {"likelihood.C": np.eye(2), "likelihood.d": np.zeros(2), "likelihood.log_std": np.full(2, -16.0)}
-    model = make_model(basis).with_leaves(noise_free)
+    model = make_model(basis).with_leaves(NOISE_FREE)
     rows = make_series(12, seed=3)
     found, _ = run(model, belief(model, weight_variance=1.0), rows)
     batch = weights_given_states(model, jnp.concatenate([jnp.zeros((1, 2)), jnp.asarray(rows.y)]), rows)
@@ -62,6 +64,30 @@ def test_with_known_states_it_is_the_batch_posterior_of_the_weights(basis):
         block = slice(d * size, (d + 1) * size)
         np.testing.assert_allclose(found.covariance[block, block], np.linalg.inv(batch.precision[d]), atol=1e-8)
     np.testing.assert_allclose(found.covariance[:size, size:], 0, atol=1e-8)
+
+
+def test_with_known_states_shared_weights_are_one_gaussian():
+    """P = I + Σ_td A_d(z_t) A_d(z_t)ᵀ / (Q_d + B_d(z_t)): every state's transition tells of the same weights."""
+    own = make_model("linear")
+    kernel = Mixed(make_kernel("se", 1, 3, 1.0, 1.3), jnp.array([[0.7], [-0.4]]))
+    points = MixedPoints(InducingPoints(jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)))), 1)
+    basis = Stacked((points, Apart(own.basis, 2)))
+    model = type(own).create(kernel, basis, own.mean, own.likelihood, jnp.exp(own.log_process_std))
+    model = model.with_leaves(NOISE_FREE)
+    rows = make_series(12, seed=3)
+    weights, size = jnp.zeros((1, *model.weights_shape)), model.basis.size
+    start = Belief(
+        *(jnp.zeros((1, 2)), jnp.zeros((1, 2, 2)), jnp.zeros((1, 2, size)), weights, jnp.eye(size)[None], jnp.ones(1))
+    )
+    found, _ = run(model, start, rows)
+    states = jnp.concatenate([jnp.zeros((1, 2)), jnp.asarray(rows.y)])
+    step = model.transition()(states[:-1], jnp.asarray(rows.u))
+    noise = np.asarray(model.process_variance)[:, None] + np.asarray(step.residual)
+    gain, error = np.asarray(step.gain), np.asarray(states[1:] - step.mean).T
+    precision = np.eye(size) + np.einsum("dnm,dnk,dn->mk", gain, gain, 1 / noise)
+    covariance = np.linalg.inv(precision)
+    np.testing.assert_allclose(found.covariance, covariance, atol=1e-8)
+    np.testing.assert_allclose(found.weights[0], covariance @ np.einsum("dnm,dn->m", gain, error / noise), atol=1e-8)
 
 
 def test_with_an_unknown_offset_that_drifts_it_is_the_kalman_filter_of_both():

@@ -1,6 +1,6 @@
 """Benchmarks: `run_sweep` fits and judges, `write_report` makes tables of it, `load_results` reads what was found."""
 
-from gpssm.bench.cells import AUTO, Cell, load_results, run_cell
+from gpssm.bench.cells import AUTO, VARIANTS, Cell, load_results, run_cell
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED
 from gpssm.bench.records import Records, load_data
@@ -11,6 +11,7 @@ __all__ = [
     "AUTO",
     "PROTOCOLS",
     "PUBLISHED",
+    "VARIANTS",
     "Cell",
     "Records",
     "load_data",

@@ -8,7 +8,7 @@ to. What it must agree in to be the same result is its `key`. A line goes into t
 broke the last one off, it is passed over when read, and cut away before the next is written.
 
 The method `ffvd-auto` is `gpssm.stack`: `ffvd` from several starts, its rivals and a linear model, mixed by weights
-that come from the training rows.
+that come from the training rows. Others that are no methods but settings of one have a line in `VARIANTS`.
 """
 
 import contextlib
@@ -47,6 +47,13 @@ from gpssm.posterior.posterior import Posterior
 FILE = "results.jsonl"
 KEY = ("dataset", "method", "seed", "protocol", "config_hash", "data_hash")
 AUTO = "ffvd-auto"
+# Names that stand for a method with these arguments of `fit`.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ffvd-shared": {"method": "ffvd", "coupling": "shared"},
+    "ffvd-lmc": {"method": "ffvd", "coupling": "lmc", "rank": 2},
+    "ffvd-cascade": {"method": "ffvd", "wiring": "cascade"},
+    "ffvd-chain": {"method": "ffvd", "wiring": "chain"},
+}
 # Arguments of `fit` that a sweep sets itself, or that are no setting.
 OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs", "prior", "prior_strength")
 NO_MATTER = ("chains", "chunk")  # those that leave the result as it is
@@ -61,7 +68,7 @@ class Cell:
     """A data set, a method with settings for `fit`, and a seed; with the protocols to judge it by, if they apply.
 
     `method` is the name it has in tables. It is also the method, unless `settings` has another: {"method": ARX(...)}.
-    Settings of `ffvd-auto` are for `gpssm.stack`.
+    Settings of `ffvd-auto` are for `gpssm.stack`; a name of `VARIANTS` has those of its line, as far as none are given.
     """
 
     dataset: str
@@ -72,14 +79,15 @@ class Cell:
     protocols: tuple[str, ...] = tuple(PROTOCOLS)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", VARIANTS.get(self.method, {}) | dict(self.settings))
         allowed = list(self._arguments)
         if unknown := [name for name in self.settings if name not in allowed]:
             raise ValueError(f"settings of {self.method!r} are arguments of gpssm.fit; {unknown} are none of {allowed}")
         if unknown := [name for name in self.protocols if name not in PROTOCOLS]:
             raise KeyError(f"Unknown protocols {unknown}. Known: {', '.join(PROTOCOLS)}.")
-        applying = divide(self.series).protocols
-        object.__setattr__(self, "protocols", tuple(name for name in self.protocols if name in applying))
-        _ = self.algorithm
+        learns, applying = self._can_learn, divide(self.series).protocols
+        chosen = tuple(name for name in self.protocols if name in applying and (learns or name != "learn"))
+        object.__setattr__(self, "protocols", chosen)
 
     @property
     def _arguments(self) -> dict[str, Any]:
@@ -102,6 +110,11 @@ class Cell:
             known = f"{', '.join(METHODS)}; or give settings={{{self.method!r}: {{'method': ...}}}}"
             raise KeyError(f"Unknown method {given!r}. Known: {known}.")
         return METHODS[given] if isinstance(given, str) else given
+
+    @property
+    def _can_learn(self) -> bool:
+        """Whether `posterior.learn` can follow its weights."""
+        return self.method != AUTO and self.algorithm.learns
 
     def config(self, protocol: str) -> dict[str, Any]:
         """Everything that decides the result but data and seed: settings with `fit`'s defaults, method, protocol."""

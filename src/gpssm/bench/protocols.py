@@ -4,10 +4,11 @@
     full     the same over the whole test half
     rolling  from each origin 0, 10, 20, ... of the test half, given the data up to it and the functions as they were
              learned, a forecast of 30 steps; figures are means over origins
+    learn    the same, but the functions are learned from the rows up to each origin too (`posterior.learn`)
     simulate through a test record of its own, a free run given its first `window` rows to find the state by; figures
              are over the rows after those
 
-The first three are for a series in two halves, the last for records (`records.py`). A forecast is given the controls of
+The last is for records (`records.py`), all others are for a series in two halves. A forecast is given the controls of
 the steps it covers, and no output of theirs.
 """
 
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpssm.data.series import Series
+from gpssm.evaluation.backtest import Route
 from gpssm.evaluation.metrics import score
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -73,10 +75,24 @@ class Rolling:
         """The forecast from each origin, whose row number in the test half is the first test row it does not know."""
         _check_length(test, self.horizon)
         origins = range(0, len(test) - self.horizon + 1, self.step)
-        fewer = posterior.thinned(self.num_draws)
-        for origin, informed in zip(origins, fewer.condition_at(test, origins, seed=seed), strict=True):
+        for origin, informed in zip(origins, self.informed(posterior, test, origins, seed), strict=True):
             u = test.u[origin : origin + self.horizon]
             yield origin, informed.forecast(self.horizon, u, num_paths=self.num_paths, seed=seed)
+
+    def informed(self, posterior: Posterior, test: Series, origins: range, seed: int) -> Iterator[Posterior]:
+        """The posterior with what the rows up to each origin say of the state."""
+        return posterior.thinned(self.num_draws).condition_at(test, origins, seed=seed)
+
+
+@dataclass(frozen=True)
+class Learning(Rolling):
+    """The same origins, with a posterior that has learned from the rows up to each, forgetting as training rows say."""
+
+    num_draws: int = 100
+
+    def informed(self, posterior: Posterior, test: Series, origins: range, seed: int) -> Iterator[Posterior]:
+        """The posterior with what the rows up to each origin say of state and functions."""
+        return Route(test, origins, 0, False, seed).learned(posterior, "auto", self.num_draws)
 
 
 @dataclass(frozen=True)
@@ -106,6 +122,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "p30": FreeRun(30),
     "full": FreeRun(None),
     "rolling": Rolling(),
+    "learn": Learning(),
     "simulate": Simulate(),
 }
 

@@ -2,7 +2,7 @@
 
 A data set is one of two kinds:
 
-    a `Series`     its first half (T // 2 rows) trains, and the second tests: p30, full, rolling
+    a `Series`     its first half (T // 2 rows) trains, and the second tests: p30, full, rolling, learn
     `Records`      some records train, and the model runs freely through another one: simulate
 
 Benchmarks with a test record of their own (`gpssm.data.datasets.RECORDS`) have more rows than can be trained on in
@@ -16,7 +16,7 @@ from gpssm.core.files import digest
 from gpssm.data.datasets import RECORDS, load, load_records
 from gpssm.data.series import Series
 
-OF_HALVES, OF_RECORDS = ("p30", "full", "rolling"), ("simulate",)  # the protocols that apply
+OF_HALVES, OF_RECORDS = ("p30", "full", "rolling", "learn"), ("simulate",)  # the protocols that apply
 
 
 class Records(NamedTuple):

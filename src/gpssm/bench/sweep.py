@@ -56,10 +56,10 @@ def run_sweep(
     :param datasets: names of benchmarks or simulations (`sim:duffing`, `sim:kink:num_steps=200`), "all" for the six
         benchmarks of one series, or a mapping of names to series or `Records` of the user's own.
     :param methods: names from `gpssm.methods.METHODS`, or names with a "method" in `settings`; "ffvd-auto" is
-        `gpssm.stack` of its default members.
+        `gpssm.stack` of its default members, and `gpssm.benchmark.VARIANTS` has coupled and wired models.
     :param seeds: the seeds, or how many, from 0 on.
-    :param protocols: of "p30", "full" and "rolling", for a series in two halves, and "simulate", for records; each data
-        set is judged by those that apply to it.
+    :param protocols: of "p30", "full", "rolling" and "learn", for a series in two halves, and "simulate", for records;
+        each data set and method is judged by those that apply to it.
     :param out: folder for results.jsonl.
     :param jobs: processes on this machine, fewer if there is not memory for as many; 1 runs in this process.
     :param cluster: the address of a Dask scheduler to run on instead, as tcp://host:8786; its workers need `gpssm`, and
@@ -103,6 +103,8 @@ def _cells(
     for name in [name for name, data in series.items() if not set(divide(data).protocols).intersection(protocols)]:
         applying = ", ".join(divide(series[name]).protocols)
         raise ValueError(f"{name!r} is judged by {applying}; got none of them in {', '.join(protocols)}")
+    if idle := {cell.method for cell in cells}.difference(cell.method for cell in cells if cell.protocols):
+        raise ValueError(f"{min(idle)!r} has no weights that learn follows: ask for another protocol too")
     return cells
 
 

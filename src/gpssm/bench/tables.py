@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gpssm.bench.cells import Line
+from gpssm.bench.cells import VARIANTS, Line
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED, Published
 from gpssm.core.text import DASH, figure_table
@@ -40,6 +40,7 @@ PROTOCOL_TITLES = {
     "p30": "P30: free run over the first 30 test steps",
     "full": "PFULL: free run over the whole test half",
     "rolling": "Rolling-30: mean over origins in the test half",
+    "learn": "Rolling-30, learning on the way: mean over the same origins",
     "simulate": "Simulation: free run through a test record of its own",
 }
 LABELS = {
@@ -131,7 +132,8 @@ def methods_of(entries: Iterable[Entry]) -> list[str]:
 
 
 def _rank(method: str) -> tuple[int, str]:
-    return list(METHODS).index(method) if method in METHODS else -1, method
+    base = VARIANTS.get(method, {}).get("method", method)
+    return list(METHODS).index(base) if base in METHODS else -1, method
 
 
 def write_summary(entries: Iterable[Entry], path: Path) -> None:

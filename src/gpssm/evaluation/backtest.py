@@ -212,7 +212,7 @@ def backtest(
         origins = _origins(given, 0.5 if start is None else start, horizon, step)
         fit_arguments = {"method": method, "seed": seed, **fit_arguments}
         posterior, known = fit(given[: origins[0]], progress=progress, **fit_arguments), origins[0]
-    plan = _Plan(given, origins, known, new_experiment, seed)
+    plan = Route(given, origins, known, new_experiment, seed)
     if refit == "never":
         informed = plan.filtered(posterior.thinned(max_draws))
     elif refit == "learn":
@@ -233,8 +233,8 @@ def backtest(
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """Where the origins lie in a series of which the posterior knows the first `known` rows."""
+class Route:
+    """Where the origins lie in a series of which the posterior knows the first `known` rows, and ways to go along."""
 
     series: Series
     origins: range

@@ -19,6 +19,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
 from gpssm.core.text import check_shares
+from gpssm.posterior.forecast import fair_crps
 
 Score = float | Float[np.ndarray, " H"]
 Entries = Float[np.ndarray, "H Dy"]
@@ -88,7 +89,7 @@ def crps(paths: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: boo
     whatever their number; with S² for S(S−1) more paths would seem better. It can be negative when S is small.
     """
     y = _outputs(y)
-    return _average(_fair_crps(_forecast(paths, y, fewest=2) - y) / np.asarray(scale), by_step)
+    return _average(fair_crps(_forecast(paths, y, fewest=2) - y) / np.asarray(scale), by_step)
 
 
 def energy_score(paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step: bool = False) -> Score:
@@ -105,7 +106,7 @@ def energy_score(paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step
     if joint:
         return _fair_energy(deviations[:, observed])
     if y.shape[1] == 1:
-        return _average(_fair_crps(deviations), by_step)
+        return _average(fair_crps(deviations), by_step)
     steps = [[_fair_energy(deviations[:, t, row]) if row.any() else np.nan] for t, row in enumerate(observed)]
     return _average(np.array(steps), by_step)
 
@@ -232,13 +233,6 @@ def _log_densities(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> Paths:
         given = f"got {variance.shape}, smallest value {np.min(variance):g}"
         raise ValueError(f"variance must be positive and have the shape of mean, {mean.shape}; {given}")
     return -0.5 * (np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance)
-
-
-def _fair_crps(deviations: Paths) -> Entries:
-    """The score of each entry from x − y; Σ_{s<r} |x_s − x_r| = Σ_s (2s − S − 1) x₍ₛ₎ with x₍ₛ₎ in ascending order."""
-    count = len(deviations)
-    weights = (2 * np.arange(1, count + 1) - count - 1) / (count * (count - 1))
-    return np.mean(np.abs(deviations), axis=0) - np.tensordot(weights, np.sort(deviations, axis=0), axes=1)
 
 
 def _fair_energy(deviations: Float[np.ndarray, "S D"]) -> float:

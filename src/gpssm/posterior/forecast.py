@@ -348,6 +348,16 @@ def forecast(
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
 
 
+def fair_crps(deviations: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "H Dy"]:
+    """E|X − y| − ½ E|X − X′| of each entry from the paths' x − y, unbiased for independent paths; NaN where y is.
+
+    Σ_{s<r} |x_s − x_r| = Σ_s (2s − S − 1) x₍ₛ₎ with x₍ₛ₎ in ascending order, divided by S(S − 1).
+    """
+    count = len(deviations)
+    weights = (2 * np.arange(1, count + 1) - count - 1) / (count * (count - 1))
+    return np.mean(np.abs(deviations), axis=0) - np.tensordot(weights, np.sort(deviations, axis=0), axes=1)
+
+
 def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
     """Refuse what is no number of paths of so many entries each, or no box for them to stay in."""
     check_whole("num_paths", num_paths, 1)

@@ -55,7 +55,7 @@ from gpssm.model.target import weights_given_states
 from gpssm.posterior.conditioning import FILTER, LOOKBACK, NUM_PARTICLES, experiment_clock, filter_keys, seen_rows
 from gpssm.posterior.draws import CurrentState, Learned, batch_size, merge_chains
 from gpssm.posterior.filtering import MEMORY, noise_scale, points
-from gpssm.posterior.forecast import HORIZON, forecast
+from gpssm.posterior.forecast import HORIZON, fair_crps, forecast
 from gpssm.posterior.relocation import Place, change_basis, check_points, choose_moves
 from gpssm.posterior.rollout import Members, is_shared, members_of
 
@@ -188,18 +188,11 @@ def score_forgetting(posterior: "Posterior") -> dict[float, float]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of paths that left: what they are worth shows in the score
                 found = forecast(now, horizon, ahead.u, num_paths=PATHS, seed=number, calibrated=False)
-            errors.append(_crps(found.paths / found.scale, ahead.y / found.scale))
+            errors.append(fair_crps((found.paths - ahead.y) / found.scale))
         scores[rate] = float(np.nanmean(errors)) if np.isfinite(errors).any() else np.inf
         if scores[rate] > FAR * min(scores.values()):
             break
     return scores
-
-
-def _crps(paths: Float[np.ndarray, "S H Dy"], actual: Float[np.ndarray, "H Dy"]) -> Float[np.ndarray, "H Dy"]:
-    """E|X − y| − ½E|X − X'|, NaN where nothing was observed."""
-    ranks = 2 * np.arange(len(paths)) - len(paths) + 1
-    spread = np.einsum("s,shd->hd", ranks, np.sort(paths, axis=0)) / len(paths) ** 2
-    return np.mean(np.abs(paths - actual), axis=0) - spread
 
 
 @jit
@@ -462,13 +455,9 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     name = posterior.config["method"]
     if name in METHODS and not METHODS[name].learns:
         raise ValueError(f"{name!r} has no weights to learn: fit with basis='linear' for a linear model that learns")
-    if posterior.model.basis.shared:
-        raise ValueError(
-            "learn follows weights of each state's own: fit with coupling='none' or 'shared', or use update"
-        )
     auto = isinstance(forgetting, str) and forgetting == "auto"
     if not (forgetting is None or auto or (is_real(forgetting) and 0 < forgetting <= 1)):
         raise ValueError(f"forgetting must be a number above 0 and at most 1, or 'auto'; got {forgetting!r}")
-    size = posterior.model.state_dim * (posterior.model.basis.size + 1)
+    size = posterior.model.state_dim + int(np.prod(posterior.model.weights_shape))
     many = min(int(max_draws), posterior.num_chains * posterior.num_draws)
     check_memory(f"learning {size} numbers under {many} draws", 3 * 8 * many * size**2)

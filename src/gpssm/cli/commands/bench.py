@@ -22,11 +22,11 @@ def sweep(
         str, typer.Option(metavar="LIST", help="Series of `gpssm data list`, or all: six benchmarks.")
     ] = ALL,
     methods: Annotated[
-        str, typer.Option(metavar="LIST", help="Methods of `gpssm methods`, ffvd-auto, or all.")
+        str, typer.Option(metavar="LIST", help="Methods of `gpssm methods`, ffvd-auto, ffvd-shared, ..., or all.")
     ] = STANDARD,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0 on.")] = 5,
     protocols: Annotated[
-        str, typer.Option(metavar="LIST", help="Of p30, full, rolling, simulate; all: those that apply.")
+        str, typer.Option(metavar="LIST", help="Of p30, full, rolling, learn, simulate; all: those that apply.")
     ] = ALL,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")] = Path("runs/bench"),
     changes: Annotated[
@@ -50,14 +50,14 @@ def sweep(
     gpssm bench --methods all --set ffvd.num_chains=2 --jobs 4 --out DIR
     gpssm bench report DIR
     """
-    from gpssm.bench import AUTO, PROTOCOLS, run_sweep
+    from gpssm.bench import AUTO, PROTOCOLS, VARIANTS, run_sweep
     from gpssm.bench.tables import rmse_table, rows_used, summarise
     from gpssm.methods import METHODS
 
     check_paths(out)
     with usage():
         known = [AUTO, *METHODS]
-        chosen = known if methods == ALL else _names(methods, "method", known)
+        chosen = known if methods == ALL else _names(methods, "method", [*known, *VARIANTS])
         judged = list(PROTOCOLS) if protocols == ALL else _names(protocols, "protocol", list(PROTOCOLS))
         settings = _settings(changes or [], chosen)
         series = ALL if datasets == ALL else _names(datasets, "series")
@@ -106,16 +106,18 @@ def _arranged(method: str, given: dict[str, Any]) -> dict[str, Any]:
     """Settings for `fit`, those that are the method's own in its configuration."""
     import dataclasses
 
+    from gpssm.bench import VARIANTS
     from gpssm.cli.settings import FIT
     from gpssm.methods import METHODS
 
+    base = VARIANTS.get(method, {}).get("method", method)
     own = {name: value for name, value in given.items() if name not in FIT}
-    if not own or method not in METHODS:
+    if not own or base not in METHODS:
         return given
     for name in own:
-        _names(name, f"setting of {method}", [*FIT, *(one.name for one in dataclasses.fields(METHODS[method]))])
+        _names(name, f"setting of {method}", [*FIT, *(one.name for one in dataclasses.fields(METHODS[base]))])
     shared = {name: value for name, value in given.items() if name in FIT}
-    return shared | {"method": dataclasses.replace(METHODS[method], **own)}
+    return shared | {"method": dataclasses.replace(METHODS[base], **own)}
 
 
 def _value(text: str) -> Any:
