@@ -40,7 +40,7 @@ def draw_baseline(seed):
 @pytest.fixture(scope="module")
 def client():
     """A client of a cluster with one worker, a process of its own."""
-    with LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         yield client
 
 

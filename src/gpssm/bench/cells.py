@@ -34,6 +34,7 @@ import numpy as np
 from gpssm import __version__
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.records import Data, divide, fingerprint
+from gpssm.core.elapsed import ticks
 from gpssm.core.files import digest
 from gpssm.core.text import jsonable, to_json
 from gpssm.evaluation.stack import stack
@@ -169,7 +170,7 @@ class Attempt(NamedTuple):
 
 def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> Attempt:
     """Call a function and note what came of it; no error gets out."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = ticks(), time.process_time()
     value, error, trace = None, None, ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -178,7 +179,7 @@ def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> At
         except Exception as problem:
             error, trace = f"{type(problem).__name__}: {problem}", traceback.format_exc()
     notes = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
-    seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    seconds = {"wall": ticks() - wall, "cpu": time.process_time() - cpu}
     return Attempt(value, error, trace, notes, seconds)
 
 

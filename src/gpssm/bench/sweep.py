@@ -7,7 +7,6 @@ time left.
 
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from gpssm.bench.cells import FILE, Cell, Line, append, key, load_results, run_c
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import DATASETS
 from gpssm.bench.records import Data, divide, load_data
+from gpssm.core.elapsed import ticks
 from gpssm.core.places import Place
 from gpssm.core.text import check_whole
 from gpssm.fitting.progress import Mode, make_bar
@@ -169,12 +169,12 @@ def monitor(mode: Mode, total: int, skipped: int) -> Iterator[Report]:
 
 
 def _printer(total: int, skipped: int) -> Report:
-    began, done = time.monotonic(), 0
+    began, done = ticks(), 0
 
     def report(lines: list[Line]) -> None:
         nonlocal done
         done += 1
-        left = (time.monotonic() - began) / done * (total - done)
+        left = (ticks() - began) / done * (total - done)
         print(f"gpssm: {done}/{total} {in_words(lines)}  {left:.0f} s left", file=sys.stderr, flush=True)
 
     if skipped:

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -20,6 +19,7 @@ from typing import Any
 
 from gpssm.cli.run_folder import BASELINE_FOLDER, CONFIG, FIGURES, FORECAST, METRICS, POSTERIOR, REPORT, TEST, Run
 from gpssm.cli.settings import Settings
+from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import num_threads
 from gpssm.core.text import to_csv
 from gpssm.data.datasets import simulate
@@ -207,23 +207,23 @@ def finish(
     progress: Mode = False,
 ) -> None:
     """Everything that comes after the fit, from what is computed of it once."""
-    began = time.perf_counter()
+    began = ticks()
     found = examine(posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say, scored=scored)
     if not found.held:
         for name, forecast in found.forecasts.items():
             table = to_csv(forecast.to_dataframe(settings.levels))
             run.write(FORECAST if name == settings.method else f"{BASELINE_FOLDER}/{name}.csv", table)
     metrics = found.to_dict()
-    metrics["seconds"]["judge"] = time.perf_counter() - began
+    metrics["seconds"]["judge"] = ticks() - began
     run.write_json(METRICS, metrics)
     if not with_report:
         return
-    began = time.perf_counter()
+    began = ticks()
     metrics["notes"] += draw_figures(run, found, progress)
     run.write_json(METRICS, metrics)
     say("Writing the report")
     report(run, found)
-    metrics["seconds"]["report"] = time.perf_counter() - began
+    metrics["seconds"]["report"] = ticks() - began
     run.write_json(METRICS, metrics)
 
 

@@ -9,7 +9,6 @@ Chains may share the first part of their warm-up. It is then done by the *pilot*
 all of them go on from where it ended.
 """
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -23,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import in_threads, jit
 from gpssm.data.series import Series
 from gpssm.methods.settings import MethodSettings, States
@@ -131,9 +131,9 @@ class Chains:
 
     def start(self, pilot: bool) -> Any:
         """The carry before the first iteration, of every chain or of the pilot in every chain's place."""
-        began = time.perf_counter()
+        began = ticks()
         carry = self._run(_start, None, self._plan(0, 0, 1, False), pilot)
-        self.compile_seconds += time.perf_counter() - began
+        self.compile_seconds += ticks() - began
         return carry
 
     def advance(
@@ -143,13 +143,13 @@ class Chains:
         carry = self._place(carry)
         if not self.compiled:
             # A chunk of no blocks takes as long as it takes to compile, or to find what has been compiled before.
-            began = time.perf_counter()
+            began = ticks()
             self._run(_advance, carry, self._plan(first, 0, 1, False), pilot=True)
             self.compiled = True
-            self.compile_seconds += time.perf_counter() - began
-        began = time.perf_counter()
+            self.compile_seconds += ticks() - began
+        began = ticks()
         carry, chunk = self._run(_advance, carry, self._plan(first, blocks, thin, keep), pilot)
-        self.run_seconds += time.perf_counter() - began
+        self.run_seconds += ticks() - began
         info, draws = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk)
         return carry, Chunk(info, draws if keep else None)
 

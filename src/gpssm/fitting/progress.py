@@ -3,7 +3,6 @@
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.elapsed import seconds_left, ticks
 from gpssm.posterior.diagnostics import rhat
 
 if TYPE_CHECKING:
@@ -65,13 +65,12 @@ def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
 @contextmanager
 def _plain(stream: TextIO) -> Iterator[Report]:
     # The first chunk waits for the compiler, so the time left is reckoned from its end.
-    first: list[tuple[float, int]] = []
+    marks: list[tuple[float, int]] = []
 
     def report(status: Status) -> None:
-        first.append((time.monotonic(), status.done))
-        (start, begun), (now, done) = first[0], first[-1]
-        left = f"  {(now - start) / (done - begun) * (status.total - done):.0f} s left" if done > begun else ""
-        print(f"gpssm: {status}{left}", file=stream, flush=True)
+        marks.append((ticks(), status.done))
+        left = seconds_left(marks, status.total)
+        print(f"gpssm: {status}" + ("" if left is None else f"  {left:.0f} s left"), file=stream, flush=True)
 
     yield report
 
@@ -109,7 +108,7 @@ def make_bar(*texts: str, stderr: bool = False) -> "Progress":
         console = Console(stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK)
     bar = BarColumn(40 if console.width >= WIDE else 12)
     columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=console)
+    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=console, get_time=ticks)
 
 
 def tracked(
