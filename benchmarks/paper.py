@@ -38,7 +38,7 @@ from gpssm.methods import FFVD, FFVDCM, FFVDM, MethodSettings
 from gpssm.model.target import log_collapsed
 from gpssm.model.types import Draw
 from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, in_house_style, legend, panels, shade
-from gpssm.posterior.draws import absorb_optimised
+from gpssm.posterior.draws import absorb_common
 from gpssm.posterior.posterior import Posterior
 from gpssm.start.build import Parts
 
@@ -106,7 +106,7 @@ def study_time() -> None:
             model, states = config.prepare(list(start.series), Parts(STATE_DIM, NUM_INDUCING), jax.random.key(0))
             model = assign_roles(model, "optimise")
             found = run(config, model, states, list(start.series), 1, budget // 2)
-            model, draws = absorb_optimised(model, found.draws)
+            model, draws = absorb_common([model], found.draws)
             judged = PROTOCOLS["p30"].judge(dataclasses.replace(start, model=model, draws=draws), test, 0)
             rows.append(
                 (name, budget, f"{found.seconds:.1f}", f"{found.compilation:.1f}", f"{judged.metrics['rmse']:.3f}")

@@ -34,7 +34,7 @@ def be_quick(patch):
     """Few steps, and short chains: what is tested is not how good they are."""
     for name, value in (("NUM_STEPS", 50), ("NUM_STARTS", 4), ("NUM_LBFGS", 20)):
         patch.setattr(output_error, name, value)
-    patch.setattr(starts, "shoot", lambda *given: shooting.shoot(*given, num_steps=20))
+    patch.setattr(starts, "shoot_all", lambda aims: [shooting.shoot(*aim, num_steps=20) for aim in aims])
     for name, value in (("ROUNDS", (3, 3)), ("WARMUP", 8), ("KEPT", 4)):
         patch.setattr(candidates, name, value)
 
@@ -100,10 +100,10 @@ def test_a_second_round_is_for_those_near_the_best():
 
 
 def test_starts_that_all_fail_are_named_with_their_reasons(series, monkeypatch, capsys):
-    def fail(trials, candidate, number):
+    def fail(trials, candidate):
         raise ArithmeticError(f"{candidate.start} went astray")
 
-    monkeypatch.setattr(Trials, "_chain", fail)
+    monkeypatch.setattr(Trials, "_begin", fail)
     with pytest.raises(RuntimeError, match=r"em: em went astray. em\+shooting: em\+shooting went astray.*start='em'"):
         fit(series, start=["em", "em+shooting"], progress="plain", **SMALL)
     assert "gpssm: starts, em, noise free\ngpssm: starts, em+shooting, noise free\n" in capsys.readouterr().err

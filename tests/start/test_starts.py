@@ -19,7 +19,7 @@ def _few_steps(monkeypatch):
     monkeypatch.setattr(output_error, "NUM_STEPS", 100)
     monkeypatch.setattr(output_error, "NUM_STARTS", 4)
     monkeypatch.setattr(output_error, "NUM_LBFGS", 50)
-    monkeypatch.setattr(starts, "shoot", lambda *given: shooting.shoot(*given, num_steps=20))
+    monkeypatch.setattr(starts, "shoot_all", lambda aims: [shooting.shoot(*aim, num_steps=20) for aim in aims])
 
 
 @pytest.fixture(scope="module")

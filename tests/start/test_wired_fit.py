@@ -10,7 +10,7 @@ from gpssm.data.series import Series
 from gpssm.model.wiring import Wiring, make_wiring
 from gpssm.start.build import Parts, build_model, linear_start
 from gpssm.start.linear_ssm import smooth
-from gpssm.start.starts import output_error_start, shooting_start
+from gpssm.start.starts import make_start, output_error_start
 from gpssm.start.wired_fit import EXACT_STD
 
 # Two tanks in a row: the pump fills the first, what runs out of it the second, whose level is measured.
@@ -115,7 +115,7 @@ def test_parts_that_take_no_wiring_say_so(cascade):
 
 
 def test_shooting_keeps_known_rows(chain):
-    start = shooting_start(chain, SERIES, Parts(2, 6, wiring="chain"), jax.random.key(0))
+    start = make_start("em+shooting", SERIES, Parts(2, 6, wiring="chain"), jax.random.key(0), linear=chain)
     mean = np.asarray(start.model.mean.known)
     np.testing.assert_array_equal(mean[0, [0, 2]], [1.0, 0.0])
     np.testing.assert_allclose(np.exp(start.model.log_process_std), [EXACT_STD, 0.01])

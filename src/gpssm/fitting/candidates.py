@@ -22,26 +22,27 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision, jit
+from gpssm.core.runtime import in_double_precision, in_threads
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.fitting.chains import Chains, Recipe
 from gpssm.fitting.progress import Mode, announcing
 from gpssm.methods.settings import MethodSettings
 from gpssm.model.likelihoods import Likelihood, make_likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
-from gpssm.posterior.draws import Seconds, absorb_optimised
+from gpssm.posterior.draws import Seconds, absorb_common
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.start.build import LinearStart, Parts
-from gpssm.start.starts import SMALL, STARTS, Noise, Start, make_start, with_noise
+from gpssm.start.starts import SMALL, STARTS, Noise, Start, Task, make_starts, with_noise
 
 HELD_OUT = 0.25  # share of the rows in each fold
 HORIZON, STEP = 30, 10  # of the rolling forecasts
@@ -49,7 +50,7 @@ FEWEST = 15  # rows that a series must hold out to be judged on
 MOST_SERIES = 3  # to judge on
 KNOWN = 20  # rows at the beginning of a series, or a third of those held out, to find its state by
 WARMUP = 200  # iterations of a chain's warm-up
-ROUNDS = (80, 250)  # iterations before a chain is judged, in each round
+ROUNDS = (80, 150)  # iterations before a chain is judged, in each round
 KEPT, THIN, PATHS = 24, 2, 96  # draws to judge by, iterations between them, paths of their forecasts
 NOISES = (0.02, SMALL)  # √Q of the regimes to try beside the free one, each if the one before was an improvement
 NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
@@ -126,74 +127,35 @@ class Chain:
     """A short chain of one candidate on one fold, which can go on."""
 
     def __init__(
-        self, config: MethodSettings, model: GPSSM, states: Sequence[np.ndarray], scaler: Scaler, fold: Fold, seed: int
+        self, config: MethodSettings, model: GPSSM, states: Any, scaler: Scaler, fold: Fold, seed: int
     ) -> None:
-        self.config, self.model, self.scaler, self.fold = config, model, scaler, fold
-        self.states = tuple(jnp.asarray(path) for path in states)
-        self.series = jax.tree.map(jnp.asarray, [scaler.scale(one) for one in fold.series])
-        self.key, self.seed = jax.random.key(seed, impl="threefry2x32"), seed
-        self.carry = _begin(self.key, config, model, self.states, self.series)
+        self.model, self.scaler, self.fold, self.seed = model, scaler, fold, seed
+        self.scaled = [scaler.scale(one) for one in fold.series]
+        recipe = Recipe(config, model, tuple(jnp.asarray(path) for path in states))
+        self.chains = Chains([recipe], self.scaled, seed, 1, "map", KEPT)
+        self.done, self.carry = 0, self.chains.start(pilot=False)
+        # No iterations yet, but the program for them: chains that go on at the same time would each compile it.
+        self.chains.advance(self.carry, 1, 0, 1, keep=False)
 
-    def at_start(self) -> Verdict:
-        """The forecasts of the start itself: its states and parameters, and weights given these."""
-        draws = _draw_here(self.key, self.carry, self.config, self.model, self.states, self.series)
-        return self._judge(draws)
+    def at_start(self) -> Draw:
+        """Draws at the start itself: its states and parameters, and weights given these."""
+        drawn: Any = [self.chains.advance(self.carry, 1 + number, 1, 0, keep=True)[1].draws for number in range(KEPT)]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *drawn)
 
-    def advance(self, skip: int) -> Verdict:
-        """So many iterations, and the forecasts of the draws after them."""
-        self.key, key = jax.random.split(self.key)
-        arguments = (self.config, self.model, self.states, self.series)
-        self.carry, draws = _advance(key, self.carry, jnp.asarray(skip), *arguments)
-        return self._judge(draws)
+    def advance(self, skip: int) -> Draw:
+        """So many iterations, and the draws after them."""
+        self.carry, _ = self.chains.advance(self.carry, 1 + self.done, 1, skip, keep=False)
+        self.carry, (_, draws) = self.chains.advance(self.carry, 1 + self.done + skip, KEPT, THIN, keep=True)
+        self.done += skip + KEPT * THIN
+        return cast(Draw, draws)
 
-    def _judge(self, draws: Draw) -> Verdict:
-        model, draws = absorb_optimised(self.model, jax.tree.map(lambda leaf: np.asarray(leaf)[None], draws))
+    def judge(self, draws: Draw) -> Verdict:
+        """The forecasts of these draws."""
+        model, draws = absorb_common([self.model], draws)
         nothing: Any = None
-        scaled = tuple(self.scaler.scale(one) for one in self.fold.series)
-        raw = tuple(self.fold.series)
-        seconds = Seconds(0, 0, 0)
+        scaled, raw, seconds = tuple(self.scaled), tuple(self.fold.series), Seconds(0, 0, 0)
         self.posterior = Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, seconds, self.seed)
         return judge(self.posterior, self.fold, self.seed)
-
-
-@jit
-def _begin(key: PRNGKeyArray, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]) -> Any:
-    carry = config.build(model, states).init(key, series)
-    # Without JAX's weak types, which would go at the first iteration.
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), carry)
-
-
-@jit
-def _draw_here(
-    key: PRNGKeyArray, carry: Any, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]
-) -> Draw:
-    method = config.build(model, states)
-    return jax.lax.map(lambda one: method.draw(one, carry, series), jax.random.split(key, KEPT))
-
-
-@jit
-def _advance(
-    key: PRNGKeyArray, carry: Any, skip: Array, config: MethodSettings, model: GPSSM, states: Any, series: list[Series]
-) -> tuple[Any, Draw]:
-    """`skip` iterations, then THIN for each of KEPT draws. The model is an argument: candidates share the program."""
-    method = config.build(model, states)
-    one = jax.eval_shape(method.draw, key, carry, series)
-    empty = jax.tree.map(lambda leaf: jnp.zeros((KEPT, *leaf.shape), leaf.dtype), one)
-
-    def iterate(index: Array, held: tuple[Any, Draw]) -> tuple[Any, Draw]:
-        carry, draws = held
-        step_key, draw_key = jax.random.split(jax.random.fold_in(key, index))
-        carry, _ = method.step(step_key, carry, series)
-        place = (index - skip) // THIN
-        keep = (index >= skip) & ((index - skip) % THIN == THIN - 1)
-
-        def store(draws: Draw) -> Draw:
-            drawn = method.draw(draw_key, carry, series)
-            return jax.tree.map(lambda rows, value: rows.at[place].set(value), draws, drawn)
-
-        return carry, jax.lax.cond(keep, store, lambda same: same, draws)
-
-    return jax.lax.fori_loop(0, skip + KEPT * THIN, iterate, (carry, empty))
 
 
 class HeldOut(NamedTuple):
@@ -283,6 +245,7 @@ class Prepared(NamedTuple):
     noise: Noise | float
     table: list[dict[str, Any]]
     without: tuple[tuple[Posterior, Fold], ...] = ()  # the short chains of the candidate taken, on the folds
+    others: tuple[Start, ...] = ()  # of all chains but the first, where each has a start of its own
 
 
 class Plan(NamedTuple):
@@ -296,6 +259,7 @@ class Plan(NamedTuple):
     fixed: Sequence[str]
     key: PRNGKeyArray
     seed: int
+    num_chains: int = 1
     progress: Mode = False
 
     def scale(self, likelihood: str | Likelihood) -> tuple[Scaler, list[Series]]:
@@ -320,14 +284,21 @@ class Plan(NamedTuple):
         parts = parts._replace(likelihood=best.likelihood)
         scaler, series = self.scale(best.likelihood)
         if names is not None and not own and best.start != "em":
-            start = make_start(best.start, series, parts, self.key, self.fixed, slack=self.config.slack)
+            recipe, keys = STARTS[best.start], [self.key]
+            if recipe.shooting:
+                keys += [jax.random.fold_in(self.key, chain) for chain in range(1, self.num_chains)]
+            linear = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring)
+            tasks = [Task(series, key, linear) for key in keys]
+            starts = make_starts(best.start, tasks, parts, self.fixed, self.config.slack)
         else:
-            start = Start(*self.config.prepare(series, parts, self.key))
+            starts = [Start(*self.config.prepare(series, parts, self.key))]
         if names is None:
-            start = start._replace(states=self._states(start.states))
-        model = with_noise(start.model, best.noise, sum(len(one) for one in series))
-        start = start._replace(model=model, notes=(*start.notes, *notes))
-        return Prepared(scaler, series, parts, start, best.start or "states", best.noise, table, without)
+            starts = [starts[0]._replace(states=self._states(starts[0].states))]
+        rows = sum(len(one) for one in series)
+        start, *others = (one._replace(model=with_noise(one.model, best.noise, rows)) for one in starts)
+        start = start._replace(notes=(*dict.fromkeys(note for one in starts for note in one.notes), *notes))
+        name = best.start or "states"
+        return Prepared(scaler, series, parts, start, name, best.noise, table, without, tuple(others))
 
     def _names(self, own: bool) -> list[str] | None:
         """The starts to compare, or the only one; None where states were given."""
@@ -377,8 +348,8 @@ class Trials:
     def __init__(self, plan: Plan, parts: Parts, roles: Callable[[GPSSM], GPSSM]) -> None:
         self.config = dataclasses.replace(plan.config, num_warmup=WARMUP)
         self.plan, self.parts, self.roles, self.folds = plan, parts, roles, make_folds(plan.raw)
-        self.linear: dict[Any, LinearStart] = {}
-        self.starts: dict[Any, Any] = {}
+        self.linear: dict[Any, list[LinearStart]] = {}
+        self.starts: dict[Any, list[Start]] = {}
         self.chains: dict[Candidate, list[Chain]] = {}
         self.rows: dict[Candidate, dict[str, Any]] = {}
         self.tell: Callable[[str], None] = lambda words: None  # what is tried next
@@ -390,9 +361,9 @@ class Trials:
         self.tell(f"{candidate.start}, noise {candidate.noise}{behind}")
         row = candidate.row() | {"score": math.inf, "rolling": math.inf, "run": math.inf, "left": 1.0}
         try:
-            if candidate not in self.chains:
-                self.chains[candidate] = [self._chain(candidate, number) for number in range(len(self.folds))]
-            verdicts = [chain.advance(skip) for chain in self.chains[candidate]]
+            chains = self._chains(candidate)
+            draws = in_threads(lambda chain: chain.advance(skip), chains)
+            verdicts = [chain.judge(drawn) for chain, drawn in zip(chains, draws, strict=True)]
         except (ArithmeticError, RuntimeError, ValueError) as error:
             row["failed"] = str(error)
         else:
@@ -409,22 +380,32 @@ class Trials:
 
     def at_start(self, candidate: Candidate) -> float:
         """The CRPS of the free runs of the start itself."""
-        return _mean([self._chain(candidate, number).at_start().run for number in range(len(self.folds))])
+        chains = self._begin(candidate)
+        return _mean([chain.judge(chain.at_start()).run for chain in chains])
 
-    def _chain(self, candidate: Candidate, number: int) -> Chain:
-        fold, parts = self.folds[number], self.parts._replace(likelihood=candidate.likelihood)
-        scaler, series = self.plan._replace(raw=fold.series).scale(candidate.likelihood)
+    def _chains(self, candidate: Candidate) -> list[Chain]:
+        if candidate not in self.chains:
+            self.chains[candidate] = self._begin(candidate)
+        return self.chains[candidate]
+
+    def _begin(self, candidate: Candidate) -> list[Chain]:
+        """A chain at the candidate's start, on each of the folds."""
+        parts, emission = self.parts._replace(likelihood=candidate.likelihood), candidate.row()["likelihood"]
+        scaled = [self.plan._replace(raw=fold.series).scale(candidate.likelihood) for fold in self.folds]
         recipe = STARTS[candidate.start]
-        fit = (recipe.linear, candidate.row()["likelihood"], number)
-        if fit not in self.linear:
-            self.linear[fit] = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring)
-        made = (candidate.start, candidate.row()["likelihood"], number)
-        if made not in self.starts:
-            known = (self.plan.key, self.plan.fixed, self.linear[fit], self.config.slack)
-            self.starts[made] = make_start(candidate.start, series, parts, *known)
-        start = self.starts[made]
-        model = self.roles(with_noise(start.model, candidate.noise, fold.rows))
-        return Chain(self.config, model, start.states, scaler, fold, self.plan.seed)
+        if (recipe.linear, emission) not in self.linear:
+            shape = (parts.state_dim, parts.likelihood, parts.wiring)
+            self.linear[recipe.linear, emission] = [recipe.linear(series, *shape) for _, series in scaled]
+        if (candidate.start, emission) not in self.starts:
+            pairs = zip(scaled, self.linear[recipe.linear, emission], strict=True)
+            tasks = [Task(series, self.plan.key, linear) for (_, series), linear in pairs]
+            made = make_starts(candidate.start, tasks, parts, self.plan.fixed, self.config.slack)
+            self.starts[candidate.start, emission] = made
+        chains = []
+        for fold, (scaler, _), start in zip(self.folds, scaled, self.starts[candidate.start, emission], strict=True):
+            model = self.roles(with_noise(start.model, candidate.noise, fold.rows))
+            chains.append(Chain(self.config, model, start.states, scaler, fold, self.plan.seed))
+        return chains
 
 
 @in_double_precision

@@ -11,8 +11,7 @@ all of them go on from where it ended.
 
 import time
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -23,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from gpssm.core.runtime import jit, num_threads
+from gpssm.core.runtime import in_threads, jit
 from gpssm.data.series import Series
 from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
@@ -81,17 +80,25 @@ class Layout(NamedTuple):
 class Chains:
     """The chains of one method, to be started and advanced.
 
+    :param recipes: one for all chains, or one for each; they differ in their arrays only.
     :param batching: "map" runs them one by one, on as many cores as there are (best on a CPU), "vmap" all at once in
         one program (best on a GPU), "shard" spreads them over all devices; "auto" takes the best for the devices.
     :param chunk: blocks in a chunk at most; by default what keeps memory small.
     """
 
     def __init__(
-        self, recipe: Recipe, series: list[Series], seed: int, num_chains: int, batching: Batching, chunk: int | None
+        self,
+        recipes: Sequence[Recipe],
+        series: list[Series],
+        seed: int,
+        num_chains: int,
+        batching: Batching,
+        chunk: int | None,
     ) -> None:
         self.num_chains = num_chains
         # As JAX arrays here and now, so that they are put on the device once.
-        self.recipe, self.series = jax.tree.map(_as_array, (recipe, series))
+        found, self.series = jax.tree.map(_as_array, (list(recipes), series))
+        self.recipes: list[Recipe] = found * num_chains if len(found) == 1 else found
         self.key = jax.random.key(seed, impl="threefry2x32")
         mesh = _mesh(batching, num_chains)
         on_cpu = jax.default_backend() == "cpu"
@@ -105,9 +112,15 @@ class Chains:
     @cached_property
     def shapes(self) -> tuple[Any, Chunk]:
         """Shapes of the carry and of a chunk of one block, all chains together."""
-        carry, chunk = eqx.filter_eval_shape(_shapes, self.recipe, self._plan(0, 1, 1, True))
+        carry, chunk = eqx.filter_eval_shape(_shapes, self.recipes[0], self._plan(0, 1, 1, True))
         several = (self.num_chains,)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(several + leaf.shape, leaf.dtype), (carry, chunk))
+
+    @cached_property
+    def together(self) -> Recipe:
+        """The recipes of all chains as one, their arrays with an axis for the chain in front."""
+        arrays, rest = zip(*(eqx.partition(one, eqx.is_array) for one in self.recipes), strict=True)
+        return eqx.combine(self._place(jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)), rest[0])
 
     def start(self, pilot: bool) -> Any:
         """The carry before the first iteration, of every chain or of the pilot in every chain's place."""
@@ -138,21 +151,15 @@ class Chains:
         names = np.full(self.num_chains, PILOT) if pilot else np.arange(self.num_chains)
         names = names.astype("uint32")
         if not self.layout.apart:
-            return jax.block_until_ready(_run(function, self._place(names), carry, plan, self.recipe, self.layout))
+            given = (self._place(names), carry, plan, self.together, self.layout)
+            return jax.block_until_ready(_run(function, *given))
 
         def one(chain: int) -> Any:
-            # Threads do not inherit the switch to float64.
-            with jax.enable_x64(True):
-                own = jax.tree.map(lambda leaf: leaf[chain], carry)
-                return jax.block_until_ready(_run(function, names[chain], own, plan, self.recipe, self.layout))
+            own = jax.tree.map(lambda leaf: leaf[chain], carry)
+            return jax.block_until_ready(_run(function, names[chain], own, plan, self.recipes[chain], self.layout))
 
         carry = jax.tree.map(np.asarray, carry)
-        if pilot:
-            given = [one(0)] * self.num_chains
-        else:
-            # Each call is one thread's work, in XLA and not in Python: threads share it out over the cores.
-            with ThreadPoolExecutor(min(self.num_chains, num_threads())) as pool:
-                given = list(pool.map(one, range(self.num_chains)))
+        given = [one(0)] * self.num_chains if pilot else in_threads(one, range(self.num_chains))
         return jax.tree.map(lambda *leaves: np.stack(leaves), *given)
 
     def _place(self, tree: Any) -> Any:
@@ -168,21 +175,24 @@ class Chains:
 def _run(function: Callable[..., Any], names: Array, carry: Any, plan: Plan, recipe: Recipe, layout: Layout) -> Any:
     """A function of one chain for all of them, or for the only one.
 
-    The arrays of data, model and states are arguments: fits of equal shapes and settings are the same program.
+    The arrays of data, model and states are arguments: fits of equal shapes and settings are the same program. Where
+    chains run together so do the arrays of their recipes, with the chain in front.
     """
     if layout.apart:
         return function(names, carry, plan, recipe, layout)
     arrays, rest = eqx.partition(recipe, eqx.is_array)
 
     def every(names: Array, carry: Any, plan: Plan, arrays: Any) -> Any:
-        def one(pair: tuple[Array, Any]) -> Any:
-            return function(*pair, plan, eqx.combine(arrays, rest), layout)
+        def one(own: tuple[Array, Any, Any]) -> Any:
+            name, carry, arrays = own
+            return function(name, carry, plan, eqx.combine(arrays, rest), layout)
 
-        return jax.lax.map(one, (names, carry)) if layout.one_by_one else jax.vmap(one)((names, carry))
+        given = (names, carry, arrays)
+        return jax.lax.map(one, given) if layout.one_by_one else jax.vmap(one)(given)
 
     if layout.mesh is not None:
         split, whole = PartitionSpec("chain"), PartitionSpec()
-        specs = (split, split, whole, whole)
+        specs = (split, split, whole, split)
         every = jax.shard_map(every, mesh=layout.mesh, in_specs=specs, out_specs=split, check_vma=False)
     return every(names, carry, plan, arrays)
 

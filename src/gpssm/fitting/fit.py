@@ -33,7 +33,7 @@ from gpssm.model.means import MEANS, Mean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
 from gpssm.model.wiring import wired_size
-from gpssm.posterior.draws import Seconds, absorb_optimised
+from gpssm.posterior.draws import Seconds, absorb_common
 from gpssm.posterior.posterior import Posterior
 from gpssm.start.build import Coupling, Parts, pseudo_series, wiring_of
 from gpssm.start.linear_fit import select_order
@@ -157,7 +157,7 @@ def fit(
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    plan = Plan(config, seen, likelihood, start, noise, fixed, key, seed, progress)
+    plan = Plan(config, seen, likelihood, start, noise, fixed, key, seed, num_chains, progress)
     known, sizes = None, (0, 0)
     if prior is None:
         first = "gaussian" if likelihood == "auto" else likelihood
@@ -187,7 +187,8 @@ def fit(
     else:
         prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis, known, coupling, rank), with_roles)
     scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
-    model = with_roles(prepared.start.model)
+    models = [with_roles(one.model) for one in (prepared.start, *prepared.others)]
+    model = models[0]
     setup = time.perf_counter() - began
     found = sample(
         config,
@@ -201,6 +202,7 @@ def fit(
         resume=resume,
         batching=renamed_to_batching(batching, chains),
         chunk=chunk,
+        others=[(own, one.states) for own, one in zip(models[1:], prepared.others, strict=True)],
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
     asked |= {} if prior is None else {"prior_strength": prior_strength}
@@ -209,7 +211,7 @@ def fit(
     asked |= {} if known is None else {"wiring": known.words(raw[0].inputs), "wired": known.plain()}
     settings = _write_down(config, model, parts, asked)
     found = found._replace(notes=(*prepared.start.notes, *found.notes))
-    posterior = _to_posterior(model, found, scaled, raw, lags, scaler, settings, setup, seed)
+    posterior = _to_posterior(models, found, scaled, raw, lags, scaler, settings, setup, seed)
     # Not after Ctrl-C, when there are fewer draws than were asked for.
     if calibrate and posterior.num_draws == config.num_draws:
         posterior = posterior.calibrate(without=prepared.without)
@@ -275,7 +277,7 @@ def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[
 
 
 def _to_posterior(
-    model: GPSSM,
+    models: Sequence[GPSSM],
     found: Sample,
     scaled: list[Series],
     raw: list[Series],
@@ -286,7 +288,7 @@ def _to_posterior(
     seed: int,
 ) -> Posterior:
     """The posterior of what was drawn, and a warning for each of its notes; one is that its chains disagree."""
-    model, draws = absorb_optimised(model, found.draws)
+    model, draws = absorb_common(models, found.draws)
     posterior = Posterior(
         model,
         draws,

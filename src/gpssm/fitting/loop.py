@@ -154,10 +154,14 @@ def sample(
     batching: Batching = "auto",
     chunk: int | None = None,
     chains: Batching | None = None,
+    others: Sequence[tuple[GPSSM, Sequence[Float[ArrayLike, "_ Dx"]]]] = (),
 ) -> Sample:
     """Run a method's chains on a model and scaled series from these states: `fit` without its preparations.
 
     The arguments are those of `fit`.
+
+    :param others: model and states of the second chain, the third and so on, where each has its own: models that differ
+        in the values of their leaves. No part of the warm-up is then shared.
     """
     batching = renamed_to_batching(batching, chains)
     for name, value in (("num_chains", num_chains), ("chunk", 1 if chunk is None else chunk)):
@@ -165,21 +169,24 @@ def sample(
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
-    runner = Chains(
-        Recipe(config, model, tuple(jnp.asarray(path) for path in states)), series, seed, num_chains, batching, chunk
-    )
+    if len(others) not in (0, num_chains - 1):
+        raise ValueError(f"others must be one for each chain but the first, {num_chains - 1}; got {len(others)}.")
+    recipes = [
+        Recipe(config, own, tuple(jnp.asarray(path) for path in paths)) for own, paths in [(model, states), *others]
+    ]
+    runner = Chains(recipes, series, seed, num_chains, batching, chunk)
     store = None
     if checkpoint is not None:
         fingerprint = {
             "data": digest(series),
             "method": stable_repr(config),
-            "model": digest(model),
+            "model": digest([model, *(own for own, _ in others)] if others else model),
             "seed": str(seed),
             "chains": str(num_chains),
             "version": gpssm.__version__,
         }
         store = Checkpoint.open(checkpoint, fingerprint, resume)
-    loop = Loop(config, runner, store, config.num_shared(model))
+    loop = Loop(config, runner, store, 0 if others else config.num_shared(model))
     alone = nullcontext() if store is None else hold(store.folder)
     with alone, reporter(progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)

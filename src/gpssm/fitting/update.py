@@ -17,7 +17,7 @@ from gpssm.fitting.progress import Mode, check_progress
 from gpssm.methods import METHODS
 from gpssm.methods.settings import MethodSettings
 from gpssm.posterior.conditioning import begin, filter_rows
-from gpssm.posterior.draws import Seconds, absorb_optimised
+from gpssm.posterior.draws import Seconds, absorb_common
 from gpssm.posterior.posterior import Posterior
 
 NUM_PARTICLES = 256  # for the one path from which all chains start
@@ -65,12 +65,24 @@ def update(
     check_trainable(seen)
     scaled = [posterior.scaler.scale(one) for one in seen]
     added = scaled[-1] if new_experiment else scaled[index][len(posterior.raw[index]) :]
-    # All chains start from the last draw of the chain that found the likeliest states.
-    chain = int(np.argmax(np.mean(posterior.info.log_target, 1)))
-    model = posterior.model_at(chain, -1)
-    states = extend_states(posterior, chain, added, new_experiment, seed, index)
-    found = sample(config, model, states, scaled, num_chains=posterior.num_chains, seed=seed, progress=progress)
-    model, draws = absorb_optimised(model, found.draws)
+    # All chains start from the last draw of the chain that found the likeliest states, or each from its own last draw
+    # where each has a model of its own.
+    begin = [int(np.argmax(np.mean(posterior.info.log_target, 1)))]
+    if set(posterior.draws.leaves) & set(posterior.model.leaves("optimise")):
+        begin = list(range(posterior.num_chains))
+    models = [posterior.model_at(chain, -1) for chain in begin]
+    paths = [extend_states(posterior, chain, added, new_experiment, seed, index) for chain in begin]
+    found = sample(
+        config,
+        models[0],
+        paths[0],
+        scaled,
+        num_chains=posterior.num_chains,
+        seed=seed,
+        progress=progress,
+        others=list(zip(models, paths, strict=True))[1:],
+    )
+    model, draws = absorb_common(models, found.draws)
     updated = dataclasses.replace(
         posterior,
         model=model,

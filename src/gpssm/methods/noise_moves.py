@@ -30,6 +30,7 @@ from gpssm.core.linalg import (
     solve_lower,
     solve_upper,
 )
+from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.whitening import first_order, unstack
@@ -39,6 +40,7 @@ from gpssm.moves.dual_averaging import StepSize
 
 NOISES = ("log_process_std", "likelihood.log_std")
 MOVES, ROWS = 10, 10_000  # of the walk in an iteration; fewer where rows times moves would be more than that
+IN_WARMUP = 3  # of it at most while chains are on their way to where they will be
 MOVES_AT_ONCE = 2  # of it where a factor is that of one whole matrix, on a GPU
 ACCEPTANCE = 0.3  # that its step aims at
 FIRST_SPREAD, LEAST_SPREAD = 0.2, 0.02  # of a log standard deviation in the posterior, before much is known of it
@@ -111,11 +113,9 @@ def walk(
         prior = current.with_leaves(unravel(noises)).log_prior()
         return joint(model, unstack(states, series), weights, series) + prior - 0.5 * log_det(factor)
 
-    def move(
-        carry: tuple[Array, Array, Walk, Array], key: PRNGKeyArray
-    ) -> tuple[tuple[Array, Array, Walk, Array], None]:
+    def move(index: Array, carry: tuple[Array, Array, Walk, Array]) -> tuple[Array, Array, Walk, Array]:
         noises, states, state, value = carry
-        propose_key, accept_key = jax.random.split(key)
+        propose_key, accept_key = jax.random.split(jax.random.fold_in(key, index))
         direction = jnp.matmul(state.spread(), jax.random.normal(propose_key, noises.shape))
         proposed = noises + state.step.size(adapting) * direction
         model, factor, whitened = look(proposed)
@@ -127,13 +127,14 @@ def walk(
         noises, states = jnp.where(accepted, proposed, noises), jnp.where(accepted, moved, states)
         learned = state._replace(step=dual_averaging.update(state.step, acceptance, ACCEPTANCE)).learn(noises)
         state = jax.tree.map(lambda new, old: jnp.where(adapting, new, old), learned, state)
-        return (noises, states, state, jnp.where(accepted, there, value)), None
+        return noises, states, state, jnp.where(accepted, there, value)
 
     model, factor, whitened = look(noises)
     eta = multiply_upper(factor, states - linear.centre) - whitened
     begin = (noises, states, state, log_density(noises, model, states, factor))
-    count = MOVES_AT_ONCE if fits_whole(centre.size) else max(1, min(MOVES, ROWS // len(centre)))
-    (noises, states, state, _), _ = jax.lax.scan(move, begin, jax.random.split(key, count))
+    most = MOVES_AT_ONCE if fits_whole(centre.size) else max(1, min(MOVES, ROWS // len(centre)))
+    count = jnp.where(in_step(adapting), min(IN_WARMUP, most), most)
+    noises, states, state, _ = jax.lax.fori_loop(0, count, move, begin)
     return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state
 
 

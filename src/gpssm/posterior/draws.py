@@ -1,6 +1,6 @@
 """Draws as a fit keeps them, with leading axes (chain, draw), and programs that map over them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -87,9 +87,18 @@ def _map_flat(
     return jax.lax.map(lambda draw: values(model.with_leaves(draw.leaves), draw, inputs), draws, batch_size=batch)
 
 
-def absorb_optimised(model: GPSSM, draws: Draw) -> tuple[GPSSM, Draw]:
-    """The model with its optimised leaves as they were learned, and the draws without: there they are all the same."""
-    optimised = model.leaves("optimise")
-    learned = {name: leaf[0, -1] for name, leaf in draws.leaves.items() if name in optimised}
-    rest = {name: leaf for name, leaf in draws.leaves.items() if name not in optimised}
-    return model.with_leaves(learned), draws._replace(leaves=rest)
+def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
+    """One model for all draws, with the leaves that are the same in all of them, and the draws with the others.
+
+    :param models: that of all chains, or one for each: leaves that are fixed may differ between them.
+    """
+    first, shape = models[0], draws.weights.shape[:2]
+    leaves: dict[str, Any] = dict(draws.leaves)
+    for name, own in first.leaves("fix").items():
+        values = np.stack([own, *(one.leaves()[name] for one in models[1:])])
+        if np.any(values != values[:1]):
+            leaves[name] = np.broadcast_to(values[:, None], (*shape, *own.shape)).copy()
+    learned = {name: leaves[name][:, -1] for name in first.leaves("optimise") if name in leaves}
+    common = {name: ends[0] for name, ends in learned.items() if np.all(ends == ends[:1])}
+    model = first.with_leaves(common)
+    return model, draws._replace(leaves={name: leaf for name, leaf in leaves.items() if name not in common})

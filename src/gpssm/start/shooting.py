@@ -27,7 +27,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from gpssm.core.runtime import in_double_precision, jit
+from gpssm.core.runtime import in_double_precision, in_threads, jit
 from gpssm.data.series import Series, as_list
 from gpssm.model.bases import Basis, InducingPoints, parts_of
 from gpssm.model.model import GPSSM
@@ -82,6 +82,22 @@ class Shot(NamedTuple):
     states: list[Float[np.ndarray, "_ Dx"]]
     objective: dict[int, tuple[float, float]]
     clipped: float
+
+
+class Aim(NamedTuple):
+    """What `shoot` needs to begin: its first three arguments."""
+
+    model: GPSSM
+    states: Sequence[Float[np.ndarray, "_ Dx"]]
+    series: list[Series]
+
+
+def shoot_all(aims: Sequence[Aim]) -> list[Shot]:
+    """Several shots on as many cores as there are; where their shapes are the same they share the compiled program."""
+    if len(aims) > 1:
+        # A shot of no steps: threads would all compile the program they share.
+        shoot(*aims[0], lengths=window_lengths([len(one) for one in aims[0].series])[:1], num_steps=0)
+    return in_threads(lambda aim: shoot(*aim), aims)
 
 
 @in_double_precision

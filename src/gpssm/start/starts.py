@@ -17,13 +17,13 @@ The process noise has a *regime*:
                     must explain everything but s a step, and the rest is observation noise
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import Series
@@ -42,7 +42,7 @@ from gpssm.start.build import (
     pseudo_series,
     wiring_of,
 )
-from gpssm.start.shooting import shoot
+from gpssm.start.shooting import Aim, Shot, shoot_all
 
 Noise = Literal["free", "small"]
 SMALL = 0.003  # √Q of the regime "small", for states of unit scale
@@ -67,6 +67,14 @@ class Recipe(NamedTuple):
     shooting: bool
 
 
+class Task(NamedTuple):
+    """What a start is to be made for: scaled series, random numbers, and the linear fit if there is one already."""
+
+    series: list[Series]
+    key: PRNGKeyArray
+    linear: LinearStart | None = None
+
+
 def make_start(
     name: str,
     series: list[Series],
@@ -74,44 +82,54 @@ def make_start(
     key: PRNGKeyArray,
     fixed: Sequence[str] = (),
     linear: LinearStart | None = None,
-    slack: float = SLACK,
 ) -> Start:
-    """The start of this name for scaled series.
+    """The start of this name for scaled series; see `make_starts`."""
+    return make_starts(name, [Task(series, key, linear)], parts, fixed)[0]
+
+
+@in_double_precision
+def make_starts(
+    name: str, tasks: Sequence[Task], parts: Parts, fixed: Sequence[str] = (), slack: float = SLACK
+) -> list[Start]:
+    """The starts of this name, one for each task, on as many cores as there are.
 
     :param fixed: leaves that shooting leaves as they are, by name or pattern.
-    :param linear: the linear fit of this start, if there is one already.
     :param slack: how far a linear mean may stray from the linear fit, where no shooting follows.
     """
     if name not in STARTS:
         raise KeyError(f"Unknown start {name!r}. Known: {', '.join(STARTS)}; or give a path of states a series.")
-    recipe = STARTS[name]
-    linear = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring) if linear is None else linear
+    recipe, shape = STARTS[name], (parts.state_dim, parts.likelihood, parts.wiring)
+    fits = [recipe.linear(task.series, *shape) if task.linear is None else task.linear for task in tasks]
+    if recipe.shooting:
+        level = KERNEL_VARIANCE / 10 * jnp.eye(parts.state_dim)
+        begin = [one._replace(linear=one.linear._replace(process_cov=level)) for one in fits]
+    else:
+        begin = [one._replace(slack=slack) for one in fits]
+    models = [build_model(task.series, *parts, key=task.key, start=one) for task, one in zip(tasks, begin, strict=True)]
+    starts = [Start(model, one.states) for model, one in zip(models, fits, strict=True)]
     if not recipe.shooting:
-        return Start(build_model(series, *parts, key=key, start=linear._replace(slack=slack)), linear.states)
-    return shooting_start(linear, series, parts, key, fixed)
-
-
-@in_double_precision
-def shooting_start(
-    linear: LinearStart, series: list[Series], parts: Parts, key: PRNGKeyArray, fixed: Sequence[str] = ()
-) -> Start:
-    """The model and states that shooting finds from a linear fit."""
-    level = KERNEL_VARIANCE / 10 * jnp.eye(parts.state_dim)
-    calm = linear._replace(linear=linear.linear._replace(process_cov=level))
-    model = build_model(series, *parts, key=key, start=calm)
-    held = model.with_roles("fix", *fixed)
-    found = shoot(held, linear.states, series)
-    wiring = wiring_of(parts.wiring, parts.state_dim, series)
+        return starts
+    aims = [
+        Aim(one.model.with_roles("fix", *fixed), one.states, task.series)
+        for one, task in zip(starts, tasks, strict=True)
+    ]
+    wiring = wiring_of(parts.wiring, parts.state_dim, tasks[0].series)
     learned = jnp.asarray(True if wiring is None else wiring.learned)
-    noise = {"log_process_std": jnp.where(learned, jnp.log(AFTER_SHOOTING), model.log_process_std)}
-    values = {name: leaf for name, leaf in found.model.leaves().items() if name in held.free_leaves()}
+    free = aims[0].model.free_leaves()
+    return [_after_shooting(one, shot, free, learned) for one, shot in zip(starts, shoot_all(aims), strict=True)]
+
+
+def _after_shooting(before: Start, shot: Shot, free: Collection[str], learned: Bool[Array, "..."]) -> Start:
+    """The start with what shooting found of its free leaves, and some noise in the transitions that are learned."""
+    noise = {"log_process_std": jnp.where(learned, jnp.log(AFTER_SHOOTING), before.model.log_process_std)}
+    values = {name: leaf for name, leaf in shot.model.leaves().items() if name in free}
     notes = ()
-    if found.clipped > SOME_CLIPPED:
+    if shot.clipped > SOME_CLIPPED:
         notes = (
-            f"{found.clipped:.0%} of the states of the start's free runs stand at the wall: the start is a poor one. "
+            f"{shot.clipped:.0%} of the states of the start's free runs stand at the wall: the start is a poor one. "
             "Try start='em', or a smaller state_dim.",
         )
-    return Start(model.with_leaves(values | noise), found.states, notes)
+    return Start(before.model.with_leaves(values | noise), shot.states, notes)
 
 
 @in_double_precision
