@@ -452,7 +452,8 @@ def _with_belief(
     *arrays, surprise = map(split, belief)
     held = posterior.learned
     before = 0 if held is None else held.rows
-    learned = Learned(*arrays, rates.reshape(axes), float(rates.min()), new + before)
+    rest = {"rates": rates.reshape(axes), "forgetting": float(rates.min()), "rows": new + before}
+    learned = Learned(*arrays, **rest)
     gaussian, number = _is_gaussian(posterior), drawn.particles.shape[1]
     current = CurrentState(split(drawn.particles), np.full((*axes, number), -np.log(number)), rows, gaussian, surprise)
     draws = posterior.draws._replace(weights=split(drawn.weights))
