@@ -38,7 +38,9 @@ def fitted(name: str, train: gpssm.Series, seed: int, folder: Path | None) -> gp
     return posterior
 
 
-def rolling(row: str, how: str, posterior: gpssm.Posterior, test: gpssm.Series, forgetting: float) -> Backtest:
+def rolling(
+    row: str, how: str, posterior: gpssm.Posterior, test: gpssm.Series, forgetting: tuple[float, ...]
+) -> Backtest:
     """The forecasts and their row of the table."""
     options = {"forgetting": forgetting} if how == "learn" else {}
     began = time.perf_counter()
@@ -87,9 +89,9 @@ def main() -> None:
         train, test = series.split(len(series) // 2)
         for seed in map(int, options.seeds.split(",")):
             posterior = fitted(name, train, seed, options.keep)
-            rate = choose_forgetting(posterior)
-            print(f"{name}: forgetting {rate:.4f}", flush=True)
-            found = [rolling(f"{name:<12}{seed:<6}", how, posterior, test, rate) for how in ways]
+            rates = choose_forgetting(posterior)
+            print(f"{name}: forgetting {', '.join(f'{rate:.4f}' for rate in rates)}", flush=True)
+            found = [rolling(f"{name:<12}{seed:<6}", how, posterior, test, rates) for how in ways]
             first = first or found[:2]
     if first:
         draw(*first)

@@ -202,6 +202,23 @@ def test_from_end_to_end(tmp_path):
     assert np.isfinite(loaded.transition(np.zeros((2, 3)), u[:2]).std).all()
 
 
+def test_one_kernel_takes_a_wiring_that_is_the_same_in_all_functions():
+    """It is then the kernel of each dimension, wired: zero where nothing enters, blind where something does not."""
+    scales = jnp.array([0.5, 1.0, 2.0])
+    mask = ((False,) * 4, (True, True, False, True), (True, True, False, True))
+    shared = Common(make_kernel("se", 1, 4, 1.0, 1.3), jnp.log(scales)).wired(mask)
+    plain = make_kernel("se", 3, 4, scales**2, 1.3).wired(mask)
+    np.testing.assert_allclose(shared(Z, LOCATIONS), plain(Z, LOCATIONS), atol=1e-12)
+    np.testing.assert_allclose(shared.diagonal(Z), plain.diagonal(Z), atol=1e-12)
+    assert shared.silent == plain.silent == (True, False, False)
+    mine, other = (
+        basis.projector(kernel)(Z)
+        for basis, kernel in ((CommonPoints(InducingPoints(LOCATIONS)), shared), (InducingPoints(LOCATIONS), plain))
+    )
+    np.testing.assert_allclose(mine.gain, other.gain, atol=1e-8)
+    np.testing.assert_allclose(mine.residual, other.residual, atol=1e-8)
+
+
 def test_bad_couplings_say_what_to_do():
     series = builders.make_series(30, 1, 1)
     start = linear_start(series, 2)
@@ -210,7 +227,11 @@ def test_bad_couplings_say_what_to_do():
         "from 1 to as many as there are states, 2; got rank=3": {"coupling": "lmc", "rank": 3},
         "got rank=None": {"coupling": "lmc"},
         "rank is the number of latent functions": {"coupling": "shared", "rank": 1},
-        "take coupling='none' with a wiring": {"coupling": "shared", "wiring": "cascade"},
+        "different inputs enter different transitions: take coupling='none'": {
+            "coupling": "shared",
+            "wiring": "cascade",
+        },
+        "coupling='lmc' takes no wiring: take": {"coupling": "lmc", "rank": 1, "wiring": "cascade"},
         "takes inducing points and a kernel by name": {"coupling": "shared", "basis": "hilbert"},
     }.items():
         with pytest.raises((KeyError, ValueError), match=words):

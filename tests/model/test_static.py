@@ -7,7 +7,8 @@ import pytest
 
 import gpssm
 from gpssm.data.series import Series
-from gpssm.model.likelihoods import AMPLITUDE, KNOTS, LENGTH, REACH, make_likelihood
+from gpssm.model.curves import KNOTS, REACH
+from gpssm.model.likelihoods import AMPLITUDE, LENGTH, make_likelihood
 from gpssm.start.build import build_model, linear_start
 
 RNG = np.random.default_rng(0)
@@ -78,15 +79,54 @@ def test_a_hammerstein_model_is_linear_but_for_its_controls():
         build_model(Series(series.y), 2, 5, coupling="hammerstein")
 
 
+def test_a_monotone_control_enters_by_a_curve_that_rises():
+    """∂f/∂u = B g'(u) with g' > 0, whatever the weights, and nothing else of u."""
+    series = driven(60, 0)
+    start = linear_start(series, 2)
+    model = build_model(series, 2, 7, coupling="hammerstein-monotone", start=start)
+    drawn = jnp.asarray(RNG.normal(size=model.weights_shape))
+    u = jnp.linspace(-4, 4, 9)[:, None]
+
+    @jax.jit
+    def slopes(slope_weights):
+        curved = model.with_leaves({"mean.weights": slope_weights})
+
+        def step(x, u):
+            return curved.transition()(x[None], u[None]).given(drawn)[0]
+
+        by_state, by_control = jax.vmap(jax.jacfwd(step, (0, 1)), (None, 0))(jnp.array([0.3, -1.0]), u)
+        return by_state, by_control[..., 0]
+
+    by_state, by_control = map(np.asarray, slopes(jnp.asarray(RNG.normal(size=(1, KNOTS - 1)))))
+    np.testing.assert_allclose(by_state - by_state[0], 0, atol=1e-12)
+    curve = by_control / np.asarray(start.linear.control)[:, 0]
+    np.testing.assert_allclose(curve[:, 0], curve[:, 1], rtol=1e-9)
+    assert np.all(curve > 0)
+    np.testing.assert_allclose(
+        slopes(jnp.zeros((1, KNOTS - 1)))[1], np.broadcast_to(start.linear.control[:, 0], (9, 2))
+    )
+    for words, given in {
+        "the data have none": {"series": Series(series.y), "start": None},
+        "leave mean at 'linear'": {"mean": "zero"},
+        "takes inducing points and a kernel by name": {"basis": "hilbert"},
+        "takes no wiring: take coupling='none'": {"wiring": "cascade"},
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            build_model(
+                **({"series": series, "state_dim": 2, "coupling": "hammerstein-monotone", "start": start} | given)
+            )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "shapes"),
     [
         ({"coupling": "hammerstein"}, {"static_input": lambda u: np.tanh(2 * u)}),
+        ({"coupling": "hammerstein-monotone", "start": "em+shooting"}, {"static_input": lambda u: np.tanh(2 * u)}),
         ({"likelihood": "wiener-monotone"}, {"static_output": lambda y: np.tanh(1.5 * y)}),
         ({"likelihood": "wiener"}, {"static_output": np.abs}),
     ],
-    ids=["hammerstein", "wiener-monotone", "wiener"],
+    ids=["hammerstein", "hammerstein-monotone", "wiener-monotone", "wiener"],
 )
 def test_the_curve_is_found(given, shapes, tmp_path):
     """A saturation, or a lost sign: free runs of new data have less than half the error of a linear model's."""
@@ -95,7 +135,7 @@ def test_the_curve_is_found(given, shapes, tmp_path):
     sizes = {"num_inducing": 9, "start": "em", "num_warmup": 200, "num_draws": 40, "basis": "inducing"}
     if "likelihood" in given:
         sizes |= {"basis": "linear"}
-    posterior = gpssm.fit(train, **how, **sizes, **given)
+    posterior = gpssm.fit(train, **how, **(sizes | given))
     linear = gpssm.fit(train, method="lgssm", **how)
     errors = [
         np.sqrt(np.mean((one.simulate(test.u[10:], warmup=test[:10], num_paths=40).mean - test.y[10:]) ** 2))

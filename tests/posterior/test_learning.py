@@ -291,23 +291,45 @@ def plant(drift, seed=0, length=200):
     return make_posterior(model, [series], np.zeros((1, 1, 1, 3)), {}, identity, [states[None, None]], 1, 1)
 
 
-def test_forgetting_is_the_fastest_that_costs_little_in_training(monkeypatch):
+def test_forgetting_is_the_widest_range_that_costs_little_in_training(monkeypatch):
     drifting = plant(0.1)
     still, scores = score_forgetting(plant(0.0)), score_forgetting(drifting)
-    assert still[1.0] < 1.05 * min(still.values())
-    assert scores[1.0] > 1.1 * min(scores.values())
+    assert still[1.0,] < 1.05 * min(still.values())
+    assert scores[1.0,] > 1.1 * min(scores.values())
+    rates = sorted({rate for several in scores for rate in several}, reverse=True)
+    assert set(scores) == {tuple(rates[i:j]) for j in range(1, 1 + len(rates)) for i in range(j)}
     monkeypatch.setattr(learning, "score_forgetting", lambda posterior: scores)
     chosen = choose_forgetting(drifting)
-    assert scores[chosen] <= 1.05 * min(scores.values())
-    assert all(scores[rate] > 1.05 * min(scores.values()) for rate in scores if rate < chosen)
-    assert drifting.learn(drifting.raw[0][100:103], forgetting="auto").learned.forgetting == chosen
-    monkeypatch.setattr(learning, "score_forgetting", lambda posterior: {1.0: np.inf})
-    assert choose_forgetting(drifting) == 1.0
+    assert scores[chosen] <= 1.1 * min(scores.values())
+    assert all(score > 1.1 * min(scores.values()) for one, score in scores.items() if len(one) > len(chosen))
+    assert drifting.learn(drifting.raw[0][100:103], forgetting="auto").learned.forgetting in chosen  # of the one draw
+    monkeypatch.setattr(learning, "score_forgetting", lambda posterior: {(1.0,): np.inf})
+    assert choose_forgetting(drifting) == (1.0,)
+
+
+def test_draws_are_spread_over_several_forgettings(posterior):
+    """Each draw is what it would be with its forgetting alone, and later calls keep to it."""
+    several = (1.0, 0.95, 0.8)
+    found = posterior.learn(ROWS, forgetting=several)
+    rates = found.learned.rates
+    assert sorted(rates.ravel()) == sorted(2 * several)
+    assert found.learned.forgetting == 0.8
+    assert "0.8 and less" in found._repr_html_()
+    for rate in several:
+        alone, chosen = posterior.learn(ROWS, forgetting=rate), rates == rate
+        for name in ("weights", "covariance", "cross"):
+            mine, other = (getattr(one.learned, name)[chosen] for one in (found, alone))
+            np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found.draws.weights[chosen], alone.draws.weights[chosen], rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(found.learn(ROWS[:1]).learned.rates, rates)
+    np.testing.assert_array_equal(found.chain(1).learned.rates, rates[1:])
 
 
 def test_what_cannot_be_is_refused(posterior):
     with pytest.raises(ValueError, match="forgetting must be"):
         posterior.learn(ROWS, forgetting=1.5)
+    with pytest.raises(ValueError, match="several, or 'auto'"):
+        posterior.learn(ROWS, forgetting=[0.9, 0.0])
     with pytest.raises(ValueError, match="max_draws"):
         posterior.learn(ROWS, max_draws=0)
     with pytest.raises(ValueError, match="2 columns"):

@@ -162,7 +162,7 @@ def backtest(
     step: int = 10,
     start: int | float | None = None,
     refit: Refit = "never",
-    forgetting: float | Literal["auto"] | None = None,
+    forgetting: float | Sequence[float] | Literal["auto"] | None = None,
     levels: Sequence[float] = LEVELS,
     num_paths: int = 1000,
     max_draws: int = 200,
@@ -249,7 +249,7 @@ class Route:
         return posterior.condition_at(rest, rows, new_experiment=self.new_experiment, seed=self.seed)
 
     def learned(
-        self, posterior: Posterior, forgetting: float | Literal["auto"] | None, max_draws: int
+        self, posterior: Posterior, forgetting: float | Sequence[float] | Literal["auto"] | None, max_draws: int
     ) -> Iterator[Posterior]:
         """The posterior that has learned from the rows up to each origin, in one pass."""
         new, known = self.new_experiment, self.known

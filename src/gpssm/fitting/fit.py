@@ -111,7 +111,8 @@ def fit(
         `gpssm.Wiring`, or "cascade", "chain", "second-order", "delay-3": see `build_model`. state_dim="auto" fits it.
     :param likelihood: "auto" is "gaussian"; "abs" is compared with it where outputs touch zero but never go below.
     :param coupling, rank: "shared", one kernel for all transition functions, or "lmc", which mixes `rank` latent ones:
-        see `build_model`. "hammerstein" is linear but for functions of the controls. `ffvd` samples the latter two.
+        see `build_model`. "hammerstein" is linear but for functions of the controls, which `ffvd` samples, as it does
+        "lmc"; those of "hammerstein-monotone" are curves that rise.
     :param physics: what is known of the plant in the user's units, with one unknown function inside (`gpssm.Physics`),
         in place of sizes, kernel, mean, likelihood, basis and wiring. `start` is then "auto", its own states, or
         "shooting", free runs of windows from these.

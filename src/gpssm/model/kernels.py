@@ -199,15 +199,32 @@ class Active(Kernel):
 
 
 class Common(Kernel):
-    """k_d(z, z') = s_d² k(z, z'): one kernel for all dimensions, but for their scales."""
+    """k_d(z, z') = s_d² k(z, z'): one kernel for all dimensions, but for their scales, zero where nothing enters."""
 
     inner: Kernel  # of one dimension
     log_scale: Float[Array, " Dx"]
+    nothing: tuple[bool, ...] | None = eqx.field(static=True, default=None)
 
     @property
     def scale(self) -> Float[Array, " Dx"]:
         """s_d."""
-        return jnp.exp(self.log_scale)
+        scale = jnp.exp(self.log_scale)
+        return scale if self.nothing is None else jnp.where(np.array(self.nothing), 0.0, scale)
+
+    @property
+    def silent(self) -> tuple[bool, ...] | None:
+        """Where nothing enters."""
+        return self.nothing
+
+    def wired(self, mask: Mask) -> "Kernel":
+        """The one kernel wired: what enters must be the same in all dimensions that anything enters."""
+        nothing, seen = tuple(not any(row) for row in mask), {row for row in mask if any(row)}
+        if len(seen) != 1:
+            raise ValueError(
+                "coupling='shared' is one kernel, and the wiring lets different inputs enter different transitions: "
+                "take coupling='none', or let the same states and controls enter every transition that is learned."
+            )
+        return Common(self.inner.wired((*seen,)), self.log_scale, nothing if any(nothing) else None)
 
     def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
         """The one matrix, scaled."""

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
+from gpssm.model.curves import KNOTS, REACH, rising
 
 
 class Observed(NamedTuple):
@@ -163,8 +164,7 @@ class LinkedGaussian(LinearPredictor, GaussianNoise):
         return self.link.inverse(y)
 
 
-# Of static nonlinearities at the output, which are scaled: where their knots lie, and how far h may stray from η.
-KNOTS, REACH, LENGTH, AMPLITUDE = 11, 3.0, 1.0, 0.7
+LENGTH, AMPLITUDE = 1.0, 0.7  # of a Gaussian process at the output, which is scaled: how far h may stray from η
 
 
 class Wiener(LinearPredictor, GaussianNoise):
@@ -199,11 +199,9 @@ class Wiener(LinearPredictor, GaussianNoise):
 
 
 class MonotoneWiener(LinearPredictor, GaussianNoise):
-    """y ~ N(h(C x + d), R) with an increasing h, whose slope is exp(w_k) between knots c_k and c_{k+1}, smoothly:
+    """y ~ N(h(C x + d), R) with an h that rises everywhere (`curves.rising`).
 
-        h(η) = c₁ + exp(w₀) (η − c₁) + Σ_{k≥1} (exp(w_k) − exp(w_{k−1})) s(η − c_k),    s(t) = δ softplus(t / δ)
-
-    The first and the last slope go on for ever. `likelihood.weights` are the w, which are zero for h(η) = η.
+    `likelihood.weights` are the logarithms of its slopes, which are zero for h(η) = η.
     """
 
     weights: Float[Array, "Dy K"]
@@ -216,15 +214,7 @@ class MonotoneWiener(LinearPredictor, GaussianNoise):
     @staticmethod
     def curve(predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]) -> Float[Array, "N Dy"]:
         """h of each output."""
-        knots = jnp.asarray(np.linspace(-REACH, REACH, KNOTS), predictor.dtype)
-        width = 2 * REACH / (KNOTS - 1)
-
-        def ramp(left: Array) -> Array:
-            return 0.3 * width * jax.nn.softplus((predictor[:, :, None] - left[None, None]) / (0.3 * width))
-
-        slopes = jnp.exp(weights)[None]
-        bends = jnp.sum(jnp.diff(slopes, axis=-1) * ramp(knots[1:-1]), -1)
-        return knots[1] + slopes[..., 0] * (predictor - knots[1]) + bends
+        return rising(predictor, weights)
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
         """h(C x + d)."""

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.model.bases import Basis
+from gpssm.model.curves import rising
 from gpssm.model.kernels import Kernel, in_units
 from gpssm.model.wiring import Mask
 
@@ -56,6 +57,20 @@ class LinearMap(Mean):
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """A x + B u + b."""
         return jnp.matmul(x, self.transition.T) + jnp.matmul(u, self.control.T) + self.offset[None]
+
+
+class Curved(Mean):
+    """m(x, u) = A x + B g(u) + b with a curve g_j of each control that rises everywhere (`curves.rising`).
+
+    `mean.weights` are the logarithms of its slopes, which are zero for g(u) = u.
+    """
+
+    inner: LinearMap
+    weights: Float[Array, "Du K"]
+
+    def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
+        """The linear map of what the curves make of the controls."""
+        return self.inner(x, rising(u, self.weights))
 
 
 class Function(Mean):

@@ -51,7 +51,7 @@ class Learned(NamedTuple):
 
     `weights` and `covariance` are the moments of v. `state_mean`, `state_covariance` and `cross` = Cov(x, v) are those
     of the state where it is now, if it `follows`: `condition` moves the state on without the weights. `rows` were
-    learned from, with this `forgetting`.
+    learned from, with the forgetting `rates` of the draws, of which `forgetting` is the fastest.
     """
 
     state_mean: Float[np.ndarray, "chain draw Dx"]
@@ -59,6 +59,7 @@ class Learned(NamedTuple):
     cross: Float[np.ndarray, "chain draw Dx N"]
     weights: Float[np.ndarray, "chain draw Dx M"]
     covariance: Float[np.ndarray, "chain draw N N"]
+    rates: Float[np.ndarray, "chain draw"]
     forgetting: float
     rows: int
     follows: bool = True
@@ -76,7 +77,7 @@ class Learned(NamedTuple):
 
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
         """A function of every array."""
-        return self._replace(**{name: function(getattr(self, name)) for name in self._fields[:5]})
+        return self._replace(**{name: function(getattr(self, name)) for name in self._fields[:6]})
 
 
 def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:

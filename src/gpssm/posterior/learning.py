@@ -10,10 +10,12 @@ row to row their covariance is divided by λ, so that what was learned n rows ag
 Harrison 1997, 6.3). No weight becomes less certain than it was before any data, N(0, 1): where the plant does not go
 for long, the division stops there, and nothing winds up.
 
-How fast a plant drifts is not known either, and its training rows may hold no sign of it. To forget where nothing
-drifts costs accuracy, which they do show; not to forget where something does costs more. So "auto" pays a small
-premium: of memories 1/(1 − λ) of two lengths of the longest training series down to an eighth, and for ever, it is the
-shortest with which forecasts inside that series, after its first third, have a CRPS at most `PREMIUM` above the best.
+How fast a plant drifts is not known either, and its training rows may hold no sign of it; nor do the errors of the next
+row tell which memory forecasts best thirty rows ahead, where models are not quite right. So with "auto" the memory
+1/(1 − λ) is one more thing that draws differ in. It is for ever, as long as the longest training series, half as long,
+and so on down to a sixteenth: the widest range of these with which forecasts inside that series, after its first third,
+have a CRPS at most `PREMIUM` above the best. To forget where nothing drifts costs accuracy, but little where many draws
+remember; not to forget where something does costs more.
 
 **The filter** holds [x; v] as one Gaussian under each draw. Given x the transition is linear in v, so that only x needs
 points: x_i = x̄ ± √Dx · (columns of S), SSᵀ = Cov(x), as in `filtering.py`. With W = S⁻¹ Cov(x, v), the weights at x_i
@@ -35,6 +37,7 @@ for which a forecast needs them: what drifts is less certain there. Where the la
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -63,12 +66,12 @@ if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
 MAX_DRAWS = 100
-MEMORIES = tuple(2.0 ** (1 - half / 2) for half in range(9))  # of the longest training series, from 2 down to ⅛
+MEMORIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)  # of the longest training series
 SEEN = 1 / 3  # share of the longest training series that "auto" starts from; the rest is what it compares by
 AHEAD = 15  # rows: half of what a forecast looks ahead
-PREMIUM = 0.05  # of CRPS in training, that forgetting may cost
+PREMIUM = 0.1  # of CRPS in training, that forgetting may cost; forecasts of rows not fitted to lose much less
 ORIGINS, SCORED, PATHS = 10, 40, 200  # forecasts, draws and paths that "auto" compares by
-FAR = 1.1  # times the best CRPS, from which on nothing faster is tried
+FAR = 1.5  # times the best CRPS, from which on nothing faster is tried
 JITTER = 1e-12  # of the weights' covariance, relative to its mean diagonal, when they are drawn
 
 
@@ -96,7 +99,7 @@ def learn(
     posterior: "Posterior",
     series: Any,
     *,
-    forgetting: float | Literal["auto"] | None = None,
+    forgetting: float | Sequence[float] | Literal["auto"] | None = None,
     new_experiment: bool = False,
     move_points: bool = False,
     max_draws: int = MAX_DRAWS,
@@ -113,8 +116,8 @@ def learn(
 
     :param series: outputs and controls in the user's units; columns go by name, or by position where they have none.
     :param forgetting: λ, what a row counts one row later, for plants that drift: 1 for those that do not, .99 to
-        remember a hundred rows or so; "auto" for the fastest that costs little in the training rows. Later calls
-        keep to the first one's, and it is 1 if never given.
+        remember a hundred rows or so; several, over which the draws are spread; "auto" for all that cost little in the
+        training rows. Later calls keep to the first one's, and it is 1 if never given.
     :param new_experiment: whether the state starts afresh, x₀ ~ N(0, I); otherwise the rows follow the end of training
         series `index`, or the rows of earlier calls.
     :param move_points: whether inducing points go, after these rows, where the rows went and no point was
@@ -129,58 +132,61 @@ def learn(
     clock = experiment_clock(posterior, given, new_experiment, index)
     rows = seen_rows(posterior, given, new_experiment, index)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
-    if forgetting == "auto":
-        rate = choose_forgetting(posterior)
-    elif forgetting is None:
-        rate = 1.0 if posterior.learned is None else posterior.learned.forgetting
+    if isinstance(forgetting, str):
+        forgetting = choose_forgetting(posterior)
+    if forgetting is None and posterior.learned is not None:
+        rates = merge_chains(posterior.learned.rates)
     else:
-        rate = float(forgetting)
-    members, (belief, before) = members_of(posterior, draws), _begin(posterior, new_experiment, index, rate)
-    found = run_learning(members, belief, rows, jnp.asarray(rate))
+        several = np.resize(1.0 if forgetting is None else forgetting, len(draws))
+        rates = np.random.default_rng(seed).permutation(several)  # at random, or every so many draws would be alike
+    members, (belief, before) = members_of(posterior, draws), _begin(posterior, new_experiment, index, rates)
+    found = run_learning(members, belief, rows, jnp.asarray(rates))
     if place is None:
         belief = found.belief
     else:
         states = np.concatenate([belief.state[:, None], found.states[:, :-1]], 1).mean(0)
         model, belief = _with_moved_points(members, place, found.belief, np.hstack([states, rows.u]))
         posterior = dataclasses.replace(posterior, model=model)
-    drawn = _draw(belief, jnp.asarray(rate), filter_keys(seed, draws), _is_gaussian(posterior))
+    drawn = _draw(belief, jnp.asarray(rates), filter_keys(seed, draws), _is_gaussian(posterior))
     past = np.concatenate([posterior.past_controls(index, new_experiment), given.u])[len(given) :]
-    learned = _with_belief(posterior, belief, drawn, rate, before + len(rows), len(rows), clock)
+    learned = _with_belief(posterior, belief, drawn, rates, before + len(rows), len(rows), clock)
     return dataclasses.replace(learned, past=past if posterior.delay else None)
 
 
-def choose_forgetting(posterior: "Posterior") -> float:
-    """The fastest forgetting that costs little in the training rows; none where they cannot tell."""
+def choose_forgetting(posterior: "Posterior") -> tuple[float, ...]:
+    """The widest range of λ that costs little in the training rows; 1 where they cannot tell."""
     scores = score_forgetting(posterior)
-    best = min(scores.values())
-    return min((rate for rate, score in scores.items() if score <= (1 + PREMIUM) * best < np.inf), default=1.0)
+    allowed = [several for several, score in scores.items() if score <= (1 + PREMIUM) * min(scores.values()) < np.inf]
+    return max(allowed, key=lambda several: (len(several), -scores[several]), default=(1.0,))
 
 
 @in_double_precision
-def score_forgetting(posterior: "Posterior") -> dict[float, float]:
-    """The mean CRPS, in standard deviations of the outputs, of forecasts inside the longest training series, by λ.
+def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
+    """The mean CRPS, in standard deviations of the outputs, of forecasts inside the longest training series.
 
-    From each draw's state after the first third, and the weights given its states up to there, rows are learned, and
-    `ORIGINS` forecasts made on the way. What is far from the best is not followed by what forgets faster still.
+    From each draw's state after the first third, and the weights given its states up to there, rows are learned with
+    each λ, and `ORIGINS` forecasts made on the way. The scores are those of the paths of neighbouring λ together. What
+    is far from the best is not followed by what forgets faster still.
     """
     index = int(np.argmax([len(one) for one in posterior.raw]))
     raw, rows, fewer = posterior.raw[index], posterior.series[index], posterior.thinned(SCORED)
     before = int(SEEN * len(rows))
     horizon = min(HORIZON, (len(rows) - before) // 2)
     if horizon < 1:
-        return {1.0: 0.0}
+        return {(1.0,): 0.0}
     origins = range(before, len(rows) - horizon + 1, -(-(len(rows) - horizon + 1 - before) // ORIGINS))
     draws = np.arange(fewer.num_chains * fewer.num_draws)
     members, start = members_of(fewer, draws), _at_training(fewer, index, before)
-    scores: dict[float, float] = {}
+    deviations: dict[float, list[np.ndarray]] = {}
+    scores: dict[tuple[float, ...], float] = {}
     for rate in (1.0, *(1 - 1 / max(share * len(rows), 2.0) for share in MEMORIES)):
-        belief, errors = start, []
+        belief, deviations[rate] = start, []
         for number, origin in enumerate(origins):
             if number:
                 learned = rows[origins[number - 1] : origin]
                 belief = run_learning(members, belief, learned, jnp.asarray(rate)).belief
             drawn = _draw(belief, jnp.asarray(rate), filter_keys(0, draws), _is_gaussian(fewer))
-            now = _with_belief(fewer, belief, drawn, rate, origin, 0, None)
+            now = _with_belief(fewer, belief, drawn, np.full(len(draws), rate), origin, 0, None)
             if fewer.delay:
                 past = np.concatenate([unknown_past(fewer.delay), raw.u[:origin]])[origin:]
                 now = dataclasses.replace(now, past=past)
@@ -188,16 +194,21 @@ def score_forgetting(posterior: "Posterior") -> dict[float, float]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of paths that left: what they are worth shows in the score
                 found = forecast(now, horizon, ahead.u, num_paths=PATHS, seed=number, calibrated=False)
-            errors.append(fair_crps((found.paths - ahead.y) / found.scale))
-        scores[rate] = float(np.nanmean(errors)) if np.isfinite(errors).any() else np.inf
-        if scores[rate] > FAR * min(scores.values()):
+            deviations[rate].append((found.paths - ahead.y) / found.scale)
+        for first in range(len(deviations)):
+            several = tuple(deviations)[first:]
+            pooled = [
+                fair_crps(np.concatenate(one)) for one in zip(*(deviations[rate] for rate in several), strict=True)
+            ]
+            scores[several] = float(np.nanmean(pooled)) if np.isfinite(pooled).any() else np.inf
+        if scores[(rate,)] > FAR * min(scores.values()):
             break
     return scores
 
 
 @jit
-def run_learning(members: Members, belief: Belief, series: Series, forgetting: Float[Array, ""]) -> LearnedRows:
-    """What is believed after the rows of a scaled series, and what was along them.
+def run_learning(members: Members, belief: Belief, series: Series, forgetting: Float[Array, "*S"]) -> LearnedRows:
+    """What is believed after the rows of a scaled series, and what was along them; one λ for all draws, or one each.
 
     One draw after the other on a CPU: its covariance stays in the cache along the rows.
     """
@@ -206,13 +217,13 @@ def run_learning(members: Members, belief: Belief, series: Series, forgetting: F
     seen = observed(jnp.asarray(series.y))
     rows = (jnp.asarray(series.u), seen.y, seen.present)
 
-    def one(given: tuple[Belief, dict[str, Array]]) -> LearnedRows:
-        start, leaves = given
+    def one(given: tuple[Belief, dict[str, Array], Array]) -> LearnedRows:
+        start, leaves, rate = given
         current = model.with_leaves(leaves)
         transition = current.transition() if common is None else common
 
         def step(belief: Belief, row: tuple[Array, Array, Array]) -> tuple[Belief, tuple[Array, Array]]:
-            ahead = predict(transition, current.process_variance, forget(belief, forgetting), row[0])
+            ahead = predict(transition, current.process_variance, forget(belief, rate), row[0])
             found, log_density = update(current.likelihood, ahead, *row[1:])
             # A draw that has gone astray must not become one of no numbers.
             sound = jnp.isfinite(found.state).all() & jnp.isfinite(jnp.trace(found.covariance))
@@ -222,7 +233,8 @@ def run_learning(members: Members, belief: Belief, series: Series, forgetting: F
         found, along = jax.lax.scan(step, start, rows)
         return LearnedRows(found, *along)
 
-    return jax.lax.map(one, (belief, members.leaves), batch_size=batch_size())
+    rates = jnp.broadcast_to(forgetting, belief.surprise.shape)
+    return jax.lax.map(one, (belief, members.leaves, rates), batch_size=batch_size())
 
 
 def forget(belief: Belief, forgetting: Float[Array, ""]) -> Belief:
@@ -325,14 +337,14 @@ class Drawn(NamedTuple):
 
 
 @jit
-def _draw(belief: Belief, forgetting: Float[Array, ""], keys: PRNGKeyArray, gaussian: bool) -> Drawn:
+def _draw(belief: Belief, forgetting: Float[Array, "*S"], keys: PRNGKeyArray, gaussian: bool) -> Drawn:
     """v ~ N(v̄, s LLᵀ), AHEAD rows from now, and x | v ~ N(x̄ + √s G ε, Cov(x) − GGᵀ): v = v̄ + √s L ε, G = Cov(x, v) L⁻ᵀ.
 
     The cloud's own covariance is scaled by s when a forecast starts from it.
     """
 
-    def one(given: tuple[Belief, PRNGKeyArray]) -> Drawn:
-        belief, key = forget(given[0], forgetting**AHEAD), given[1]
+    def one(given: tuple[Belief, Array, PRNGKeyArray]) -> Drawn:
+        belief, key = forget(given[0], given[1] ** AHEAD), given[2]
         factor = cholesky(belief.covariance, jitter=JITTER)
         noise_key, state_key = jax.random.split(jax.random.fold_in(key, FILTER))
         noise = jnp.sqrt(noise_scale(belief.surprise)) * jax.random.normal(noise_key, (len(factor),))
@@ -344,10 +356,12 @@ def _draw(belief: Belief, forgetting: Float[Array, ""], keys: PRNGKeyArray, gaus
         normal = jax.random.normal(state_key, (NUM_PARTICLES, len(mean)))
         return Drawn(weights, mean[None] + jnp.matmul(normal, root_semidefinite(covariance).T))
 
-    return jax.lax.map(one, (belief, keys))
+    return jax.lax.map(one, (belief, jnp.broadcast_to(forgetting, belief.surprise.shape), keys))
 
 
-def _begin(posterior: "Posterior", new_experiment: bool, index: int, rate: float) -> tuple[Belief, int]:
+def _begin(
+    posterior: "Posterior", new_experiment: bool, index: int, rates: Float[np.ndarray, " S"]
+) -> tuple[Belief, int]:
     """What is believed before the new rows, and how many rows of their experiment came before.
 
     After the training series that is what its last rows leave of each draw's state before them, as in `condition`, and
@@ -360,7 +374,7 @@ def _begin(posterior: "Posterior", new_experiment: bool, index: int, rate: float
         series = posterior.series[index]
         before = max(len(posterior.training_series(index)) - LOOKBACK, 0)
         belief = _at_training(posterior, index, before)
-        return run_learning(members, belief, series[before:], jnp.asarray(rate)).belief, len(series)
+        return run_learning(members, belief, series[before:], jnp.asarray(rates)).belief, len(series)
     if held is None:
         belief = _at_training(posterior, None, 0)
     else:
@@ -424,7 +438,7 @@ def _with_belief(
     posterior: "Posterior",
     belief: Belief,
     drawn: Drawn,
-    rate: float,
+    rates: Float[np.ndarray, " S"],
     rows: int,
     new: int,
     clock: Any,
@@ -437,7 +451,9 @@ def _with_belief(
 
     *arrays, surprise = map(split, belief)
     held = posterior.learned
-    learned = Learned(*arrays, forgetting=rate, rows=new + (0 if held is None else held.rows))
+    before = 0 if held is None else held.rows
+    rest = {"rates": rates.reshape(axes), "forgetting": float(rates.min()), "rows": new + before}
+    learned = Learned(*arrays, **rest)
     gaussian, number = _is_gaussian(posterior), drawn.particles.shape[1]
     current = CurrentState(split(drawn.particles), np.full((*axes, number), -np.log(number)), rows, gaussian, surprise)
     draws = posterior.draws._replace(weights=split(drawn.weights))
@@ -456,8 +472,9 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     if name in METHODS and not METHODS[name].learns:
         raise ValueError(f"{name!r} has no weights to learn: fit with basis='linear' for a linear model that learns")
     auto = isinstance(forgetting, str) and forgetting == "auto"
-    if not (forgetting is None or auto or (is_real(forgetting) and 0 < forgetting <= 1)):
-        raise ValueError(f"forgetting must be a number above 0 and at most 1, or 'auto'; got {forgetting!r}")
+    several = forgetting if isinstance(forgetting, Sequence) and not isinstance(forgetting, str) else [forgetting]
+    if not (forgetting is None or auto or (several and all(is_real(one) and 0 < one <= 1 for one in several))):
+        raise ValueError(f"forgetting must be a number above 0 and at most 1, several, or 'auto'; got {forgetting!r}")
     size = posterior.model.state_dim + int(np.prod(posterior.model.weights_shape))
     many = min(int(max_draws), posterior.num_chains * posterior.num_draws)
     check_memory(f"learning {size} numbers under {many} draws", 3 * 8 * many * size**2)

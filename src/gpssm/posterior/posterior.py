@@ -118,7 +118,8 @@ class Posterior:
         if self.current is not None:
             facts["state"] = f"after {self.current.rows} rows"
         if self.learned is not None:
-            facts["learned since"] = f"{self.learned.rows} rows, forgetting {self.learned.forgetting:.4g}"
+            less = " and less" if np.ptp(self.learned.rates) > 0 else ""
+            facts["learned since"] = f"{self.learned.rows} rows, forgetting {self.learned.forgetting:.4g}{less}"
         return card(f"Posterior: {self.config['method']}", facts, notes=self.notes)
 
     @property

@@ -24,9 +24,10 @@ from gpssm.model.bases import (
     RandomFourier,
     Stacked,
 )
+from gpssm.model.curves import KNOTS
 from gpssm.model.kernels import Common, Kernel, Mixed, make_kernel
 from gpssm.model.likelihoods import Likelihood, LinkedGaussian, MonotoneWiener, Wiener, make_likelihood
-from gpssm.model.means import Function, Identity, LinearMap, Mean, Wired, Zero
+from gpssm.model.means import Curved, Function, Identity, LinearMap, Mean, Wired, Zero
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.types import Data
@@ -48,7 +49,7 @@ SPARSE_SCALE, SPARSE_WEIGHTS, SPARSE_LENGTHS = 0.3, Normal(-4.0, 2.0), Normal(3.
 
 
 Part = TypeVar("Part")
-Coupling = Literal["none", "shared", "lmc", "hammerstein"]
+Coupling = Literal["none", "shared", "lmc", "hammerstein", "hammerstein-monotone"]
 
 
 class Parts(NamedTuple):
@@ -171,6 +172,7 @@ def build_model(
     :param coupling: of the transition functions. "none": each has its own kernel. "shared": one kernel, but for a scale
         each, and one factorisation for all. "lmc": f = W g with `rank` latent functions g, fewer than states.
         "hammerstein": f is linear in states, and in a function g_j(u_j) of each control: f = A x + B g(u).
+        "hammerstein-monotone": the same with curves that rise, or fall, everywhere (`gpssm.model.curves`).
     :param key: for what is drawn at random (cluster starts, Fourier frequencies).
     :param start: the linear fit to start from, if there is one already.
     """
@@ -181,8 +183,11 @@ def build_model(
     if start.state_dim != state_dim:
         raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} asked.")
     variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
+    curved = coupling == "hammerstein-monotone"
     if coupling != "none" or rank is not None:
         _check_coupling(coupling, rank, state_dim, start.z.shape[1], kernel, basis, known)
+        if curved and mean != "linear":
+            raise ValueError(f"coupling={coupling!r} is linear but for its curves: leave mean at 'linear'.")
         kernel = _couple(coupling, rank, kernel, state_dim, start, variance, key)
     kernel = make_kernel(kernel, state_dim, start.z.shape[1], variance, LENGTHSCALE)
     if known is not None:
@@ -194,20 +199,31 @@ def build_model(
         chosen = CommonPoints(chosen)
     if isinstance(chosen, InducingPoints) and isinstance(kernel, Mixed):
         chosen = MixedPoints(chosen, kernel.mixing.shape[1])
-    if mean == "linear" and basis != "linear":
+    if curved:
+        # The curves say all of the controls.
+        sees = tuple(tuple(column < state_dim for column in range(start.z.shape[1])) for _ in range(state_dim))
+        chosen = LinearFeatures.build(state_dim, start.z.shape[1], start.slack, sees)
+    elif mean == "linear" and basis != "linear":
         linear_part = LinearFeatures.build(state_dim, start.z.shape[1], start.slack)
         chosen = Stacked((chosen, Apart(linear_part, state_dim) if chosen.shared else linear_part))
     linear = start.linear
     seen = make_likelihood(likelihood, linear.C, linear.d, linear.noise_std)
     if start.static is not None and isinstance(seen, Wiener | MonotoneWiener):
         seen = dataclasses.replace(seen, weights=start.static)
+    centre = _make_mean(mean, linear) if known is None else _wire_mean(mean, linear, known)
+    if curved and isinstance(centre, LinearMap):
+        centre = Curved(centre, jnp.zeros((linear.control.shape[1], KNOTS - 1)))
     model = GPSSM.create(
         kernel,
         chosen if known is None else _wire_weights(chosen, known),
-        _make_mean(mean, linear) if known is None else _wire_mean(mean, linear, known),
+        centre,
         seen,
         jnp.sqrt(jnp.diagonal(linear.process_cov)),
     )
+    if curved:
+        # What the slopes cannot say is how much of g enters which state.
+        free = {"mean.weights": Normal(0.0, 1.0), "mean.inner.control": Normal(linear.control, 0.5)}
+        model = model.with_roles("optimise", *free).with_priors(free)
     if isinstance(kernel, Common | Mixed):
         # The scale is said once, by s or W.
         own = (
@@ -234,10 +250,13 @@ def _check_coupling(
             f"coupling='lmc' mixes rank latent functions, from 1 to as many as there are states, {state_dim}; got "
             f"rank={rank!r}."
         )
-    if coupling == "hammerstein" and dim == state_dim:
-        raise ValueError("coupling='hammerstein' is a function of the controls: the data have none.")
-    if wiring is not None:
-        raise ValueError("functions that are coupled see the same inputs: take coupling='none' with a wiring.")
+    if coupling.startswith("hammerstein") and dim == state_dim:
+        raise ValueError(f"coupling={coupling!r} is a function of the controls: the data have none.")
+    if wiring is not None and (coupling != "shared" or wiring.sparse):
+        raise ValueError(
+            f"coupling={coupling!r} takes no wiring{' that is to be found' if coupling == 'shared' else ''}: take "
+            "coupling='none', or 'shared' with a wiring that lets the same inputs enter every transition to learn."
+        )
     if basis != "inducing" or not isinstance(kernel, str):
         raise ValueError(f"coupling={coupling!r} takes inducing points and a kernel by name.")
 

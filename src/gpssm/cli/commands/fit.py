@@ -81,7 +81,7 @@ def fit(
     coupling: Annotated[
         str | None,
         _option(
-            help="Transition functions: none, shared (one kernel), lmc (mixed) or hammerstein.",
+            help="Transition functions: none, shared (one kernel), lmc (mixed), hammerstein, hammerstein-monotone.",
             default="none",
             panel=MODEL,
         ),
