@@ -154,7 +154,7 @@ def examine(
     future, judged = choose_future(raw[-1], rows, inputs), choose_rows(raw[-1], rows)
     say("Forecasting")
     own = forecast_rows(posterior, future.u, len(future.u), num_paths, seed)
-    found = score_forecasts({method: own}, rows) | {"units": raw[-1].units}
+    found: dict[str, Any] = score_forecasts({method: own}, rows) | {"units": raw[-1].units}
     scored(found)
     say("Fitting the baselines")
     baselines = baselines() if callable(baselines) else baselines

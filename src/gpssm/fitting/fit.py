@@ -118,7 +118,8 @@ def fit(
         "shooting", free runs of windows from these.
     :param start: where the sampler begins, which decides where it ends: a name from `gpssm.start.starts.STARTS`; names
         to compare by forecasts inside the training rows (`candidates.py`); states (T+1, Dx) of each series; or "auto",
-        which compares those of `candidates.competitors` for `ffvd` and is "em" for other methods.
+        which compares those of `candidates.competitors` for `ffvd` and is "em" for other methods. After shooting each
+        chain has a start of its own.
     :param noise: of the process. "free" assumes nearly nothing: what the transition cannot explain becomes noise.
         "small", or a number, holds its standard deviation near .003, or that number, of the states' scale, so that what
         the transition cannot explain is observation noise. "auto" compares them where starts are, else it is "free".
