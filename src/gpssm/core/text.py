@@ -84,8 +84,9 @@ def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
     """`pandas.read_csv`, with numbers as they are written to the last bit: before pandas 3.1 only if asked for."""
     import pandas
 
-    old = tuple(map(int, pandas.__version__.split(".")[:2])) < (3, 1)
-    return pandas.read_csv(path, **options | ({"float_precision": "round_trip"} if old else {}))
+    if tuple(map(int, pandas.__version__.split(".")[:2])) < (3, 1):
+        options["float_precision"] = "round_trip"
+    return pandas.read_csv(path, **options)
 
 
 def from_csv(frame: "pd.DataFrame") -> "pd.DataFrame":
