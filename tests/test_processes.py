@@ -7,11 +7,13 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 from distributed import Client, LocalCluster
 
 import gpssm
 from builders import make_series
+from gpssm.methods import ARX
 
 SETTINGS = {"state_dim": 1, "num_inducing": 4, "num_chains": 1, "num_warmup": 10, "num_draws": 5, "start": "em"}
 FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_rank_promotion", "jax_debug_nans")
@@ -35,15 +37,37 @@ def draw_baseline(seed):
     return posterior.forecast(3, np.zeros((3, 1)), num_paths=5, seed=seed).paths
 
 
-def test_a_worker_of_dask_draws_the_same():
-    with LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
-        found = client.submit(draw_baseline, 3).result(timeout=200)
+@pytest.fixture(scope="module")
+def client():
+    """A client of a cluster with one worker, a process of its own."""
+    with LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
+        yield client
+
+
+def test_a_worker_of_dask_draws_the_same(client):
+    found = client.submit(draw_baseline, 3).result(timeout=200)
     np.testing.assert_array_equal(found, draw_baseline(3))
+
+
+def test_a_cluster_selects_and_stacks_the_same(client):
+    series, tiny = make_series(60, 1, 1), {"num_chains": 1, "num_draws": 20, "progress": False}
+    candidates = [{"method": "mean"}, {"method": "last"}]
+    here, there = (gpssm.select(series, candidates, cluster=one, **tiny) for one in (None, client.scheduler.address))
+    assert there.best == here.best
+    pandas.testing.assert_frame_equal(there.table, here.table, check_exact=True)
+    members = {"mean": "mean", "last": "last", "broken": {"method": ARX(orders=(90, 1))}}
+    here, there = (gpssm.stack(series, members, cluster=one, **tiny) for one in (None, client))
+    np.testing.assert_array_equal(there.weights, here.weights)
+    assert there.notes == here.notes
+    assert there.notes[0].startswith("broken failed and is left out")
+    assert client.submit(sum, [1, 2]).result(timeout=200) == 3  # a client that was lent is not closed
+    with pytest.raises(KeyError, match="Unknown method 'median'"):
+        gpssm.select(series, [{"method": "median"}], cluster=client, **tiny)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.slow
-def test_threads_processes_and_an_event_loop_draw_the_same():
+def test_threads_processes_and_an_event_loop_draw_the_same(client):
     alone = [draw(seed) for seed in (0, 1)]
     flags = [getattr(jax.config, name) for name in FLAGS]
     with ThreadPoolExecutor(2) as pool:
@@ -60,8 +84,7 @@ def test_threads_processes_and_an_event_loop_draw_the_same():
     ticks, found = asyncio.run(beside())
     assert ticks > 0
     assert_same(found, alone[0])
-    with LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
-        assert_same(client.submit(draw, 1).result(timeout=200), alone[1])
+    assert_same(client.submit(draw, 1).result(timeout=200), alone[1])
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert_same(pool.submit(draw, 1).result(timeout=200), alone[1])
     assert [getattr(jax.config, name) for name in FLAGS] == flags

@@ -377,14 +377,18 @@ def test_a_configuration_does_the_run_again(linear_run, tmp_path):
     same_run(linear_run, tmp_path / "again")
 
 
+# The command with one quick baseline, in its own process.
+ONE_BASELINE = "from gpssm.cli import main, pipeline; pipeline.BASELINES = ('last',); main()"
+
+
 def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, tmp_path):
     frame = gpssm.read(data, "y", "u").to_dataframe()
     dates = pd.date_range("2024-03-31 20:00", periods=80, freq="h", name="when")
     frame.assign(other=1000 * frame["y"] + np.arange(80)).set_index(dates).drop(dates[7]).to_csv(tmp_path / "dated.csv")
-    words = [COMMAND, "fit", tmp_path / "dated.csv", "-y", "y", "-y", "other", "-u", "u", "--unit", "y=m", "-m", "mean"]
-    assert "row 7 (counted from 0)" in complaint(*words[1:], code=1)
+    words = ["fit", tmp_path / "dated.csv", "-y", "y", "-y", "other", "-u", "u", "--unit", "y=m", "-m", "mean"]
+    assert "row 7 (counted from 0)" in complaint(*words, code=1)
     words += ["--regrid", "--train", "2024-04-02", "--draws", "20", "--no-report", "--out", "run"]
-    shown = in_terminal(words, tmp_path)
+    shown = in_terminal([sys.executable, "-c", ONE_BASELINE, *words], tmp_path)
     order = ["The first 30 test rows: mean NRMSE", "all outputs", "y [m]", "Judging", "Seconds:   setup"]
     assert sorted(order, key=shown.index) == order
     assert max(len(line) for line in re.split(r"[\r\n]+", shown)) <= 80

@@ -1,7 +1,8 @@
-"""Every option of every command, given texts that it was not meant for: an error in our words, or what was asked for.
+"""Every option and argument of every command, given texts that it was not meant for.
 
-Options are taken from the program itself. A fit counts as done when it gets as far as its linear model, a sweep when it
-would begin; forecasts and all that is told of a run are real.
+Each ends in an error in our words, or in what was asked for. Options are taken from the program itself. A fit counts as
+done when it gets as far as its linear model, a sweep when it would begin; forecasts and all that is told of a run are
+real.
 """
 
 import pytest
@@ -9,7 +10,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import gpssm.bench
-from gpssm.cli import pipeline
+from gpssm.cli import pipeline, run_folder
 from gpssm.cli.app import app
 from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
@@ -19,7 +20,7 @@ from hostile import attempt
 TEXTS = (
     *("", " ", "-1", "0", "1", "0.5", "-0.0", "nan", "inf", "1e300", "1e400", "5e-324", "99999999999999999999", "0x10"),
     *("true", "None", "auto", "all", "y", "nothing", "y,y", ",", "=", "a=b", "[1]", '{"a": 1}', "../..", "/", "~", "."),
-    *("/nowhere/at/all", "2024-02-30", "2024-03-31", "\x1b[31mred", "a\nb", "٣", "é" * 300, "a" * 5000, "%s%n", "-"),
+    *("/dev/null/at/all", "2024-02-30", "2024-03-31", "\x1b[31mred", "a\nb", "٣", "é" * 300, "a" * 5000, "%s%n", "-"),
 )
 SHARE = 20  # of the texts, one in so many is tried on each option; all of them in the slow tests
 
@@ -36,29 +37,35 @@ def reached(*_, **__):
 def given(tmp_path_factory):
     """What each command is called with, as it should be."""
     folder = tmp_path_factory.mktemp("options")
-    Run(folder).write_series("tank.csv", simulate("linear_gaussian", num_steps=60, seed=1).series)
+    Run(folder).write_series("tank.csv", simulate("linear_gaussian", num_steps=80, seed=1).series)
     data, out = str(folder / "tank.csv"), str(folder / "run")
-    fit = ["fit", data, "-y", "y", "--train", "0.5", "-m", "mean", "--draws", "5", "--no-report", "-q", "--out", out]
+    fit = ["fit", data, "-y", "y", "--train", "0.5", "-m", "mean", "--draws", "20", "--no-report", "-q", "--out", out]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "num_threads", lambda: 1)
         patch.setattr(pipeline, "BASELINES", ("last",))
         found = CliRunner().invoke(app, fit)
     assert found.exit_code == 0, found.output
     return {
-        "fit": ["fit", data, "-y", "y", "-m", "mean", "--no-report", "--out", str(folder / "new")],
-        "demo": ["demo", "--out", str(folder / "demo")],
-        "forecast": ["forecast", out, "--num-paths", "6"],
-        **{name: [name, out] for name in ("info", "compare")},
-        "bench": ["bench", "--out", str(folder / "bench")],
+        "fit": ([data], ["-y", "y", "-m", "mean", "--no-report", "--out", str(folder / "new")]),
+        "demo": ([], ["--out", str(folder / "demo")]),
+        "forecast": ([out], ["--num-paths", "6"]),
+        **{name: ([out], []) for name in ("info", "compare", "report")},
+        "data fetch": (["sim:kink:num_steps=9"], []),
+        "bench": ([], ["--out", str(folder / "bench")]),
+        "bench report": ([str(folder)], []),
     }
 
 
-def options():
-    """The commands, and those of their options that take a value."""
-    for name, command in typer.main.get_command(app).commands.items():
+def options(group=None, of=()):
+    """The commands, and those of their options that take a value; "--" stands for what has no name."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
         for option in command.params:
-            if option.param_type_name == "option" and not option.is_flag and not option.is_eager:
-                yield name, option.opts[0]
+            if option.param_type_name == "argument":
+                yield " ".join((*of, name)), "--"
+            elif not option.is_flag and not option.is_eager:
+                yield " ".join((*of, name)), option.opts[0]
+        if hasattr(command, "commands"):
+            yield from options(command, (*of, name))
 
 
 @pytest.fixture
@@ -68,16 +75,28 @@ def try_texts(given, tmp_path, monkeypatch):
     monkeypatch.setattr(gpssm.bench, "run_sweep", reached)
     monkeypatch.setattr("gpssm.cli.pipeline.run_demo", reached)
     monkeypatch.chdir(tmp_path)
+    write = run_folder.write_atomically
+    home = tmp_path.parent.parent  # others' files are none of ours
+    monkeypatch.setattr(
+        run_folder,
+        "write_atomically",
+        lambda path, fill: write(path, fill) if path.resolve().is_relative_to(home) else reached(),
+    )
 
     def call(command, option, text):
-        found = CliRunner().invoke(app, [*given[command], option, text, "--debug", "--quiet"])
+        arguments, others = given[command]
+        arguments = [] if option == "--" else arguments
+        words = [*command.split(), *arguments, *others, "--debug", "--quiet", option, text]
+        found = CliRunner().invoke(app, words)
         if found.exception is not None and not isinstance(found.exception, Reached | SystemExit):
             raise found.exception
 
     def try_all(command, option, texts):
         """What did not end as it should, by text."""
         outcomes = {text: attempt(lambda text=text: call(command, option, text)) for text in texts}
-        return {(option, text): found for text, found in outcomes.items() if found.kind not in ("fine", "refused")}
+        return {
+            (command, option, text): found for text, found in outcomes.items() if found.kind not in ("fine", "refused")
+        }
 
     return try_all
 
@@ -97,5 +116,5 @@ def test_all_texts_that_no_option_was_meant_for(try_texts, command, option):
 
 def test_every_command_was_tried():
     tried = {name for name, _ in options()}
-    assert {"fit", "demo", "forecast", "bench"} <= tried
-    assert len([*options()]) >= 40
+    assert {"fit", "demo", "forecast", "bench", "data fetch", "bench report"} <= tried
+    assert len([*options()]) >= 48

@@ -1,6 +1,7 @@
 """Names that are no names but code for whoever reads them: browsers, spreadsheets, terminals, LaTeX, file systems.
 
-One run has them as columns and as the data file's own name, and everything that it writes or prints is looked at.
+One run has them as columns and as the data file's own name, and everything that it writes or prints is looked at; a
+posterior has them as the names of its series.
 """
 
 import csv
@@ -18,10 +19,16 @@ from gpssm.cli.app import app
 from gpssm.cli.run_folder import Run
 from gpssm.core.text import FORMULA
 from gpssm.data.datasets import simulate
+from gpssm.data.series import Series
+from gpssm.evaluation.examine import examine
+from gpssm.plots import plot_series
+from gpssm.plots.style import to_png
+from gpssm.report import make_report
 
 SCRIPT = "<script>alert(1)</script>"
 LINE = "gpssm: all is well"  # what a name may not say in a line of its own
 OUTPUT = f"=cmd|' /C calc'!A0 {SCRIPT} \x1b[31m\"quoted\"\n{LINE} $\\frac{{1}}$ [red]x[/red]"
+NAME = f"=cmd|' /C calc'!A1 </title>{SCRIPT}\x1b[2J\n{LINE} $\\frac{{1}}$"
 INPUT = f"@SUM(1)\x9b31m</script><img src=x onerror=alert(2)>\r\n{LINE}"
 
 
@@ -29,7 +36,7 @@ INPUT = f"@SUM(1)\x9b31m</script><img src=x onerror=alert(2)>\r\n{LINE}"
 def run(tmp_path_factory):
     """The run, and all that was printed of it."""
     folder = tmp_path_factory.mktemp("hostile")
-    series = simulate("linear_gaussian", num_steps=60, seed=1).series
+    series = simulate("linear_gaussian", num_steps=80, seed=1).series
     path = folder / f"{SCRIPT.replace('/', '|')}\x1b[2J=x\n{LINE}.csv"
     table = pd.DataFrame({OUTPUT: series.y[:, 0], INPUT: series.u[:, 0]})
     path.write_text(table.to_csv(index=False))
@@ -101,3 +108,27 @@ def test_what_python_prints_does_not_speak_to_the_terminal_either(run):
             assert "\x1b" not in text
             assert not lines_of_names(text)
         assert "<script>" not in thing._repr_html_()
+
+
+def test_names_of_series_are_no_code_either(run, tmp_path):
+    (rows,) = run[0].posterior().raw
+    several = [Series(rows.y[part], rows.u[part], name=NAME) for part in (slice(15), slice(15, None))]
+    posterior = gpssm.fit(several, method="arx", num_draws=10, num_chains=1, progress=False)
+    pictures = {path.stem: path.read_bytes() for path in (run[0].folder / "figures").iterdir()}
+    examined = examine(posterior, baselines=("last",))
+    page = make_report(examined, pictures=pictures)
+    assert SCRIPT.replace("<", "&lt;").replace(">", "&gt;") in page
+    assert page.count("</title>") == 1
+    with pytest.raises(ValueError, match="at least") as refused:
+        gpssm.fit(several[0][:1], progress=False)
+    tree = posterior.to_arviz()
+    printed = "\n".join(map(str, (*several, posterior, posterior.summary(), refused.value, tree)))
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", page + printed)
+    assert not lines_of_names(printed)
+    for text in (page, *(thing._repr_html_() for thing in (*several, posterior, posterior.summary()))):
+        assert "<script>alert" not in text
+    for cell in (cell for row in csv.reader(examined.forecast.to_dataframe().to_csv().splitlines()) for cell in row):
+        assert not cell.startswith("=")
+    assert to_png(plot_series(several))
+    posterior.save(tmp_path / "posterior.nc")
+    assert gpssm.load(tmp_path / "posterior.nc").raw[1].name == NAME

@@ -56,6 +56,7 @@ import sys
 for name in {OPTIONAL}:
     sys.modules[name] = None
 import jax, numpy as np, gpssm
+from gpssm.core import places
 from gpssm.methods import METHODS
 gpssm.fit, gpssm.plots, gpssm.benchmark
 series = gpssm.Series(np.sin(np.arange(40.0)))
@@ -63,8 +64,8 @@ gpssm.fit(series, method="mean", num_draws=2, num_chains=1, progress=False).fore
 for extra, call in {{
     "nuts": lambda: METHODS["ffvd-nuts"].build(None, ()),
     "data": lambda: gpssm.datasets.load("dryer"),
-    "bench": lambda: list(gpssm.benchmark.sweep.run_processes([], None, 2)),
-    "cluster": lambda: list(gpssm.benchmark.sweep.run_cluster([], None, "")),
+    "bench": lambda: list(places.run_processes([], None, 2)),
+    "cluster": lambda: list(places.run_cluster([], None, "")),
     "plots": lambda: gpssm.plots.plot_series(series),
 }}.items():
     try:

@@ -11,6 +11,7 @@ from gpssm.fitting.candidates import Plan, Trials, make_folds
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
+from gpssm.posterior.posterior import load
 from gpssm.start import output_error, shooting, starts
 
 SMALL = {"method": FFVD(4, 3, 1, num_leapfrog=2, rank=2), "state_dim": 2, "num_inducing": 6, "num_chains": 1}
@@ -170,6 +171,53 @@ def test_a_start_may_be_named_or_given_as_states(series):
         fit(series, start=states[:-1], progress=False, **SMALL)
     with pytest.raises(KeyError, match="Known: auto, em"):
         fit(series, start="magic", progress=False, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def apart(series):
+    """A fit whose two chains each begin with a shot of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        be_quick(patch)
+        return fit(series, start="em+shooting", noise=0.02, progress=False, **SMALL | {"num_chains": 2})
+
+
+def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path):
+    alone = fit(series, start="em+shooting", noise=0.02, progress=False, **SMALL)
+    np.testing.assert_array_equal(alone.draws.weights[0], apart.draws.weights[0])
+    assert "basis.parts.0.locations" not in alone.draws.leaves
+    places = apart.draws.leaves["basis.parts.0.locations"]
+    assert places.shape == (2, 3, 6, 3)
+    np.testing.assert_array_equal(places, np.broadcast_to(places[:, :1], places.shape))
+    assert np.abs(places[0] - places[1]).max() > 0.01
+    # The output map is fixed while chains run, but each was shot at its own.
+    assert np.abs(np.diff(apart.draws.leaves["likelihood.C"][:, 0], axis=0)).max() > 0
+    first = apart.chain(0)
+    assert set(first.draws.leaves) == set(alone.draws.leaves)
+    u = series.u[:5]
+    np.testing.assert_allclose(first.forecast(u=u).paths, alone.forecast(u=u).paths, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(
+        apart.chain(1).model.leaves()["basis.parts.0.locations"],
+        apart.model_at(1, 0).leaves()["basis.parts.0.locations"],
+    )
+    apart.save(tmp_path / "apart.nc")
+    again = load(tmp_path / "apart.nc")
+    np.testing.assert_array_equal(again.forecast(u=u, seed=3).paths, apart.forecast(u=u, seed=3).paths)
+    with pytest.raises(ValueError, match=r"posterior.chain\(0\)"):
+        apart.learn(series[:5], move_points=True)
+
+
+def test_an_update_lets_each_chain_go_on_from_its_own_model(apart, series):
+    went_on = apart.update(series[:20], new_experiment=True, num_warmup=0, num_draws=2)
+    np.testing.assert_array_equal(
+        went_on.draws.leaves["basis.parts.0.locations"][:, -1], apart.draws.leaves["basis.parts.0.locations"][:, -1]
+    )
+
+
+def test_chains_apart_are_the_same_when_run_together(apart, series):
+    together = fit(
+        series, start="em+shooting", noise=0.02, progress=False, batching="vmap", **SMALL | {"num_chains": 2}
+    )
+    np.testing.assert_allclose(together.draws.weights, apart.draws.weights, rtol=1e-5, atol=1e-6)
 
 
 def test_methods_with_a_start_of_their_own_keep_it(series):

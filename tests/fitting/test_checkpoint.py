@@ -1,15 +1,19 @@
 """Checkpoints: whole or not there, never another run's, and the same draws after a kill as without."""
 
 import errno
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import rich.console
 
 from gpssm.core.files import digest
 from gpssm.core.text import stable_repr
@@ -193,3 +197,47 @@ def test_a_full_disk_costs_the_checkpoint_but_not_the_draws(tmp_path, monkeypatc
     assert "after iteration 11" in posterior.notes[0]
     monkeypatch.undo()
     assert_same(small_fit(checkpoint=tmp_path, resume=True).draws, posterior.draws)
+
+
+@pytest.fixture
+def jumping_clocks(monkeypatch):
+    """Clocks of Python, and of Rich's bars, that jump while chunks are saved, by hours forth or back."""
+    offset, hours = [0.0], itertools.cycle([0, 0, 0, 0, 5, 0, -9, 0, 3])
+    for home, name in ((time, "time"), (time, "monotonic"), (time, "perf_counter"), (rich.console, "monotonic")):
+        clock = getattr(home, name)
+        monkeypatch.setattr(home, name, lambda clock=clock: clock() + sum(offset))
+    save = Checkpoint.save
+
+    def save_and_jump(*arguments):
+        save(*arguments)
+        offset.append(3600.0 * next(hours))
+
+    monkeypatch.setattr(Checkpoint, "save", save_and_jump)
+
+
+def test_clocks_that_jump_change_no_draw_and_show_no_time_that_cannot_be(
+    tmp_path, whole, jumping_clocks, monkeypatch, capsys
+):
+    jumps = Checkpoint.save
+
+    def save_and_end(store, start, done, *arguments):
+        jumps(store, start, done, *arguments)
+        if done == 9:
+            raise SystemExit
+
+    how = {"checkpoint": tmp_path / "run", "chunk": 1, "progress": "plain"}
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "save", save_and_end)
+        with pytest.raises(SystemExit):
+            small_fit(**how)
+    resumed = small_fit(**how, resume=True)
+    with_a_bar = small_fit(**how | {"checkpoint": tmp_path / "bar", "progress": True})
+    shown = capsys.readouterr()
+    left = [float(seconds) for seconds in re.findall(r"(\S+) s left", shown.err)]
+    assert len(left) == 13
+    assert all(0 <= seconds < 60 for seconds in left)
+    assert re.search(r"\d:\d\d:\d\d", shown.out)
+    assert not re.search(r"-\d", re.sub(r"target -", "", shown.out))
+    for posterior in (resumed, with_a_bar):
+        assert_same((posterior.draws, posterior.info, posterior.warmup), (whole.draws, whole.info, whole.warmup))
+        assert min(posterior.seconds.compile, posterior.seconds.run) >= 0

@@ -34,6 +34,7 @@ import numpy as np
 from gpssm import __version__
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.records import Data, divide, fingerprint
+from gpssm.core.elapsed import ticks
 from gpssm.core.files import digest
 from gpssm.core.text import jsonable, to_json
 from gpssm.evaluation.stack import stack
@@ -54,7 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ffvd-chain": {"method": "ffvd", "wiring": "chain"},
 }
 # Arguments of `fit` that a sweep sets itself, or that are no setting.
-OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs", "prior", "prior_strength")
+OWN = ("series", "seed", "progress", "checkpoint", "resume", "jobs", "cluster", "prior", "prior_strength")
 NO_MATTER = ("chains", "chunk")  # those that leave the result as it is
 KEPT_MEGABYTES = 1200.0  # of memory, above which compiled programs are thrown away
 
@@ -169,7 +170,7 @@ class Attempt(NamedTuple):
 
 def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> Attempt:
     """Call a function and note what came of it; no error gets out."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = ticks(), time.process_time()
     value, error, trace = None, None, ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -178,7 +179,7 @@ def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> At
         except Exception as problem:
             error, trace = f"{type(problem).__name__}: {problem}", traceback.format_exc()
     notes = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
-    seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    seconds = {"wall": ticks() - wall, "cpu": time.process_time() - cpu}
     return Attempt(value, error, trace, notes, seconds)
 
 
@@ -190,8 +191,7 @@ def failure(cell: Cell, protocol: str, found: Attempt) -> Line:
 
 def lost(error: BaseException) -> Attempt:
     """What comes of a call that took its process with it."""
-    text = f"{type(error).__name__}: the process that ran this died, mostly for want of memory. {error}"
-    return Attempt(None, text, "", [], {})
+    return Attempt(None, f"{type(error).__name__}: {error}", "", [], {})
 
 
 def _success(cell: Cell, protocol: str, fitting: Attempt, facts: Attempt, judging: Attempt) -> Line:

@@ -1,33 +1,28 @@
 """A sweep: every method on every data set with every seed, judged by every protocol, resumable at any moment.
 
-Its cells run in this process, in processes of this machine, or on a Dask cluster. Every way yields each cell's results
-once, as they arrive, and a cell that takes its process with it, for want of memory mostly, becomes a failed result of
-that cell alone. Meanwhile the user sees cells done, failures and the time left.
+Its cells run in this process, in processes of this machine, or on a Dask cluster (`core/places.py`). A cell that takes
+its process with it becomes a failed result of that cell alone. Meanwhile the user sees cells done, failures and the
+time left.
 """
 
 import itertools
-import os
 import sys
-import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import platformdirs
+from typing import Any, Literal
 
 from gpssm.bench.cells import FILE, Cell, Line, append, key, load_results, run_cell
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import DATASETS
 from gpssm.bench.records import Data, divide, load_data
-from gpssm.core.runtime import THREADS
-from gpssm.core.text import check_installed, check_whole
+from gpssm.core.elapsed import ticks
+from gpssm.core.places import Place
+from gpssm.core.text import check_whole
 from gpssm.fitting.progress import Mode, make_bar
 
 JOB_MEGABYTES = 1500.0  # what a task is taken to need where no result tells
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 Datasets = Sequence[str] | Mapping[str, Data] | Literal["all"]
 
@@ -40,7 +35,7 @@ def run_sweep(
     out: str | Path = "bench",
     *,
     jobs: int = 1,
-    cluster: str | None = None,
+    cluster: Any = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Mode = True,
     retry: bool = False,
@@ -62,8 +57,8 @@ def run_sweep(
         each data set and method is judged by those that apply to it.
     :param out: folder for results.jsonl.
     :param jobs: processes on this machine, fewer if there is not memory for as many; 1 runs in this process.
-    :param cluster: the address of a Dask scheduler to run on instead, as tcp://host:8786; its workers need `gpssm`, and
-        no data.
+    :param cluster: the address of a Dask scheduler to run on instead, as tcp://host:8786, or a client of one; its
+        workers need `gpssm`, and no data.
     :param settings: arguments for `gpssm.fit`, by method: {"ffvd-2": {"method": "ffvd", "state_dim": 2}}; those of
         "ffvd-auto" are for `gpssm.stack`.
     :param progress: True for a bar, "plain" for a line a cell, False for silence.
@@ -76,7 +71,8 @@ def run_sweep(
     cells = _missing(wanted, {key(line) for line in before if line["status"] == "ok" or not retry})
     there = len(wanted) - len(cells)
     with monitor(progress, len(cells), there) as report:
-        for lines in place.run(cells, run_cell):
+        for number, found in place.run(cells, run_cell):
+            lines = cells[number].died(found) if isinstance(found, Exception) else found
             append(out, lines)
             report(lines)
     return load_results(out)
@@ -126,22 +122,6 @@ def _missing(cells: list[Cell], there: set[tuple[Any, ...]]) -> list[Cell]:
     return [cell for cell in lacking if cell.protocols]
 
 
-Work = Callable[[Any], list[Line]]
-
-
-class Place(NamedTuple):
-    """Where tasks run: as many processes of this machine, or a cluster."""
-
-    jobs: int
-    cluster: str | None
-
-    def run(self, tasks: Sequence[Cell], work: Work) -> Iterator[list[Line]]:
-        """The results of each, as they arrive."""
-        if self.cluster is not None:
-            return run_cluster(tasks, work, self.cluster)
-        return run_here(tasks, work) if self.jobs == 1 else run_processes(tasks, work, self.jobs)
-
-
 def _fitting(jobs: int, before: Sequence[Line], progress: Mode) -> int:
     """As many jobs as memory holds, and a word about it if they are fewer than wanted."""
     allowed = affordable(jobs, [line["peak_megabytes"] for line in before if line.get("peak_megabytes")])
@@ -168,99 +148,6 @@ def _free_megabytes() -> float | None:
     return free
 
 
-def run_here(tasks: Sequence[Cell], work: Work) -> Iterator[list[Line]]:
-    """One task after the other, in this process."""
-    yield from map(work, tasks)
-
-
-def run_processes(tasks: Sequence[Cell], work: Work, jobs: int) -> Iterator[list[Line]]:
-    """`jobs` processes of joblib's, with one thread each for BLAS, XLA and chains, and one compilation cache for all.
-
-    When a process dies joblib gives up all that were running. Tasks that may have been among them are then run again,
-    each with a process to itself: one that dies again is to blame.
-    """
-    check_installed("a sweep in several processes", "joblib", "bench")
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-    waiting = list(tasks)
-    while waiting:
-        done: set[int] = set()
-        try:
-            for place, lines in _parallel(waiting, work, jobs):
-                done.add(place)
-                yield lines
-            return
-        except TerminatedWorkerError:
-            waiting = [task for place, task in enumerate(waiting) if place not in done]
-        for task in waiting[:jobs]:
-            yield _alone(task, work)
-        waiting = waiting[jobs:]
-
-
-def _parallel(tasks: Sequence[Cell], work: Work, jobs: int) -> Iterator[tuple[int, list[Line]]]:
-    """Results with the number of their task, as they arrive; tasks start in their order, as processes get free."""
-    from joblib import Parallel, delayed, parallel_config
-
-    def numbered(place: int, task: Cell) -> tuple[int, list[Line]]:
-        return place, work(task)
-
-    with _environment(), warnings.catch_warnings(), parallel_config(backend="loky", inner_max_num_threads=1):
-        # Compiled programs make processes grow; joblib replaces those that have grown much between two tasks.
-        warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
-        options: dict[str, Any] = {"batch_size": 1, "pre_dispatch": jobs}
-        run: Any = Parallel(n_jobs=jobs, return_as="generator_unordered", **options)
-        yield from run(delayed(numbered)(place, task) for place, task in enumerate(tasks))
-
-
-def _alone(task: Cell, work: Work) -> list[Line]:
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-    try:
-        # With n_jobs=1 it would run in this process.
-        return next(lines for _, lines in _parallel([task], work, 2))
-    except TerminatedWorkerError as error:
-        return task.died(error)
-
-
-@contextmanager
-def _environment() -> Iterator[None]:
-    """Variables that JAX and `fitting/chains.py` read, for processes started meanwhile.
-
-    XLA makes its pools of threads as large as NPROC says, or else as the machine, however many processes share it.
-    """
-    wanted = {
-        THREADS: "1",
-        "NPROC": "1",
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip(),
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", platformdirs.user_cache_dir("gpssm")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
-    }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def run_cluster(tasks: Sequence[Cell], work: Work, address: str) -> Iterator[list[Line]]:
-    """On the workers of the Dask scheduler at an address such as tcp://host:8786; best with one thread a worker.
-
-    The scheduler runs a task elsewhere when its worker dies, and gives a task up when several died of it.
-    """
-    check_installed("a sweep on a cluster", "distributed", "cluster")
-    from distributed import Client, as_completed
-
-    with Client(address, set_as_default=False) as client:
-        futures = [client.submit(work, task, pure=False) for task in tasks]
-        task_of = {future.key: task for future, task in zip(futures, tasks, strict=True)}
-        for future in as_completed(futures, loop=client.loop):
-            error = future.exception()
-            yield future.result() if error is None else task_of[future.key].died(error)
-
-
 Report = Callable[[list[Line]], None]
 
 
@@ -282,12 +169,12 @@ def monitor(mode: Mode, total: int, skipped: int) -> Iterator[Report]:
 
 
 def _printer(total: int, skipped: int) -> Report:
-    began, done = time.monotonic(), 0
+    began, done = ticks(), 0
 
     def report(lines: list[Line]) -> None:
         nonlocal done
         done += 1
-        left = (time.monotonic() - began) / done * (total - done)
+        left = (ticks() - began) / done * (total - done)
         print(f"gpssm: {done}/{total} {in_words(lines)}  {left:.0f} s left", file=sys.stderr, flush=True)
 
     if skipped:

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -20,6 +19,7 @@ from typing import Any
 
 from gpssm.cli.run_folder import BASELINE_FOLDER, CONFIG, FIGURES, FORECAST, METRICS, POSTERIOR, REPORT, TEST, Run
 from gpssm.cli.settings import Settings
+from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import num_threads
 from gpssm.core.text import to_csv
 from gpssm.data.datasets import simulate
@@ -27,7 +27,7 @@ from gpssm.data.delays import Rows, find_lags
 from gpssm.data.readers import read
 from gpssm.data.series import Series, check_trainable
 from gpssm.evaluation.baselines import BASELINES, BaselineResults, choose_rows, forecast_rows, judge_baselines
-from gpssm.evaluation.examine import Examination, choose_future, examine
+from gpssm.evaluation.examine import Examination, choose_future, examine, score_forecasts
 from gpssm.fitting.fit import fit
 from gpssm.fitting.progress import Mode, tracked
 from gpssm.plots.gallery import figures_of
@@ -40,6 +40,7 @@ DPI = 150
 # The demonstration's model, and its effort.
 MODEL = {"state_dim": 2, "num_inducing": 20, "num_chains": 4}
 EFFORT = {"num_warmup": 500, "num_draws": 250}
+LINEAR = ("arx", "lgssm")  # the baselines whose scores are worth knowing before there are any of the fit
 
 Say = Callable[[str], None]
 Scored = Callable[[Mapping[str, Any]], None]
@@ -55,6 +56,7 @@ def execute(
     progress: Mode = True,
     say: Say = lambda text: None,
     scored: Scored = lambda found: None,
+    compared: Scored = lambda found: None,
 ) -> Run:
     """Do a run, or what of it is left to do, and give back its folder.
 
@@ -63,6 +65,7 @@ def execute(
     :param with_report: draw figures and write the report, which takes longer than the scores.
     :param say: told what is being done.
     :param scored: given the scores as soon as they exist: see `examine`.
+    :param compared: given those of each linear baseline, while the fit goes on, in another thread.
     """
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always")
@@ -74,7 +77,7 @@ def execute(
     settings = settings.complete()
     with Run.claimed(out):
         run = Run.create(out, settings, resume=resume, overwrite=overwrite)
-        with _resumable(run), beside(rows.train, rows.test, settings, delay, progress) as baselines:
+        with _resumable(run), beside(rows.train, rows.test, settings, delay, progress, compared) as baselines:
             if rows.test is not None:
                 run.write_series(TEST, rows.test)
             if resume:
@@ -86,7 +89,12 @@ def execute(
 
 @contextmanager
 def beside(
-    train: list[Series], test: Series | None, settings: Settings, delay: Rows, progress: Mode
+    train: list[Series],
+    test: Series | None,
+    settings: Settings,
+    delay: Rows,
+    progress: Mode,
+    compared: Scored = lambda found: None,
 ) -> Iterator[Callable[[], BaselineResults]]:
     """What the baselines make of the data, from a process of its own that runs while the method samples.
 
@@ -112,6 +120,14 @@ def beside(
         return
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_step_back)
     asked |= {name: pool.submit(judge_baselines, train, future.u, judged, [name], **how) for name in names}
+
+    def tell(done: Future[BaselineResults]) -> None:
+        if not done.cancelled() and done.exception() is None and done.result().forecasts:
+            compared(score_forecasts(done.result().forecasts, test))
+
+    for name in LINEAR:
+        if name in asked:
+            asked[name].add_done_callback(tell)
     try:
         yield answer
     finally:
@@ -121,9 +137,8 @@ def beside(
 
 
 def _step_back() -> None:
-    """Leave Ctrl-C to the process that asked, and the cores to its sampler; end when it does, however it ends."""
+    """Leave Ctrl-C to the process that asked; end when it does, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(5)
     asking = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -192,23 +207,23 @@ def finish(
     progress: Mode = False,
 ) -> None:
     """Everything that comes after the fit, from what is computed of it once."""
-    began = time.perf_counter()
+    began = ticks()
     found = examine(posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say, scored=scored)
     if not found.held:
         for name, forecast in found.forecasts.items():
             table = to_csv(forecast.to_dataframe(settings.levels))
             run.write(FORECAST if name == settings.method else f"{BASELINE_FOLDER}/{name}.csv", table)
     metrics = found.to_dict()
-    metrics["seconds"]["judge"] = time.perf_counter() - began
+    metrics["seconds"]["judge"] = ticks() - began
     run.write_json(METRICS, metrics)
     if not with_report:
         return
-    began = time.perf_counter()
+    began = ticks()
     metrics["notes"] += draw_figures(run, found, progress)
     run.write_json(METRICS, metrics)
     say("Writing the report")
     report(run, found)
-    metrics["seconds"]["report"] = time.perf_counter() - began
+    metrics["seconds"]["report"] = ticks() - began
     run.write_json(METRICS, metrics)
 
 
@@ -264,7 +279,13 @@ def forecast_run(
 
 
 def run_demo(
-    out: str | Path, seed: int = 0, *, progress: Mode = True, say: Say = print, scored: Scored = lambda found: None
+    out: str | Path,
+    seed: int = 0,
+    *,
+    progress: Mode = True,
+    say: Say = print,
+    scored: Scored = lambda found: None,
+    compared: Scored = lambda found: None,
 ) -> Run:
     """Simulate a driven Duffing oscillator, half of it to train on, and do a run on it.
 
@@ -291,4 +312,4 @@ def run_demo(
         )
     say(f"Simulating a driven Duffing oscillator: {len(series)} rows, half of them to train on")
     Run(path.parent).write_series(path.name, series)
-    return execute(settings, out, overwrite=again, progress=progress, say=say, scored=scored)
+    return execute(settings, out, overwrite=again, progress=progress, say=say, scored=scored, compared=compared)

@@ -40,8 +40,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpssm.cli.settings import HEAD, Settings, from_toml
-from gpssm.core.files import hold, write_atomically
-from gpssm.core.text import check_path, from_csv, to_csv, to_json
+from gpssm.core.files import hold, make_folder, write_atomically
+from gpssm.core.text import check_path, from_csv, read_csv, to_csv, to_json
 from gpssm.data.series import Series
 from gpssm.fitting.checkpoint import CARRY
 from gpssm.posterior.posterior import Posterior, load
@@ -64,7 +64,7 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
         """The run in a folder that has been finished; one that was broken off has no posterior yet."""
-        run = cls(Path(folder))
+        run = cls(check_path(folder))
         if not _is_run(run.folder):
             raise FileNotFoundError(
                 f"{folder} is not a run: there is no {CONFIG} in it. `gpssm fit` makes a run{_beside(run.folder)}"
@@ -170,9 +170,7 @@ class Run:
         path = self.folder / TEST
         if not path.is_file():
             return None
-        import pandas
-
-        settings, table = self.settings(), from_csv(pandas.read_csv(path, float_precision="round_trip"))
+        settings, table = self.settings(), from_csv(read_csv(path))
         width = len(settings.outputs)
         # Runs of older versions, and those without times, have outputs and controls alone.
         time = table.iloc[:, 0] if table.shape[1] > width + len(settings.inputs) else None
@@ -194,16 +192,14 @@ class Run:
 
     def forecasts(self) -> dict[str, "pd.DataFrame"]:
         """The forecasts by method, the run's own first, each as `Forecast.to_dataframe` gives it."""
-        import pandas
-
         own = {self.metrics()["method"]: self.folder / FORECAST}
         paths = own | {path.stem: path for path in sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))}
-        return {name: from_csv(pandas.read_csv(path, index_col=0)) for name, path in paths.items() if path.is_file()}
+        return {name: from_csv(read_csv(path, index_col=0)) for name, path in paths.items() if path.is_file()}
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file of the run; what was there before stays until all of it is on the disk."""
         path, data = self.folder / name, content.encode() if isinstance(content, str) else content
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomically(path, lambda file: file.write(data))
         return path
 

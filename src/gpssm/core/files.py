@@ -67,6 +67,14 @@ def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
         raise
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those that it is in, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, f"the folder {folder} cannot be made ({error.strerror}): name another") from error
+
+
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
     """Keep a folder from others who hold it too, as long as this lasts; the lock ends with the process.

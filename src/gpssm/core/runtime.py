@@ -12,7 +12,6 @@ import functools
 import hashlib
 import os
 import platform
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +24,7 @@ import platformdirs
 from jaxtyping import Array, Bool
 from threadpoolctl import threadpool_limits
 
+from gpssm.core.elapsed import ticks
 from gpssm.core.forks import check_threads
 
 THREADS = "GPSSM_THREADS"  # the environment variable that says how many chains may run at once
@@ -88,14 +88,14 @@ def release_programs() -> None:
     Each program takes hundreds of them, and a process that runs out of them dies. Looked at every few seconds only.
     """
     global _looked
-    if time.monotonic() < _looked + LOOK:
+    if ticks() < _looked + LOOK:
         return
-    _looked = time.monotonic()
+    _looked = ticks()
     if num_maps() > MAPS * max_maps():
         jax.clear_caches()
 
 
-_looked = 0.0
+_looked = -LOOK
 
 
 def num_maps() -> int:

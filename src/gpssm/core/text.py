@@ -80,6 +80,14 @@ def to_csv(frame: "pd.DataFrame", **options: Any) -> str:
     return frame.rename(columns=lambda name: f"'{name}" if str(name).startswith(FORMULA) else name).to_csv(**options)
 
 
+def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
+    """`pandas.read_csv`, with numbers as they are written to the last bit: before pandas 3.1 only if asked for."""
+    import pandas
+
+    old = tuple(map(int, pandas.__version__.split(".")[:2])) < (3, 1)
+    return pandas.read_csv(path, **options | ({"float_precision": "round_trip"} if old else {}))
+
+
 def from_csv(frame: "pd.DataFrame") -> "pd.DataFrame":
     """A table that was read from what `to_csv` wrote, with the names it had before."""
     return frame.rename(columns=lambda name: name[1:] if name[:1] == "'" and name[1:].startswith(FORMULA) else name)
@@ -228,6 +236,19 @@ def check_shares(name: str, values: Any, *, ends: bool = False) -> list[float]:
         if not is_real(value) or (ends and not 0 <= value <= 1):
             raise ValueError(f"{name} must be numbers between 0 and 1; got {value!r}")
     return [float(value) if ends else as_share(value) for value in listed]
+
+
+def demand(part: str, holds: Any, reason: str) -> None:
+    """Refuse a part of something stored of which something does not hold."""
+    if not holds:
+        raise ValueError(f"{part} {reason}")
+
+
+def demand_shape(part: str, array: Any, *shape: int | None) -> None:
+    """Refuse a stored array of another shape; None is any length."""
+    fits = hasattr(array, "shape") and len(array.shape) == len(shape)
+    fits = fits and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
+    demand(part, fits, f"has the shape {getattr(array, 'shape', None)}, and should have {shape}")
 
 
 def check_path(path: Any) -> Path:

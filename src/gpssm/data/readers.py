@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpssm.core.files import read_npz
-from gpssm.core.text import check_path, is_whole
+from gpssm.core.text import check_path, is_whole, read_csv
 from gpssm.data.clock import Controls
 from gpssm.data.series import Series
 
@@ -184,10 +184,8 @@ class Layout(NamedTuple):
 
 def _read_text(path: Path, default_separator: str) -> Table:
     """Table of a text file; the names of columns without a header are empty."""
-    import pandas
-
     layout = _layout(path, default_separator)
-    frame = pandas.read_csv(
+    frame = read_csv(
         path,
         sep=layout.separator,
         decimal=layout.decimal,

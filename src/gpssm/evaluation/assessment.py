@@ -80,6 +80,7 @@ class Assessment(NamedTuple):
 @in_double_precision
 def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     """The figures of the longest training series."""
+    posterior = posterior.with_states()
     fewer = posterior.thinned(DRAWS)
     index = int(np.argmax([len(one) for one in posterior.series]))
     series, states = posterior.series[index], merge_chains(fewer.draws.states[index])

@@ -215,6 +215,7 @@ def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
     for fold in folds:
         start = asked.get("start", "em")
         if start == "states":
+            posterior.check_states("calibrate() of a fit that began at given states")
             paths = [np.asarray(path[0, -1]) for path in posterior.draws.states]
             lengths = [len(one) + 1 for one in fold.series]
             start = [

@@ -154,13 +154,7 @@ def examine(
     future, judged = choose_future(raw[-1], rows, inputs), choose_rows(raw[-1], rows)
     say("Forecasting")
     own = forecast_rows(posterior, future.u, len(future.u), num_paths, seed)
-    # The steps to judge by: the first 30, and all, as far as something was observed in them.
-    horizons = {}
-    if rows is not None:
-        steps = {str(HORIZON): HORIZON} if len(rows) > HORIZON else {}
-        steps["full"] = len(rows)
-        horizons = {name: number for name, number in steps.items() if np.isfinite(rows.y[:number]).any()}
-    found = _scores({method: own}, rows, horizons) | {"units": raw[-1].units}
+    found = score_forecasts({method: own}, rows) | {"units": raw[-1].units}
     scored(found)
     say("Fitting the baselines")
     baselines = baselines() if callable(baselines) else baselines
@@ -168,9 +162,10 @@ def examine(
         same = {"own": method, "delay": posterior.delay or 0, "num_paths": num_paths, "seed": seed}
         baselines = judge_baselines(raw, future.u, judged, baselines, **same)
     forecasts = {method: own, **baselines.forecasts}
-    others = _scores(baselines.forecasts, rows, horizons)
+    others = score_forecasts(baselines.forecasts, rows)
     scores, by_output = (
-        {label: found[part][label] | others[part][label] for label in horizons} for part in ("scores", "by_output")
+        {label: found[part][label] | others[part][label] for label in found["horizons"]}
+        for part in ("scores", "by_output")
     )
     scored(found | {"scores": scores, "by_output": by_output})
     say("Judging")
@@ -178,7 +173,7 @@ def examine(
     rolling = RollingComparison(judged, (judge_rolling(method, rolled, output_spread(raw)), *baselines.entries), rolled)
     diagnostics, residuals = posterior.diagnostics(), find_residuals(posterior)
     summary = summarise(posterior, diagnostics, residuals)
-    smoothed, observed = smoothed_outputs(posterior, len(raw) - 1)
+    smoothed, observed = smoothed_outputs(posterior.with_states(), len(raw) - 1)
     checked = (
         checks.check_worth(rolling),
         *checks.check_coverage(rolling),
@@ -193,7 +188,7 @@ def examine(
         forecasts=forecasts,
         future=future.words,
         held=future.held,
-        horizons=horizons,
+        horizons=found["horizons"],
         scores=scores,
         by_output=by_output,
         rolling=rolling,
@@ -207,8 +202,16 @@ def examine(
     )
 
 
-def _scores(forecasts: Mapping[str, Forecast], rows: Series | None, horizons: Mapping[str, int]) -> dict[str, Any]:
-    """Scores of forecasts of the test rows by horizon and method, of all outputs together and of each by itself."""
+def score_forecasts(forecasts: Mapping[str, Forecast], rows: Series | None) -> dict[str, Any]:
+    """Scores of forecasts of the test rows by horizon and method, of all outputs together and of each by itself.
+
+    Judged are the first 30 steps, and all, as far as something was observed in them.
+    """
+    horizons = {}
+    if rows is not None:
+        steps = {str(HORIZON): HORIZON} if len(rows) > HORIZON else {}
+        steps["full"] = len(rows)
+        horizons = {name: number for name, number in steps.items() if np.isfinite(rows.y[:number]).any()}
     cut = {label: {name: one[:steps] for name, one in forecasts.items()} for label, steps in horizons.items()}
     return {
         "horizons": horizons,

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpssm.core.notebook import card
+from gpssm.core.places import Arrival, Place
 from gpssm.core.text import check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
 from gpssm.fitting.candidates import may_be_rectified
+from gpssm.fitting.fit import fit
 from gpssm.fitting.progress import Mode, check_progress, tracked
 from gpssm.start.linear_fit import select_order
 
@@ -47,6 +49,8 @@ def select(
     score: str = "ncrps",
     seed: int = 0,
     progress: Mode = True,
+    jobs: int = 1,
+    cluster: Any = None,
     **fit_arguments: Any,
 ) -> Selection:
     """Compare settings of `fit` by their rolling forecasts of the last part of one training series.
@@ -62,6 +66,8 @@ def select(
     :param score: a figure of `gpssm.metrics.score`, the mean over origins of which is to be least; "ncrps" is the CRPS
         in standard deviations of the training outputs.
     :param progress: True for a bar over the candidates, "plain" for a line each, False for silence.
+    :param jobs: processes in which candidates are compared.
+    :param cluster: the address of a Dask scheduler whose workers compare them instead, as tcp://host:8786, or a client.
     :param fit_arguments: settings of `fit` that all candidates share.
     """
     import pandas
@@ -84,18 +90,37 @@ def select(
         raise ValueError("select needs at least one candidate: settings of fit, such as {'state_dim': 2}")
     start = int(share * len(whole))
     steps = max(1, min(horizon, (len(whole) - start) // FEWER))
-    rows = []
-    for one in tracked(tried, progress, "select", lambda one: ", ".join(f"{name} {one[name]}" for name in one)[:30]):
-        settings = fit_arguments | one
-        method = settings.pop("method", "ffvd")
-        found = backtest(
-            whole, method, start=start, horizon=steps, step=step, seed=seed, progress=False, **settings
-        ).scores
-        if not isinstance(score, str) or score not in found:
-            raise KeyError(f"Unknown score {score!r}. Known: {', '.join(found)}.")
-        rows.append({str(name): str(value) for name, value in one.items()} | found)
+    tasks = [Task(whole, start, {"horizon": steps, "step": step, "seed": seed}, fit_arguments | one) for one in tried]
+    arrivals, found = Place(jobs, cluster).run(tasks, _score), {}
+
+    def in_words(arrival: Arrival) -> str:
+        return ", ".join(f"{name} {value}" for name, value in tried[arrival[0]].items())[:30]
+
+    for number, scores in tracked(arrivals, progress, "select", in_words, len(tried)):
+        if isinstance(scores, Exception):
+            raise scores
+        if not isinstance(score, str) or score not in scores:
+            raise KeyError(f"Unknown score {score!r}. Known: {', '.join(scores)}.")
+        found[number] = scores
+    rows = [{str(name): str(value) for name, value in one.items()} | found[k] for k, one in enumerate(tried)]
     order = np.argsort([row[score] for row in rows], kind="stable")
     return Selection(tried[order[0]], pandas.DataFrame([rows[place] for place in order]))
+
+
+class Task(NamedTuple):
+    """A candidate to be fitted to the rows before `start`, and to forecast the others."""
+
+    series: Series
+    start: int
+    forecasts: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+def _score(task: Task) -> dict[str, float]:
+    """The scores of a candidate."""
+    known, rest = task.series[: task.start], task.series[task.start :]
+    posterior = fit(known, **{"seed": task.forecasts["seed"], **task.settings, "progress": False})
+    return backtest(rest, posterior, **task.forecasts, progress=False).scores
 
 
 def default_candidates(series: Series) -> list[dict[str, Any]]:

@@ -24,7 +24,8 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from gpssm.core.files import write_atomically
-from gpssm.core.text import check_flag, check_installed, check_kind, check_path, check_seed, check_whole, to_json
+from gpssm.core.places import Place
+from gpssm.core.text import check_flag, check_kind, check_path, check_seed, check_whole, to_json
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation import metrics
 from gpssm.evaluation.calibrate import calibrate, fit_folds
@@ -47,6 +48,7 @@ from gpssm.posterior.storage import NotAsSaved
 PATHS, DRAWS = 200, 100  # of the forecasts that members are weighed by
 SMALLEST = 0.05  # weight below which a member is dropped
 STEPS = 1000  # of expectation-maximisation
+FAILURES = (ArithmeticError, RuntimeError, ValueError)  # that leave a member out
 LIST = "stack.json"  # in the file of a stack, beside its members
 
 Member = Posterior | Mapping[str, Any] | str
@@ -228,6 +230,7 @@ def stack(
     *,
     seed: int = 0,
     jobs: int = 1,
+    cluster: Any = None,
     num_chains: int = 2,
     **fit_arguments: Any,
 ) -> Stack:
@@ -244,6 +247,7 @@ def stack(
     :param series: the training data of settings, or the rows to weigh posteriors by.
     :param members: settings of `fit` each, or names of methods; or posteriors. By name, or named after what they are.
     :param jobs: processes in which members are weighed.
+    :param cluster: the address of a Dask scheduler whose workers weigh them instead, as tcp://host:8786, or a client.
     :param num_chains: of each member in the end; while they are weighed they have one.
     :param fit_arguments: settings of `fit` that all members share.
     """
@@ -277,15 +281,11 @@ def stack(
     settings: dict[str, dict[str, Any]] = {
         name: shared | ({"method": one} if isinstance(one, str) else {**one}) for name, one in named.items()
     }
-    if jobs == 1:
-        weighed = [_try(one, folds, seed) for one in settings.values()]
-    else:
-        check_installed("a stack in several processes", "joblib", "bench")
-        import joblib
-
-        tasks = (joblib.delayed(_try)(one, folds, seed) for one in settings.values())
-        weighed: list[Weighed | Exception] = list(joblib.Parallel(jobs)(tasks))  # type: ignore[arg-type]
-    return _combine(dict(zip(settings, weighed, strict=True)), lambda name: fit(raw, **settings[name]))
+    tasks = [Task(one, folds, seed) for one in settings.values()]
+    arrived: dict[int, Weighed | Exception] = dict(Place(jobs, cluster).run(tasks, _fit_and_weigh))
+    if wrong := [one for one in arrived.values() if isinstance(one, Exception) and not isinstance(one, FAILURES)]:
+        raise wrong[0]
+    return _combine({name: arrived[k] for k, name in enumerate(settings)}, lambda name: fit(raw, **settings[name]))
 
 
 def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
@@ -318,15 +318,20 @@ class Weighed(NamedTuple):
     rows: int
 
 
-def _try(settings: Mapping[str, Any], folds: Sequence[Fold], seed: int) -> Weighed | Exception:
-    """A member fitted to each fold, with one chain, and weighed; or why that failed."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = [fit(fold.series, **{**settings, "num_chains": 1}) for fold in folds]
-        return _weigh(found, folds, seed)
-    except (ArithmeticError, RuntimeError, ValueError) as error:
-        return error
+class Task(NamedTuple):
+    """A member to be weighed: its settings of `fit`, and the folds to weigh it by."""
+
+    settings: Mapping[str, Any]
+    folds: Sequence[Fold]
+    seed: int
+
+
+def _fit_and_weigh(task: Task) -> Weighed:
+    """A member fitted to each fold, with one chain, and weighed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [fit(fold.series, **{**task.settings, "num_chains": 1}) for fold in task.folds]
+    return _weigh(found, task.folds, task.seed)
 
 
 def _weigh(posteriors: Sequence[Posterior], folds: Sequence[Fold], seed: int) -> Weighed:

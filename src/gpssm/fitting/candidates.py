@@ -245,7 +245,7 @@ class Prepared(NamedTuple):
     noise: Noise | float
     table: list[dict[str, Any]]
     without: tuple[tuple[Posterior, Fold], ...] = ()  # the short chains of the candidate taken, on the folds
-    others: tuple[Start, ...] = ()  # of all chains but the first, where each has a start of its own
+    others: list[Start] | None = None  # of all chains but the first, where each has a start of its own
 
 
 class Plan(NamedTuple):
@@ -283,9 +283,10 @@ class Plan(NamedTuple):
                 without = tuple((chain.posterior, chain.fold) for chain in trials.chains[best])
         parts = parts._replace(likelihood=best.likelihood)
         scaler, series = self.scale(best.likelihood)
+        apart = False
         if names is not None and not own and best.start != "em":
             recipe, keys = STARTS[best.start], [self.key]
-            if recipe.shooting:
+            if apart := recipe.shooting:
                 keys += [jax.random.fold_in(self.key, chain) for chain in range(1, self.num_chains)]
             linear = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring)
             tasks = [Task(series, key, linear) for key in keys]
@@ -298,7 +299,7 @@ class Plan(NamedTuple):
         start, *others = (one._replace(model=with_noise(one.model, best.noise, rows)) for one in starts)
         start = start._replace(notes=(*dict.fromkeys(note for one in starts for note in one.notes), *notes))
         name = best.start or "states"
-        return Prepared(scaler, series, parts, start, name, best.noise, table, without, tuple(others))
+        return Prepared(scaler, series, parts, start, name, best.noise, table, without, others if apart else None)
 
     def _names(self, own: bool) -> list[str] | None:
         """The starts to compare, or the only one; None where states were given."""

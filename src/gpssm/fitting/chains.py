@@ -9,9 +9,9 @@ Chains may share the first part of their warm-up. It is then done by the *pilot*
 all of them go on from where it ended.
 """
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import in_threads, jit
 from gpssm.data.series import Series
 from gpssm.methods.settings import MethodSettings, States
@@ -65,16 +66,16 @@ class Recipe(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How many blocks there is room for in a chunk, and how chains are run."""
+    """How many blocks there is room for in a chunk, how chains are run, and from where on states are kept.
+
+    Either a program runs a single chain, and there is a call for each, or it runs all of them at once, on one device or
+    on a mesh of several.
+    """
 
     rows: int
-    one_by_one: bool
+    apart: bool
     mesh: Mesh | None
-
-    @property
-    def apart(self) -> bool:
-        """Whether a program runs a single chain, and there is a call for each."""
-        return self.one_by_one and self.mesh is None
+    kept_from: tuple[int, ...] | None
 
 
 class Chains:
@@ -82,8 +83,10 @@ class Chains:
 
     :param recipes: one for all chains, or one for each; they differ in their arrays only.
     :param batching: "map" runs them one by one, on as many cores as there are (best on a CPU), "vmap" all at once in
-        one program (best on a GPU), "shard" spreads them over all devices; "auto" takes the best for the devices.
+        one program (best on a GPU), "shard" spreads them over all devices; "auto" takes the best for the devices. On a
+        CPU "shard" is "map" with a device for each call, so that draws are the same whatever the number of devices.
     :param chunk: blocks in a chunk at most; by default what keeps memory small.
+    :param kept_from: the first state of each series that draws have; None for all.
     """
 
     def __init__(
@@ -94,25 +97,29 @@ class Chains:
         num_chains: int,
         batching: Batching,
         chunk: int | None,
+        kept_from: tuple[int, ...] | None = None,
     ) -> None:
-        self.num_chains = num_chains
+        self.num_chains, self.kept_from = num_chains, kept_from
         # As JAX arrays here and now, so that they are put on the device once.
         found, self.series = jax.tree.map(_as_array, (list(recipes), series))
         self.recipes: list[Recipe] = found * num_chains if len(found) == 1 else found
         self.key = jax.random.key(seed, impl="threefry2x32")
-        mesh = _mesh(batching, num_chains)
         on_cpu = jax.default_backend() == "cpu"
+        spread = _is_spread(batching, num_chains)
+        mesh = Mesh(np.array(jax.devices()), ("chain",)) if spread and not on_cpu else None
+        self.devices = jax.devices() if batching == "shard" and on_cpu else []
         if chunk is None:
             size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.shapes[1].draws))
             chunk = max(1, min(BLOCKS, DRAW_BYTES // size))
-        self.layout = Layout(chunk, on_cpu if batching in ("auto", "shard") else batching == "map", mesh)
+        apart = on_cpu if batching in ("auto", "shard") else batching == "map"
+        self.layout = Layout(chunk, apart, mesh, kept_from)
         self.compiled = False
         self.compile_seconds = self.run_seconds = 0.0
 
     @cached_property
     def shapes(self) -> tuple[Any, Chunk]:
         """Shapes of the carry and of a chunk of one block, all chains together."""
-        carry, chunk = eqx.filter_eval_shape(_shapes, self.recipes[0], self._plan(0, 1, 1, True))
+        carry, chunk = eqx.filter_eval_shape(_shapes, self.recipes[0], self._plan(0, 1, 1, True), self.kept_from)
         several = (self.num_chains,)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(several + leaf.shape, leaf.dtype), (carry, chunk))
 
@@ -124,9 +131,9 @@ class Chains:
 
     def start(self, pilot: bool) -> Any:
         """The carry before the first iteration, of every chain or of the pilot in every chain's place."""
-        began = time.perf_counter()
+        began = ticks()
         carry = self._run(_start, None, self._plan(0, 0, 1, False), pilot)
-        self.compile_seconds += time.perf_counter() - began
+        self.compile_seconds += ticks() - began
         return carry
 
     def advance(
@@ -136,13 +143,13 @@ class Chains:
         carry = self._place(carry)
         if not self.compiled:
             # A chunk of no blocks takes as long as it takes to compile, or to find what has been compiled before.
-            began = time.perf_counter()
+            began = ticks()
             self._run(_advance, carry, self._plan(first, 0, 1, False), pilot=True)
             self.compiled = True
-            self.compile_seconds += time.perf_counter() - began
-        began = time.perf_counter()
+            self.compile_seconds += ticks() - began
+        began = ticks()
         carry, chunk = self._run(_advance, carry, self._plan(first, blocks, thin, keep), pilot)
-        self.run_seconds += time.perf_counter() - began
+        self.run_seconds += ticks() - began
         info, draws = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk)
         return carry, Chunk(info, draws if keep else None)
 
@@ -155,8 +162,11 @@ class Chains:
             return jax.block_until_ready(_run(function, *given))
 
         def one(chain: int) -> Any:
+            devices = self.devices
+            place = jax.default_device(devices[chain % len(devices)]) if devices else nullcontext()
             own = jax.tree.map(lambda leaf: leaf[chain], carry)
-            return jax.block_until_ready(_run(function, names[chain], own, plan, self.recipes[chain], self.layout))
+            with place:
+                return jax.block_until_ready(_run(function, names[chain], own, plan, self.recipes[chain], self.layout))
 
         carry = jax.tree.map(np.asarray, carry)
         given = [one(0)] * self.num_chains if pilot else in_threads(one, range(self.num_chains))
@@ -187,8 +197,7 @@ def _run(function: Callable[..., Any], names: Array, carry: Any, plan: Plan, rec
             name, carry, arrays = own
             return function(name, carry, plan, eqx.combine(arrays, rest), layout)
 
-        given = (names, carry, arrays)
-        return jax.lax.map(one, given) if layout.one_by_one else jax.vmap(one)(given)
+        return jax.vmap(one)((names, carry, arrays))
 
     if layout.mesh is not None:
         split, whole = PartitionSpec("chain"), PartitionSpec()
@@ -206,7 +215,7 @@ def _start(chain: Array, _: None, plan: Plan, recipe: Recipe, layout: Layout | N
 
 def _advance(chain: Array, carry: Any, plan: Plan, recipe: Recipe, layout: Layout) -> tuple[Any, Chunk]:
     """One chain through a chunk; rows of the result beyond `plan.blocks` are zeros."""
-    chain_key, method = jax.random.fold_in(plan.key, chain), recipe.method()
+    chain_key, method = jax.random.fold_in(plan.key, chain), _without_states(recipe.method(), layout.kept_from)
     empty = _empty(method, carry, plan, layout.rows)
     no_info, no_draw = jax.tree.map(lambda rows: rows[0], empty)
 
@@ -228,9 +237,21 @@ def _advance(chain: Array, carry: Any, plan: Plan, recipe: Recipe, layout: Layou
     return jax.lax.fori_loop(0, plan.blocks, block, (carry, empty))
 
 
-def _shapes(recipe: Recipe, plan: Plan) -> tuple[Any, Chunk]:
+def _shapes(recipe: Recipe, plan: Plan, kept_from: tuple[int, ...] | None) -> tuple[Any, Chunk]:
     carry = _start(jnp.asarray(0), None, plan, recipe)
-    return carry, _empty(recipe.method(), carry, plan, 1)
+    return carry, _empty(_without_states(recipe.method(), kept_from), carry, plan, 1)
+
+
+def _without_states(method: Method, kept_from: tuple[int, ...] | None) -> Method:
+    """The method, whose draws lack the first states of each series."""
+    if kept_from is None:
+        return method
+
+    def draw(key: PRNGKeyArray, carry: Any, series: list[Series]) -> Draw:
+        whole = method.draw(key, carry, series)
+        return whole._replace(states=tuple(path[first:] for path, first in zip(whole.states, kept_from, strict=True)))
+
+    return method._replace(draw=draw)
 
 
 def _empty(method: Method, carry: Any, plan: Plan, blocks: int) -> Chunk:
@@ -245,18 +266,17 @@ def _as_array(leaf: Any) -> Any:
     return jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf
 
 
-def _mesh(batching: Batching, num_chains: int) -> Mesh | None:
-    """The devices to spread the chains over, None for one device."""
+def _is_spread(batching: Batching, num_chains: int) -> bool:
+    """Whether chains are spread over all devices."""
     if batching not in get_args(Batching):
         raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {batching!r}.")
-    devices = jax.devices()
-    if batching == "shard" and num_chains % len(devices):
+    number = len(jax.devices())
+    if batching == "shard" and num_chains % number:
         raise ValueError(
-            f"batching='shard' gives each of the {len(devices)} devices as many chains: num_chains={num_chains} is no "
+            f"batching='shard' gives each of the {number} devices as many chains: num_chains={num_chains} is no "
             "multiple. Change num_chains, or take batching='auto'."
         )
-    spread = batching == "shard" or (batching == "auto" and len(devices) > 1 and num_chains % len(devices) == 0)
-    return Mesh(np.array(devices), ("chain",)) if spread else None
+    return batching == "shard" or (batching == "auto" and number > 1 and num_chains % number == 0)
 
 
 def _add_to_block(before: Info, info: Info, thin: Array) -> Info:

@@ -9,6 +9,7 @@ killed at any moment leaves the state after some whole chunk. A chunk is written
 length of the run. Random keys are derived from (seed, chain, iteration), never stored.
 """
 
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -84,7 +85,9 @@ class Checkpoint:
 
 def _write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
     arrays: dict[str, Any] = {f"leaf_{index}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
-    write_atomically(path, lambda file: np.savez(file, done=np.asarray(done), **arrays))
+    image = io.BytesIO()  # an archive on a disk that fills up complains once more when it is thrown away
+    np.savez(image, done=np.asarray(done), **arrays)
+    write_atomically(path, lambda file: file.write(image.getbuffer()))
 
 
 def _read_arrays(path: Path) -> tuple[int, list[np.ndarray]]:

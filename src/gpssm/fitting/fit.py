@@ -20,6 +20,7 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_given, as_list, check_trainable
 from gpssm.fitting.candidates import Plan, Prepared, with_any_values
 from gpssm.fitting.chains import Batching, renamed_to_batching
+from gpssm.fitting.keeping import Keep, check_keep, cut, first_kept
 from gpssm.fitting.loop import Sample, sample
 from gpssm.fitting.progress import Mode, check_progress
 from gpssm.fitting.transfer import check_prior, inherit, with_inherited_roles
@@ -87,6 +88,8 @@ def fit(
     resume: bool = False,
     batching: Batching = "auto",
     chunk: int | None = None,
+    windows: int = 1,
+    keep_states: Keep = "auto",
     chains: Batching | None = None,
 ) -> Posterior:
     """Draw from the posterior of a Gaussian process state-space model of one series or several.
@@ -140,24 +143,31 @@ def fit(
     :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
         ("shard"); "auto" takes the best for the devices there are. `chains` is its old name.
     :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
+    :param windows: into how many experiments each series is cut that share everything but their states; forecasts
+        follow the last one (`keeping.py`).
+    :param keep_states: of how many of a series' last rows draws and checkpoints hold the states; "auto" is all of them
+        while they take up to 2 GB. The posterior says so where it needs the others.
     """
     began, seed = time.perf_counter(), check_seed(seed)
     given = as_list(as_given(series, u, outputs, inputs))
     if prior is not None:
         given = check_prior(prior, prior_strength, given)
     lags = find_lags(given, delay) if prior is None else prior.delay
-    raw, seen = as_trained(given, lags)
-    check_trainable(seen)
+    raw, whole = as_trained(given, lags)
+    check_trainable(whole)
+    cuts = cut(whole, windows)
+    seen = cuts.series
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
     if prior is not None:
         own = {"state_dim": state_dim, "num_inducing": num_inducing, "kernel": kernel, "mean": mean, "basis": basis}
         own |= {"likelihood": likelihood, "start": start, "noise": noise, "wiring": wiring, "coupling": coupling}
         _check_inherited(config, own | {"physics": physics, "delay": delay}, calibrate)
-    _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config)
+    check_keep(keep_states)
+    _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config, keep_states)
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    plan = Plan(config, seen, likelihood, start, noise, fixed, key, seed, num_chains, progress)
+    plan = Plan(config, seen, likelihood, cuts.cut_states(start), noise, fixed, key, seed, num_chains, progress)
     known, sizes = None, (0, 0)
     if prior is None:
         first = "gaussian" if likelihood == "auto" else likelihood
@@ -187,8 +197,10 @@ def fit(
     else:
         prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis, known, coupling, rank), with_roles)
     scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
-    models = [with_roles(one.model) for one in (prepared.start, *prepared.others)]
-    model = models[0]
+    model, others = with_roles(prepared.start.model), None
+    if prepared.others is not None:
+        others = [(with_roles(one.model), one.states) for one in prepared.others]
+    first, notes = first_kept(whole, keep_states, num_chains * config.num_draws * model.state_dim)
     setup = time.perf_counter() - began
     found = sample(
         config,
@@ -202,16 +214,22 @@ def fit(
         resume=resume,
         batching=renamed_to_batching(batching, chains),
         chunk=chunk,
-        others=[(own, one.states) for own, one in zip(models[1:], prepared.others, strict=True)],
+        others=others,
+        kept_from=cuts.kept_from(first),
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
     asked |= {} if prior is None else {"prior_strength": prior_strength}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
     asked |= {"delay": list(lags)} if lags else {}
+    asked |= {"windows": windows} if windows > 1 else {}
     asked |= {} if known is None else {"wiring": known.words(raw[0].inputs), "wired": known.plain()}
-    settings = _write_down(config, model, parts, asked)
-    found = found._replace(notes=(*prepared.start.notes, *found.notes))
-    posterior = _to_posterior(models, found, scaled, raw, lags, scaler, settings, setup, seed)
+    settings = _write_down(config, config.num_shared(model) if others is None else 0, parts, asked)
+    draws = found.draws._replace(states=cuts.join(found.draws.states))
+    found = found._replace(draws=draws, notes=(*prepared.start.notes, *notes, *found.notes))
+    scaled = scaled if windows == 1 else [scaler.scale(one) for one in whole]
+    kept_from = first if any(first) else ()
+    models = [model, *(own for own, _ in others or ())]
+    posterior = _to_posterior(models, found, scaled, raw, lags, kept_from, scaler, settings, setup, seed)
     # Not after Ctrl-C, when there are fewer draws than were asked for.
     if calibrate and posterior.num_draws == config.num_draws:
         posterior = posterior.calibrate(without=prepared.without)
@@ -261,7 +279,7 @@ def _prepare_physics(plan: Plan, physics: Physics) -> Prepared:
     return Prepared(scaler, series, parts, start, "physics", noise, [])
 
 
-def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:
+def _write_down(config: MethodSettings, num_shared: int, parts: Parts, asked: dict[str, Any]) -> dict[str, Any]:
     """All settings of a fit as plain values: parts that were given as objects by their type's name."""
     registered = (name for name, known in METHODS.items() if type(known) is type(config))
     method = {"method": next(registered, type(config).__name__)} | dataclasses.asdict(config)
@@ -269,7 +287,7 @@ def _write_down(config: MethodSettings, model: GPSSM, parts: Parts, asked: dict[
     settings = (
         {name: value for name, value in parts._asdict().items() if value is not None}
         | asked
-        | {"num_shared": config.num_shared(model)}
+        | {"num_shared": num_shared}
     )
     return method | {
         "fit": {name: value if isinstance(value, plain) else type(value).__name__ for name, value in settings.items()}
@@ -282,6 +300,7 @@ def _to_posterior(
     scaled: list[Series],
     raw: list[Series],
     lags: tuple[int, ...],
+    kept_from: tuple[int, ...],
     scaler: Scaler,
     settings: dict[str, Any],
     setup: float,
@@ -301,6 +320,7 @@ def _to_posterior(
         Seconds(setup, found.compile_seconds, found.run_seconds),
         seed,
         delay=lags,
+        kept_from=kept_from,
     )
     posterior = posterior.with_notes(found.notes)
     for note in posterior.notes:
@@ -309,7 +329,13 @@ def _to_posterior(
 
 
 def _check_sizes(
-    state_dim: Any, num_inducing: Any, num_chains: Any, chunk: Any, series: list[Series], config: MethodSettings
+    state_dim: Any,
+    num_inducing: Any,
+    num_chains: Any,
+    chunk: Any,
+    series: list[Series],
+    config: MethodSettings,
+    keep_states: Keep,
 ) -> None:
     """Refuse at once what is no number, and what no machine could hold."""
     sizes = {"state_dim": state_dim, "num_inducing": num_inducing, "num_chains": num_chains}
@@ -318,7 +344,8 @@ def _check_sizes(
             check_whole(name, value, 1)
     check_whole("chunk", chunk, 1, none="to choose it")
     states, points, chains = (1 if isinstance(value, str) else int(value) for value in sizes.values())
-    rows = sum(len(one) + 1 for one in series)
+    first, _ = first_kept(series, keep_states, states * chains * config.num_draws)
+    rows = sum(len(one) + 1 for one in series) - sum(first)
     size = 8 * states * (points**2 + chains * config.num_draws * (rows + points))
     check_memory(", ".join(f"{name}={value}" for name, value in sizes.items()), size)
 

@@ -153,15 +153,17 @@ def sample(
     resume: bool = False,
     batching: Batching = "auto",
     chunk: int | None = None,
+    kept_from: tuple[int, ...] | None = None,
     chains: Batching | None = None,
-    others: Sequence[tuple[GPSSM, Sequence[Float[ArrayLike, "_ Dx"]]]] = (),
+    others: Sequence[tuple[GPSSM, Sequence[Float[ArrayLike, "_ Dx"]]]] | None = None,
 ) -> Sample:
     """Run a method's chains on a model and scaled series from these states: `fit` without its preparations.
 
-    The arguments are those of `fit`.
+    The other arguments are those of `fit`.
 
     :param others: model and states of the second chain, the third and so on, where each has its own: models that differ
         in the values of their leaves. No part of the warm-up is then shared.
+    :param kept_from: the first state of each series that draws have; None for all.
     """
     batching = renamed_to_batching(batching, chains)
     for name, value in (("num_chains", num_chains), ("chunk", 1 if chunk is None else chunk)):
@@ -169,12 +171,13 @@ def sample(
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
-    if len(others) not in (0, num_chains - 1):
+    if others is not None and len(others) != num_chains - 1:
         raise ValueError(f"others must be one for each chain but the first, {num_chains - 1}; got {len(others)}.")
     recipes = [
-        Recipe(config, own, tuple(jnp.asarray(path) for path in paths)) for own, paths in [(model, states), *others]
+        Recipe(config, own, tuple(jnp.asarray(path) for path in paths))
+        for own, paths in [(model, states), *(others or ())]
     ]
-    runner = Chains(recipes, series, seed, num_chains, batching, chunk)
+    runner = Chains(recipes, series, seed, num_chains, batching, chunk, kept_from)
     store = None
     if checkpoint is not None:
         fingerprint = {
@@ -185,8 +188,9 @@ def sample(
             "chains": str(num_chains),
             "version": gpssm.__version__,
         }
+        fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
         store = Checkpoint.open(checkpoint, fingerprint, resume)
-    loop = Loop(config, runner, store, 0 if others else config.num_shared(model))
+    loop = Loop(config, runner, store, config.num_shared(model) if others is None else 0)
     alone = nullcontext() if store is None else hold(store.folder)
     with alone, reporter(progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)

@@ -1,17 +1,16 @@
 """What the user sees of a run while it lasts, and how the user can end it."""
 
-import importlib.util
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.elapsed import seconds_left, ticks
 from gpssm.posterior.diagnostics import rhat
 
 if TYPE_CHECKING:
@@ -66,13 +65,12 @@ def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
 @contextmanager
 def _plain(stream: TextIO) -> Iterator[Report]:
     # The first chunk waits for the compiler, so the time left is reckoned from its end.
-    first: list[tuple[float, int]] = []
+    marks: list[tuple[float, int]] = []
 
     def report(status: Status) -> None:
-        first.append((time.monotonic(), status.done))
-        (start, begun), (now, done) = first[0], first[-1]
-        left = f"  {(now - start) / (done - begun) * (status.total - done):.0f} s left" if done > begun else ""
-        print(f"gpssm: {status}{left}", file=stream, flush=True)
+        marks.append((ticks(), status.done))
+        left = seconds_left(marks, status.total)
+        print(f"gpssm: {status}" + ("" if left is None else f"  {left:.0f} s left"), file=stream, flush=True)
 
     yield report
 
@@ -104,23 +102,28 @@ def make_bar(*texts: str, stderr: bool = False) -> "Progress":
     )
 
     console = Console(stderr=stderr)
-    if console.is_jupyter and importlib.util.find_spec("ipywidgets") is None:
-        # A notebook without widgets knows how to begin a line again, which is all that one bar needs.
+    if console.is_jupyter:
+        # A notebook knows how to begin a line again, which is all that one bar needs. Rich would take a widget, whose
+        # every change nbclient, and what runs notebooks by it, answers: it may then miss that the cell has ended.
         console = Console(stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK)
     bar = BarColumn(40 if console.width >= WIDE else 12)
     columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=console)
+    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=console, get_time=ticks)
 
 
-def tracked(items: Sequence[T], mode: Mode, what: str, name: Callable[[T], str] = str) -> Iterator[T]:
+def tracked(
+    items: Iterable[T], mode: Mode, what: str, name: Callable[[T], str] = str, total: int | None = None
+) -> Iterator[T]:
     """The items one after the other, with a bar, or a line for each as it is done, that says which.
 
     :param what: is being done, "backtest".
     :param name: what to call an item.
+    :param total: how many there are, where `items` does not know.
     """
+    total = len(items) if isinstance(items, Sized) else total
     if mode is True:
         with make_bar("{task.fields[facts]}") as bar:
-            task = bar.add_task(what, total=len(items), facts="")
+            task = bar.add_task(what, total=total, facts="")
             for item in items:
                 bar.update(task, facts=name(item))
                 yield item
@@ -129,7 +132,7 @@ def tracked(items: Sequence[T], mode: Mode, what: str, name: Callable[[T], str] 
     for number, item in enumerate(items, 1):
         yield item
         if mode == "plain":
-            print(f"gpssm: {what} {number}/{len(items)}, {name(item)}", file=sys.stderr, flush=True)
+            print(f"gpssm: {what} {number}/{total}, {name(item)}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -112,6 +112,7 @@ def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Ser
     """The series with the columns of the prior's in their order, if it can be one of theirs."""
     if not isinstance(prior, Posterior):
         raise TypeError(f"prior must be a posterior, of fit or load; got {prior!r}")
+    prior.check_states("a prior")
     if prior.model.basis.shared:
         raise ValueError("prior must have weights of each state's own: fit it with coupling='none' or 'shared'")
     if not is_real(strength) or not 0 <= strength <= 1e6:

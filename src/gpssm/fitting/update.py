@@ -46,6 +46,7 @@ def update(
         `index`.
     :param num_warmup: half of the fit's by default; `num_draws`: as many as the fit's; `seed`: the last one plus 1.
     """
+    posterior.check_states("update")
     if posterior.current is not None and not new_experiment:
         raise ValueError(
             "this posterior has been conditioned on rows that it has not learned from: update the one from before "
@@ -67,9 +68,9 @@ def update(
     added = scaled[-1] if new_experiment else scaled[index][len(posterior.raw[index]) :]
     # All chains start from the last draw of the chain that found the likeliest states, or each from its own last draw
     # where each has a model of its own.
-    begin = [int(np.argmax(np.mean(posterior.info.log_target, 1)))]
-    if set(posterior.draws.leaves) & set(posterior.model.leaves("optimise")):
-        begin = list(range(posterior.num_chains))
+    apart = bool(set(posterior.draws.leaves) & set(posterior.model.leaves("optimise")))
+    best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
+    begin = range(posterior.num_chains) if apart else [best]
     models = [posterior.model_at(chain, -1) for chain in begin]
     paths = [extend_states(posterior, chain, added, new_experiment, seed, index) for chain in begin]
     found = sample(
@@ -80,7 +81,7 @@ def update(
         num_chains=posterior.num_chains,
         seed=seed,
         progress=progress,
-        others=list(zip(models, paths, strict=True))[1:],
+        others=list(zip(models, paths, strict=True))[1:] if apart else None,
     )
     model, draws = absorb_common(models, found.draws)
     updated = dataclasses.replace(

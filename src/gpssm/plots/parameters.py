@@ -30,9 +30,14 @@ def plot_parameters(posterior: Posterior) -> "Figure":
     are shown as what they are the logarithm of. Where prior and posterior look alike the data had nothing to say.
     """
     check_kind("posterior", posterior, Posterior)
-    optimised = {name: np.asarray(leaf) for name, leaf in posterior.model.leaves("optimise").items()}
-    sampled = {name: np.asarray(leaf) for name, leaf in posterior.draws.leaves.items()}
-    names = [*sampled, *(name for name in optimised if name not in sampled)]
+    drawn = {name: np.asarray(leaf) for name, leaf in posterior.draws.leaves.items()}
+    sampled = {name: leaf for name, leaf in drawn.items() if name in posterior.model.leaves("sample")}
+    # Chains may each have their own.
+    optimised = {
+        name: drawn[name][:, -1] if name in drawn else np.asarray(leaf)
+        for name, leaf in posterior.model.leaves("optimise").items()
+    }
+    names = [*sampled, *optimised]
     columns = min(max(len(names), 1), COLUMNS)
     figure, axes = panels(-(-max(len(names), 1) // COLUMNS), columns, height=1.7)
     for panel in axes.flat[max(len(names), 1) :]:

@@ -21,6 +21,7 @@ class Visited(NamedTuple):
 
 def visited(posterior: Posterior) -> Visited:
     """The path of the states' posterior means, all series one after the other."""
+    posterior = posterior.with_states()
     means = [np.mean(np.asarray(path), axis=(0, 1)) for path in posterior.draws.states]
     before, after = (np.concatenate([path[rows] for path in means]) for rows in (slice(None, -1), slice(1, None)))
     return Visited(before, np.concatenate(posterior.arriving_controls()), after)

@@ -38,6 +38,7 @@ def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, F
     :param found: the smoothed outputs without and with noise, if they were computed already.
     """
     check_kind("posterior", posterior, Posterior)
+    posterior = posterior.with_states()
     series = posterior.training_series(index)
     outputs, observed = found or smoothed_outputs(posterior, index)
     figure, axes = panels(series.output_dim, height=1.9, sharex=True)

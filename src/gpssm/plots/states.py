@@ -23,6 +23,7 @@ def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
     company here while the outputs of `plot_smoothed` agree. At most eight states and four chains are drawn.
     """
     check_kind("posterior", posterior, Posterior)
+    posterior = posterior.with_states()
     series, states = posterior.training_series(index), np.asarray(posterior.draws.states[index])
     shown = min(states.shape[-1], STATES)
     figure, axes = panels(shown, height=1.15, sharex=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from gpssm.core.text import printable
 from gpssm.data.clock import Clock
 
 if TYPE_CHECKING:
@@ -94,14 +95,16 @@ def panels(
 
 def to_png(figure: "Figure", dpi: int = 150) -> bytes:
     """The figure as a PNG file."""
-    buffer = io.BytesIO()
+    from matplotlib.text import Text
+
+    buffer, texts = io.BytesIO(), figure.findobj(Text)
+    for text in texts:
+        text.set_text(printable(text.get_text()))  # no font has what controls a terminal
     try:
         figure.savefig(buffer, format="png", dpi=dpi)
     except ValueError:
-        from matplotlib.text import Text
-
         # Dollars in names of columns are no mathematics.
-        for text in figure.findobj(Text):
+        for text in texts:
             text.set_parse_math(False)  # pyright: ignore[reportAttributeAccessIssue]
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=dpi)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from gpssm.core.text import demand, demand_shape
 from gpssm.posterior.rollout import Pair
 
 SHOWN = (1, 2, 5, 10, 20, 30, 50, 100, 200)  # steps ahead in a table
@@ -37,6 +38,13 @@ class Calibration:
     def horizon(self) -> int:
         """H, the longest step that was measured."""
         return len(self.factors)
+
+    def check(self, outputs: int) -> None:
+        """Refuse what are not factors of so many outputs."""
+        demand_shape("calibration.factors", self.factors, None, outputs)
+        demand_shape("calibration.coverage", self.coverage, self.horizon, outputs)
+        demand_shape("calibration.effective", self.effective, self.horizon)
+        demand("calibration.factors", self.horizon and np.isfinite(self.factors).all(), "are not finite")
 
     def at(self, steps: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N Dy"]:
         """The factors of these steps ahead, counted from 1; beyond the longest one the last holds."""

@@ -275,9 +275,10 @@ def begin(
         return CurrentStates(particles, log_weights, jnp.asarray(held.rows), surprise)
     gaussian, dim = takes_gaussian(posterior, num_particles, new_experiment), posterior.model.state_dim
     number = 2 * dim if gaussian else int(num_particles or NUM_PARTICLES)
-    before = 0 if new_experiment else max(length - lookback, 0)
+    first = posterior.kept_from[index] if posterior.kept_from else 0
+    before = 0 if new_experiment else max(length - lookback, first)
     if not new_experiment:
-        states = merge_chains(posterior.draws.states[index])[draws, before]
+        states = merge_chains(posterior.draws.states[index])[draws, before - first]
         particles = jnp.asarray(np.repeat(states[:, None], number, axis=1))
     elif gaussian:
         particles = jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (len(draws), number, dim))

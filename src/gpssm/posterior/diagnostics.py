@@ -109,7 +109,7 @@ class Diagnostics:
 
 def diagnose(posterior: "Posterior") -> Diagnostics:
     """R-hat, effective sample sizes and the sampler's own figures: see `Posterior.diagnostics`."""
-    sampled = posterior.model.leaves("sample")
+    posterior, sampled = posterior.with_states(), posterior.model.leaves("sample")
     parameters = [row(name, leaf) for name, leaf in posterior.draws.leaves.items() if name in sampled]
     states = np.concatenate([_thinned(path) for path in posterior.draws.states], -1)
     outputs = np.concatenate([_thinned(outputs_of(posterior, index)) for index in range(len(posterior.series))], -1)

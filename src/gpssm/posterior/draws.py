@@ -1,5 +1,6 @@
 """Draws as a fit keeps them, with leading axes (chain, draw), and programs that map over them."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.core.runtime import in_double_precision, jit
+from gpssm.core.text import demand, demand_shape
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 
@@ -34,6 +36,15 @@ class CurrentState(NamedTuple):
     gaussian: bool
     surprise: Float[np.ndarray, "chain draw"]
 
+    def check(self, draws: Draw) -> None:
+        """Refuse what is not a state under each of these draws."""
+        axes, states = draws.weights.shape[:2], draws.states[0].shape[-1]
+        demand_shape("current.particles", self.particles, *axes, None, states)
+        demand_shape("current.log_weights", self.log_weights, *axes, self.particles.shape[2])
+        demand_shape("current.surprise", self.surprise, *axes)
+        plain = type(self.rows) is int and self.rows >= 0 and type(self.gaussian) is bool
+        demand("current.rows", plain, "is no number")
+
 
 class Learned(NamedTuple):
     """What `learn` knows of state and weights together, under each draw: [x; v] ~ N (`learning.py`), N = Dx·M weights.
@@ -52,6 +63,17 @@ class Learned(NamedTuple):
     forgetting: float
     rows: int
     follows: bool = True
+
+    def check(self, draws: Draw) -> None:
+        """Refuse what is not of these draws."""
+        axes, states, size = draws.weights.shape[:2], draws.states[0].shape[-1], math.prod(draws.weights.shape[2:])
+        demand_shape("learned.state_mean", self.state_mean, *axes, states)
+        demand_shape("learned.state_covariance", self.state_covariance, *axes, states, states)
+        demand_shape("learned.cross", self.cross, *axes, states, size)
+        demand_shape("learned.weights", self.weights, *draws.weights.shape)
+        demand_shape("learned.covariance", self.covariance, *axes, size, size)
+        plain = type(self.forgetting) is float and type(self.rows) is int and type(self.follows) is bool
+        demand("learned", plain and 0 < self.forgetting <= 1 and self.rows >= 0, "has numbers that cannot be")
 
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
         """A function of every array."""
@@ -98,7 +120,8 @@ def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
         values = np.stack([own, *(one.leaves()[name] for one in models[1:])])
         if np.any(values != values[:1]):
             leaves[name] = np.broadcast_to(values[:, None], (*shape, *own.shape)).copy()
-    learned = {name: leaves[name][:, -1] for name in first.leaves("optimise") if name in leaves}
-    common = {name: ends[0] for name, ends in learned.items() if np.all(ends == ends[:1])}
+    sampled = first.leaves("sample")
+    ends = {name: np.asarray(leaf[:, -1]) for name, leaf in leaves.items() if name not in sampled}
+    common = {name: values[0] for name, values in ends.items() if np.all(values == values[:1])}
     model = first.with_leaves(common)
     return model, draws._replace(leaves={name: leaf for name, leaf in leaves.items() if name not in common})

@@ -68,6 +68,7 @@ class Smoothed:
 @in_double_precision
 def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
     """States and outputs E[y_t | x_{t+1}] of each draw along training series `index`; y ~ p(y | x_{t+1}) with noise."""
+    posterior.check_states("smooth")
     series, states = posterior.training_series(index), merge_chains(posterior.draws.states[index])
     seed = check_seed(seed)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), np.arange(len(states)), len(series))

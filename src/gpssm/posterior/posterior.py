@@ -1,12 +1,13 @@
 """What a fit gives back: draws from the posterior, and the verbs of what can be done with them."""
 
+import functools
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import jax
 import numpy as np
@@ -25,7 +26,7 @@ from gpssm.posterior import arviz, conditioning, explore, learning, storage
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.control import Rollout, make_rollout
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
-from gpssm.posterior.draws import CurrentState, Learned, Seconds
+from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
 from gpssm.posterior.explore import Derivatives, Relevance, Smoothed, TransitionEstimate, UnknownEstimate
 from gpssm.posterior.export import write_export
 from gpssm.posterior.forecast import forecast
@@ -44,6 +45,20 @@ if TYPE_CHECKING:
 ALIKE = 20  # draws that are enough where they differ in their states alone
 
 
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def _of_all_states(verb: Verb) -> Verb:
+    """A verb that needs the states of all training rows, and refuses to go on without."""
+
+    @functools.wraps(verb)
+    def checked(posterior: "Posterior", *args: Any, **options: Any) -> Any:
+        posterior.check_states(verb.__name__)
+        return verb(posterior, *args, **options)
+
+    return cast(Verb, checked)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
     """Draws from the posterior of a model. Every leaf of `draws` and `info` has leading axes (chain, draw).
@@ -56,7 +71,9 @@ class Posterior:
     `clock` is the time of the rows that `current` counts. `calibration` is what `calibrate` measured, None before,
     and `learned` what `learn` knows of the weights. `delay` is after how many rows each control acts, empty if at once:
     controls of `series` are as they arrive, those of `raw` as they were set. `past` are the last of them that
-    `condition` was given, as many as the longest delay.
+    `condition` was given, as many as the longest delay. `kept_from` is the first state of each series that draws have,
+    empty for all: of a long record they may have those of its last rows alone, and `with_states` is the posterior of
+    these.
     """
 
     model: GPSSM
@@ -76,10 +93,11 @@ class Posterior:
     learned: Learned | None = None
     delay: tuple[int, ...] = ()
     past: Float[np.ndarray, "K Du"] | None = None
+    kept_from: tuple[int, ...] = ()
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at
-    learn = learning.learn
+    learn = _of_all_states(learning.learn)
     predict = conditioning.predict
     simulate = conditioning.simulate
 
@@ -150,6 +168,29 @@ class Posterior:
         """The controls that act on the rows of each training series, in the user's units."""
         return [arriving(one.u, self.delay, unknown_past(self.delay)) for one in self.raw]
 
+    def with_states(self) -> Self:
+        """The posterior with the rows whose states were kept as all its training data: to smooth, draw or export these.
+
+        Controls of `raw` are then as they arrive, as those of `series` are.
+        """
+        if not self.kept_from:
+            return self
+        arriving = (replace(one, u=u) for one, u in zip(self.raw, self.arriving_controls(), strict=True))
+        raw, series = (
+            tuple(one[first:] for one, first in zip(several, self.kept_from, strict=True))
+            for several in (arriving, self.series)
+        )
+        return replace(self, raw=raw, series=series, delay=(), past=None, kept_from=())
+
+    def check_states(self, verb: str) -> None:
+        """Refuse what needs the states of all training rows where not all were kept."""
+        if self.kept_from:
+            rows = max(len(one) - first for one, first in zip(self.raw, self.kept_from, strict=True))
+            raise ValueError(
+                f"{verb} needs the states of all training rows, and of this long record those of the last {rows} were "
+                "kept. Fit with keep_states='all', or take posterior.with_states(), which has these rows alone."
+            )
+
     def chain(self, number: int) -> Self:
         """The draws of one chain alone, from the end of the training series.
 
@@ -158,8 +199,9 @@ class Posterior:
         if not isinstance(number, Integral) or not 0 <= number < self.num_chains:
             raise IndexError(f"the posterior has {self.num_chains} chains, counted from 0; got chain {number}")
         draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
+        model, draws = absorb_common([self.model], draws)
         learned = self.learned and self.learned.each(lambda leaf: leaf[number : number + 1])._replace(follows=False)
-        return replace(self, draws=draws, info=info, current=None, learned=learned, past=None)
+        return replace(self, model=model, draws=draws, info=info, current=None, learned=learned, past=None)
 
     def thinned(self, most: int) -> Self:
         """The posterior with at most `most` draws, or one a chain, evenly spaced along each.
@@ -286,7 +328,7 @@ class Posterior:
 
     def relevance(self) -> Relevance:
         """How much each state and control moves each transition along the data; `gpssm.plots.plot_wiring` draws it."""
-        return explore.relevance(self)
+        return explore.relevance(self.with_states())
 
     @overload
     def linearise(self, *, at: Any = None, row: int | None = None, index: int = 0) -> Linearisation: ...
@@ -305,7 +347,7 @@ class Posterior:
         :param row: a row of training series `index`: each draw's own state before it, and its controls, instead.
         """
         if x is None:
-            return linearise(self, at, row, index)
+            return linearise(self.with_states(), at, row, index)
         words = "linearise(x, u) is now called derivatives(x, u); linearise(at=...) gives poles and responses"
         warnings.warn(words, DeprecationWarning, stacklevel=2)
         return explore.derivatives(self, x, u)
@@ -319,7 +361,7 @@ class Posterior:
         :param values: at which, in the user's units; from the 1st to the 99th percentile of the training data.
         :param at: the other controls, as in `linearise`.
         """
-        return static_gain(self, input, values, at)
+        return static_gain(self.with_states(), input, values, at)
 
     def with_notes(self, said: tuple[str, ...] = ()) -> Self:
         """The posterior with what was said of its run, and what the checks find wrong with it, as notes."""
@@ -374,6 +416,7 @@ class Posterior:
 
         `arviz_stats.loo(tree)` compares models by it. See `gpssm.posterior.arviz.to_arviz` for names and units.
         """
+        self.check_states("to_arviz")
         return arviz.to_arviz(self, seed)
 
     def to_dataframe(self) -> "pd.DataFrame":

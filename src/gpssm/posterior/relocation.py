@@ -55,7 +55,10 @@ def check_points(posterior: "Posterior") -> Place:
     """The inducing points of a posterior, if its draws share them."""
     place = find_points(posterior.model)
     if place.name in posterior.draws.leaves:
-        raise ValueError("move_points=True needs draws that share their inducing points; here each has its own")
+        raise ValueError(
+            "move_points=True needs draws that share their inducing points, and here chains have their own: take one, "
+            "posterior.chain(0)"
+        )
     return place
 
 

@@ -43,7 +43,7 @@ import numpy as np
 import gpssm
 from gpssm.core.files import digest, write_atomically
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_flag, check_path
+from gpssm.core.text import check_flag, check_path, demand, demand_shape
 from gpssm.data import clock, scaler, series
 from gpssm.model import bases, kernels, likelihoods, means, model, priors, types
 from gpssm.model.likelihoods import LINKS, Link
@@ -130,9 +130,13 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "learned": (type(None), draws.Learned),
     "delay": (tuple,),
     "past": (type(None), np.ndarray),
+    "kept_from": (tuple,),
 }
 # What older files do not have, and what it is then.
-ADDED: dict[str, Any] = dict.fromkeys(("current", "clock", "calibration", "learned", "past")) | {"delay": ()}
+ADDED: dict[str, Any] = dict.fromkeys(("current", "clock", "calibration", "learned", "past")) | {
+    "delay": (),
+    "kept_from": (),
+}
 
 
 def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
@@ -296,84 +300,20 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
 
     :param traceable: whether the model is all ours, so that its parts can be tried on each other.
     """
-
-    def demand(part: str, holds: Any, reason: str) -> None:
-        if not holds:
-            raise ValueError(f"{part} {reason}")
-
-    def shaped(part: str, array: Any, *shape: int | None) -> None:
-        fits = hasattr(array, "shape") and len(array.shape) == len(shape)
-        fits = fits and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
-        demand(part, fits, f"has the shape {getattr(array, 'shape', None)}, and should have {shape}")
-
     with _damage(path, "its parts do not fit together"):
-        demand(
-            "it", FIELDS.keys() - ADDED.keys() <= fields.keys() <= FIELDS.keys(), f"has the parts {', '.join(fields)}"
-        )
+        there = FIELDS.keys() - ADDED.keys() <= fields.keys() <= FIELDS.keys()
+        demand("it", there, f"has the parts {', '.join(fields)}")
         for name, kinds in FIELDS.items():
             found = fields.get(name, ADDED.get(name))
             demand(name, isinstance(found, kinds), f"is a {type(found).__name__}")
-        own, drawn, raw, scales = fields["model"], fields["draws"], fields["raw"], fields["scaler"]
         demand("config", isinstance(fields["config"].get("method"), str), "names no method")
         demand("notes", all(isinstance(note, str) for note in fields["notes"]), "are not text")
         demand("seconds", all(isinstance(one, int | float | np.number) for one in fields["seconds"]), "are no numbers")
-        all_series = all(isinstance(one, series.Series) for one in (*raw, *fields["series"]))
-        demand("raw", raw and len(raw) == len(fields["series"]) and all_series, "has other series than series")
-        shaped("model.log_process_std", own.log_process_std, None)
-        states, inputs, outputs = own.state_dim, raw[0].input_dim, raw[0].output_dim
-        widths = [len(numbers) for numbers in dataclasses.astuple(scales)]
-        demand("scaler", widths == [outputs, outputs, inputs, inputs], f"has {widths} numbers")
-        shaped("draws.weights", drawn.weights, None, None, *own.weights_shape)
-        axes = drawn.weights.shape[:2]
-        demand("draws", all(axes), "is empty")
-        demand("draws.states", len(drawn.states) == len(raw), "are of another number of series")
-        for index, (one, scaled, path_of) in enumerate(zip(raw, fields["series"], drawn.states, strict=True)):
-            shaped(f"series {index}", scaled.y, len(one), outputs)
-            shaped(f"series {index}", scaled.u, len(one), inputs)
-            shaped(f"draws.states.{index}", path_of, *axes, len(one) + 1, states)
-        leaves = own.leaves()
-        demand("model", {name for name, _ in own.roles} == {*leaves} == {*own.priors}, "has other leaves than roles")
-        for name, leaf in drawn.leaves.items():
-            shaped(f"draws.leaves.{name}", leaf, *axes, *leaves[name].shape)
-        for name, values in fields["info"]._asdict().items():
-            shaped(f"info.{name}", values, *axes)
-        for name, values in fields["warmup"]._asdict().items():
-            shaped(f"warmup.{name}", values, axes[0], fields["warmup"].log_target.shape[1])
-        if (now := fields.get("current")) is not None:
-            shaped("current.particles", now.particles, *axes, None, states)
-            shaped("current.log_weights", now.log_weights, *axes, now.particles.shape[2])
-            shaped("current.surprise", now.surprise, *axes)
-            demand(
-                "current.rows", type(now.rows) is int and now.rows >= 0 and type(now.gaussian) is bool, "is no number"
-            )
-        delay, past = (fields.get(name, ADDED[name]) for name in ("delay", "past"))
-        whole = all(type(lag) is int and lag >= 0 for lag in delay)
-        demand("delay", whole and len(delay) in (0, inputs) and max(delay, default=0) < len(raw[0]), "is no delay")
-        if past is not None:
-            shaped("past", past, max(delay, default=0), inputs)
-        if (held := fields.get("learned")) is not None:
-            size = math.prod(drawn.weights.shape[2:])
-            shaped("learned.state_mean", held.state_mean, *axes, states)
-            shaped("learned.state_covariance", held.state_covariance, *axes, states, states)
-            shaped("learned.cross", held.cross, *axes, states, size)
-            shaped("learned.weights", held.weights, *drawn.weights.shape)
-            shaped("learned.covariance", held.covariance, *axes, size, size)
-            plain = type(held.forgetting) is float and type(held.rows) is int and type(held.follows) is bool
-            demand("learned", plain and 0 < held.forgetting <= 1 and held.rows >= 0, "has numbers that cannot be")
-        if (wider := fields.get("calibration")) is not None:
-            shaped("calibration.factors", wider.factors, None, outputs)
-            shaped("calibration.coverage", wider.coverage, wider.horizon, outputs)
-            shaped("calibration.effective", wider.effective, wider.horizon)
-            demand("calibration.factors", wider.horizon and np.isfinite(wider.factors).all(), "are not finite")
-        for name, leaf in leaves.items():
-            demand(f"model.{name}", np.isfinite(leaf).all(), "is not finite")
-        if traceable:
-            rows = [jax.ShapeDtypeStruct((1, width), own.log_process_std.dtype) for width in (states, inputs)]
-            step = jax.eval_shape(lambda x, u: own.transition()(x, u), *rows)
-            shaped("model.mean", step.mean, 1, states)
-            shaped("model.basis", step.gain, states, 1, own.basis.size)
-            shaped("model.likelihood", jax.eval_shape(own.likelihood.moments, rows[0])[0], 1, outputs)
-        arrays = [drawn.weights, *drawn.states, *drawn.leaves.values()]
+        _check_data(fields)
+        _check_draws(fields)
+        _check_later(fields)
+        _check_model(fields["model"], fields["raw"][0], traceable)
+        arrays = [fields["draws"].weights, *fields["draws"].states, *fields["draws"].leaves.values()]
         finite = np.all([np.isfinite(one).all(axis=tuple(range(2, one.ndim))) for one in arrays], axis=0)
         demand("draws", finite.any(), "has no draw that is finite")
     if not finite.all():
@@ -382,6 +322,80 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
             f"{', '.join(map(str, np.flatnonzero(~finite.all(1))))}; posterior.chain(number) takes one chain alone",
             stacklevel=4,
         )
+
+
+def _check_data(fields: Mapping[str, Any]) -> None:
+    """Series as they were given and as they were scaled, and the scales."""
+    raw, scaled = fields["raw"], fields["series"]
+    all_series = all(isinstance(one, series.Series) for one in (*raw, *scaled))
+    demand("raw", raw and len(raw) == len(scaled) and all_series, "has other series than series")
+    inputs, outputs = raw[0].input_dim, raw[0].output_dim
+    widths = [len(numbers) for numbers in dataclasses.astuple(fields["scaler"])]
+    demand("scaler", widths == [outputs, outputs, inputs, inputs], f"has {widths} numbers")
+    for index, (one, other) in enumerate(zip(raw, scaled, strict=True)):
+        demand_shape(f"series {index}", other.y, len(one), outputs)
+        demand_shape(f"series {index}", other.u, len(one), inputs)
+
+
+def _check_draws(fields: Mapping[str, Any]) -> None:
+    """Draws of the model's states, weights and leaves, and the figures that came with them."""
+    own, drawn, raw = fields["model"], fields["draws"], fields["raw"]
+    demand_shape("model.log_process_std", own.log_process_std, None)
+    demand_shape("draws.weights", drawn.weights, None, None, *own.weights_shape)
+    axes = drawn.weights.shape[:2]
+    demand("draws", all(axes), "is empty")
+    demand("draws.states", len(drawn.states) == len(raw), "are of another number of series")
+    for index, states in enumerate(drawn.states):
+        demand_shape(f"draws.states.{index}", states, *axes, _num_states(fields, index), own.state_dim)
+    leaves = own.leaves()
+    demand("model", {name for name, _ in own.roles} == {*leaves} == {*own.priors}, "has other leaves than roles")
+    for name, leaf in drawn.leaves.items():
+        demand_shape(f"draws.leaves.{name}", leaf, *axes, *leaves[name].shape)
+    for name, values in fields["info"]._asdict().items():
+        demand_shape(f"info.{name}", values, *axes)
+    for name, values in fields["warmup"]._asdict().items():
+        demand_shape(f"warmup.{name}", values, axes[0], fields["warmup"].log_target.shape[1])
+
+
+def _check_later(fields: Mapping[str, Any]) -> None:
+    """What not every posterior has: the state now, delays, what was learned later, wider intervals."""
+    one, drawn = fields["raw"][0], fields["draws"]
+    current, delay, past, learned, wider = (
+        fields.get(name, ADDED[name]) for name in ("current", "delay", "past", "learned", "calibration")
+    )
+    if current is not None:
+        current.check(drawn)
+    whole = all(type(lag) is int and lag >= 0 for lag in delay)
+    demand("delay", whole and len(delay) in (0, one.input_dim) and max(delay, default=0) < len(one), "is no delay")
+    if past is not None:
+        demand_shape("past", past, max(delay, default=0), one.input_dim)
+    if learned is not None:
+        learned.check(drawn)
+    if wider is not None:
+        wider.check(one.output_dim)
+
+
+def _check_model(own: model.GPSSM, one: series.Series, traceable: bool) -> None:
+    """Leaves that are finite, and parts that go together, if they can be tried."""
+    for name, leaf in own.leaves().items():
+        demand(f"model.{name}", np.isfinite(leaf).all(), "is not finite")
+    if traceable:
+        rows = [jax.ShapeDtypeStruct((1, width), own.log_process_std.dtype) for width in (own.state_dim, one.input_dim)]
+        step = jax.eval_shape(lambda x, u: own.transition()(x, u), *rows)
+        demand_shape("model.mean", step.mean, 1, own.state_dim)
+        demand_shape("model.basis", step.gain, own.state_dim, 1, own.basis.size)
+        demand_shape("model.likelihood", jax.eval_shape(own.likelihood.moments, rows[0])[0], 1, one.output_dim)
+
+
+def _num_states(fields: Mapping[str, Any], index: int) -> int:
+    """How many states of a series draws should have: all, or those from `kept_from` on."""
+    first, lengths = fields.get("kept_from", ()), [len(one) for one in fields["raw"]]
+    if not first:
+        return lengths[index] + 1
+    possible = len(first) == len(lengths) and all(type(one) is int for one in first)
+    if not possible or not all(0 <= one < length for one, length in zip(first, lengths, strict=True)):
+        raise ValueError(f"kept_from has rows that cannot be: {first}")
+    return lengths[index] + 1 - first[index]
 
 
 def _damaged(path: Path, reason: str) -> ValueError:

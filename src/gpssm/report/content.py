@@ -77,14 +77,18 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
     raw = posterior.raw
     earlier = range(max(len(raw) - MOST_EXPERIMENTS, 0), len(raw) - 1)
     seen = {len(raw) - 1: (found.smoothed, found.observed)}
-    seen |= {index: smoothed_outputs(posterior, index) for index in earlier}
+    smoothed = posterior.with_states()
+    seen |= {index: smoothed_outputs(smoothed, index) for index in earlier}
     experiments = {
         "fit" if index == len(raw) - 1 else f"fit-{index}": raw[index].name or f"Experiment {index + 1}"
         for index in sorted(seen)
     }
     groups = [
         forecast_group(shown, history, found.test, switched_on),
-        *(fit_group(*seen[index], raw[index], name) for index, name in zip(sorted(seen), experiments, strict=True)),
+        *(
+            fit_group(*seen[index], smoothed.raw[index], name)
+            for index, name in zip(sorted(seen), experiments, strict=True)
+        ),
         error_group(rolling, switched_on),
     ]
     drawn, undrawn = embed_pictures(found, pictures)
@@ -94,7 +98,7 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
         "metrics.json": to_json(found.to_dict()),
         "config.json": to_json(tables),
     }
-    inside = percent(float(coverage(found.observed.paths, history.y, 0.9)))
+    inside = percent(float(coverage(found.observed.paths, smoothed.raw[-1].y, 0.9)))
     last = f" The chart shows the last {FIT_ROWS} of {len(history)} rows." if len(history) > FIT_ROWS else ""
     return Content(
         title=title or f"{(len(raw) == 1 and history.name) or ', '.join(history.outputs)}: model report",

@@ -136,6 +136,7 @@ def report(
     """Make tables and figures of a folder's results."""
     from gpssm.bench import write_report
 
+    check_paths(folder)
     path = write_report(folder)
     return Answer({"report": str(path)}, [in_line(path)])
 

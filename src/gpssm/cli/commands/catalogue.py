@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, register, table, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, register, table, usage
 
 data = typer.Typer(name="data", help="Benchmark series, and simulated ones whose truth is known.", no_args_is_help=True)
 
@@ -80,6 +80,7 @@ def fetch(
     from gpssm.data.datasets import load
 
     paths = {name: out / f"{name.removeprefix('sim:').replace(':', '-')}.csv" for name in names}
+    check_paths(out, *paths.values())
     with usage():
         if there := [str(path) for path in paths.values() if path.exists() and not overwrite]:
             raise ValueError(f"{', '.join(there)} exists: give --overwrite to replace it")

@@ -158,13 +158,13 @@ def fit(
     out = out or Path("runs") / f"{Path(settings.files[0]).stem}-{settings.method}"
     seen = Seen(screen)
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "with_report": not no_report}
-    run = execute(settings, out, **how, progress=screen.progress, say=screen.say, scored=seen)
+    run = execute(settings, out, **how, progress=screen.progress, say=screen.say, scored=seen, compared=seen.compared)
     return Answer({"run": str(run.folder), "metrics": run.metrics(), "files": list(run.files)}, finished(run))
 
 
 @dataclass
 class Seen:
-    """Shows scores when they come: first those of the fit in a line, then the tables of all methods."""
+    """Shows scores when they come: of linear baselines and of the fit in a line, then the tables of all methods."""
 
     screen: Screen
     own: bool = False
@@ -176,6 +176,11 @@ class Seen:
         elif found["scores"]:
             self.screen.show(score_lines(found))
         self.own = True
+
+    def compared(self, found: Mapping[str, Any]) -> None:
+        """Show those of a baseline, above the bar of the fit: it prints what is printed, and not what consoles show."""
+        if not (self.own or self.screen.silent) and (lines := score_lines(found)):
+            print("\n".join(lines), flush=True)
 
 
 def _settings(
@@ -264,7 +269,8 @@ def demo(
     check_paths(out)
     from gpssm.cli.pipeline import run_demo
 
-    run = run_demo(out, seed, progress=screen.progress, say=screen.say, scored=Seen(screen))
+    seen = Seen(screen)
+    run = run_demo(out, seed, progress=screen.progress, say=screen.say, scored=seen, compared=seen.compared)
     tables = forecast_tables(run.forecasts()["ffvd"], run.test())
     data = {"run": str(run.folder), "metrics": run.metrics(), "files": list(run.files)}
     return Answer(data, [*tables, *finished(run), f"Picture:   {run.folder}/figures/forecast.png"])

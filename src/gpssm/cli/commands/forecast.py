@@ -43,10 +43,10 @@ def forecast(
     result = forecast_run(found, inputs, horizon, num_paths, seed)
     frame = result.to_dataframe(shares)
     if out is not None:
-        from gpssm.core.files import write_atomically
+        from gpssm.core.files import make_folder, write_atomically
         from gpssm.core.text import to_csv
 
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         write_atomically(out, lambda file: file.write(to_csv(frame).encode()))
     notes = list(result.diagnostics.notes) if result.diagnostics else []
     shown = [*forecast_tables(frame, test), *(f"Note: {in_line(note)}" for note in notes)]
