@@ -449,11 +449,11 @@ def _with_belief(
     def split(part: Array) -> np.ndarray:
         return np.asarray(part).reshape(*axes, *part.shape[1:])
 
-    *arrays, surprise = map(split, belief)
+    state, covariance, cross, weights, known, surprise = map(split, belief)
     held = posterior.learned
     before = 0 if held is None else held.rows
-    rest = {"rates": rates.reshape(axes), "forgetting": float(rates.min()), "rows": new + before}
-    learned = Learned(*arrays, **rest)
+    fastest = float(rates.min())
+    learned = Learned(state, covariance, cross, weights, known, rates.reshape(axes), fastest, new + before)
     gaussian, number = _is_gaussian(posterior), drawn.particles.shape[1]
     current = CurrentState(split(drawn.particles), np.full((*axes, number), -np.log(number)), rows, gaussian, surprise)
     draws = posterior.draws._replace(weights=split(drawn.weights))
@@ -472,7 +472,7 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     if name in METHODS and not METHODS[name].learns:
         raise ValueError(f"{name!r} has no weights to learn: fit with basis='linear' for a linear model that learns")
     auto = isinstance(forgetting, str) and forgetting == "auto"
-    several = forgetting if isinstance(forgetting, Sequence) and not isinstance(forgetting, str) else [forgetting]
+    several = forgetting if isinstance(forgetting, list | tuple) else [forgetting]
     if not (forgetting is None or auto or (several and all(is_real(one) and 0 < one <= 1 for one in several))):
         raise ValueError(f"forgetting must be a number above 0 and at most 1, several, or 'auto'; got {forgetting!r}")
     size = posterior.model.state_dim + int(np.prod(posterior.model.weights_shape))
