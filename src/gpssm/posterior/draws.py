@@ -72,6 +72,7 @@ class Learned(NamedTuple):
         demand_shape("learned.cross", self.cross, *axes, states, size)
         demand_shape("learned.weights", self.weights, *draws.weights.shape)
         demand_shape("learned.covariance", self.covariance, *axes, size, size)
+        demand_shape("learned.rates", self.rates, *axes)
         plain = type(self.forgetting) is float and type(self.rows) is int and type(self.follows) is bool
         demand("learned", plain and 0 < self.forgetting <= 1 and self.rows >= 0, "has numbers that cannot be")
 
