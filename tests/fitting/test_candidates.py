@@ -133,15 +133,6 @@ def test_folds_are_equally_long_and_hold_out_either_end():
     assert make_folds([short]) == []
 
 
-def test_the_crps_is_that_of_its_definition():
-    rng = np.random.default_rng(0)
-    paths, actual = rng.normal(size=(7, 3, 2)), rng.normal(size=(3, 2))
-    actual[1, 0] = np.nan
-    pairs = np.abs(paths[:, None] - paths[None]).sum((0, 1)) / (7 * 6)
-    expected = np.abs(paths - actual).mean(0) - 0.5 * pairs
-    np.testing.assert_allclose(candidates._crps(paths, actual), expected)
-
-
 def plan(series, **given):
     asked = {"likelihood": "auto", "start": "auto", "noise": "auto"} | given
     return Plan(METHODS["ffvd"], [series], asked["likelihood"], asked["start"], asked["noise"], (), None, 0)

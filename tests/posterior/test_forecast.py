@@ -17,7 +17,7 @@ from gpssm.evaluation import metrics
 from gpssm.posterior.diagnostics import forecast_mean
 from gpssm.posterior.draws import CurrentState
 from gpssm.posterior.filtering import noise_scale
-from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
+from gpssm.posterior.forecast import Forecast, ForecastDiagnostics, fair_crps
 from posteriors import linear_weights, make_posterior
 
 mpl.use("Agg")
@@ -403,3 +403,12 @@ def test_a_plot_goes_into_given_axes():
     with pytest.raises(ValueError, match="one pair of axes an output, 2 in all; got 1"):
         make_forecast().plot(ax=axes[0])
     pyplot.close(figure)
+
+
+def test_the_crps_is_that_of_its_definition():
+    rng = np.random.default_rng(0)
+    paths, actual = rng.normal(size=(7, 3, 2)), rng.normal(size=(3, 2))
+    actual[1, 0] = np.nan
+    pairs = np.abs(paths[:, None] - paths[None]).sum((0, 1)) / (7 * 6)
+    expected = np.abs(paths - actual).mean(0) - 0.5 * pairs
+    np.testing.assert_allclose(fair_crps(paths - actual), expected)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, in_threads
 from gpssm.data.scaler import Scaler
@@ -39,13 +39,14 @@ from gpssm.model.likelihoods import Likelihood, make_likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import Seconds, absorb_common
-from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.forecast import Forecast, fair_crps
 from gpssm.posterior.posterior import Posterior
 from gpssm.start.build import LinearStart, Parts
 from gpssm.start.starts import SMALL, STARTS, Noise, Start, Task, make_starts, with_noise
 
 HELD_OUT = 0.25  # share of the rows in each fold
 HORIZON, STEP = 30, 10  # of the rolling forecasts
+MOST_ORIGINS, LONGEST = 24, 400  # of forecasts, spread evenly over the rows held out, and steps of a run, at most
 FEWEST = 15  # rows that a series must hold out to be judged on
 MOST_SERIES = 3  # to judge on
 KNOWN = 20  # rows at the beginning of a series, or a third of those held out, to find its state by
@@ -168,15 +169,17 @@ class HeldOut(NamedTuple):
 
 
 def held_out_forecasts(posterior: Posterior, fold: Fold, seed: int, num_paths: int = PATHS) -> Iterator[HeldOut]:
-    """Forecasts of a fold's held-out rows to their end, from every STEP-th of them."""
+    """Forecasts of a fold's held-out rows to their end, from every STEP-th of them; of long ones from fewer."""
     for index, rows in fold.rest.items():
         known = min(KNOWN, len(rows) // 3) if fold.before else 0
         horizon = min(HORIZON, max((len(rows) - known) // 2, 1))
-        origins = range(known, len(rows) - horizon + 1, STEP)
+        last = len(rows) - horizon + 1
+        origins = range(known, last, max(STEP, -(-(last - known) // MOST_ORIGINS)))
+        steps = min(len(rows), LONGEST)
         informed = posterior.condition_at(rows, origins, new_experiment=fold.before, seed=seed, index=index)
         for origin, now in zip(origins, informed, strict=True):
-            ahead = rows[origin:]
-            found = forecast_of(now, ahead, len(rows), num_paths=num_paths, seed=seed, index=index)
+            ahead = rows[origin : origin + steps]
+            found = forecast_of(now, ahead, steps, num_paths=num_paths, seed=seed, index=index)
             yield HeldOut(found, ahead, horizon, origin <= (len(rows) + known) // 2)
 
 
@@ -193,24 +196,16 @@ def forecast_of(posterior: Posterior, rows: Series, steps: int, **options: Any) 
 
 
 def judge(posterior: Posterior, fold: Fold, seed: int) -> Verdict:
-    """The forecasts of a fold's held-out rows from every STEP-th of them."""
+    """The figures of `held_out_forecasts`."""
     spread = np.nanstd(np.concatenate([one.y for one in fold.series]), axis=0)
     rolling, runs, left = [], [], []
     for found, rows, horizon, early in held_out_forecasts(posterior, fold, seed):
-        errors = _crps(found.paths / spread, rows.y / spread)
+        errors = fair_crps((found.paths - rows.y) / spread)
         rolling.append(np.nanmean(errors[:horizon]) if np.isfinite(errors[:horizon]).any() else np.nan)
         left.append(0.0 if found.diagnostics is None else found.diagnostics.share_left)
         if early:
             runs.append(np.nanmean(errors) if np.isfinite(errors).any() else np.nan)
     return Verdict(float(np.nanmean(rolling)), float(np.nanmean(runs)), float(np.mean(left)))
-
-
-def _crps(paths: Float[np.ndarray, "S H Dy"], actual: Float[np.ndarray, "H Dy"]) -> Float[np.ndarray, "H Dy"]:
-    """E|X − y| − ½E|X − X'|, NaN where nothing was observed."""
-    ordered, count = np.sort(paths, axis=0), len(paths)
-    ranks = 2 * np.arange(count) - count + 1
-    spread = np.einsum("s,shd->hd", ranks, ordered) / (count * (count - 1))
-    return np.mean(np.abs(paths - actual), axis=0) - spread
 
 
 def competitors(series: Sequence[Series]) -> list[str]:

@@ -3,7 +3,6 @@
 import dataclasses
 import fnmatch
 import inspect
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, is_real
 from gpssm.data.delays import Rows, as_trained, find_lags
@@ -149,7 +149,7 @@ def fit(
     :param keep_states: of how many of a series' last rows draws and checkpoints hold the states; "auto" is all of them
         while they take up to 2 GB. The posterior says so where it needs the others.
     """
-    began, seed = time.perf_counter(), check_seed(seed)
+    began, seed = ticks(), check_seed(seed)
     given = as_list(as_given(series, u, outputs, inputs))
     if prior is not None:
         given = check_prior(prior, prior_strength, given)
@@ -169,21 +169,6 @@ def fit(
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     plan = Plan(config, seen, likelihood, cuts.cut_states(start), noise, fixed, key, seed, num_chains, progress)
-    known, sizes = None, (0, 0)
-    if prior is None:
-        first = "gaussian" if likelihood == "auto" else likelihood
-        if physics is not None:
-            if (kernel, mean, basis, wiring, coupling) != ("se", "linear", "inducing", None, "none"):
-                raise ValueError("physics says what the model is: leave out kernel, mean, basis, wiring and coupling.")
-            state_dim = num_inducing = 1  # that it says itself
-        if state_dim == "auto":
-            state_dim = wired_size(wiring, raw[0].output_dim) or "auto"
-        sizes = _choose_sizes(plan.scale(first)[1], first, state_dim, num_inducing)
-        known = wiring_of(wiring, sizes[0], raw)
-        if known is not None and known.measured and any(fnmatch.filter(OUTPUT_MAP, pattern) for pattern in learn):
-            raise ValueError(
-                "the wiring says which states are outputs, so that the output map is known: drop it from learn."
-            )
 
     def with_roles(model: GPSSM) -> GPSSM:
         model = assign_roles(model, hyper if config.learns else "fix", fixed, learn)
@@ -194,15 +179,19 @@ def fit(
     if prior is not None:
         prepared = _inherited(prior, seen, prior_strength, seed)
     elif physics is not None:
+        if (kernel, mean, basis, wiring, coupling) != ("se", "linear", "inducing", None, "none"):
+            raise ValueError("physics says what the model is: leave out kernel, mean, basis, wiring and coupling.")
         prepared = _prepare_physics(plan, physics)
     else:
-        prepared = plan.prepare(Parts(*sizes, kernel, mean, "gaussian", basis, known, coupling, rank), with_roles)
+        wanted = Parts(0, 0, kernel, mean, "gaussian", basis, wiring, coupling, rank)
+        prepared = plan.prepare(_choose_parts(plan, wanted, state_dim, num_inducing, learn), with_roles)
+    known = prepared.parts.wiring
     scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
     model, others = with_roles(prepared.start.model), None
     if prepared.others is not None:
         others = [(with_roles(one.model), one.states) for one in prepared.others]
     first, notes = first_kept(whole, keep_states, num_chains * config.num_draws * model.state_dim)
-    setup = time.perf_counter() - began
+    setup = ticks() - began
     found = sample(
         config,
         model,
@@ -385,16 +374,25 @@ def _check_names(
         check_path(checkpoint)
 
 
-def _choose_sizes(
-    series: list[Series], likelihood: str | Likelihood, state_dim: int | Auto, num_inducing: int | Auto
-) -> tuple[int, int]:
-    """The two sizes, with numbers in the place of "auto"."""
+def _choose_parts(
+    plan: Plan, wanted: Parts, state_dim: int | Auto, num_inducing: int | Auto, learn: Sequence[str]
+) -> Parts:
+    """The parts with both sizes, numbers in the place of "auto", and with the wiring that was named."""
+    likelihood = "gaussian" if plan.likelihood == "auto" else plan.likelihood
     if state_dim == "auto":
+        state_dim = wired_size(wanted.wiring, plan.raw[0].output_dim) or "auto"
+    if state_dim == "auto":
+        series = plan.scale(likelihood)[1]
         pseudo = pseudo_series(series, with_any_values(likelihood, series[0].output_dim))
         state_dim = select_order(pseudo, MAX_ORDER).best
     if num_inducing == "auto":
-        num_inducing = int(np.clip(sum(len(one) for one in series) // ROWS_A_POINT, *INDUCING))
-    return state_dim, num_inducing
+        num_inducing = int(np.clip(sum(len(one) for one in plan.raw) // ROWS_A_POINT, *INDUCING))
+    known = wiring_of(wanted.wiring, state_dim, list(plan.raw))
+    if known is not None and known.measured and any(fnmatch.filter(OUTPUT_MAP, pattern) for pattern in learn):
+        raise ValueError(
+            "the wiring says which states are outputs, so that the output map is known: drop it from learn."
+        )
+    return wanted._replace(state_dim=state_dim, num_inducing=num_inducing, wiring=known)
 
 
 def assign_roles(model: GPSSM, hyper: Hyper, fixed: Sequence[str] = (), learn: Sequence[str] = ()) -> GPSSM:

@@ -42,6 +42,7 @@ STILL = 1e-6  # |f(x, u) − x| at an equilibrium, in scaled units
 NEAREST = 0.1  # share of the training rows, those with the nearest controls, from whose states the search starts
 CURVE = 25  # points of a static curve
 LEVEL = 0.9
+MOST_STEPS = 100_000  # of a response
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +154,8 @@ class Linearisation:
     def impulse_response(self, n: int = 50) -> Response:
         """D, CB, CAB, .., CAⁿ⁻²B: outputs after a control that is one unit more for one row."""
         check_whole("n", n, 1)
+        if n > MOST_STEPS:
+            raise ValueError(f"a response has at most {MOST_STEPS} rows, by which all has settled; got n={n}")
         self._check_inputs()
         values, state = [self.D], self.B
         for _ in range(n - 1):
