@@ -152,7 +152,10 @@ class Chain:
 
     def judge(self, draws: Draw) -> Verdict:
         """The forecasts of these draws."""
-        model, draws = absorb_common([self.model], draws)
+        # Leaves that are still being optimised count as they are by now.
+        ends = {name: np.asarray(draws.leaves[name]) for name in self.model.leaves("optimise")}
+        learned: Any = {name: np.broadcast_to(leaf[:, -1:], leaf.shape) for name, leaf in ends.items()}
+        model, draws = absorb_common([self.model], draws._replace(leaves=draws.leaves | learned))
         nothing: Any = None
         scaled, raw, seconds = tuple(self.scaled), tuple(self.fold.series), Seconds(0, 0, 0)
         self.posterior = Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, seconds, self.seed)

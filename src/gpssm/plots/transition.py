@@ -54,11 +54,14 @@ def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
 
 
 def _locations(posterior: Posterior) -> Float[np.ndarray, "M Dz"] | None:
-    """Inducing locations in scaled units, the first chain's means where draws have their own; None without any."""
+    """Inducing locations in scaled units, their mean where they were sampled, the first chain's where chains have their
+    own; None without any."""
     for name, leaf in posterior.model.leaves().items():
         if name.endswith("locations"):
-            sampled = posterior.draws.leaves.get(name)
-            return np.asarray(leaf) if sampled is None else np.mean(np.asarray(sampled[0]), axis=0)
+            if (drawn := posterior.draws.leaves.get(name)) is None:
+                return np.asarray(leaf)
+            together = name in posterior.model.leaves("sample")
+            return np.mean(np.asarray(drawn if together else drawn[:1]), axis=(0, 1))
     return None
 
 

@@ -122,7 +122,10 @@ def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
         if np.any(values != values[:1]):
             leaves[name] = np.broadcast_to(values[:, None], (*shape, *own.shape)).copy()
     sampled = first.leaves("sample")
-    ends = {name: np.asarray(leaf[:, -1]) for name, leaf in leaves.items() if name not in sampled}
-    common = {name: values[0] for name, values in ends.items() if np.all(values == values[:1])}
+    common = {
+        name: np.asarray(leaf[0, -1])
+        for name, leaf in leaves.items()
+        if name not in sampled and np.all(leaf == leaf[:1, -1:])
+    }
     model = first.with_leaves(common)
     return model, draws._replace(leaves={name: leaf for name, leaf in leaves.items() if name not in common})

@@ -137,7 +137,7 @@ def learn(
     if forgetting is None and posterior.learned is not None:
         rates = merge_chains(posterior.learned.rates)
     else:
-        several = np.resize(1.0 if forgetting is None else forgetting, len(draws))
+        several = np.resize(np.asarray(1.0 if forgetting is None else forgetting, float), len(draws))
         rates = np.random.default_rng(seed).permutation(several)  # at random, or every so many draws would be alike
     members, (belief, before) = members_of(posterior, draws), _begin(posterior, new_experiment, index, rates)
     found = run_learning(members, belief, rows, jnp.asarray(rates))
