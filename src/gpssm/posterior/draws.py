@@ -122,7 +122,7 @@ def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
         if np.any(values != values[:1]):
             leaves[name] = np.broadcast_to(values[:, None], (*shape, *own.shape)).copy()
     sampled = first.leaves("sample")
-    common = {
+    common: dict[str, Any] = {
         name: np.asarray(leaf[0, -1])
         for name, leaf in leaves.items()
         if name not in sampled and np.all(leaf == leaf[:1, -1:])
