@@ -291,6 +291,19 @@ def saved(posterior, tmp_path):
     return tmp_path / "run.nc"
 
 
+def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(posterior, saved, monkeypatch):
+    whole, path = storage._parts_in, saved
+
+    def late(source, name):
+        dataclasses.replace(posterior, seed=posterior.seed + 1).save(path, overwrite=True)
+        return whole(source, name)
+
+    monkeypatch.setattr(storage, "_parts_in", late)
+    assert gpssm.load(path).seed == posterior.seed
+    monkeypatch.setattr(storage, "_parts_in", whole)
+    assert gpssm.load(path).seed == posterior.seed + 1
+
+
 def test_the_settings_of_every_method():
     configs = {name: {"method": name} | dataclasses.asdict(config) for name, config in METHODS.items()}
     assert there_and_back(configs) == configs

@@ -36,7 +36,9 @@ def plot_fan(
     """A fan of intervals around the median, one panel an output: see `Forecast.plot`."""
     check_kind("forecast", forecast, Forecast)
     levels, width = check_shares("levels", levels), len(forecast.outputs)
-    axes = np.ravel(panels(width, height=2.1, sharex=True)[1] if ax is None else ax)
+    given = panels(width, height=2.1, sharex=True)[1] if ax is None else ax
+    given = given.ravel() if isinstance(given, np.ndarray) else given
+    axes = list(given) if isinstance(given, np.ndarray | list | tuple) else [given]
     if len(axes) != width or not all(hasattr(type(one), "set_xlabel") for one in axes):
         raise ValueError(f"ax must hold one pair of axes an output, {width} in all; got {len(axes)}")
     times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)

@@ -30,8 +30,9 @@ def plot_scores(table: Any, metrics: Sequence[str] | None = None) -> "Figure":
     rows: Mapping[str, Any] = table.to_dict("index") if type(table).__name__ == "DataFrame" else table
     if not isinstance(rows, Mapping) or not rows or not all(isinstance(one, Mapping) for one in rows.values()):
         raise ValueError(f"plot_scores takes figures by metric by method, of one at least; got {table!r}")
-    if not (metrics is None or (isinstance(metrics, list | tuple) and all(isinstance(one, str) for one in metrics))):
-        raise TypeError(f"metrics is a list of names of figures; got {metrics!r}")
+    named = isinstance(metrics, list | tuple) and metrics and all(isinstance(one, str) for one in metrics)
+    if not (metrics is None or named):
+        raise TypeError(f"metrics is a list of names of figures, of one at least; got {metrics!r}")
     known = list(dict.fromkeys(name for figures in rows.values() for name in figures))
     chosen = [name for name in METRICS if name in known] or known if metrics is None else list(metrics)
     if unknown := [name for name in chosen if name not in known]:

@@ -33,7 +33,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import equinox as eqx
 import jax
@@ -229,24 +229,36 @@ def name_axes(
 
 
 def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
-    """Descriptions and arrays by field, if the file holds what was written."""
-    import h5netcdf
-    import h5py
+    """Descriptions and arrays by field, if the file holds what was written.
 
+    It is opened once: another process may put a newer file in its place meanwhile.
+    """
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no such file; posterior.save(path) writes one", str(path))
     if not path.is_file():
         raise ValueError(f"{path} is no file. Give the path of a file that posterior.save wrote.")
     try:
-        with open(path, "rb") as file:
-            signature = file.read(len(SIGNATURE))
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise type(error)(error.errno, f"{path} cannot be opened ({error.strerror})") from None
+    with file:
+        return _parts_in(file, path)
+
+
+def _parts_in(source: BinaryIO, path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
+    """What `_contents` says, of an open file."""
+    import h5netcdf
+    import h5py
+
+    try:
+        signature = source.read(len(SIGNATURE))
     except OSError as error:
         raise type(error)(error.errno, f"{path} cannot be opened ({error.strerror})") from None
     if signature != SIGNATURE:
         raise ValueError(f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote.")
     # Opened by h5py, a file is closed whatever is found in it; h5netcdf alone keeps hold of a damaged one, and HDF5
     # then shows its contents in place of what is written there later.
-    with _damage(path), h5py.File(path, "r") as opened:
+    with _damage(path), h5py.File(source, "r") as opened:
         attributes = dict(opened.attrs)
     if attributes.get("format") != FORMAT:
         raise ValueError(f"{path} was written by another program. Give the path of a file that posterior.save wrote.")
@@ -257,7 +269,7 @@ def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
             f"{path} has format {version}, written by gpssm {attributes.get('gpssm_version')}; this is gpssm "
             f"{gpssm.__version__}, which reads formats up to {VERSION}. Upgrade gpssm to load it."
         )
-    with _damage(path), h5py.File(path, "r") as opened, h5netcdf.File(opened, "r") as file:
+    with _damage(path), h5py.File(source, "r") as opened, h5netcdf.File(opened, "r") as file:
         texts = {str(field): str(attributes[field]) for field in opened if field in attributes}
         names = {field: list(file[field].variables) for field in texts}
         found: dict[str, dict[str, Any]] = {
