@@ -2,10 +2,8 @@
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-import builders
 import sampling
 from gpssm.methods import first_states
 from gpssm.methods.parameters import ParameterMoves
