@@ -6,10 +6,10 @@ import numpy as np
 
 import sampling
 from gpssm.methods import first_states
-from gpssm.methods.parameters import ParameterMoves
 from gpssm.methods.whitening import stack, unstack
+from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.means import Function
-from gpssm.model.target import log_collapsed
+from gpssm.model.target import log_collapsed, weights_given_states
 
 GRID = np.linspace(-4.0, 4.0, 201)
 LIMIT = 4.0  # standard errors
@@ -19,12 +19,14 @@ def test_first_states_are_drawn_from_all_their_modes():
     """x₁ = x₀² − 1 + g(x₀) has two roots, which g tells apart; two series share the weights of g."""
     model, series, states = sampling.small_problem()
     model = eqx.tree_at(lambda one: one.mean, model, Function(lambda x, u: x**2 - 1.0)).with_roles("fix", "*")
-    moves, start, second = ParameterMoves(model, 0, 0.1), stack(states), len(series[0]) + 1
+    start, second = stack(states), len(series[0]) + 1
 
     @jax.jit
     def run(key):
         def move(states, key):
-            states = first_states.jump(key, moves, moves.init(), states, series)
+            weights_key, key = jax.random.split(key)
+            weights = draw_gaussian(weights_key, weights_given_states(model, unstack(states, series), series))
+            states = first_states.jump(key, model, weights, states, series)
             return states, states
 
         return jax.lax.scan(move, start, jax.random.split(key, 5000))[1]

@@ -8,7 +8,7 @@ the states after each iteration, and the weights are drawn anew with them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.text import check_installed, check_whole
 from gpssm.data.series import Series
+from gpssm.methods.ffvd import FFVD
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
@@ -38,6 +39,10 @@ class FFVDNUTS(MethodSettings):
     :param max_tree_depth: a trajectory has at most 2 to this power steps.
     :param target_acceptance: the acceptance rate that the step size is adapted to.
     """
+
+    # It is to check `ffvd`: the model is the same, and so is the way to its parameters.
+    slack: ClassVar[float] = FFVD.slack
+    learning_rate: float = FFVD.learning_rate
 
     target: Target = "collapsed"
     max_tree_depth: int = 10

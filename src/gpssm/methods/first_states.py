@@ -16,27 +16,21 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
 from gpssm.data.series import Series
-from gpssm.methods.parameters import ParameterMoves, Parameters
-from gpssm.methods.whitening import unstack
+from gpssm.model.model import GPSSM
 
 CANDIDATES = 50  # of each x₀, the present one among them
 
 
 def jump(
     key: PRNGKeyArray,
-    moves: ParameterMoves,
-    parameters: Parameters,
+    model: GPSSM,
+    weights: Float[Array, "Dx M"],
     states: Float[Array, "N Dx"],
     series: list[Series],
 ) -> Float[Array, "N Dx"]:
-    """The states with x₀ of every series drawn anew; as they are if there is no joint density of states and weights."""
-    if moves.joint is None:
-        return states
-    weights_key, candidates_key, choice_key = jax.random.split(key, 3)
-    weights = moves.draw_weights(weights_key, parameters, unstack(states, series), series)
-    model = moves.apply(parameters)
-    ends = np.cumsum([len(one) + 1 for one in series])
-    first = ends - [len(one) + 1 for one in series]
+    """The states of all series, one after the other, with x₀ of each drawn anew given all others and the weights."""
+    candidates_key, choice_key = jax.random.split(key)
+    first = np.cumsum([0, *(len(one) + 1 for one in series[:-1])])
     count, dim = len(series), states.shape[1]
     candidates = jax.random.normal(candidates_key, (count, CANDIDATES, dim), states.dtype)
     candidates = candidates.at[:, 0].set(states[first])
