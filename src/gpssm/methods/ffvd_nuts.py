@@ -8,7 +8,7 @@ the states after each iteration, and the weights are drawn anew with them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -40,10 +40,7 @@ class FFVDNUTS(MethodSettings):
     :param target_acceptance: the acceptance rate that the step size is adapted to.
     """
 
-    # It is to check `ffvd`: the model is the same, and so is the way to its parameters.
-    slack: ClassVar[float] = FFVD.slack
     learning_rate: float = FFVD.learning_rate
-
     target: Target = "collapsed"
     max_tree_depth: int = 10
     target_acceptance: float = 0.8
@@ -55,6 +52,10 @@ class FFVDNUTS(MethodSettings):
         check_whole("max_tree_depth", self.max_tree_depth, 1)
         if not 0 < self.target_acceptance < 1:
             raise ValueError(f"target_acceptance must be between 0 and 1, got {self.target_acceptance!r}.")
+
+    def slack(self, rows: int) -> float:
+        """That of `ffvd`, which it is to check: their model is the same."""
+        return FFVD().slack(rows)
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The sampler for a model, started at these states and, for the joint target, a draw of the weights."""
