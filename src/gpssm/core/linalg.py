@@ -232,10 +232,10 @@ def solve_upper(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Arr
     return _recursion(factor.backward, _apply(factor.inverse.mT, vector), reverse=True)
 
 
-def multiply_upper(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    """Lᵀb, which `solve_upper` undoes."""
-    below = jnp.einsum("nji,nj->ni", factor.lower, vector[1:])
-    return jnp.einsum("nji,nj->ni", factor.diagonal, vector).at[:-1].add(below)
+def multiply_upper(factor: BlockCholesky, vector: Float[Array, "n D *r"]) -> Float[Array, "n D *r"]:
+    """Lᵀb, which `solve_upper` undoes; of several b at once if there is an axis more."""
+    below = jnp.einsum("nji,nj...->ni...", factor.lower, vector[1:])
+    return jnp.einsum("nji,nj...->ni...", factor.diagonal, vector).at[:-1].add(below)
 
 
 def _recursion(

@@ -90,7 +90,7 @@ class Coordinates(NamedTuple):
 
     centre: Float[Array, "N Dx"]
     factor: BlockCholesky
-    directions: Float[Array, "n r"]
+    directions: Float[Array, "r n"]  # Vᵀ: each in one piece of memory, which is what a product with a vector reads
     stretch: Float[Array, "r r"]  # S − I
     shrink: Float[Array, "r r"]  # S⁻¹ − I
     dense: Float[Array, "n n"] | None  # L⁻ᵀ (I + V (S − I) Vᵀ), where one product is faster than a recursion
@@ -129,10 +129,10 @@ class Whitening(NamedTuple):
         if self.kept is not None:
             return self.kept
         factor = block_cholesky(self.linear.precision(model))
-        columns = jax.vmap(lambda column: jnp.ravel(multiply_upper(factor, column)), 2, 1)(self.columns)
-        stiff = gram(columns)
+        rows = multiply_upper(factor, self.columns).reshape(-1, self.columns.shape[-1]).T
+        stiff = gram(rows.T)
         root = cholesky(stiff, jitter=0.0)
-        directions = jnp.matmul(columns, inverse_lower(root).T)
+        directions = jnp.matmul(inverse_lower(root), rows)
         variance = model.process_variance[:, None, None]
         one = jnp.eye(self.gram.shape[-1], dtype=stiff.dtype)[None]
         if model.basis.shared:  # one P for all dimensions, and what they say of its weights together
@@ -305,18 +305,18 @@ def _soft_directions(
     return jax.lax.scan(sweep, start, None, length=SWEEPS)[0]
 
 
-def _dense(factor: BlockCholesky, directions: Float[Array, "n r"], stretch: Float[Array, "r r"]) -> Array | None:
+def _dense(factor: BlockCholesky, directions: Float[Array, "r n"], stretch: Float[Array, "r r"]) -> Array | None:
     """L⁻ᵀ (I + V (S − I) Vᵀ), on a GPU and where it is not too large."""
-    if not fits_whole(len(directions)):
+    size = directions.shape[1]
+    if not fits_whole(size):
         return None
-    identity = jnp.eye(len(directions), dtype=directions.dtype)
-    columns = jax.vmap(lambda column: jnp.ravel(_unwhiten(factor, column)))(identity)
-    return columns.T + jnp.matmul(jnp.matmul(columns.T, directions), jnp.matmul(stretch, directions.T))
+    columns = jax.vmap(lambda column: jnp.ravel(_unwhiten(factor, column)))(jnp.eye(size, dtype=directions.dtype))
+    return columns.T + jnp.matmul(jnp.matmul(columns.T, directions.T), jnp.matmul(stretch, directions))
 
 
-def _within(directions: Float[Array, "n r"], matrix: Float[Array, "r r"], vector: Float[Array, " n"]) -> Array:
+def _within(directions: Float[Array, "r n"], matrix: Float[Array, "r r"], vector: Float[Array, " n"]) -> Array:
     """(I + V M Vᵀ) vector."""
-    return vector + jnp.matmul(directions, jnp.matmul(matrix, jnp.matmul(directions.T, vector)))
+    return vector + jnp.matmul(jnp.matmul(matrix, jnp.matmul(directions, vector)), directions)
 
 
 def _unwhiten(factor: BlockCholesky, vector: Float[Array, " n"]) -> Float[Array, "N Dx"]:
