@@ -36,7 +36,7 @@ def be_quick(patch):
     for name, value in (("NUM_STEPS", 50), ("NUM_STARTS", 4), ("NUM_LBFGS", 20)):
         patch.setattr(output_error, name, value)
     patch.setattr(starts, "shoot_all", lambda aims: [shooting.shoot(*aim, num_steps=20) for aim in aims])
-    for name, value in (("ROUNDS", (3, 3)), ("WARMUP", 8), ("KEPT", 4)):
+    for name, value in (("SKIP", 3), ("WARMUP", 8), ("KEPT", 4)):
         patch.setattr(candidates, name, value)
 
 
@@ -70,34 +70,48 @@ def test_the_best_of_the_table_is_what_was_fitted(compared):
 
 
 class Scripted(Trials):
-    """Trials whose scores, by start and by round, are written down."""
+    """Trials of which the errors are written down: 40 paths of three steps, around a bias, by start."""
 
-    def __init__(self, scores):
-        self.scores, self.rows, self.runs = scores, {}, []
+    def __init__(self, biases):
+        self.biases, self.rows, self.errors = biases, {}, {}
 
-    def run(self, candidate, skip):
-        before = self.rows.get(candidate, {"iterations": 0})["iterations"]
-        self.runs.append((candidate.start, skip))
-        score = self.scores[candidate.start][before > 0]
-        self.rows[candidate] = candidate.row() | {"score": score, "run": score, "iterations": before + skip}
+    def run(self, candidate):
+        noise = np.random.default_rng(0).normal(size=(40, 3, 1))
+        errors = [candidates.Errors(self.biases[candidate.start] + noise, 2, early=True)]
+        self.errors[candidate] = [errors, errors]
+        score = candidates.judge([errors])
+        self.rows[candidate] = candidate.row() | {"score": score.score, "run": score.run}
 
     def at_start(self, candidate):
         return 1.0
 
 
-def chosen(**scores):
-    trials = Scripted({"em": scores["em"], "em+shooting": scores["shooting"]})
-    choice = candidates.choose(trials, ["em", "em+shooting"], ["free"], ["gaussian"])
-    return choice.best.start, trials.runs[2:], choice
+def chosen(num_chains, **biases):
+    trials = Scripted({name.replace("_", "+"): bias for name, bias in biases.items()})
+    return candidates.choose(trials, list(trials.biases), ["free"], ["gaussian"], num_chains)
 
 
-def test_a_second_round_is_for_those_near_the_best():
-    second = candidates.ROUNDS[1]
-    assert chosen(em=(0.5,), shooting=(1.0,))[:2] == ("em", [])
-    again = [("em", second), ("em+shooting", second)]
-    assert chosen(em=(0.95, 0.99), shooting=(1.0, 0.9))[:2] == ("em+shooting", again)
-    worse = chosen(em=(3.0,), shooting=(2.0,))[2]
-    assert "worse than those of its start" in worse.notes[0]
+def test_chains_are_shared_out_among_what_is_better_together():
+    def starts(*given, **biases):
+        return [one.start for one in chosen(*given, **biases).taken]
+
+    # Errors to either side cancel; what is far off in the same direction as another does nothing for it.
+    assert starts(4, em=1.0, em_shooting=-1.1) == ["em", "em", "em+shooting", "em+shooting"]
+    assert starts(1, em=1.0, em_shooting=-1.1) == ["em"]
+    assert starts(4, em=1.0, em_shooting=2.0) == ["em"] * 4
+    assert starts(3, em=3.0, em_shooting=0.1) == ["em+shooting"] * 3
+    choice = chosen(2, em=2.0, em_shooting=5.0)
+    assert [row.get("chains") for row in choice.table] == [2, None]
+    assert "worse than those of its start" in choice.notes[0]
+
+
+def test_a_mixture_is_judged_as_one_forecast():
+    rng = np.random.default_rng(1)
+    first, second = rng.normal(size=(30, 5, 2)), 1 + rng.normal(size=(30, 5, 2))
+    found = candidates.judge([[candidates.Errors(one, 3, early=True)] for one in (first, second)])
+    both = np.concatenate([first, second])
+    crps = np.abs(both).mean(0) - 0.5 * np.abs(both[:, None] - both).sum((0, 1)) / (60 * 59)
+    np.testing.assert_allclose(found, (crps[:3].mean(), crps.mean()))
 
 
 def test_starts_that_all_fail_are_named_with_their_reasons(series, monkeypatch, capsys):

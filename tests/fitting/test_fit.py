@@ -362,3 +362,8 @@ for number in range({fits}):
     resident = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
     print(num_maps(), int(resident.split()[1]) / 1024, flush=True)
 """
+
+
+def test_more_states_than_rows_are_refused():
+    with pytest.raises(ValueError, match="state_dim=9 is too much to learn from 8 rows with outputs"):
+        fit(small_series(8), state_dim=9, progress=False)

@@ -155,16 +155,20 @@ def test_paths_that_left_are_copies_of_paths_that_stayed():
     assert np.all(same.sum(1) == 1)
 
 
-def test_where_all_paths_leave_the_last_values_are_held_and_said_to_be():
+def test_once_most_paths_have_left_they_start_anew_from_their_own_training_states():
     posterior = linear_posterior([[2.0, 2.5, 2.2], [3.0, 2.0, 2.4]])
-    with pytest.warns(UserWarning, match="No path was left from step"):
-        found = posterior.forecast(30, CONTROLS, num_paths=60)
-    assert found.diagnostics.share_left == 1
-    first = int(np.argmax(found.diagnostics.left_by_step == 1))
-    assert np.isfinite(found.paths).all()
-    assert np.all(found.paths[:, first:] == found.paths[:, first - 1 : first])
-    assert np.isnan(found.diagnostics.novelty[first + 1 :]).all()
-    assert f"from step {first + 1} on" in found.diagnostics.notes[-1]
+    with pytest.warns(UserWarning, match="do not trust this forecast from step"):
+        found = posterior.forecast(30, CONTROLS, num_paths=60, noise=False)
+    left = found.diagnostics.left_by_step
+    assert left[-1] == 1
+    lost = int(np.argmax(left > 0.5))
+    assert f"from step {lost + 1} on" in found.diagnostics.notes[-1]
+    # Each path that has left emits what one of the nine training states of its own draw does, at that step.
+    states = np.repeat(posterior.draws.states[0].reshape(6, 1, 9, 2), 10, axis=1).reshape(60, 9, 2)
+    emitted = posterior.model.likelihood.moments(states.reshape(-1, 2))[0].reshape(60, 9, 2)
+    emitted = posterior.scaler.unscale_mean(emitted)
+    anew = np.isclose(found.paths[:, lost, None], emitted, rtol=1e-9).all(-1).any(-1)
+    assert np.mean(anew) == pytest.approx(left[lost])
 
 
 def test_without_bounds_an_overflow_is_kept_and_reported():
@@ -307,15 +311,6 @@ def test_statistics_are_over_paths():
     np.testing.assert_array_equal(np.stack(forecast.interval(80)), np.stack([low, high]))
     with pytest.raises(ValueError, match="1 could mean 1 % or all"):
         forecast.interval(1)
-
-
-def test_steps_that_no_path_reached_are_missing():
-    left = np.linspace(0, 1, STEPS)
-    forecast = make_forecast(diagnostics=make_diagnostics(left))
-    for values in (forecast.mean, forecast.std, forecast.median, *forecast.interval()):
-        np.testing.assert_array_equal(np.isnan(values).all(-1), left == 1)
-    assert forecast.to_dataframe().iloc[-1].drop("time").isna().all()
-    assert np.isfinite(forecast.paths).all()
 
 
 def test_a_table_has_a_row_a_step_and_named_columns():

@@ -21,8 +21,9 @@ from gpssm.evaluation.metrics import coverage
 from gpssm.evaluation.residuals import Residuals
 from gpssm.model.types import Info
 from gpssm.posterior.diagnostics import Row, bfmi, forecast_row
-from gpssm.posterior.forecast import MANY, SOME, Forecast, ForecastDiagnostics
+from gpssm.posterior.forecast import SOME, Forecast, ForecastDiagnostics
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.rollout import MANY
 
 Level = Literal["unknown", "good", "caution", "problem"]
 LEVELS: tuple[Level, ...] = ("unknown", "good", "caution", "problem")  # the gravest last
@@ -296,13 +297,12 @@ def check_paths(found: ForecastDiagnostics) -> Check:
         return Check(name, "good", percent(share), "The forecast stays where the model has seen data.", protocol)
     words = "The forecast is that of the paths that stayed."
     if share > MANY:
+        lost = np.argmax(found.left_by_step > MANY) + 1
         words = (
-            "Most paths left: do not trust this forecast at long horizons. Shorten the horizon, check that u stays in "
-            "the range it had in training, or fit with mean='linear' or a smaller state_dim."
+            f"Most paths left: do not trust this forecast from step {lost} on, where they start anew from anywhere in "
+            "the training data. Shorten the horizon, check that u stays in the range it had in training, or fit with "
+            "mean='linear' or a smaller state_dim."
         )
-    if share == 1:
-        gone = np.argmax(found.left_by_step == 1) + 1
-        words += f" No path was left from step {gone} on: there is no forecast from there, its values are missing."
     return Check(name, "problem" if share > MANY else "caution", percent(share), words, protocol)
 
 

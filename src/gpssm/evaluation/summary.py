@@ -189,10 +189,10 @@ class Summary:
         """A line a candidate; none where nothing was compared."""
         if not self.starts:
             return []
-        head = f"{'start':<24}{'noise':<8}{'likelihood':<12}{f'{HORIZON} steps':>9}{'free run':>10}"
+        head = f"{'start':<24}{'noise':<8}{'likelihood':<12}{f'{HORIZON} steps':>9}{'free run':>10}{'chains':>8}"
         return [head] + [
             f"{row['start']:<24}{row['noise']!s:<8}{row['likelihood']:<12}{figure(row['rolling'], 3):>9}"
-            f"{figure(row['run'], 3):>10}"
+            f"{figure(row['run'], 3):>10}{row.get('chains', ''):>8}"
             for row in self.starts
         ]
 

@@ -11,9 +11,12 @@ Both are over the standard deviation of the outputs. The score is the geometric 
 is twice as good in one of them outweighs what is twice as bad in another, whatever their scale.
 
 All starts are judged first, with the process noise free. If the best of them comes from shooting, smaller and smaller
-noises are tried from it while that helps. If another is near the best of all, both go on with their chains and are
-judged again, and so is any other that turns out to be ahead of them. No row that was not given to `fit` is seen. Chains
-of all candidates and folds share their compiled programs, since the folds are equally long.
+noises are tried from it while that helps. No row that was not given to `fit` is seen. Chains of all candidates and
+folds share their compiled programs, since the folds are equally long.
+
+The chains of the fit are then shared out: the first begins where the best candidate does, and each one more where the
+candidate does whose forecasts, mixed with those of the chains before it, have the best score (Caruana et al. 2004). So
+candidates that are about as good, each in its own way, are mixed, and one that is far better has all chains.
 """
 
 import dataclasses
@@ -27,7 +30,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, in_threads
 from gpssm.data.scaler import Scaler
@@ -51,11 +54,11 @@ FEWEST = 15  # rows that a series must hold out to be judged on
 MOST_SERIES = 3  # to judge on
 KNOWN = 20  # rows at the beginning of a series, or a third of those held out, to find its state by
 WARMUP = 200  # iterations of a chain's warm-up
-ROUNDS = (80, 150)  # iterations before a chain is judged, in each round
+SKIP = 80  # iterations before a chain is judged
 KEPT, THIN, PATHS = 24, 2, 96  # draws to judge by, iterations between them, paths of their forecasts
 NOISES = (0.02, SMALL)  # √Q of the regimes to try beside the free one, each if the one before was an improvement
 NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
-NEAR = 1.15  # times the best score: what is further off after the first round is out of the race
+GAIN = 0.98  # times the score without it, at most: what mixing another candidate in must be worth
 WORSE = 1.1  # times the CRPS of the start's own free runs, from which on a fit is called worse than its start
 
 
@@ -73,9 +76,9 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The candidate that forecast best, the figures of all, best first, and what there is to say about it."""
+    """The candidate of each chain, the figures of all, best first, and what there is to say about the best of them."""
 
-    best: Candidate
+    taken: list[Candidate]
     table: list[dict[str, Any]]
     notes: tuple[str, ...]
 
@@ -93,12 +96,19 @@ class Fold(NamedTuple):
         return sum(len(one) for one in self.series)
 
 
+class Errors(NamedTuple):
+    """Those of all paths of a forecast, in standard deviations of the outputs, its length and whether it is a run."""
+
+    values: Float[np.ndarray, "S H Dy"]
+    horizon: int
+    early: bool
+
+
 class Verdict(NamedTuple):
-    """How a candidate's forecasts were, in standard deviations of the outputs, and the share of paths that left."""
+    """How forecasts were, in standard deviations of the outputs."""
 
     rolling: float
     run: float
-    left: float
 
     @property
     def score(self) -> float:
@@ -150,8 +160,8 @@ class Chain:
         self.done += skip + KEPT * THIN
         return cast(Draw, draws)
 
-    def judge(self, draws: Draw) -> Verdict:
-        """The forecasts of these draws."""
+    def errors(self, draws: Draw) -> tuple[list[Errors], float]:
+        """Those of the forecasts of these draws, and the share of their paths that left."""
         # Leaves that are still being optimised count as they are by now.
         ends = {name: np.asarray(draws.leaves[name]) for name in self.model.leaves("optimise")}
         learned: Any = {name: np.broadcast_to(leaf[:, -1:], leaf.shape) for name, leaf in ends.items()}
@@ -159,7 +169,7 @@ class Chain:
         nothing: Any = None
         scaled, raw, seconds = tuple(self.scaled), tuple(self.fold.series), Seconds(0, 0, 0)
         self.posterior = Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, seconds, self.seed)
-        return judge(self.posterior, self.fold, self.seed)
+        return held_out_errors(self.posterior, self.fold, self.seed)
 
 
 class HeldOut(NamedTuple):
@@ -198,17 +208,24 @@ def forecast_of(posterior: Posterior, rows: Series, steps: int, **options: Any) 
         return posterior.forecast(steps, u, **options)[: len(rows)]
 
 
-def judge(posterior: Posterior, fold: Fold, seed: int) -> Verdict:
-    """The figures of `held_out_forecasts`."""
+def held_out_errors(posterior: Posterior, fold: Fold, seed: int) -> tuple[list[Errors], float]:
+    """The errors of `held_out_forecasts`, and the share of their paths that left."""
     spread = np.nanstd(np.concatenate([one.y for one in fold.series]), axis=0)
-    rolling, runs, left = [], [], []
-    for found, rows, horizon, early in held_out_forecasts(posterior, fold, seed):
-        errors = fair_crps((found.paths - rows.y) / spread)
-        rolling.append(np.nanmean(errors[:horizon]) if np.isfinite(errors[:horizon]).any() else np.nan)
-        left.append(0.0 if found.diagnostics is None else found.diagnostics.share_left)
-        if early:
-            runs.append(np.nanmean(errors) if np.isfinite(errors).any() else np.nan)
-    return Verdict(float(np.nanmean(rolling)), float(np.nanmean(runs)), float(np.mean(left)))
+    found = list(held_out_forecasts(posterior, fold, seed))
+    left = [one.forecast.diagnostics.share_left for one in found if one.forecast.diagnostics is not None]
+    errors = [Errors((one.forecast.paths - one.rows.y) / spread, one.horizon, one.early) for one in found]
+    return errors, float(np.mean(left)) if left else 0.0
+
+
+def judge(several: Sequence[Sequence[Errors]]) -> Verdict:
+    """The figures of a mixture of forecasts, from the errors of each: of one, if there is one."""
+    rolling, runs = [], []
+    for same in zip(*several, strict=True):
+        crps = fair_crps(np.concatenate([one.values for one in same]))
+        rolling.append(np.nanmean(crps[: same[0].horizon]) if np.isfinite(crps[: same[0].horizon]).any() else np.nan)
+        if same[0].early:
+            runs.append(np.nanmean(crps) if np.isfinite(crps).any() else np.nan)
+    return Verdict(float(np.nanmean(rolling)), float(np.nanmean(runs)))
 
 
 def competitors(series: Sequence[Series]) -> list[str]:
@@ -271,33 +288,43 @@ class Plan(NamedTuple):
         names = self._names(own)
         likelihoods = self._likelihoods(compared=names is not None and len(names) > 1)
         noises = self._noises(compared=names is not None and len(names) > 1)
-        best, table, notes = Candidate("" if names is None else names[0], noises[0], likelihoods[0]), [], ()
+        taken, table, notes = [Candidate("" if names is None else names[0], noises[0], likelihoods[0])], [], ()
+        taken *= self.num_chains
         without: tuple[tuple[Posterior, Fold], ...] = ()
         if names is not None and len(names) * len(noises) * len(likelihoods) > 1:
             trials = Trials(self, parts, roles)
             if trials.folds:
                 with announcing(self.progress, "starts") as trials.tell:
-                    best, table, notes = choose(trials, names, noises, likelihoods)
-                without = tuple((chain.posterior, chain.fold) for chain in trials.chains[best])
-        parts = parts._replace(likelihood=best.likelihood)
-        scaler, series = self.scale(best.likelihood)
-        apart = False
-        if names is not None and not own and best.start != "em":
-            recipe, keys = STARTS[best.start], [self.key]
-            if apart := recipe.shooting:
-                keys += [jax.random.fold_in(self.key, chain) for chain in range(1, self.num_chains)]
-            linear = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring)
-            tasks = [Task(series, key, linear) for key in keys]
-            starts = make_starts(best.start, tasks, parts, self.fixed, self.config.slack)
-        else:
-            starts = [Start(*self.config.prepare(series, parts, self.key))]
+                    taken, table, notes = choose(trials, names, noises, likelihoods, self.num_chains)
+                without = tuple((chain.posterior, chain.fold) for chain in trials.chains[taken[0]])
+        parts = parts._replace(likelihood=taken[0].likelihood)
+        scaler, series = self.scale(parts.likelihood)
+        apart = names is not None and not own and (len(set(taken)) > 1 or STARTS[taken[0].start].shooting)
+        taken = taken if apart else taken[:1]
+        starts = self._starts(taken, series, parts, own)
         if names is None:
             starts = [starts[0]._replace(states=self._states(starts[0].states))]
         rows = sum(len(one) for one in series)
-        start, *others = (one._replace(model=with_noise(one.model, best.noise, rows)) for one in starts)
+        noisy = zip(starts, taken, strict=True)
+        start, *others = (one._replace(model=with_noise(one.model, each.noise, rows)) for one, each in noisy)
         start = start._replace(notes=(*dict.fromkeys(note for one in starts for note in one.notes), *notes))
-        name = best.start or "states"
-        return Prepared(scaler, series, parts, start, name, best.noise, table, without, others if apart else None)
+        name = ", ".join(dict.fromkeys(one.start for one in taken)) or "states"
+        return Prepared(scaler, series, parts, start, name, taken[0].noise, table, without, others if apart else None)
+
+    def _starts(self, taken: list[Candidate], series: list[Series], parts: Parts, own: bool) -> list[Start]:
+        """The start of each chain; after shooting each has a shot of its own."""
+        if own or not taken[0].start:
+            return [Start(*self.config.prepare(series, parts, self.key))]
+        starts: dict[int, Start] = {}
+        for name in dict.fromkeys(one.start for one in taken):
+            recipe, chains = STARTS[name], [chain for chain, one in enumerate(taken) if one.start == name]
+            linear = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring)
+            shots = chains if recipe.shooting else chains[:1]
+            keys = [jax.random.fold_in(self.key, chain) if chain else self.key for chain in shots]
+            tasks = [Task(series, key, linear) for key in keys]
+            made = make_starts(name, tasks, parts, self.fixed, self.config.slack)
+            starts |= zip(chains, made if recipe.shooting else made * len(chains), strict=True)
+        return [starts[chain] for chain in range(len(taken))]
 
     def _names(self, own: bool) -> list[str] | None:
         """The starts to compare, or the only one; None where states were given."""
@@ -342,7 +369,7 @@ class Plan(NamedTuple):
 
 
 class Trials:
-    """The chains of all candidates so far, on all folds, and their latest verdicts."""
+    """The chains of all candidates so far, on all folds, and how they forecast."""
 
     def __init__(self, plan: Plan, parts: Parts, roles: Callable[[GPSSM], GPSSM]) -> None:
         self.config = dataclasses.replace(plan.config, num_warmup=WARMUP)
@@ -350,42 +377,55 @@ class Trials:
         self.linear: dict[Any, list[LinearStart]] = {}
         self.starts: dict[Any, list[Start]] = {}
         self.chains: dict[Candidate, list[Chain]] = {}
+        self.errors: dict[Candidate, list[list[Errors]]] = {}  # on each of the folds
         self.rows: dict[Candidate, dict[str, Any]] = {}
         self.tell: Callable[[str], None] = lambda words: None  # what is tried next
 
-    def run(self, candidate: Candidate, skip: int) -> None:
-        """Let a candidate's chains go on, and judge them."""
+    def run(self, candidate: Candidate) -> None:
+        """Run a candidate's chains, and judge them."""
         began = time.process_time()
         behind = "" if candidate.likelihood == "gaussian" else f", {candidate.row()['likelihood']}"
         self.tell(f"{candidate.start}, noise {candidate.noise}{behind}")
         row = candidate.row() | {"score": math.inf, "rolling": math.inf, "run": math.inf, "left": 1.0}
         try:
-            chains = self._chains(candidate)
-            draws = in_threads(lambda chain: chain.advance(skip), chains)
-            verdicts = [chain.judge(drawn) for chain, drawn in zip(chains, draws, strict=True)]
+            chains = self.chains[candidate] = self._begin(candidate)
+            draws = in_threads(lambda chain: chain.advance(SKIP), chains)
+            errors, left = zip(*[chain.errors(drawn) for chain, drawn in zip(chains, draws, strict=True)], strict=True)
         except (ArithmeticError, RuntimeError, ValueError) as error:
             row["failed"] = str(error)
         else:
-            row["score"] = _mean([one.score for one in verdicts])
+            self.errors[candidate] = list(errors)
+            verdicts = [judge([one]) for one in errors]
+            row["score"], row["left"] = _mean([one.score for one in verdicts]), float(np.mean(left))
             row["rolling"], row["run"] = (_mean([one[at] for one in verdicts]) for at in (0, 1))
-            row["left"] = float(np.mean([one.left for one in verdicts]))
-        row["iterations"] = self.rows.get(candidate, {}).get("iterations", 0) + skip + KEPT * THIN
-        row["cpu_seconds"] = self.rows.get(candidate, {}).get("cpu_seconds", 0.0) + time.process_time() - began
+        row["cpu_seconds"] = time.process_time() - began
         self.rows[candidate] = row
 
-    def ranked(self, among: Sequence[Candidate]) -> list[Candidate]:
+    def ranked(self) -> list[Candidate]:
         """Best first; in a tie the one that came first."""
-        return sorted(among, key=lambda one: self.rows[one]["score"])
+        return sorted(self.rows, key=lambda one: self.rows[one]["score"])
+
+    def score(self, mixed: Sequence[Candidate]) -> float:
+        """That of the mixture of these candidates' forecasts, each with the same weight."""
+        folds = zip(*(self.errors[one] for one in mixed), strict=True)
+        return _mean([judge(fold).score for fold in folds])
+
+    def share_out(self, num_chains: int) -> list[Candidate]:
+        """The candidate of each chain, the best first: greedily what makes the mixture better, or the same again."""
+        best = self.ranked()[0]
+        taken = [best]
+        # Chains differ in their arrays, not in what they are made of.
+        among = [one for one in self.errors if one.likelihood == best.likelihood]
+        while len(taken) < num_chains:
+            scores = {one: self.score([*taken, one]) for one in among}
+            again = min(taken, key=scores.__getitem__)
+            new = min(among, key=scores.__getitem__)
+            taken.append(new if scores[new] < GAIN * scores[again] else again)
+        return sorted(taken, key=taken.index)
 
     def at_start(self, candidate: Candidate) -> float:
         """The CRPS of the free runs of the start itself."""
-        chains = self._begin(candidate)
-        return _mean([chain.judge(chain.at_start()).run for chain in chains])
-
-    def _chains(self, candidate: Candidate) -> list[Chain]:
-        if candidate not in self.chains:
-            self.chains[candidate] = self._begin(candidate)
-        return self.chains[candidate]
+        return _mean([judge([chain.errors(chain.at_start())[0]]).run for chain in self._begin(candidate)])
 
     def _begin(self, candidate: Candidate) -> list[Chain]:
         """A chain at the candidate's start, on each of the folds."""
@@ -409,9 +449,13 @@ class Trials:
 
 @in_double_precision
 def choose(
-    trials: Trials, starts: Sequence[str], noises: Sequence[Noise | float], likelihoods: Sequence[Any]
+    trials: Trials,
+    starts: Sequence[str],
+    noises: Sequence[Noise | float],
+    likelihoods: Sequence[Any],
+    num_chains: int,
 ) -> Choice:
-    """The best of the candidates, by two rounds.
+    """The best of the candidates, or several of them, for so many chains.
 
     :param noises: regimes of the process noise: the first for all starts, the others for the best of them only.
     """
@@ -422,8 +466,8 @@ def choose(
         if not (start == "em+shooting" and _same_fit(likelihood, likelihoods))
     ]
     for candidate in first:
-        trials.run(candidate, ROUNDS[0])
-    best = trials.ranked(first)[0]
+        trials.run(candidate)
+    best = trials.ranked()[0]
     if all("failed" in trials.rows[one] for one in first):
         reasons = {one.start: trials.rows[one]["failed"] for one in first}
         raise RuntimeError(
@@ -433,21 +477,13 @@ def choose(
         )
     others = [best._replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
     for before, candidate in pairwise([best, *others]):
-        trials.run(candidate, ROUNDS[0])
+        trials.run(candidate)
         if trials.rows[candidate]["score"] > trials.rows[before]["score"]:
             break
-    order = trials.ranked(list(trials.rows))
-    near = NEAR * trials.rows[order[0]]["score"]
-    going = [one for one in order if trials.rows[one]["score"] <= near][:2]
-    if len(going) > 1:
-        for candidate in going:
-            trials.run(candidate, ROUNDS[1])
-        # One that fell behind early may still be better than what those ahead turned out to be: it goes on as well.
-        while len(going) < len(first) and (leader := trials.ranked(list(trials.rows))[0]) not in going:
-            trials.run(leader, ROUNDS[1])
-            going.append(leader)
-        order = trials.ranked(going) + trials.ranked([one for one in trials.rows if one not in going])
-    best, notes = order[0], ()
+    taken = trials.share_out(num_chains)
+    for one in taken:
+        trials.rows[one]["chains"] = taken.count(one)
+    best, notes = taken[0], ()
     at_start = trials.at_start(best)
     trials.rows[best]["run_of_start"] = at_start
     if trials.rows[best]["run"] > WORSE * at_start:
@@ -456,7 +492,7 @@ def choose(
             f"{trials.rows[best]['run']:.3g} against {at_start:.3g} standard deviations. Longer chains, or "
             "noise='small', may help.",
         )
-    return Choice(best, [_plain(trials.rows[one]) for one in order], notes)
+    return Choice(taken, [_plain(trials.rows[one]) for one in trials.ranked()], notes)
 
 
 def _same_fit(likelihood: Any, likelihoods: Sequence[Any]) -> bool:

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_path, check_seed, check_whole, is_real
+from gpssm.core.text import check_path, check_seed, check_whole, count, is_real
 from gpssm.data.delays import Rows, as_trained, find_lags
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_given, as_list, check_trainable
@@ -387,6 +387,12 @@ def _choose_parts(
         state_dim = select_order(pseudo, MAX_ORDER).best
     if num_inducing == "auto":
         num_inducing = int(np.clip(sum(len(one) for one in plan.raw) // ROWS_A_POINT, *INDUCING))
+    observed = sum(int(np.isfinite(one.y).any(1).sum()) for one in plan.raw)
+    if state_dim >= observed:
+        raise ValueError(
+            f"state_dim={state_dim} is too much to learn from {count(observed, 'row')} with outputs: take fewer, "
+            "or more rows, or the posterior of a similar plant as a prior."
+        )
     known = wiring_of(wanted.wiring, state_dim, list(plan.raw))
     if known is not None and known.measured and any(fnmatch.filter(OUTPUT_MAP, pattern) for pattern in learn):
         raise ValueError(

@@ -32,9 +32,11 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 from gpssm.moves import dual_averaging, hmc
 from gpssm.moves.dual_averaging import StepSize
+from gpssm.start.build import SLACK
 
 REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
 FIRST_STEP = 0.1
+SLACK_OF_ROWS = 1.5  # times the rows: .003 for 500 of them
 # The curvature along a path differs from that at the centre: a share of the moves takes a small step, so that a chain
 # gets out of places where the adapted step is too large.
 CAUTION, SMALL = 0.2, 0.25
@@ -54,8 +56,6 @@ class FFVD(MethodSettings):
     """
 
     compares: ClassVar[bool] = True
-    # A linear mean that is free soon leaves what free runs need, and learns the next step.
-    slack: ClassVar[float] = 0.003
 
     num_warmup: int = 400
     num_draws: int = 250
@@ -70,6 +70,13 @@ class FFVD(MethodSettings):
         check_whole("rank", self.rank, 1)
         if not 0 < self.target_acceptance < 1:
             raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}.")
+
+    def slack(self, rows: int) -> float:
+        """How far a linear mean may stray from the linear fit to so many rows that is the start.
+
+        One that is free soon leaves what free runs need, and learns the next step; of few rows the fit knows little.
+        """
+        return min(SLACK, SLACK_OF_ROWS / rows)
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""

@@ -49,7 +49,6 @@ class MethodSettings:
 
     learns: ClassVar[bool] = True  # whether the model has parameters to learn while it samples
     compares: ClassVar[bool] = False  # whether start="auto" compares starts
-    slack: ClassVar[float] = SLACK  # how far a linear mean may stray from the linear fit that is the start
     assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from q*(x, v)")
 
     num_warmup: int = 500
@@ -65,8 +64,13 @@ class MethodSettings:
 
     def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
         """The model of scaled series, and the states of each to start from: those of a linear fit."""
-        start = linear_start(series, parts.state_dim, parts.likelihood, parts.wiring)._replace(slack=self.slack)
+        start = linear_start(series, parts.state_dim, parts.likelihood, parts.wiring)
+        start = start._replace(slack=self.slack(len(start.z)))
         return build_model(series, *parts, key=key, start=start), start.states
+
+    def slack(self, rows: int) -> float:
+        """How far a linear mean may stray from the linear fit to so many rows that is the start."""
+        return SLACK
 
     def adopt(self, model: GPSSM) -> GPSSM:
         """The model with its leaves' roles as this method plays them."""

@@ -27,6 +27,7 @@ from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
 from gpssm.posterior.rollout import (
     BOUNDS,
+    MANY,
     Pair,
     Paths,
     can_draw_functions,
@@ -45,7 +46,7 @@ HORIZON = 30  # steps, where neither they nor controls are given
 LEVELS = (0.5, 0.9)
 BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
 ARRAYS = 5  # of paths that a forecast has in memory at least: outputs, and two pairs of moments
-SOME, MANY = 0.05, 0.5  # shares of paths that left, above which a note says so, and says it louder
+SOME = 0.05  # share of the paths that left, above which a note says so; above MANY it says it louder
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +55,12 @@ class ForecastDiagnostics:
 
     `left_by_step` is the share of the paths that had left the region the model knows by each step (or were not finite,
     where paths are not replaced), and `novelty` the mean over living paths of B(z)/k(z, z): the share of the prior
-    variance of f that the data leave open, 0 where f is known and 1 far from all data. NaN where no path lives.
+    variance of f that the data leave open, 0 where f is known and 1 far from all data.
     """
 
     left_by_step: Float[np.ndarray, " H"]
     novelty: Float[np.ndarray, " H"]
-    replaced: bool = True  # whether paths that left were continued by others
+    replaced: bool = True  # whether paths that left were continued by others, or anew
 
     @property
     def share_left(self) -> float:
@@ -158,13 +159,13 @@ class Forecast:
 
     @property
     def mean(self) -> Float[np.ndarray, "H Dy"]:
-        """The mean over paths; NaN where none is left, as all else that is read off them."""
-        return self._known(np.mean(self.paths, axis=0))
+        """The mean over paths."""
+        return np.mean(self.paths, axis=0)
 
     @property
     def std(self) -> Float[np.ndarray, "H Dy"]:
         """The standard deviation over paths."""
-        return self._known(np.std(self.paths, axis=0))
+        return np.std(self.paths, axis=0)
 
     @property
     def median(self) -> Float[np.ndarray, "H Dy"]:
@@ -177,20 +178,13 @@ class Forecast:
         Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
         """
         shares = check_shares("a quantile's probability", q, ends=True)
-        quantiles = np.quantile(self.paths, shares[0] if np.ndim(q) == 0 else shares, axis=0, method="weibull")
-        return self._known(quantiles)
+        return np.quantile(self.paths, shares[0] if np.ndim(q) == 0 else shares, axis=0, method="weibull")
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
         """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
         from gpssm.evaluation.metrics import central_interval
 
-        low, high = central_interval(self.paths, level)
-        return self._known(low), self._known(high)
-
-    def _known(self, values: Float[np.ndarray, "*q H Dy"]) -> Float[np.ndarray, "*q H Dy"]:
-        """The values with NaN at the steps that no path reached: what stands in `paths` there was only held."""
-        shown = self.diagnostics
-        return values if shown is None else np.where((shown.left_by_step == 1)[:, None], np.nan, values)
+        return central_interval(self.paths, level)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
         """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`.

@@ -23,8 +23,12 @@ knows is a box around its own training states, `bounds` times as wide as they ra
 leaves it is stopped, and the forecast at step t is the law of y_t given that the path has stayed until t: a stopped
 path goes on as a copy of another that still lives, chosen at random, and of the next when that one stops too. This is
 a posterior whose prior gives no weight to functions that run away, judged step by step: what is said of step t does not
-change with the horizon. The share that left is reported with the forecast. Where no path is left, as under controls far
-from all that were trained on, there is no such law: the last outputs are held, and a forecast shows them as missing.
+change with the horizon. The share that left is reported with the forecast.
+
+Once more than half have left, those that stay are no longer what the model says, and to go on as copies of them would
+be to look surer the less is known. Then all that is taken for known of a path that left is that the state is one of
+those in the data: it starts anew from one of its draw's training states, chosen at random, and runs on from there,
+as often as it leaves.
 """
 
 import dataclasses
@@ -53,6 +57,8 @@ BOUNDS = 3.0
 START = 2**32 - 1  # in place of a step's number, for where a path starts
 FUNCTION = 2**32 - 4  # the same, for its function
 NUM_FEATURES = 64  # of a function
+MANY = 0.5  # of the paths: when more have left, they no longer go on as copies of the others
+NUM_ANEW = 128  # training states to start anew from, at most
 NOISES = 3.0  # process noises that a coordinate's training states are taken to range over, to each side, at least
 
 Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]  # mean and variance
@@ -233,16 +239,25 @@ def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRN
 
 
 class Box(NamedTuple):
-    """The middle of each draw's training states and half their range, and how many times as wide a path may roam."""
+    """Where each draw's training states are: their middle and half their range, and R of them, evenly over the rows.
+
+    A path may roam `bounds` times as wide.
+    """
 
     middle: Float[Array, "S Dx"]
     half_range: Float[Array, "S Dx"]
     bounds: Float[Array, ""]
+    states: Float[Array, "S R Dx"]
 
     def away(self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Float[Array, "S P"]:
         """How far out states are, in half-ranges of the coordinate in which they are furthest."""
         known = jnp.maximum(self.half_range, NOISES * jnp.sqrt(process_variance))[:, None]
         return jnp.max(jnp.abs(x - self.middle[:, None]) / known, -1)
+
+    def anew(self, lots: Float[Array, "S P"]) -> Float[Array, "S P Dx"]:
+        """Training states of the paths' own draws, by lots in [0, 1)."""
+        rows = jnp.floor(lots * self.states.shape[1]).astype(int)
+        return jnp.take_along_axis(self.states, rows[..., None], axis=1)
 
     def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
         """A box as many times as wide as where paths start is out of the training data, if most start out of them.
@@ -257,7 +272,9 @@ def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: f
     states = [merge_chains(path)[draws] for path in posterior.draws.states]
     low = np.min([path.min(1) for path in states], axis=0)
     high = np.max([path.max(1) for path in states], axis=0)
-    return Box(jnp.asarray((low + high) / 2), jnp.asarray((high - low) / 2), jnp.asarray(bounds, low.dtype))
+    every = -(-sum(path.shape[1] for path in states) // NUM_ANEW)
+    some = np.concatenate([path[:, ::every] for path in states], axis=1)
+    return Box(*map(jnp.asarray, ((low + high) / 2, (high - low) / 2, np.asarray(bounds, low.dtype), some)))
 
 
 class Emission(NamedTuple):
@@ -329,31 +346,37 @@ def run_paths(
 
     box = None if box is None else box.grown(start, ensemble.process_variance)
 
-    def stayed(x: Float[Array, "S P Dx"]) -> Bool[Array, "S P"]:
+    def inside(x: Float[Array, "S P Dx"]) -> Bool[Array, "S P"]:
         finite = jnp.isfinite(x).all(-1)
         return finite if box is None else finite & (box.away(x, ensemble.process_variance) <= box.bounds)
 
     def advance(carry: Any, inputs: tuple[Array, Array]) -> tuple[Any, tuple[Emission, Array, Array]]:
-        x, alive, source, held = carry
+        x, alive, stayed, source = carry
         step, control = inputs
         draw_keys = jax.vmap(jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, step), 3)))(keys)
         now = ensemble.moments(x, jnp.broadcast_to(control, (*x.shape[:2], *control.shape)), functions)
         drawn = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, x.shape[2:], x.dtype)))(draw_keys[..., 0])
         following = now.mean + jnp.sqrt(now.variance) * drawn
-        stays = alive & stayed(following)
         novelty = jnp.sum(jnp.where(shown(alive), shown(now.novelty), 0.0)) / jnp.sum(shown(alive))
+        alive = alive & inside(following)
+        stayed = stayed & alive
+        left = jnp.mean(~shown(stayed), dtype=x.dtype)
+        lots = jax.vmap(jax.vmap(jax.random.uniform))(draw_keys[..., 2])
         if box is not None:
-            following = jnp.where(stays[..., None], following, x)
+            begin = (~alive & (left > MANY))[..., None]
+            anew = jnp.where(begin, box.anew(lots), x)
+            following = jnp.where(alive[..., None], following, anew)
+            now = now._replace(mean=jnp.where(begin, anew, now.mean), variance=jnp.where(begin, 0.0, now.variance))
+            alive = alive | begin[..., 0]
         emitted = emissions(ensemble.likelihood, draw_keys[..., 1], following, noise)
         emitted = jax.tree.map(shown, look_ahead(ensemble.likelihood, emitted, now))
         if box is not None:
-            lots = jax.vmap(jax.vmap(jax.random.uniform))(draw_keys[..., 2])
-            source = stand_in(source, shown(stays), shown(lots))
-            emitted = jax.tree.map(lambda new, old: jnp.where(shown(stays).any(), new[source], old), emitted, held)
-        return (following, stays, source, emitted), (emitted, jnp.mean(~shown(stays), dtype=x.dtype), novelty)
+            source = stand_in(source, shown(alive), shown(lots))
+            emitted = jax.tree.map(lambda new: new[source], emitted)
+        return (following, alive, stayed, source), (emitted, left, novelty)
 
-    held = jax.tree.map(shown, emissions(ensemble.likelihood, keys, start, False))
-    carry = (start, stayed(start), jnp.arange(slots.shape[0]), held)
+    known = inside(start)
+    carry = (start, known, known, jnp.arange(slots.shape[0]))
     return Paths(*jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1])
 
 

@@ -31,7 +31,6 @@ from gpssm.model.likelihoods import Likelihood, LinkedGaussian, MonotoneWiener, 
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
 from gpssm.start.build import (
-    SLACK,
     LinearStart,
     Parts,
     build_model,
@@ -89,12 +88,16 @@ def make_start(
 
 @in_double_precision
 def make_starts(
-    name: str, tasks: Sequence[Task], parts: Parts, fixed: Sequence[str] = (), slack: float = SLACK
+    name: str,
+    tasks: Sequence[Task],
+    parts: Parts,
+    fixed: Sequence[str] = (),
+    slack: Callable[[int], float] | None = None,
 ) -> list[Start]:
     """The starts of this name, one for each task, on as many cores as there are.
 
     :param fixed: leaves that shooting leaves as they are, by name or pattern.
-    :param slack: how far a linear mean may stray from the linear fit, where no shooting follows.
+    :param slack: how far a linear mean may stray from the linear fit to so many rows, where no shooting follows.
     """
     if name not in STARTS:
         raise KeyError(f"Unknown start {name!r}. Known: {', '.join(STARTS)}; or give a path of states a series.")
@@ -104,7 +107,7 @@ def make_starts(
         level = KERNEL_VARIANCE / 10 * jnp.eye(parts.state_dim)
         begin = [one._replace(linear=one.linear._replace(process_cov=level)) for one in fits]
     else:
-        begin = [one._replace(slack=slack) for one in fits]
+        begin = [one._replace(slack=slack(len(one.z))) if slack else one for one in fits]
     models = [build_model(task.series, *parts, key=task.key, start=one) for task, one in zip(tasks, begin, strict=True)]
     starts = [Start(model, one.states) for model, one in zip(models, fits, strict=True)]
     if not recipe.shooting:
