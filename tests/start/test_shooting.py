@@ -14,7 +14,7 @@ from gpssm.start.shooting import BOX, DEFECT, Point, cut, loss, shoot, window_le
 
 def make_point(model, series, length, seed=0, scale=0.5):
     rng = np.random.default_rng(seed)
-    blocks = cut(series, length, max(len(one) for one in series))
+    blocks = cut(series, length)
     leaves = {name: leaf for name, leaf in model.free_leaves().items() if name != "log_process_std"}
     weights = scale * rng.normal(size=(model.state_dim, model.basis.size))
     starts = rng.normal(size=(*blocks.u.shape[:2], model.state_dim))

@@ -11,8 +11,7 @@ and the window's start s_w is tied to the end e_{w−1} of the window before. Wh
 over the weights v, the starts and the leaves θ of kernel, basis, mean and likelihood that are not fixed. Short windows
 come first, since their J has few minima; each length begins where the one before ended (Bock & Plitt 1984; for
 networks Ribeiro et al. 2020). All windows of all series run side by side. A window that a series does not fill has
-missing outputs at its end, which the likelihood leaves out. Of a long record all lengths have excerpts first, and then
-all rows in fewer steps (`excerpts.py`).
+missing outputs at its end, which the likelihood leaves out.
 
 **Paths that run away.** While v is far from its place a free run may leave for good, and its gradient with it. No state
 goes beyond ±`BOX` (states have unit scale), where it stands still for the gradient as well: its window is then drawn
@@ -32,7 +31,6 @@ from gpssm.core.runtime import in_double_precision, in_threads, jit
 from gpssm.data.series import Series, as_list
 from gpssm.model.model import GPSSM, Function
 from gpssm.model.types import Data
-from gpssm.start.excerpts import stages
 
 LENGTHS = (16, 64, 256)  # rows of a window, from short to long
 WHOLE = 1024  # a record of at most as many rows is one window at last
@@ -114,26 +112,25 @@ def shoot(
     :param states: of each series (T+1, Dx), from which the windows of the first length start.
     :param series: scaled; outputs may be missing.
     :param weights: to begin at; zero by default, which is the model's mean function.
-    :param lengths: rows of a window, from short to long, in place of `window_lengths`.
-    :param num_steps: of Adam, for each length; fewer through all rows of a long record, after its excerpts.
+    :param lengths: rows of a window, for each stage, in place of `window_lengths`.
+    :param num_steps: of Adam, for each stage.
     """
-    rows = [len(one) for one in as_list(series)]
-    given = [np.asarray(path, float) for path in states]
+    experiments = as_list(series)
+    rows = [len(one) for one in experiments]
+    paths = [np.asarray(path, float) for path in states]
     found = Point(
         jnp.zeros(model.weights_shape) if weights is None else jnp.asarray(weights),
         {name: leaf for name, leaf in model.free_leaves().items() if name != NOT_IN_RUN},
         jnp.zeros(()),
     )
-    objective, paths, size = {}, given, max(rows) if max(rows) <= WHOLE else max(LENGTHS)
-    for stage in stages(series, num_steps):
-        paths = stage.cut(given)
-        for length in window_lengths(rows) if lengths is None else lengths:
-            blocks = cut(stage.series, length, size)
-            found = found._replace(starts=_in_blocks([path[:-1] for path in paths], size, 0.0))
-            found, values, runs = _descend(found, model, blocks, jnp.asarray(stage.steps))
-            paths = _join(runs, [len(one) for one in stage.series])
-            objective[length] = (float(values[0]), float(values[1]))
-    wall = float(np.mean(np.concatenate([np.abs(path).max(1) for path in paths]) >= BOX))
+    objective, wall = {}, 0.0
+    for length in window_lengths(rows) if lengths is None else lengths:
+        blocks = cut(experiments, length)
+        found = found._replace(starts=_in_blocks([path[:-1] for path in paths], blocks.u.shape[1], 0.0))
+        found, values, runs = _descend(found, model, blocks, jnp.asarray(num_steps))
+        paths = _join(runs, rows)
+        objective[length] = (float(values[0]), float(values[1]))
+        wall = float(np.mean(np.concatenate([np.abs(path).max(1) for path in paths]) >= BOX))
     return Shot(model.with_leaves(found.leaves), found.weights, paths, objective, wall)
 
 
@@ -144,8 +141,10 @@ def window_lengths(rows: Sequence[int]) -> list[int]:
     return [*shorter, longest] if longest <= WHOLE else shorter
 
 
-def cut(series: Sequence[Series], length: int, size: int) -> Blocks:
-    """All series in windows of so many rows, from each series' first row on, in blocks of so many."""
+def cut(series: Sequence[Series], length: int) -> Blocks:
+    """All series in windows of so many rows, from each series' first row on."""
+    longest = max(len(one) for one in series)
+    size = longest if longest <= WHOLE else max(LENGTHS)
     y = _in_blocks([np.asarray(one.y, float) for one in series], size, np.nan)
     u = _in_blocks([np.asarray(one.u, float) for one in series], size, 0.0)
     marks = [(np.arange(len(one)) % length == 0)[:, None] for one in series]
