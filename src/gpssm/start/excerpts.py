@@ -12,7 +12,7 @@ import numpy as np
 
 from gpssm.data.series import Series, as_list
 
-ROWS, STRETCH = 4096, 1024  # of all excerpts together, and of each
+ROWS, STRETCH, LEAST = 4096, 1024, 64  # of all excerpts together, and of each at most and at least
 
 
 class Stage(NamedTuple):
@@ -35,8 +35,8 @@ def stages(series: Series | Sequence[Series], steps: int) -> list[Stage]:
     parts, first = [], []
     for one in whole:
         first.append(len(parts))
-        length = min(STRETCH, len(one))
-        count = max(1, ROWS * len(one) // (total * length))
-        begins = np.linspace(0, len(one) - length, count).astype(int)
+        share = ROWS * len(one) // total
+        length = min(max(min(share, STRETCH), LEAST), len(one))
+        begins = np.linspace(0, len(one) - length, max(1, share // length)).astype(int)
         parts += [one[begin : begin + length] for begin in begins]
     return [Stage(parts, steps, tuple(first)), Stage(whole, max(1, steps * ROWS // total), tuple(range(len(whole))))]
