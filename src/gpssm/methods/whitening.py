@@ -205,8 +205,8 @@ def first_order(
         for part in emitted
     )
     first = jnp.concatenate([jnp.zeros(len(path), path.dtype).at[0].set(1.0) for path in paths])
-    parts = (between(jnp.split(part, ends)) for part in (jacobian, gap))
-    return Linearisation(states, first, *parts, slope, error, present)
+    jacobian, gap = (between(jnp.split(part, ends)) for part in (jacobian, gap))
+    return Linearisation(states, first, jacobian, gap, slope, error, present)
 
 
 def between(parts: Sequence[Float[Array, "T ..."]]) -> Float[Array, "N-1 ..."]:

@@ -156,7 +156,7 @@ def fit_from_starts(
         modes = eqx.tree_at(lambda one: one.start, modes, modes.start[np.asarray(few.first)])
         problem = Problem(jax.tree.map(jnp.asarray, stage.series), scale)
         error, modes = _polish(modes, problem, emission, stage.steps)
-    runs = (free_run(modes, modes.start[index], one.u) for index, one in enumerate(problem.series))
+    runs = (free_run(modes, modes.start[index], jnp.asarray(one.u)) for index, one in enumerate(problem.series))
     states = [np.asarray(run) for run in runs]
     return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
