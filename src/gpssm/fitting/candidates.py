@@ -58,7 +58,7 @@ SKIP = 80  # iterations before a chain is judged
 KEPT, THIN, PATHS = 24, 2, 96  # draws to judge by, iterations between them, paths of their forecasts
 NOISES = (0.02, SMALL)  # √Q of the regimes to try beside the free one, each if the one before was an improvement
 NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
-GAIN = 0.98  # times the score without it, at most: what mixing another candidate in must be worth
+GAIN = 0.95  # times the score without, at most: what another start must be worth for chains not to be one posterior
 WORSE = 1.1  # times the CRPS of the start's own free runs, from which on a fit is called worse than its start
 
 
@@ -413,14 +413,13 @@ class Trials:
     def share_out(self, num_chains: int) -> list[Candidate]:
         """The candidate of each chain, the best first: greedily what makes the mixture better, or the same again."""
         best = self.ranked()[0]
-        taken = [best]
+        taken, least = [best], 1.0 if STARTS[best.start].shooting else GAIN
         # Chains differ in their arrays, not in what they are made of.
         among = [one for one in self.errors if one.likelihood == best.likelihood]
         while len(taken) < num_chains:
             scores = {one: self.score([*taken, one]) for one in among}
-            again = min(taken, key=scores.__getitem__)
             new = min(among, key=scores.__getitem__)
-            taken.append(new if scores[new] < GAIN * scores[again] else again)
+            taken.append(new if scores[new] < least * scores[best] else best)
         return sorted(taken, key=taken.index)
 
     def at_start(self, candidate: Candidate) -> float:
