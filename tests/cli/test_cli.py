@@ -144,7 +144,7 @@ def test_options_of_fit():
     data += " --no-report"
     model = "--method --state-dim --inducing --kernel --mean --likelihood --basis"
     model += " --wiring --coupling --rank --start --noise --delay"
-    sampling = "--hyper --chains --warmup --draws --thin --seed --calibrate"
+    sampling = "--hyper --chains --warmup --draws --thin --windows --keep-states --seed --calibrate"
     assert shown == [*data.split(), *COMMON, "--help", *model.split(), *sampling.split()]
 
 
@@ -154,7 +154,8 @@ def test_defaults_in_the_help_are_those_of_fit():
     known = {name: one.default for name, one in inspect.signature(gpssm.fit).parameters.items()}
     for option, name in {"inducing": "num_inducing", "chains": "num_chains"}.items():
         assert told[f"--{option}"] == str(known[name])
-    for name in ("method", "state_dim", "kernel", "mean", "likelihood", "basis", "start", "noise", "delay", "hyper"):
+    same = "method state_dim kernel mean likelihood basis start noise delay hyper windows keep_states"
+    for name in same.split():
         assert told[f"--{name.replace('_', '-')}"] == str(known[name])
     ffvd = gpssm.methods.METHODS["ffvd"]
     for option, value in {"warmup": ffvd.num_warmup, "draws": ffvd.num_draws, "thin": ffvd.thin}.items():
@@ -317,6 +318,17 @@ def test_a_delay_is_found_and_told_of(tmp_path, monkeypatch):
     assert run.metrics()["scores"]["full"]["arx"]["rmse"] == pytest.approx(0.1 / 0.6, rel=0.5)
     assert "no control 'v'" in complaint(*words, "--delay", "u=4", "--delay", "v=1", "--out", tmp_path / "none", code=1)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_record_is_cut_and_the_last_of_its_states_are_kept(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "BASELINES", ())
+    words = ["fit", data, "-y", "y", "--train", 60, "-m", "last", "--draws", 5, "--windows", 2]
+    with bare():
+        answer(*words, "--keep-states", 25, "--out", tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert run.posterior().kept_from == (35,)
+    assert (run.settings().fit["windows"], run.settings().fit["keep_states"]) == (2, 25)
+    assert "--keep-states is a whole number or auto" in complaint(*words, "--keep-states", "some", code=2)
 
 
 def test_a_run_is_never_replaced_unasked(linear_run, data):

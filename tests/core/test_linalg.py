@@ -125,6 +125,31 @@ def test_gram_and_gaussian_integral_match_their_plain_formulas():
     np.testing.assert_allclose(batched[0], found[0], rtol=1e-12)
 
 
+@pytest.mark.parametrize("given", [(0,), (1,), (2,), (0, 1, 2)])
+def test_moments_of_a_product_match_their_plain_formulas(given):
+    """Values and derivatives up to the second, in all arguments or in one while the others are constant."""
+    rng = np.random.default_rng(7)
+    point = [jnp.asarray(rng.normal(size=shape)) for shape in ((6, 4), (4, 3), (6, 2))]
+    at_square, at_cross = jnp.asarray(rng.normal(size=(3, 3))), jnp.asarray(rng.normal(size=(3, 2)))
+
+    def plain(left, right, beside):
+        product = left @ right
+        return product.T @ product, product.T @ beside
+
+    def both(function):
+        def value(*chosen):
+            square, cross = function(
+                *(dict(zip(given, chosen, strict=True)).get(i, one) for i, one in enumerate(point))
+            )
+            return jnp.sum(jnp.sin(at_square * square)) + jnp.sum(jnp.sin(at_cross * cross))
+
+        places = tuple(range(len(given)))
+        return jax.jit(lambda *z: (value(*z), jax.grad(value, places)(*z), jax.hessian(value, places)(*z)))
+
+    found, expected = (both(function)(*(point[i] for i in given)) for function in (linalg.product_moments, plain))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10), found, expected)
+
+
 MANY_AT_ONCE = """
 import jax, jax.numpy as jnp
 from gpssm.core import linalg

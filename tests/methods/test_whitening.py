@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import builders
-from gpssm.core import linalg
+from gpssm.core import chunks, linalg
 from gpssm.core.linalg import block_cholesky
-from gpssm.methods.whitening import _couple, first_order, linearise, stack, unstack, whiten
+from gpssm.methods.whitening import Border, between, first_order, linearise, stack, unstack, whiten
 from gpssm.model.likelihoods import LINKS, Custom, LinkedGaussian, Poisson
 from gpssm.model.target import log_collapsed, log_target, weights_given_states
 
@@ -69,9 +69,16 @@ def test_linear_dynamics_are_whitened_exactly(louder):
     np.testing.assert_allclose(curvature(model, at(whitening, model), series), np.eye(states.size), atol=2e-3)
 
 
+def gains(model, series, states):
+    """A along the path (Dx, N−1, M), zero from one series to the next."""
+    pairs = zip(unstack(states, series), series, strict=True)
+    parts = [jnp.moveaxis(model.transition()(path[:-1], jnp.asarray(one.u)).gain, 1, 0) for path, one in pairs]
+    return jnp.moveaxis(between(parts), 0, 1)
+
+
 def gauss_newton(model, series, states):
     """Λ − Σ_d (A_dᵀD_d)ᵀ (Q_d I + A_dᵀA_d)⁻¹ (A_dᵀD_d) / Q_d, whole, with D x = F x_t − x_{t+1}."""
-    linear, gain = jax.tree.map(np.asarray, linearise(model, states, series))
+    linear, gain = jax.tree.map(np.asarray, (linearise(model, states, series), gains(model, series, states)))
     size, count = states.shape[1], len(states)
     precision = jax.tree.map(np.asarray, linear.precision(model))
     whole = np.zeros((count, size, count, size))
@@ -113,7 +120,7 @@ def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
     """Λ − UUᵀ has the Gauss–Newton blocks of the joint density, which are exact when f is linear in x."""
     model, series, states = problem("linear", missing=False)
     weights = weights_given_states(model, unstack(states, series), series)
-    linear, gain = eqx.filter_jit(linearise)(model, states, series)
+    linear = eqx.filter_jit(linearise)(model, states, series)
     found = linear.precision(model)
     joint = jax.jit(
         jax.hessian(lambda x: log_target(model, unstack(x.reshape(states.shape), series), weights.mean, series))
@@ -125,10 +132,26 @@ def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
         np.testing.assert_allclose(found.diagonal[i], block[:, size * i : size * (i + 1)], atol=1e-8)
         if i:
             np.testing.assert_allclose(found.lower[i - 1], block[:, size * (i - 1) : size * i], atol=1e-8)
-    assert np.isfinite(_couple(linear.jacobian, gain, weights.mean)).all()
     assert np.isfinite(block_cholesky(found).diagonal).all()
     slope = jax.grad(lambda x: log_target(model, unstack(x, series), weights.mean, series))(states)
     np.testing.assert_allclose(linear.pull(model), slope, atol=1e-8)
+
+
+@pytest.mark.parametrize("chunk", [512, 2])
+def test_products_with_the_border_are_those_with_the_gain(chunk, monkeypatch):
+    """Also where rows are taken in chunks: AᵀD x, and its transpose, with D x = F x_t − x_{t+1}."""
+    monkeypatch.setattr(chunks, "CHUNK", chunk)
+    model, series, states = problem("stacked")
+    rng = np.random.default_rng(1)
+    linear, gain = linearise(model, states, series), np.asarray(gains(model, series, states))
+    u, moves = [jnp.asarray(one.u) for one in series], [jnp.ones(len(one)) for one in series]
+    border = Border(model, states, between(u), linear.jacobian, between(moves))
+    columns, weights = rng.normal(size=(*states.shape, 3)), rng.normal(size=(2, gain.shape[-1], 3))
+    pulled = np.einsum("tij,tjr->tir", linear.jacobian, columns[:-1]) - columns[1:]
+    expected = np.einsum("dtm,tdr->dmr", gain, pulled)
+    np.testing.assert_allclose(border.cross(jnp.asarray(columns)), expected, rtol=1e-9, atol=1e-11)
+    there = np.sum(expected * weights)  # wᵀ(AᵀD x) = (DᵀA w)ᵀx
+    np.testing.assert_allclose(np.sum(np.asarray(border.push(jnp.asarray(weights))) * columns), there, rtol=1e-9)
 
 
 def test_information_of_other_likelihoods():

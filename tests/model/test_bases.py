@@ -55,6 +55,20 @@ def factor_of(basis: InducingPoints, kernel: Kernel) -> jax.Array:
     return basis.factor(kernel)
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_sums_and_functions_are_those_of_the_gain(name: str) -> None:
+    """AᵀA, AᵀE and ΣB, and A·v, by their own ways: also where the factorisation is at hand, or there is one part."""
+    beside, weights = RNG.normal(size=(2, 7, 3)), RNG.normal(size=(2, EXAMPLES[name].size))
+    gain, residual = map(np.asarray, project(EXAMPLES[name], KERNEL, Z))
+    for basis in (EXAMPLES[name], EXAMPLES[name].prepared(KERNEL), Stacked((EXAMPLES[name],))):
+        square, cross, total = basis.summer(KERNEL)(Z, jnp.asarray(beside))
+        np.testing.assert_allclose(square, gain.transpose(0, 2, 1) @ gain, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(cross, gain.transpose(0, 2, 1) @ beside, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(total, residual.sum(1), rtol=1e-10, atol=1e-12)
+        expected = np.einsum("dnm,dm->nd", gain, weights)
+        np.testing.assert_allclose(basis.folded(KERNEL, jnp.asarray(weights))(Z), expected, rtol=1e-9, atol=1e-11)
+
+
 def gram(projection: Projection) -> np.ndarray:
     """A·Aᵀ between all inputs, (Dx, N, N)."""
     gain = np.asarray(projection.gain)

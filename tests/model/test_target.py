@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import builders
+from gpssm.core import chunks
 from gpssm.data.series import Series
 from gpssm.model import target
 from gpssm.model.bases import Hilbert
@@ -253,7 +254,7 @@ def test_long_series_in_chunks(monkeypatch):
         return np.asarray(values), slope
 
     values, slope = everything()
-    monkeypatch.setattr(target, "CHUNK", 3)
+    monkeypatch.setattr(chunks, "CHUNK", 3)
     values_again, slope_again = everything()
     np.testing.assert_allclose(values_again, values, rtol=1e-12)
     np.testing.assert_allclose(slope_again, slope, rtol=1e-9, atol=1e-10)

@@ -54,7 +54,7 @@ FIT = (
         "start",
         "noise",
     ),
-    *("num_chains", "hyper", "fixed", "learn", "delay", "calibrate"),
+    *("num_chains", "hyper", "fixed", "learn", "delay", "calibrate", "windows", "keep_states"),
 )
 NEVER = ("function", "stacked")  # parts that take more than a name
 HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"

@@ -5,13 +5,14 @@ block-bidiagonal, so that factoring, solving and the needed blocks of Λ⁻¹ al
 differentiable and works under `jit` and `vmap`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.linalg import solve_triangular
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, ArrayLike, Float
 
 from gpssm.core.runtime import on_cpu
@@ -23,12 +24,18 @@ def cholesky(matrix: Float[Array, "*batch n n"], jitter: float = 1e-8) -> Float[
     """Lower Cholesky factor of K + j·mean(diag K)·I, so that `jitter` j is relative to the scale of K."""
     scale = jitter * jnp.trace(matrix, axis1=-2, axis2=-1) / matrix.shape[-1]
     identity = jnp.broadcast_to(jnp.eye(matrix.shape[-1], dtype=matrix.dtype), matrix.shape)
-    return _each(jnp.linalg.cholesky, matrix + scale[..., None, None] * identity)
+    return _each(lower_factor, matrix + scale[..., None, None] * identity)
+
+
+def lower_factor(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """Lower Cholesky factor of a matrix that is symmetric as it is: `jnp.linalg` would make sure, in longer time."""
+    return lax.linalg.cholesky(matrix, symmetrize_input=False)
 
 
 def inverse_lower(factor: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """Inverse L⁻¹ of a lower-triangular matrix L."""
-    return _each(lambda one: solve_triangular(one, jnp.eye(one.shape[-1], dtype=one.dtype), lower=True), factor)
+    # X L = I takes half the time of L X = I, which LAPACK has to turn round first.
+    return _each(lambda one: lax.linalg.triangular_solve(one, jnp.eye(len(one), dtype=one.dtype), lower=True), factor)
 
 
 def _each(function: Callable[[Array], Array], matrices: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
@@ -91,6 +98,37 @@ def _gram_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 
 @jax.custom_jvp
+def product_moments(
+    left: Float[Array, "*batch n k"], right: Float[Array, "*batch k m"], beside: Float[Array, "*batch n p"]
+) -> tuple[Float[Array, "*batch m m"], Float[Array, "*batch m p"]]:
+    """AᵀA and AᵀE of a product A = K W."""
+    product = jnp.matmul(left, right)
+    return jnp.matmul(product.mT, product), jnp.matmul(product.mT, beside)
+
+
+@functools.partial(product_moments.defjvp, symbolic_zeros=True)
+def _product_moments_jvp(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """d(AᵀA) = S + Sᵀ with S = (AᵀdK) W + (AᵀK) dW.
+
+    Multiplied in this order, its transpose takes one product with n rows to K, A (S Wᵀ), where A's share of AᵀA and
+    then K's share of A take two.
+    """
+    (left, right, beside), (left_dot, right_dot, beside_dot) = primals, tangents
+    product = jnp.matmul(left, right)
+    gram, cross = jnp.matmul(product.mT, product), jnp.matmul(product.mT, beside)
+    half, cross_dot = jnp.zeros_like(gram), jnp.zeros_like(cross)
+    if not isinstance(left_dot, SymbolicZero):
+        half = half + jnp.matmul(jnp.matmul(product.mT, left_dot), right)
+        cross_dot = cross_dot + jnp.matmul(right.mT, jnp.matmul(left_dot.mT, beside))
+    if not isinstance(right_dot, SymbolicZero):
+        half = half + jnp.matmul(jnp.matmul(product.mT, left), right_dot)
+        cross_dot = cross_dot + jnp.matmul(right_dot.mT, jnp.matmul(left.mT, beside))
+    if not isinstance(beside_dot, SymbolicZero):
+        cross_dot = cross_dot + jnp.matmul(product.mT, beside_dot)
+    return (gram, cross), (half + half.mT, cross_dot)
+
+
+@jax.custom_jvp
 def log_gaussian_integral(
     precision: Float[Array, "*batch n n"], linear: Float[Array, "*batch n"]
 ) -> Float[Array, "*batch"]:
@@ -148,7 +186,7 @@ def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
     def factor(inverse: Array, blocks: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
         block, below = blocks
         lower = below @ inverse.T
-        diagonal = jnp.linalg.cholesky(block - lower @ lower.T)
+        diagonal = lower_factor(block - lower @ lower.T)
         inverse = inverse_lower(diagonal)
         return inverse, (diagonal, lower, inverse)
 
@@ -194,10 +232,10 @@ def solve_upper(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Arr
     return _recursion(factor.backward, _apply(factor.inverse.mT, vector), reverse=True)
 
 
-def multiply_upper(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    """Lᵀb, which `solve_upper` undoes."""
-    below = jnp.einsum("nji,nj->ni", factor.lower, vector[1:])
-    return jnp.einsum("nji,nj->ni", factor.diagonal, vector).at[:-1].add(below)
+def multiply_upper(factor: BlockCholesky, vector: Float[Array, "n D *r"]) -> Float[Array, "n D *r"]:
+    """Lᵀb, which `solve_upper` undoes; of several b at once if there is an axis more."""
+    below = jnp.einsum("nji,nj...->ni...", factor.lower, vector[1:])
+    return jnp.einsum("nji,nj...->ni...", factor.diagonal, vector).at[:-1].add(below)
 
 
 def _recursion(

@@ -198,7 +198,7 @@ class Trajectories(NamedTuple):
         Its precision is K_t = Q⁻¹ + what later rows tell, which comes from eliminating states from the last one on. The
         best diagonal S and F for it are S = 1 / diag K and F = S / Q, and g makes these states the mean path.
         """
-        precision = linearise(model, stack(self.states), series)[0].precision(model)
+        precision = linearise(model, stack(self.states), series).precision(model)
         backward = BlockTridiagonal(precision.diagonal[::-1], precision.lower[::-1].mT)
         information = jnp.sum(block_cholesky(backward).diagonal[::-1] ** 2, -1)
         weights = weights_given_states(model, self.states, series).mean

@@ -12,13 +12,14 @@ half of it. All of it costs O(T).
 """
 
 import itertools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpssm.core.chunks import map_rows, sum_rows
 from gpssm.core.linalg import (
     BlockCholesky,
     BlockTridiagonal,
@@ -37,7 +38,7 @@ from gpssm.data.series import Series
 from gpssm.methods.settings import States
 from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM
-from gpssm.model.target import weights_given_states
+from gpssm.model.target import transition_statistics, weights_given, weights_given_states
 
 SWEEPS = 8  # of subspace iteration
 FLOOR = 1e-3  # of the curvature with weights held, that is left of it when they are free
@@ -89,7 +90,7 @@ class Coordinates(NamedTuple):
 
     centre: Float[Array, "N Dx"]
     factor: BlockCholesky
-    directions: Float[Array, "n r"]
+    directions: Float[Array, "r n"]  # Vᵀ: each in one piece of memory, which is what a product with a vector reads
     stretch: Float[Array, "r r"]  # S − I
     shrink: Float[Array, "r r"]  # S⁻¹ − I
     dense: Float[Array, "n n"] | None  # L⁻ᵀ (I + V (S − I) Vᵀ), where one product is faster than a recursion
@@ -128,10 +129,10 @@ class Whitening(NamedTuple):
         if self.kept is not None:
             return self.kept
         factor = block_cholesky(self.linear.precision(model))
-        columns = jax.vmap(lambda column: jnp.ravel(multiply_upper(factor, column)), 2, 1)(self.columns)
-        stiff = gram(columns)
+        rows = multiply_upper(factor, self.columns).reshape(-1, self.columns.shape[-1]).T
+        stiff = gram(rows.T)
         root = cholesky(stiff, jitter=0.0)
-        directions = jnp.matmul(columns, inverse_lower(root).T)
+        directions = jnp.matmul(inverse_lower(root), rows)
         variance = model.process_variance[:, None, None]
         one = jnp.eye(self.gram.shape[-1], dtype=stiff.dtype)[None]
         if model.basis.shared:  # one P for all dimensions, and what they say of its weights together
@@ -165,50 +166,53 @@ def unstack(states: Float[Array, "N Dx"], series: list[Series]) -> States:
 def whiten(key: PRNGKeyArray, model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], rank: int) -> Whitening:
     """The whitening linearised at `centre`, with so many soft directions."""
     model = model.prepared()
-    linear, gain = linearise(model, centre, series)
+    statistics = transition_statistics(model, unstack(centre, series), series)
+    weights = weights_given(statistics, model.process_variance, model.basis.shared)
+    linear = first_order(model, weights.mean, centre, series)
+    u, moves = ([jnp.asarray(one.u, centre.dtype) for one in series], [jnp.ones(len(one)) for one in series])
+    border = Border(model, centre, between(u), linear.jacobian, between(moves))
     factor = block_cholesky(linear.precision(model))
-    squares = gram(gain)
-    directions = _soft_directions(key, model, linear.jacobian, gain, squares, factor, min(rank, centre.size))
+    directions = _soft_directions(key, border, statistics.gram, factor, min(rank, centre.size))
     columns = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(directions)
-    cross = jnp.matmul(gain.mT, jnp.moveaxis(_pull(linear.jacobian, columns), 1, 0))
-    whitening = Whitening(linear, columns, squares, cross)
+    whitening = Whitening(linear, columns, statistics.gram, border.cross(columns))
     return whitening if refactors(centre.size) else whitening._replace(kept=whitening.at(model))
 
 
-def linearise(
-    model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]
-) -> tuple[Linearisation, Float[Array, "Dx N-1 M"]]:
-    """The first order at a path, the weights at their posterior mean given it, and the gain A along it."""
-    paths, transition = unstack(states, series), model.transition()
-    weights = weights_given_states(model, paths, series)
-    gains = [
-        jnp.pad(transition(path[:-1], jnp.asarray(one.u, path.dtype)).gain, ((0, 0), (0, 1), (0, 0)))
-        for path, one in zip(paths, series, strict=True)
-    ]
-    return first_order(model, weights.mean, states, series), jnp.concatenate(gains, 1)[:, :-1]
+def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> Linearisation:
+    """The first order at a path, the weights at their posterior mean given it."""
+    return first_order(model, weights_given_states(model, unstack(states, series), series).mean, states, series)
 
 
 def first_order(
     model: GPSSM, weights: Float[Array, "Dx M"], states: Float[Array, "N Dx"], series: list[Series]
 ) -> Linearisation:
     """Dynamics of these weights, and the emission, to first order at a path."""
-    transition, parts = model.transition(), []
-    for path, one in zip(unstack(states, series), series, strict=True):
-        u = jnp.asarray(one.u, path.dtype)
+    paths, function = unstack(states, series), model.function(weights)
 
-        def mean(x: Float[Array, "T Dx"], u: Float[Array, "T Du"] = u) -> Float[Array, "T Dx"]:
-            return transition(x, u).given(weights)
+    def step(rows: tuple[Array, Array]) -> tuple[Float[Array, "T Dx"], Float[Array, "T Dx Dx"]]:
+        x, u = rows
+        return function(x, u), _slopes(lambda x: function(x, u), x)
 
-        # A last step of zeros stands between this series and the next, a first row without output is that of x₀.
-        jacobian = jnp.pad(_slopes(mean, path[:-1]), ((0, 1), (0, 0), (0, 0)))
-        gap = jnp.pad(path[1:] - mean(path[:-1]), ((0, 1), (0, 0)))
-        slope, error, present = (
-            jnp.pad(part, ((1, 0), *((0, 0),) * (part.ndim - 1))) for part in _emission(model, path[1:], one)
-        )
-        first = jnp.zeros(len(path), path.dtype).at[0].set(1.0)
-        parts.append(Linearisation(path, first, jacobian, gap, slope, error, present))
-    joined = Linearisation(*(jnp.concatenate(part) for part in zip(*parts, strict=True)))
-    return joined._replace(jacobian=joined.jacobian[:-1], gap=joined.gap[:-1])
+    inputs = [(path[:-1], jnp.asarray(one.u, path.dtype)) for path, one in zip(paths, series, strict=True)]
+    mean, jacobian = map_rows(step, tuple(map(jnp.concatenate, zip(*inputs, strict=True))))
+    ends = list(itertools.accumulate(len(one) for one in series))[:-1]
+    gap = stack(tuple(path[1:] for path in paths)) - mean
+    seen = jnp.concatenate([jnp.asarray(one.y, states.dtype) for one in series])
+    emitted = _emission(model, stack(tuple(path[1:] for path in paths)), seen)
+    # A first row without output is that of x₀.
+    slope, error, present = (
+        jnp.concatenate([jnp.pad(one, ((1, 0), *((0, 0),) * (one.ndim - 1))) for one in jnp.split(part, ends)])
+        for part in emitted
+    )
+    first = jnp.concatenate([jnp.zeros(len(path), path.dtype).at[0].set(1.0) for path in paths])
+    jacobian, gap = (between(jnp.split(part, ends)) for part in (jacobian, gap))
+    return Linearisation(states, first, jacobian, gap, slope, error, present)
+
+
+def between(parts: Sequence[Float[Array, "T ..."]]) -> Float[Array, "N-1 ..."]:
+    """What belongs to the transitions of each series; zeros from the last state of one to the first of the next."""
+    padded = [jnp.pad(part, ((0, 1), *((0, 0),) * (part.ndim - 1))) for part in parts]
+    return jnp.concatenate(padded)[:-1]
 
 
 def _slopes(function: Callable[[Array], Array], x: Float[Array, "T Dx"]) -> Float[Array, "T D Dx"]:
@@ -221,10 +225,10 @@ def _slopes(function: Callable[[Array], Array], x: Float[Array, "T Dx"]) -> Floa
 
 
 def _emission(
-    model: GPSSM, x: Float[Array, "T Dx"], series: Series
+    model: GPSSM, x: Float[Array, "T Dx"], outputs: Float[Array, "T Dy"]
 ) -> tuple[Float[Array, "T Dy Dx"], Float[Array, "T Dy"], Float[Array, "T Dy"]]:
     """The slope of the outputs' mean, what it misses of them, and which were observed."""
-    y, present = observed(jnp.asarray(series.y, x.dtype))
+    y, present = observed(outputs)
     present = present.astype(x.dtype)
     try:
         mean = model.likelihood.moments(x)[0]
@@ -233,65 +237,86 @@ def _emission(
     return _slopes(lambda states: model.likelihood.moments(states)[0], x), present * (y - mean), present
 
 
+class Border(NamedTuple):
+    """What ties states to weights, where their precision is bordered: products with A along a path, never A itself.
+
+    A change of the states pulls at each transition by F x_t − x_{t+1}, and so at the weights.
+    """
+
+    model: GPSSM
+    centre: Float[Array, "N Dx"]
+    u: Float[Array, "N-1 Du"]
+    jacobian: Float[Array, "N-1 Dx Dx"]
+    moves: Float[Array, " N-1"]  # 0 between two series, else 1
+
+    def cross(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "Dx M r"]:
+        """A_dᵀ (F x_t − x_{t+1})_d of every column."""
+        pulled = jnp.einsum("tij,tjr->tir", self.jacobian, columns[:-1]) - columns[1:]
+
+        def add_up(rows: Any) -> Float[Array, "Dx M r"]:
+            *inputs, pulled = rows
+            return jnp.einsum("dtm,tdr->dmr", self._gain(*inputs), pulled)
+
+        return sum_rows(add_up, (*self._rows, pulled))
+
+    def push(self, weights: Float[Array, "Dx M r"]) -> Float[Array, "N Dx r"]:
+        """The transpose: how a change of the weights pulls at each state."""
+
+        def along(rows: Any) -> Float[Array, "T Dx r"]:
+            return jnp.einsum("dtm,dmr->tdr", self._gain(*rows), weights)
+
+        push = map_rows(along, self._rows)
+        back = jnp.einsum("tij,tir->tjr", self.jacobian, push)
+        none = jnp.zeros_like(push[:1])
+        return jnp.concatenate([back, none]) - jnp.concatenate([none, push])
+
+    @property
+    def _rows(self) -> tuple[Array, ...]:
+        return self.centre[:-1], self.u, self.moves
+
+    def _gain(self, x: Array, u: Array, moves: Array) -> Float[Array, "Dx T M"]:
+        return moves[None, :, None] * self.model.transition()(x, u).gain
+
+
 def _soft_directions(
-    key: PRNGKeyArray,
-    model: GPSSM,
-    jacobian: Float[Array, "N-1 Dx Dx"],
-    gain: Float[Array, "Dx N-1 M"],
-    squares: Float[Array, "Dx M M"],
-    factor: BlockCholesky,
-    rank: int,
+    key: PRNGKeyArray, border: Border, squares: Float[Array, "Dx M M"], factor: BlockCholesky, rank: int
 ) -> Float[Array, "n r"]:
     """The leading left singular vectors of L⁻¹U by subspace iteration: U is only ever multiplied, never formed.
 
     U Uᵀ = Λ_xv P⁻¹ Λ_vx with P = I + AᵀA/Q = L_P L_Pᵀ the weights' precision, and Λ_xv from A L_P⁻ᵀ / Q.
     """
-    size = factor.diagonal.shape[0] * factor.diagonal.shape[1]
-    variance, identity = model.process_variance[:, None, None], jnp.eye(squares.shape[-1], dtype=squares.dtype)
+    shared = border.model.basis.shared
+    variance, identity = border.model.process_variance[:, None, None], jnp.eye(squares.shape[-1], dtype=squares.dtype)
     told = squares / variance
-    told = jnp.sum(told, 0, keepdims=True) if model.basis.shared else told
+    told = jnp.sum(told, 0, keepdims=True) if shared else told
     root = inverse_lower(cholesky(identity[None] + told, jitter=0.0))
-    coupling = jnp.matmul(gain, root.mT) / variance
 
-    def apply(column: Float[Array, " n"]) -> Float[Array, " n"]:
-        pulled = _pull(jacobian, _unwhiten(factor, column))
-        weights = jnp.einsum("dtm,td->dm", coupling, pulled)
-        if model.basis.shared:  # a weight pulls at all dimensions
+    def sweep(columns: Float[Array, "n r"], _: None) -> tuple[Float[Array, "n r"], None]:
+        states = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(columns)
+        weights = jnp.matmul(root, border.cross(states) / variance)
+        if shared:  # a weight pulls at all dimensions
             weights = jnp.broadcast_to(jnp.sum(weights, 0, keepdims=True), weights.shape)
-        return jnp.ravel(solve_lower(factor, _couple(jacobian, coupling, weights)))
+        pushed = border.push(jnp.matmul(root.mT, weights) / variance)
+        found = jax.vmap(lambda column: solve_lower(factor, column), 2, 2)(pushed)
+        return jnp.linalg.qr(found.reshape(columns.shape))[0], None
 
-    def sweep(columns: Float[Array, "r n"], _: None) -> tuple[Float[Array, "r n"], None]:
-        return jnp.linalg.qr(jax.vmap(apply)(columns).T)[0].T, None
-
-    start = jax.random.normal(key, (rank, size), gain.dtype)
-    return jax.lax.scan(sweep, start, None, length=SWEEPS)[0].T
-
-
-def _pull(jacobian: Float[Array, "N-1 Dx Dx"], x: Float[Array, "N Dx *r"]) -> Float[Array, "N-1 Dx *r"]:
-    """F x_t − x_{t+1}: how a change of the states pulls at each transition."""
-    return jnp.einsum("tij,tj...->ti...", jacobian, x[:-1]) - x[1:]
+    size = factor.diagonal.shape[0] * factor.diagonal.shape[1]
+    start = jax.random.normal(key, (rank, size), squares.dtype).T
+    return jax.lax.scan(sweep, start, None, length=SWEEPS)[0]
 
 
-def _couple(jacobian: Array, gain: Array, weights: Float[Array, "Dx M"]) -> Float[Array, "N Dx"]:
-    """U v: how a change of the weights pulls at each state."""
-    push = jnp.einsum("dtm,dm->td", gain, weights)
-    back = jnp.einsum("tij,ti->tj", jacobian, push)
-    none = jnp.zeros_like(push[:1])
-    return jnp.concatenate([back, none]) - jnp.concatenate([none, push])
-
-
-def _dense(factor: BlockCholesky, directions: Float[Array, "n r"], stretch: Float[Array, "r r"]) -> Array | None:
+def _dense(factor: BlockCholesky, directions: Float[Array, "r n"], stretch: Float[Array, "r r"]) -> Array | None:
     """L⁻ᵀ (I + V (S − I) Vᵀ), on a GPU and where it is not too large."""
-    if not fits_whole(len(directions)):
+    size = directions.shape[1]
+    if not fits_whole(size):
         return None
-    identity = jnp.eye(len(directions), dtype=directions.dtype)
-    columns = jax.vmap(lambda column: jnp.ravel(_unwhiten(factor, column)))(identity)
-    return columns.T + jnp.matmul(jnp.matmul(columns.T, directions), jnp.matmul(stretch, directions.T))
+    columns = jax.vmap(lambda column: jnp.ravel(_unwhiten(factor, column)))(jnp.eye(size, dtype=directions.dtype))
+    return columns.T + jnp.matmul(jnp.matmul(columns.T, directions.T), jnp.matmul(stretch, directions))
 
 
-def _within(directions: Float[Array, "n r"], matrix: Float[Array, "r r"], vector: Float[Array, " n"]) -> Array:
+def _within(directions: Float[Array, "r n"], matrix: Float[Array, "r r"], vector: Float[Array, " n"]) -> Array:
     """(I + V M Vᵀ) vector."""
-    return vector + jnp.matmul(directions, jnp.matmul(matrix, jnp.matmul(directions.T, vector)))
+    return vector + jnp.matmul(jnp.matmul(matrix, jnp.matmul(directions, vector)), directions)
 
 
 def _unwhiten(factor: BlockCholesky, vector: Float[Array, " n"]) -> Float[Array, "N Dx"]:

@@ -19,9 +19,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.core.linalg import cholesky, gram, inverse_lower, product_moments
 from gpssm.model.kernels import Common, Feature, Kernel, Mixed, Stationary
 from gpssm.model.wiring import Mask
 
@@ -35,7 +36,17 @@ class Projection(NamedTuple):
     residual: Float[Array, "Dx N"]
 
 
+class Moments(NamedTuple):
+    """Sums over N inputs: AᵀA, AᵀE with what stands beside the gain, and ΣB."""
+
+    gram: Float[Array, "Dx M M"]
+    cross: Float[Array, "Dx M P"]
+    residual: Float[Array, " Dx"]
+
+
 Projector = Callable[[Float[Array, "N Dz"]], Projection]
+Summer = Callable[[Float[Array, "N Dz"], Float[Array, "Dx N P"]], Moments]
+Folded = Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]
 K = TypeVar("K", bound=Kernel)
 Function = Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]]
 
@@ -56,6 +67,21 @@ class Basis(eqx.Module):
     @abc.abstractmethod
     def projector(self, kernel: Kernel) -> Projector:
         """The function z → (A(z), B(z)) with all factorisations done."""
+
+    def summer(self, kernel: Kernel) -> Summer:
+        """The function (z, E) → (AᵀA, AᵀE, ΣB): all that the collapsed density needs of a gain."""
+        projector = self.projector(kernel)
+
+        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"]) -> Moments:
+            gain, residual = projector(z)
+            return Moments(gram(gain), jnp.matmul(gain.mT, beside), jnp.sum(residual, -1))
+
+        return add_up
+
+    def folded(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Folded:
+        """The function z → A(z)·v of these weights."""
+        projector = self.projector(kernel)
+        return lambda z: jnp.matmul(projector(z).gain, weights[:, :, None])[:, :, 0].T
 
     def prepared(self, kernel: Kernel) -> "Basis":
         """The basis for as long as the kernel stays as it is, with its factorisations done once for all projectors."""
@@ -88,11 +114,11 @@ class InducingPoints(Basis):
         """L_d with L_d L_dᵀ = k_d(Z, Z), jittered, in the widest float at hand."""
         widest = jax.dtypes.canonicalize_dtype(jnp.float64)
         wide, locations = jax.tree.map(lambda leaf: leaf.astype(widest), (kernel, self.locations))
-        gram = wide(locations, locations)
+        square = wide(locations, locations)
         if silent := kernel.silent:
             # No function in these dimensions: A = 0 and B = 0, whatever the factor.
-            gram = gram + jnp.asarray(silent, widest)[:, None, None] * jnp.eye(self.size, dtype=widest)[None]
-        return cholesky(gram, jitter=JITTER)
+            square = square + jnp.asarray(silent, widest)[:, None, None] * jnp.eye(self.size, dtype=widest)[None]
+        return cholesky(square, jitter=JITTER)
 
     def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
         """L_d⁻ᵀ."""
@@ -113,6 +139,26 @@ class InducingPoints(Basis):
 
         return project
 
+    def summer(self, kernel: Kernel) -> Summer:
+        """By one product less than by way of the gain in gradients; ΣB = Σk(z, z) − tr AᵀA."""
+        whiten = self.whitener(kernel)
+
+        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"]) -> Moments:
+            square, cross = product_moments(kernel(z, self.locations), whiten, beside)
+            residual = jnp.sum(kernel.diagonal(z), -1) - jnp.trace(square, axis1=-2, axis2=-1)
+            return Moments(square, cross, residual)
+
+        return add_up
+
+    def folded(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Folded:
+        """k(z, Z)·L⁻ᵀv: one product a point."""
+        coefficients = self.coefficients(kernel, weights)
+        return lambda z: jnp.matmul(kernel(z, self.locations), coefficients)[:, :, 0].T
+
+    def coefficients(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Float[Array, "Dx M 1"]:
+        """L_d⁻ᵀ v_d."""
+        return solve_triangular(self.factor(kernel), weights[:, :, None], lower=True, trans=1)
+
     def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
         """L_d⁻¹ g_d(Z): the inducing outputs know k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) of g (Wilson et al. 2021)."""
         return jnp.matmul(self.whitener(kernel).mT, function(self.locations)[:, :, None])[:, :, 0]
@@ -126,6 +172,10 @@ class Factored(InducingPoints):
     def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
         """L_d⁻ᵀ, as it was found."""
         return self.inverse
+
+    def coefficients(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Float[Array, "Dx M 1"]:
+        """L_d⁻ᵀ v_d, by a product."""
+        return jnp.matmul(self.inverse, weights[:, :, None])
 
 
 class CommonPoints(Basis):
@@ -409,6 +459,31 @@ class Stacked(Basis):
             return Projection(jnp.concatenate(gains, -1), functools.reduce(jnp.add, residuals))
 
         return project
+
+    def summer(self, kernel: Kernel) -> Summer:
+        """The first part's, beside which all others stand as they are: they are narrow ones."""
+        first = self.parts[0].summer(kernel)
+        if len(self.parts) == 1:
+            return first
+        others = Stacked(self.parts[1:]).projector(kernel)
+
+        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"]) -> Moments:
+            gain, residual = others(z)
+            square, cross, own = first(z, jnp.concatenate([gain, beside], -1))
+            mixed, cross = jnp.split(cross, [gain.shape[-1]], -1)
+            upper = jnp.concatenate([square, mixed], -1)
+            lower = jnp.concatenate([mixed.mT, gram(gain)], -1)
+            cross = jnp.concatenate([cross, jnp.matmul(gain.mT, beside)], -2)
+            return Moments(jnp.concatenate([upper, lower], -2), cross, own + jnp.sum(residual, -1))
+
+        return add_up
+
+    def folded(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Folded:
+        """The sum of the parts'."""
+        ends = itertools.accumulate((part.size for part in self.parts), initial=0)
+        places = zip(self.parts, itertools.pairwise(ends), strict=True)
+        parts = [part.folded(kernel, weights[:, begin:end]) for part, (begin, end) in places]
+        return lambda z: functools.reduce(jnp.add, (part(z) for part in parts))
 
     def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
         """Those of the parts side by side, of which one at most has a residual."""

@@ -363,7 +363,7 @@ class Stationary(_Scaled):
         a, b = self.scaled(left), self.scaled(right)
         # r² = |a|² + |b|² − 2 a·b
         squared = jnp.sum(a**2, -1)[:, :, None] + jnp.sum(b**2, -1)[:, None, :] - 2 * jnp.matmul(a, b.mT)
-        return self.variance[:, None, None] * self.correlation(jnp.maximum(squared, 0.0))
+        return self.variance[:, None, None] * self.correlation(_not_below_zero(squared))
 
     def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
         """σ²_d, whatever z."""
@@ -380,6 +380,17 @@ class Stationary(_Scaled):
         frequencies, phases = spectrum
         angles = jnp.matmul(self.scaled(z), frequencies.T) + phases[None, None]
         return jnp.sqrt(2 * self.variance / phases.shape[0])[:, None, None] * jnp.cos(angles)
+
+
+@jax.custom_jvp
+def _not_below_zero(squared: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
+    """max(r², 0), with the slope of r² everywhere: it is below zero by rounding alone, and gradients need not look."""
+    return jnp.maximum(squared, 0.0)
+
+
+@_not_below_zero.defjvp
+def _not_below_zero_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return _not_below_zero(*primals), tangents[0]
 
 
 class SquaredExponential(Stationary):

@@ -45,6 +45,7 @@ class Step(NamedTuple):
 
 
 Transition = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Step]
+Function = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Float[Array, "N Dx"]]
 
 
 class Simulation(NamedTuple):
@@ -110,6 +111,11 @@ class GPSSM(eqx.Module):
             return Step(self.mean(x, u), *project(jnp.concatenate([x, u], -1)))
 
         return step
+
+    def function(self, weights: Float[Array, "Dx M"]) -> Function:
+        """The function (x, u) → m(x, u) + A(z)·v of these weights, without what it takes to know A itself."""
+        folded = self.basis.folded(self.kernel, weights)
+        return lambda x, u: self.mean(x, u) + folded(jnp.concatenate([x, u], -1))
 
     def prepared(self) -> Self:
         """The model for as long as its parameters stay as they are: its transitions factorise nothing any more."""

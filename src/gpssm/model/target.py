@@ -7,17 +7,14 @@ included, so that values can be compared across models.
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.core.linalg import gram, log_gaussian_integral, log_normal, solve_positive
+from gpssm.core.chunks import sum_rows
+from gpssm.core.linalg import log_gaussian_integral, log_normal, solve_positive
 from gpssm.data.series import Series, as_list
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.types import Data, FeynmanKac, GaussianWeights, States, Statistics
-
-# Beyond this many steps time is cut into chunks that are recomputed in the backward pass: faster, and it bounds memory.
-CHUNK = 2048
 
 Rows = tuple[Float[Array, "N Dx"], Float[Array, "N Du"], Float[Array, "N Dx"]]
 
@@ -72,24 +69,26 @@ def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]
 
 def weights_given_states(model: GPSSM, states: States, series: Data) -> GaussianWeights:
     """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), exact; one v for all d where they share it."""
-    statistics, variance = transition_statistics(model, states, series), model.process_variance
-    precision = weight_precision(statistics, variance, model.basis.shared)
-    return GaussianWeights(solve_positive(precision, _pull(statistics, variance, model.basis.shared)), precision)
+    return weights_given(transition_statistics(model, states, series), model.process_variance, model.basis.shared)
+
+
+def weights_given(statistics: Statistics, variance: Float[Array, " Dx"], shared: bool = False) -> GaussianWeights:
+    """v_d | x from the sums over time."""
+    precision = weight_precision(statistics, variance, shared)
+    return GaussianWeights(solve_positive(precision, _pull(statistics, variance, shared)), precision)
 
 
 def transition_statistics(model: GPSSM, states: States, series: Data) -> Statistics:
     """AᵀA, Aᵀr, rᵀr and ΣB over all transitions, r = x_{t+1} − m(z_t)."""
+    add_up = model.basis.summer(model.kernel)
 
-    def terms(step: Step, following: Float[Array, "N Dx"]) -> Statistics:
-        error = (following - step.mean).T
-        return Statistics(
-            gram=gram(step.gain),
-            cross=jnp.matmul(step.gain.mT, error[:, :, None])[:, :, 0],
-            square=jnp.sum(error**2, -1),
-            residual=jnp.sum(step.residual, -1),
-        )
+    def evaluate(rows: Rows) -> Statistics:
+        x, u, following = rows
+        error = (following - model.mean(x, u)).T
+        gram, cross, residual = add_up(jnp.concatenate([x, u], -1), error[:, :, None])
+        return Statistics(gram, cross[:, :, 0], jnp.sum(error**2, -1), residual)
 
-    return sum_over_time(model, states, series, terms)
+    return _sum_over_rows(evaluate, states, series)
 
 
 def feynman_kac(model: GPSSM, weights: Float[Array, "Dx M"], series: Series) -> FeynmanKac:
@@ -168,20 +167,10 @@ def sum_over_time(
         x, u, following = rows
         return terms(transition(x, u), following)
 
-    totals = []
-    for path, one in pairs(states, series):
-        rows = (path[:-1], jnp.asarray(one.u, path.dtype), path[1:])
-        totals.append(_chunked(evaluate, rows) if len(one) > 2 * CHUNK else evaluate(rows))
-    return jax.tree.map(lambda *values: sum(values[1:], values[0]), *totals)
+    return _sum_over_rows(evaluate, states, series)
 
 
-def _chunked(evaluate: Callable[[Rows], Any], rows: Rows) -> Any:
-    """Sum `evaluate` over chunks of time; each chunk's intermediates are recomputed rather than stored."""
-    whole = len(rows[0]) // CHUNK * CHUNK
-    stacked = jax.tree.map(lambda a: a[:whole].reshape(-1, CHUNK, a.shape[1]), rows)
-    rest = evaluate(jax.tree.map(lambda a: a[whole:], rows))
-
-    def add(total: Any, chunk: Rows) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, jax.checkpoint(evaluate)(chunk)), None
-
-    return jax.lax.scan(add, rest, stacked)[0]
+def _sum_over_rows(evaluate: Callable[[Rows], Any], states: States, series: Data) -> Any:
+    """Rows of all series follow each other, so that the program is as long for several as for one."""
+    parts = [(path[:-1], jnp.asarray(one.u, path.dtype), path[1:]) for path, one in pairs(states, series)]
+    return sum_rows(evaluate, parts[0] if len(parts) == 1 else tuple(map(jnp.concatenate, zip(*parts, strict=True))))

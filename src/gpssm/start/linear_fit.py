@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from gpssm.core import linalg
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series, as_list
+from gpssm.start.excerpts import stages
 from gpssm.start.linear_ssm import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, run_em, smooth
 from gpssm.start.subspace import from_states, past_states, subspace
 
@@ -40,7 +41,9 @@ def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int
     """
     ssm = normalise(run_em(subspace(series, state_dim), series, num_em)[0], series)
     if spectral_radius(ssm) > RADIUS:
-        ssm = normalise(_fit_stable(ssm, series), series)
+        for stage in stages(series, NUM_LBFGS):
+            ssm = _fit_stable(ssm, stage.series, stage.steps)
+        ssm = normalise(ssm, series)
         refined = normalise(run_em(ssm, series, num_em)[0], series)
         ssm = refined if spectral_radius(refined) <= RADIUS else ssm
     return ssm._replace(process_cov=jnp.maximum(ssm.process_cov, PROCESS_FLOOR * jnp.eye(state_dim)))
@@ -104,7 +107,7 @@ def _state_moments(
     return mean, centred.T @ centred / len(centred) + uncertainty
 
 
-def _fit_stable(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
+def _fit_stable(ssm: LinearSSM, series: list[Series], num_steps: int) -> LinearSSM:
     """Maximise log p(y) among models with ρ(A) < r = RADIUS, by L-BFGS from the stabilised model.
 
     With P = (A/r) P (A/r)ᵀ + Q and FFᵀ = P, F⁻¹AF is r times a contraction. As every stable A is one in some
@@ -114,7 +117,7 @@ def _fit_stable(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
     scaled = np.asarray(ssm.transition) / RADIUS
     spread = scipy.linalg.solve_discrete_lyapunov(scaled, np.asarray(ssm.process_cov))
     frame = jnp.asarray(np.linalg.cholesky(spread))
-    floor = noise_floor(np.concatenate([part.y for part in as_list(series)]))
+    floor = noise_floor(np.concatenate([part.y for part in series]))
     free = _unconstrain(ssm, frame)
     start, unravel = ravel_pytree(free)
 
@@ -124,7 +127,7 @@ def _fit_stable(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
             return 1e300, np.zeros_like(vector)
         return float(value), np.asarray(gradient, float)
 
-    options = {"maxiter": NUM_LBFGS, "maxcor": 30}
+    options = {"maxiter": num_steps, "maxcor": 30}
     found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
     return _constrain(unravel(jnp.asarray(found, start.dtype)), frame, floor)
 

@@ -10,6 +10,7 @@ many random starts since it has many minima. The controls must tell where the st
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import observed
+from gpssm.start.excerpts import stages
 from gpssm.start.linear_fit import RADIUS
 from gpssm.start.linear_ssm import NOISE_FLOOR, LinearSSM
 
@@ -112,7 +114,9 @@ class OutputErrorFit(NamedTuple):
 @on_host()
 def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> OutputErrorFit:
     """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
-    noise, modes, states = fit_from_starts(series, lambda one: _random(one, series, state_dim), emission, key)
+    noise, modes, states = fit_from_starts(
+        series, lambda one, num_series: _random(one, series[0], num_series, state_dim), emission, key
+    )
     return _normalise(modes, states, noise)
 
 
@@ -123,32 +127,37 @@ def fit_curved(
 ) -> tuple[OutputErrorFit, Float[Array, "Dy K"]]:
     """The best free-run fit of linear dynamics seen through a curve, `curve(C x + d, weights)`, and its weights."""
 
-    def begin(key: PRNGKeyArray) -> CurvedModes:
+    def begin(key: PRNGKeyArray, num_series: int) -> CurvedModes:
         modes_key, key = jax.random.split(key)
-        return CurvedModes(_random(modes_key, series, state_dim), jax.random.normal(key, weights.shape))
+        return CurvedModes(_random(modes_key, series[0], num_series, state_dim), jax.random.normal(key, weights.shape))
 
     noise, found, states = fit_from_starts(series, begin, curve, key)
     return _normalise(found.modes, states, noise), found.weights
 
 
 def fit_from_starts(
-    series: list[Series], begin: Callable[[PRNGKeyArray], Any], emission: Emission, key: PRNGKeyArray
+    series: list[Series], begin: Callable[[PRNGKeyArray, int], Any], emission: Emission, key: PRNGKeyArray
 ) -> tuple[Float[np.ndarray, " Dy"], Any, list[Float[np.ndarray, "_ Dx"]]]:
     """The noise, the model and the states of the best free run, of many that begin at random.
 
-    :param begin: a model for a key, with all that `Modes` has for a free run.
+    :param begin: a model of so many series for a key, with all that `Modes` has for a free run.
     """
-    arrays = [jax.tree.map(jnp.asarray, one) for one in series]
     scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
-
-    problem = Problem(arrays, scale)
-    starts = jax.vmap(begin)(jax.random.split(key, NUM_STARTS))
+    few, *after = stages(series, NUM_LBFGS)
+    problem = Problem(jax.tree.map(jnp.asarray, few.series), scale)
+    starts = jax.vmap(lambda one: begin(one, len(few.series)))(jax.random.split(key, NUM_STARTS))
     found, losses = _descend(starts, problem, emission, NUM_STEPS)
     losses = np.asarray(losses)
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
-    polished = [_polish(jax.tree.map(lambda leaf, at=at: leaf[at], found), problem, emission) for at in best]
+    candidates = [jax.tree.map(lambda leaf, at=at: leaf[at], found) for at in best]
+    polished = [_polish(one, problem, emission, few.steps) for one in candidates]
     error, modes = min(polished, key=lambda one: one[0])
-    states = [np.asarray(free_run(modes, modes.start[index], one.u)) for index, one in enumerate(arrays)]
+    for stage in after:
+        modes = eqx.tree_at(lambda one: one.start, modes, modes.start[np.asarray(few.first)])
+        problem = Problem(jax.tree.map(jnp.asarray, stage.series), scale)
+        error, modes = _polish(modes, problem, emission, stage.steps)
+    runs = (free_run(modes, modes.start[index], jnp.asarray(one.u)) for index, one in enumerate(problem.series))
+    states = [np.asarray(run) for run in runs]
     return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
 
@@ -181,10 +190,10 @@ def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) 
     return jnp.concatenate([start[None], jax.lax.scan(move, start, pushes)[1]])
 
 
-def _random(key: PRNGKeyArray, series: list[Series], state_dim: int) -> Modes:
+def _random(key: PRNGKeyArray, like: Series, num_series: int, state_dim: int) -> Modes:
     """Slow to fast modes, controls and outputs in any direction."""
     keys, pairs = jax.random.split(key, 6), state_dim // 2
-    controls, width = series[0].u.shape[1], series[0].y.shape[1]
+    controls, width = like.u.shape[1], like.y.shape[1]
     return Modes(
         logit=jax.random.uniform(keys[0], (pairs,), minval=0.5, maxval=4.0),
         angle=jax.random.uniform(keys[1], (pairs,), minval=0.0, maxval=0.5 * jnp.pi),
@@ -192,7 +201,7 @@ def _random(key: PRNGKeyArray, series: list[Series], state_dim: int) -> Modes:
         control=0.3 * jax.random.normal(keys[3], (state_dim, controls)),
         C=0.3 * jax.random.normal(keys[4], (width, state_dim)),
         d=jax.random.normal(keys[5], (width,)),
-        start=jnp.zeros((len(series), state_dim)),
+        start=jnp.zeros((num_series, state_dim)),
     )
 
 
@@ -222,7 +231,7 @@ def _value_and_slope(
     return jax.value_and_grad(lambda vector: loss(ravel_pytree(like)[1](vector), problem, emission))(vector)
 
 
-def _polish(modes: Modes, problem: Problem, emission: Emission) -> tuple[float, Modes]:
+def _polish(modes: Modes, problem: Problem, emission: Emission, num_steps: int) -> tuple[float, Modes]:
     """L-BFGS to the bottom of the valley: the loss there, and where it is."""
     flat, unravel = ravel_pytree(modes)
 
@@ -230,7 +239,7 @@ def _polish(modes: Modes, problem: Problem, emission: Emission) -> tuple[float, 
         value, slope = _value_and_slope(jnp.asarray(vector), modes, problem, emission)
         return float(value), np.asarray(slope, float)
 
-    options = {"maxiter": NUM_LBFGS}
+    options = {"maxiter": num_steps}
     result = scipy.optimize.minimize(evaluate, np.asarray(flat), jac=True, method="L-BFGS-B", options=options)
     return float(result.fun), unravel(jnp.asarray(result.x))
 

@@ -18,7 +18,7 @@ goes beyond ±`BOX` (states have unit scale), where it stands still for the grad
 back by its start and by the other windows. The share of states that end there is reported.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -29,8 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gpssm.core.runtime import in_double_precision, in_threads, jit
 from gpssm.data.series import Series, as_list
-from gpssm.model.bases import Basis, InducingPoints, parts_of
-from gpssm.model.model import GPSSM
+from gpssm.model.model import GPSSM, Function
 from gpssm.model.types import Data
 
 LENGTHS = (16, 64, 256)  # rows of a window, from short to long
@@ -39,8 +38,6 @@ DEFECT = 0.05  # δ, for states of unit scale
 BOX = 8.0
 NUM_STEPS, LEARNING_RATE = 500, 0.01  # of Adam for each length; its step falls to zero along a cosine
 NOT_IN_RUN = "log_process_std"  # the leaf that a free run has no use for
-
-Function = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Float[Array, "N Dx"]]
 
 
 class Blocks(NamedTuple):
@@ -173,29 +170,6 @@ def _join(runs: Runs, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx"]]:
     return paths
 
 
-def function_given(model: GPSSM, weights: Float[Array, "Dx M"]) -> Function:
-    """(x, u) → m(x, u) + A(z)·v, with A·v = k(z, Z) L⁻ᵀv of inducing points as one product a point."""
-    folded, place = [], 0
-    for part in parts_of(model.basis):
-        folded.append(_fold(part, model, weights[:, place : place + part.size]))
-        place += part.size
-
-    def function(x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        z = jnp.concatenate([x, u], -1)
-        return sum((part(z) for part in folded), model.mean(x, u))
-
-    return function
-
-
-def _fold(part: Basis, model: GPSSM, weights: Float[Array, "Dx M"]) -> Callable[[Array], Array]:
-    if isinstance(part, InducingPoints):
-        factor = part.factor(model.kernel)
-        coefficients = jax.scipy.linalg.solve_triangular(factor, weights[:, :, None], lower=True, trans=1)
-        return lambda z: jnp.matmul(model.kernel(z, part.locations), coefficients)[:, :, 0].T
-    project = part.projector(model.kernel)
-    return lambda z: jnp.matmul(project(z).gain, weights[:, :, None])[:, :, 0].T
-
-
 def free_run(function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks) -> Runs:
     """All blocks side by side, each window from its start on, no state beyond ±`BOX`."""
 
@@ -215,7 +189,7 @@ def free_run(function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks)
 def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], Runs]:
     """J / N for N rows with outputs, and the free runs."""
     model = model.with_leaves(point.leaves)
-    runs = free_run(function_given(model, point.weights), point.starts, blocks)
+    runs = free_run(model.function(point.weights), point.starts, blocks)
     flat = runs.following.reshape(-1, model.state_dim)
     outputs = blocks.y.reshape(flat.shape[0], -1)
     begins = blocks.starts.at[:, 0].set(blocks.starts[:, 0] & ~blocks.first)

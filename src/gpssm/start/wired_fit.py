@@ -153,8 +153,8 @@ def _free_runs(
 ) -> tuple[np.ndarray, WiredModel, list[np.ndarray]]:
     """The noise, the model and the states of the best free run."""
 
-    def begin(key: PRNGKeyArray) -> WiredModel:
-        return WiredModel.random(key, wiring, series[0].output_dim, len(series))
+    def begin(key: PRNGKeyArray, num_series: int) -> WiredModel:
+        return WiredModel.random(key, wiring, series[0].output_dim, num_series)
 
     noise, model, paths = fit_from_starts(series, begin, emission, key)
     assert isinstance(model, WiredModel)

@@ -120,6 +120,18 @@ def fit(
     thin: Annotated[
         int | None, _option(help="Iterations for each draw.", default="the method's, ffvd: 2", panel=SAMPLING)
     ] = None,
+    windows: Annotated[
+        int | None, _option(help="Experiments that each file is cut into.", default="1", panel=SAMPLING)
+    ] = None,
+    keep_states: Annotated[
+        str | None,
+        _option(
+            metavar="N|auto|all",
+            help="Last rows whose states draws hold; auto: all, up to 2 GB.",
+            default="auto",
+            panel=SAMPLING,
+        ),
+    ] = None,
     seed: Annotated[int | None, _option(help="Seed of all randomness.", default="0", panel=SAMPLING)] = None,
     calibrate: Annotated[
         bool | None, _option("--calibrate", help="Widen intervals by what held-out training rows say.", panel=SAMPLING)
@@ -144,7 +156,8 @@ def fit(
             "num_chains": chains,
         }
         fitted |= {"start": start, "noise": _number_or_word(noise), "calibrate": calibrate}
-        fitted |= {"delay": delay and _delay(delay)}
+        fitted |= {"delay": delay and _delay(delay), "windows": windows}
+        fitted |= {"keep_states": keep_states if keep_states == "all" else _whole_or_auto("keep-states", keep_states)}
         given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
         given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
         given |= {"time": time, "regrid": regrid, "controls": controls, "units": unit and _units(unit)}
