@@ -365,5 +365,5 @@ for number in range({fits}):
 
 
 def test_more_states_than_rows_are_refused():
-    with pytest.raises(ValueError, match="state_dim=9 is too much to learn from 8 rows with outputs"):
-        fit(small_series(8), state_dim=9, progress=False)
+    with pytest.raises(ValueError, match="state_dim=12 is too much to learn from 12 rows with outputs"):
+        fit(small_series(12), state_dim=12, progress=False)
