@@ -154,7 +154,7 @@ def plan(series, **given):
 
 def test_what_is_compared_follows_from_the_data(series, monkeypatch):
     monkeypatch.setattr(FFVD, "compares", True)
-    assert plan(series)._names(own=False) == ["em", "em+shooting", "output-error+shooting"]
+    assert plan(series)._names(own=False) == ["em", "output-error+shooting"]
     assert plan(Series(series.y, None))._names(own=False) == ["em", "em+shooting"]
     assert plan(series)._likelihoods(compared=True) == ["gaussian"]
     assert plan(Series(np.abs(series.y), series.u))._likelihoods(compared=True) == ["gaussian", "abs"]

@@ -10,6 +10,7 @@ member, which matters where rows are few.
 """
 
 import dataclasses
+import itertools
 import json
 import warnings
 import zipfile
@@ -293,10 +294,11 @@ def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
 
     Where outputs touch zero and never go below, the absolute value of something that changes sign as well.
     """
-    starts, known = competitors(series), {"noise": "free", "likelihood": "gaussian"}
-    members = [{"method": "ffvd", "start": start} | known for start in starts]
-    if may_be_rectified(series):
-        members += [{"method": "ffvd", "start": start} | known | {"likelihood": "abs"} for start in starts[::2]]
+    likelihoods = ["gaussian", "abs"] if may_be_rectified(series) else ["gaussian"]
+    pairs = itertools.product(likelihoods, competitors(series))
+    members = [
+        {"method": "ffvd", "start": start, "noise": "free", "likelihood": likelihood} for likelihood, start in pairs
+    ]
     return [*members, {"method": "rrank"}, {"method": "arx"}]
 
 

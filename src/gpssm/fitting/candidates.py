@@ -234,7 +234,7 @@ def competitors(series: Sequence[Series]) -> list[str]:
     Without controls the free run of a linear model dies away, or goes round for ever. With them it is no match for what
     shooting makes of it.
     """
-    return ["em", "em+shooting", *(["output-error+shooting"] if series[0].input_dim > 0 else [])]
+    return ["em", "output-error+shooting" if series[0].input_dim > 0 else "em+shooting"]
 
 
 def may_be_rectified(series: Sequence[Series]) -> bool:

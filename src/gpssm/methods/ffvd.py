@@ -4,7 +4,8 @@
 
 Weights are integrated out, so only states are moved, and drawn exactly given the states whenever they are needed. An
 iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
-(`parameters.py`), and moves of noises and states together (`noise_moves.py`). In warm-up the whitening is refreshed a
+(`parameters.py`), and with weights drawn once for both a jump of the first states between their modes
+(`first_states.py`) and moves of noises and states together (`noise_moves.py`). In warm-up the whitening is refreshed a
 few times at the running mean of the states, since both states and parameters settle; the step size adapts in between.
 Nothing adapts afterwards, but the coordinates are always those of the present noises.
 
@@ -23,7 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_step
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods import noise_moves
+from gpssm.methods import first_states, noise_moves
 from gpssm.methods.noise_moves import Walk
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.settings import MethodSettings, States
@@ -60,6 +61,7 @@ class FFVD(MethodSettings):
     num_warmup: int = 400
     num_draws: int = 250
     thin: int = 2
+    learning_rate: float = 0.1
     num_leapfrog: int = 5
     rank: int = 40
     target_acceptance: float = 0.7
@@ -124,7 +126,8 @@ def build_hmc(
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        whiten_key, size_key, move_key, parameter_key, walk_key = jax.random.split(key, 5)
+        whiten_key, size_key, move_key, parameter_key, walk_key, jump_key = jax.random.split(key, 6)
+        weights_key, walk_key = jax.random.split(walk_key)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
@@ -140,9 +143,14 @@ def build_hmc(
         outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
         states = coordinates.to_states(outcome.position)
         parameters = moves.update(parameter_key, carry.parameters, unstack(states, series), carry.iteration, series)
-        parameters, states, walk = noise_moves.walk(
-            walk_key, moves, parameters, states, carry.walk, carry.whitening.linear.centre, series, adapting
-        )
+        walk = carry.walk
+        if moves.joint is not None:
+            weights = moves.draw_weights(weights_key, parameters, unstack(states, series), series)
+            states = first_states.jump(jump_key, moves.apply(parameters).prepared(), weights, states, series)
+            centre = carry.whitening.linear.centre
+            parameters, states, walk = noise_moves.walk(
+                walk_key, moves, parameters, weights, states, walk, centre, series, adapting
+            )
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
         carry = carry._replace(states=states, parameters=parameters, walk=walk, iteration=carry.iteration + 1)

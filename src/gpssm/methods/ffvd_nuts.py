@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.text import check_installed, check_whole
 from gpssm.data.series import Series
+from gpssm.methods.ffvd import FFVD
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
@@ -39,6 +40,7 @@ class FFVDNUTS(MethodSettings):
     :param target_acceptance: the acceptance rate that the step size is adapted to.
     """
 
+    learning_rate: float = FFVD.learning_rate
     target: Target = "collapsed"
     max_tree_depth: int = 10
     target_acceptance: float = 0.8
@@ -50,6 +52,10 @@ class FFVDNUTS(MethodSettings):
         check_whole("max_tree_depth", self.max_tree_depth, 1)
         if not 0 < self.target_acceptance < 1:
             raise ValueError(f"target_acceptance must be between 0 and 1, got {self.target_acceptance!r}.")
+
+    def slack(self, rows: int) -> float:
+        """That of `ffvd`, which it is to check: their model is the same."""
+        return FFVD().slack(rows)
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The sampler for a model, started at these states and, for the joint target, a draw of the weights."""

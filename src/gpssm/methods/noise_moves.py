@@ -79,13 +79,14 @@ def walk(
     key: PRNGKeyArray,
     moves: ParameterMoves,
     parameters: Parameters,
+    weights: Float[Array, "Dx M"],
     states: Float[Array, "N Dx"],
     state: Walk,
     centre: Float[Array, "N Dx"],
     series: list[Series],
     adapting: Bool[Array, ""],
 ) -> tuple[Parameters, Float[Array, "N Dx"], Walk]:
-    """Some moves of the walk, the weights drawn before them: parameters, states and what was learned of the walk.
+    """Some moves of the walk, given weights drawn before: parameters, states and what was learned of the walk.
 
     Nothing moves if all noises are fixed, if the factors that it takes are too long a loop for the device, or if there
     is no joint density of states and weights.
@@ -94,8 +95,6 @@ def walk(
     if not chosen or joint is None or not refactors(centre.size):
         return parameters, states, state
     noises, unravel = ravel_pytree(chosen)
-    weights_key, key = jax.random.split(key)
-    weights = moves.draw_weights(weights_key, parameters, unstack(states, series), series)
     current = moves.apply(parameters)
     prepared = current.prepared()
     linear = first_order(prepared, weights, centre, series)
