@@ -329,6 +329,16 @@ def test_no_controls_and_no_free_leaves(tmp_path):
     assert again.raw[0].u.shape == (7, 0)
 
 
+def test_arrays_whose_dtype_came_from_a_file(tmp_path):
+    """As SciPy reads .mat files: equal to NumPy's own dtype, but by another name."""
+    plain = make_series(7)
+    foreign = np.dtype(">f8").newbyteorder("<")
+    series = Series(plain.y.astype(foreign), plain.u.astype(foreign))
+    assert repr(series.y.dtype) != repr(np.dtype(float))
+    make_posterior((series,), make_model()).save(tmp_path / "posterior.nc")
+    np.testing.assert_array_equal(gpssm.load(tmp_path / "posterior.nc").raw[0].y, plain.y)
+
+
 def test_special_values_and_a_cloud(posterior, tmp_path):
     posterior.draws.weights[0, 0] = [[np.nan, np.inf, -np.inf, -0.0, 5e-324, 1 / 3]] * 2
     rng = np.random.default_rng(0)
