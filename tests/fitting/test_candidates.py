@@ -11,6 +11,7 @@ from gpssm.fitting.candidates import Plan, Trials, make_folds
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
+from gpssm.model.likelihoods import make_likelihood
 from gpssm.posterior.posterior import load
 from gpssm.start import output_error, shooting, starts
 
@@ -67,6 +68,13 @@ def test_the_best_of_the_table_is_what_was_fitted(compared):
     shown = str(posterior.summary())
     assert "Where it started" in shown
     assert all(row["start"] in shown for row in table)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of a chain of three draws
+def test_an_emission_of_the_users_own_is_compared_too(series):
+    own = make_likelihood("student-t", np.eye(1, 2), np.zeros(1), np.full(1, 0.1))
+    posterior = fit(series, likelihood=own, start=["em", "output-error"], progress=False, **SMALL)
+    assert [row["likelihood"] for row in posterior.config["fit"]["starts"]] == ["StudentT", "StudentT"]
 
 
 class Scripted(Trials):

@@ -62,8 +62,9 @@ GAIN = 0.95  # times the score without, at most: what another start must be wort
 WORSE = 1.1  # times the CRPS of the start's own free runs, from which on a fit is called worse than its start
 
 
-class Candidate(NamedTuple):
-    """A start, a regime of the process noise and an emission, by name."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A start, a regime of the process noise and an emission, by name; an emission may be the user's own."""
 
     start: str
     noise: Noise | float
@@ -384,7 +385,8 @@ class Trials:
     def run(self, candidate: Candidate) -> None:
         """Run a candidate's chains, and judge them."""
         began = time.process_time()
-        behind = "" if candidate.likelihood == "gaussian" else f", {candidate.row()['likelihood']}"
+        emission = candidate.row()["likelihood"]
+        behind = "" if emission == "gaussian" else f", {emission}"
         self.tell(f"{candidate.start}, noise {candidate.noise}{behind}")
         row = candidate.row() | {"score": math.inf, "rolling": math.inf, "run": math.inf, "left": 1.0}
         try:
@@ -415,7 +417,7 @@ class Trials:
         best = self.ranked()[0]
         taken, least = [best], 1.0 if STARTS[best.start].shooting else GAIN
         # Chains differ in their arrays, not in what they are made of.
-        among = [one for one in self.errors if one.likelihood == best.likelihood]
+        among = [one for one in self.errors if one.likelihood is best.likelihood]
         while len(taken) < num_chains:
             scores = {one: self.score([*taken, one]) for one in among}
             new = min(among, key=scores.__getitem__)
@@ -474,7 +476,7 @@ def choose(
             + " ".join(f"{name}: {reason}." for name, reason in reasons.items())
             + " Name one, start='em', to have it tried on all rows"
         )
-    others = [best._replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
+    others = [dataclasses.replace(best, noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
     for before, candidate in pairwise([best, *others]):
         trials.run(candidate)
         if trials.rows[candidate]["score"] > trials.rows[before]["score"]:
