@@ -8,6 +8,7 @@ import pytest
 
 import builders
 from gpssm.methods.ffvd import FFVD
+from gpssm.methods.parameters import rate_for
 from gpssm.model.likelihoods import Poisson
 
 CHUNK = 40
@@ -66,3 +67,8 @@ def test_other_likelihoods_are_sampled():
     _, draws, info = run(method, series, 4)
     assert np.isfinite(np.asarray(draws.states[0])).all()
     assert float(jnp.mean(info.acceptance)) > 0.5
+
+
+@pytest.mark.parametrize(("rows", "rate"), [([60], 0.1), ([100, 150], 0.06), ([500], 0.03), ([9000], 0.03)])
+def test_few_rows_take_longer_steps_to_the_kernels_optimum(rows, rate):
+    assert rate_for(0.03, tuple(np.zeros((number + 1, 2)) for number in rows)) == pytest.approx(rate)

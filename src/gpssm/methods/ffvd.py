@@ -26,7 +26,7 @@ from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods import first_states, noise_moves
 from gpssm.methods.noise_moves import Walk
-from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.parameters import ParameterMoves, Parameters, rate_for
 from gpssm.methods.settings import MethodSettings, States
 from gpssm.methods.whitening import Whitening, stack, unstack, whiten
 from gpssm.model.model import GPSSM
@@ -54,6 +54,7 @@ class FFVD(MethodSettings):
     :param num_leapfrog: steps of one trajectory.
     :param rank: soft directions whose curvature is measured.
     :param target_acceptance: what the step size aims at.
+    :param learning_rate: as for all methods, of 500 rows and more; it is larger for fewer (`parameters.rate_for`).
     """
 
     compares: ClassVar[bool] = True
@@ -61,7 +62,6 @@ class FFVD(MethodSettings):
     num_warmup: int = 400
     num_draws: int = 250
     thin: int = 2
-    learning_rate: float = 0.1
     num_leapfrog: int = 5
     rank: int = 40
     target_acceptance: float = 0.7
@@ -82,7 +82,7 @@ class FFVD(MethodSettings):
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""
-        return build_hmc(self, ParameterMoves(model, self.num_warmup, self.learning_rate), states)
+        return build_hmc(self, ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states)), states)
 
 
 class Carry(NamedTuple):

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.text import check_installed, check_whole
 from gpssm.data.series import Series
 from gpssm.methods.ffvd import FFVD
-from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.methods.parameters import ParameterMoves, Parameters, rate_for
 from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target
@@ -40,7 +40,6 @@ class FFVDNUTS(MethodSettings):
     :param target_acceptance: the acceptance rate that the step size is adapted to.
     """
 
-    learning_rate: float = FFVD.learning_rate
     target: Target = "collapsed"
     max_tree_depth: int = 10
     target_acceptance: float = 0.8
@@ -63,7 +62,7 @@ class FFVDNUTS(MethodSettings):
         check_installed("the method ffvd-nuts", "blackjax", "nuts")
         from blackjax.mcmc import nuts
 
-        moves = ParameterMoves(model, self.num_warmup, self.learning_rate)
+        moves = ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
         free, collapsed = bool(moves.init().leaves), self.target == "collapsed"
         weights = None if collapsed else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
         _, unravel = ravel_pytree(Latents(states, weights))
