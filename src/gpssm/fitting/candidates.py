@@ -136,7 +136,7 @@ def make_folds(series: Sequence[Series]) -> list[Fold]:
 
 
 class Chain:
-    """A short chain of one candidate on one fold, which can go on."""
+    """A short chain of one candidate on one fold."""
 
     def __init__(
         self, config: MethodSettings, model: GPSSM, states: Any, scaler: Scaler, fold: Fold, seed: int
@@ -145,8 +145,8 @@ class Chain:
         self.scaled = [scaler.scale(one) for one in fold.series]
         recipe = Recipe(config, model, tuple(jnp.asarray(path) for path in states))
         self.chains = Chains([recipe], self.scaled, seed, 1, "map", KEPT)
-        self.done, self.carry = 0, self.chains.start(pilot=False)
-        # No iterations yet, but the program for them: chains that go on at the same time would each compile it.
+        self.carry = self.chains.start(pilot=False)
+        # No iterations yet, but the program for them: chains that run at the same time would each compile it.
         self.chains.advance(self.carry, 1, 0, 1, keep=False)
 
     def at_start(self) -> Draw:
@@ -154,23 +154,21 @@ class Chain:
         drawn: Any = [self.chains.advance(self.carry, 1 + number, 1, 0, keep=True)[1].draws for number in range(KEPT)]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *drawn)
 
-    def advance(self, skip: int) -> Draw:
-        """So many iterations, and the draws after them."""
-        self.carry, _ = self.chains.advance(self.carry, 1 + self.done, 1, skip, keep=False)
-        self.carry, (_, draws) = self.chains.advance(self.carry, 1 + self.done + skip, KEPT, THIN, keep=True)
-        self.done += skip + KEPT * THIN
+    def run(self) -> Draw:
+        """The draws after some iterations."""
+        carry, _ = self.chains.advance(self.carry, 1, 1, SKIP, keep=False)
+        _, (_, draws) = self.chains.advance(carry, 1 + SKIP, KEPT, THIN, keep=True)
         return cast(Draw, draws)
 
-    def errors(self, draws: Draw) -> tuple[list[Errors], float]:
-        """Those of the forecasts of these draws, and the share of their paths that left."""
+    def posterior(self, draws: Draw) -> Posterior:
+        """That of these draws."""
         # Leaves that are still being optimised count as they are by now.
         ends = {name: np.asarray(draws.leaves[name]) for name in self.model.leaves("optimise")}
         learned: Any = {name: np.broadcast_to(leaf[:, -1:], leaf.shape) for name, leaf in ends.items()}
         model, draws = absorb_common([self.model], draws._replace(leaves=draws.leaves | learned))
         nothing: Any = None
         scaled, raw, seconds = tuple(self.scaled), tuple(self.fold.series), Seconds(0, 0, 0)
-        self.posterior = Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, seconds, self.seed)
-        return held_out_errors(self.posterior, self.fold, self.seed)
+        return Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, seconds, self.seed)
 
 
 class HeldOut(NamedTuple):
@@ -297,7 +295,7 @@ class Plan(NamedTuple):
             if trials.folds:
                 with announcing(self.progress, "starts") as trials.tell:
                     taken, table, notes = choose(trials, names, noises, likelihoods, self.num_chains)
-                without = tuple((chain.posterior, chain.fold) for chain in trials.chains[taken[0]])
+                without = tuple(zip(trials.posteriors[taken[0]], trials.folds, strict=True))
         parts = parts._replace(likelihood=taken[0].likelihood)
         scaler, series = self.scale(parts.likelihood)
         apart = names is not None and not own and (len(set(taken)) > 1 or STARTS[taken[0].start].shooting)
@@ -378,7 +376,8 @@ class Trials:
         self.linear: dict[Any, list[LinearStart]] = {}
         self.starts: dict[Any, list[Start]] = {}
         self.chains: dict[Candidate, list[Chain]] = {}
-        self.errors: dict[Candidate, list[list[Errors]]] = {}  # on each of the folds
+        self.posteriors: dict[Candidate, list[Posterior]] = {}  # on each of the folds
+        self.errors: dict[Candidate, list[list[Errors]]] = {}  # the same
         self.rows: dict[Candidate, dict[str, Any]] = {}
         self.tell: Callable[[str], None] = lambda words: None  # what is tried next
 
@@ -391,12 +390,15 @@ class Trials:
         row = candidate.row() | {"score": math.inf, "rolling": math.inf, "run": math.inf, "left": 1.0}
         try:
             chains = self.chains[candidate] = self._begin(candidate)
-            draws = in_threads(lambda chain: chain.advance(SKIP), chains)
-            errors, left = zip(*[chain.errors(drawn) for chain, drawn in zip(chains, draws, strict=True)], strict=True)
+            draws = in_threads(Chain.run, chains)
+            found = self.posteriors[candidate] = [
+                chain.posterior(drawn) for chain, drawn in zip(chains, draws, strict=True)
+            ]
+            errors, left = self._errors(found)
         except (ArithmeticError, RuntimeError, ValueError) as error:
             row["failed"] = str(error)
         else:
-            self.errors[candidate] = list(errors)
+            self.errors[candidate] = errors
             verdicts = [judge([one]) for one in errors]
             row["score"], row["left"] = _mean([one.score for one in verdicts]), float(np.mean(left))
             row["rolling"], row["run"] = (_mean([one[at] for one in verdicts]) for at in (0, 1))
@@ -426,7 +428,14 @@ class Trials:
 
     def at_start(self, candidate: Candidate) -> float:
         """The CRPS of the free runs of the start itself."""
-        return _mean([judge([chain.errors(chain.at_start())[0]]).run for chain in self._begin(candidate)])
+        errors, _ = self._errors([chain.posterior(chain.at_start()) for chain in self.chains[candidate]])
+        return _mean([judge([one]).run for one in errors])
+
+    def _errors(self, posteriors: Sequence[Posterior]) -> tuple[list[list[Errors]], list[float]]:
+        """What each fold's posterior forecasts of its held-out rows, and the shares of paths that left."""
+        pairs = zip(posteriors, self.folds, strict=True)
+        found = [held_out_errors(posterior, fold, self.plan.seed) for posterior, fold in pairs]
+        return [errors for errors, _ in found], [left for _, left in found]
 
     def _begin(self, candidate: Candidate) -> list[Chain]:
         """A chain at the candidate's start, on each of the folds."""

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.linalg import cholesky, inverse_lower
 from gpssm.data.series import Series
 from gpssm.methods.ffvd import FFVD, build_hmc
-from gpssm.methods.parameters import Density, ParameterMoves, Parameters
+from gpssm.methods.parameters import Density, ParameterMoves, Parameters, rate_for
 from gpssm.methods.settings import Assumptions, States
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.model import GPSSM
@@ -66,7 +66,7 @@ class Exact(FFVD):
                 f"'fix': it has {rows} and the role {role!r}. `Exact.prepare` makes such a model; fit again if rows "
                 "were added."
             )
-        moves = ExactMoves(model, self.num_warmup, self.learning_rate)
+        moves = ExactMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
         method = build_hmc(self, moves, states, metric=at_own_inputs)
 
         def draw(key: PRNGKeyArray, carry: object, series: list[Series]) -> Draw:
