@@ -255,8 +255,8 @@ class Prepared(NamedTuple):
     series: list[Series]
     parts: Parts
     start: Start
-    name: str
-    noise: Noise | float
+    name: str  # of the start, or of several
+    noise: Noise | str | float
     table: list[dict[str, Any]]
     without: tuple[tuple[Posterior, Fold], ...] = ()  # the short chains of the candidate taken, on the folds
     others: list[Start] | None = None  # of all chains but the first, where each has a start of its own
@@ -308,7 +308,9 @@ class Plan(NamedTuple):
         start, *others = (one._replace(model=with_noise(one.model, each.noise, rows)) for one, each in noisy)
         start = start._replace(notes=(*dict.fromkeys(note for one in starts for note in one.notes), *notes))
         name = ", ".join(dict.fromkeys(one.start for one in taken)) or "states"
-        return Prepared(scaler, series, parts, start, name, taken[0].noise, table, without, others if apart else None)
+        several = list(dict.fromkeys(one.noise for one in taken))
+        noise = several[0] if len(several) == 1 else ", ".join(map(str, several))
+        return Prepared(scaler, series, parts, start, name, noise, table, without, others if apart else None)
 
     def _starts(self, taken: list[Candidate], series: list[Series], parts: Parts, own: bool) -> list[Start]:
         """The start of each chain; after shooting each has a shot of its own."""
