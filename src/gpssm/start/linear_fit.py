@@ -102,7 +102,7 @@ def _state_moments(
     ssm: LinearSSM, series: Series | Sequence[Series]
 ) -> tuple[Float[Array, " Dx"], Float[Array, "Dx Dx"]]:
     """Mean and covariance, over time and the smoothing posterior, of the states."""
-    posterior = smooth.__wrapped__(ssm, series)
+    posterior = smooth(ssm, series)
     mean = jnp.mean(posterior.mean, axis=0)
     centred = posterior.mean - mean[None]
     uncertainty = jnp.mean(linalg.selected_inverse(posterior.factor).diagonal, axis=0)

@@ -47,7 +47,7 @@ class Smoothed(NamedTuple):
     factor: BlockCholesky
 
 
-@jit
+@jax.jit
 def smooth(ssm: LinearSSM, series: Series | Sequence[Series]) -> Smoothed:
     """The exact posterior of the states given all outputs, as a Kalman smoother gives it.
 
