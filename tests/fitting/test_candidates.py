@@ -205,6 +205,8 @@ def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path)
     # The output map is fixed while chains run, but each was shot at its own.
     assert np.abs(np.diff(apart.draws.leaves["likelihood.C"][:, 0], axis=0)).max() > 0
     first = apart.chain(0)
+    assert (apart.apart, first.apart, alone.apart) == (True, False, False)
+    assert {leaf.dtype for leaf in first.model.leaves().values()} == {np.dtype(float)}
     assert set(first.draws.leaves) == set(alone.draws.leaves)
     u = series.u[:5]
     np.testing.assert_allclose(first.forecast(u=u).paths, alone.forecast(u=u).paths, rtol=1e-6, atol=1e-9)
