@@ -4,9 +4,10 @@
 
 Chains stay in the mode they start in, and no method is best everywhere. Stacking (Yao, Vehtari, Simpson & Gelman 2018;
 for chains that do not mix, Yao, Vehtari & Gelman 2022) weighs posteriors by what their mixture is worth: two that err
-in different places are better together than the better one alone. The y_i are the N entries of rolling forecasts of n
-held-out rows, where p_k is a density estimate from member k's paths. The last term is a Dirichlet prior worth one row a
-member, which matters where rows are few.
+in different places are better together than the better one alone. The y_i are the N entries of rolling forecasts, and
+p_k is a density estimate from member k's paths. Errors of neighbouring rows go together, and each row is forecast from
+several origins: so n, what all entries are worth, is one for `DEPENDENT` held-out rows. The last term is a Dirichlet
+prior worth as much as one a member: where members are about as good it keeps their weights even.
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ from gpssm.core.text import check_flag, check_kind, check_path, check_seed, chec
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation import metrics
 from gpssm.evaluation.calibrate import calibrate, fit_folds
+from gpssm.evaluation.checks import DEPENDENT
 from gpssm.fitting.candidates import (
     FEWEST,
     HELD_OUT,
@@ -47,7 +49,7 @@ from gpssm.posterior.posterior import Posterior, load
 from gpssm.posterior.storage import NotAsSaved
 
 PATHS, DRAWS = 200, 100  # of the forecasts that members are weighed by
-SMALLEST = 0.05  # weight below which a member is dropped
+LEAST = 0.7  # mean of a member's density over the mixture's below which it is dropped
 STEPS = 1000  # of expectation-maximisation
 FAILURES = (ArithmeticError, RuntimeError, ValueError)  # that leave a member out
 LIST = "stack.json"  # in the file of a stack, beside its members
@@ -212,16 +214,22 @@ def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:
     return (1 + shares).astype(int).tolist()
 
 
-def stacking_weights(log_densities: Float[np.ndarray, "K N"], rows: int) -> Float[np.ndarray, " K"]:
-    """argmax of n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k over weights that add up to one, with n = `rows`.
+def stacking_weights(log_densities: Float[np.ndarray, "K N"], worth: float) -> Float[np.ndarray, " K"]:
+    """argmax of n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k over weights that add up to one, with n = `worth`.
 
-    By expectation-maximisation, w_k ∝ 1 + n/N Σ_i w_k p_k(y_i) / Σ_j w_j p_j(y_i), of a concave objective.
+    By expectation-maximisation of a concave objective: w_k ∝ 1 + n w_k g_k, where g_k is the mean of
+    p_k(y_i) / Σ_j w_j p_j(y_i). More of a member would make the mixture better where g_k > 1, less of it where g_k < 1:
+    those far below have their weight from the prior alone. They get none, and the others are weighed again.
     """
-    number, entries = log_densities.shape
+    number = len(log_densities)
     weights = np.full(number, 1 / number)
     for _ in range(STEPS):
-        shares = softmax(np.log(weights)[:, None] + log_densities, axis=0)
-        weights = (1 + rows / entries * shares.sum(1)) / (number + rows)
+        gain = softmax(np.log(weights)[:, None] + log_densities, axis=0).mean(1) / weights
+        weights = (1 + worth * weights * gain) / (number + worth)
+    kept = gain >= min(LEAST, gain.max())
+    if not kept.all():
+        weights = np.zeros(number)
+        weights[kept] = stacking_weights(log_densities[kept], worth)
     return weights
 
 
@@ -313,7 +321,7 @@ def _name(member: Member) -> str:
 
 
 class Weighed(NamedTuple):
-    """What a member made of n held-out rows: log p(y_i) of the N entries, and the mean CRPS of these forecasts."""
+    """What a member made of held-out rows: log p(y_i) of the N entries, and the mean CRPS of these forecasts."""
 
     log_densities: Float[np.ndarray, " N"]
     crps: float
@@ -360,9 +368,8 @@ def _combine(weighed: Mapping[str, Weighed | Exception], finish: Callable[[str],
     densities = np.stack([one.log_densities for one in sound.values()])
     # Where all paths of a member are equal it has no density: such an entry says nothing of the others either.
     densities = densities[:, np.isfinite(densities).all(0)]
-    weights = stacking_weights(densities, next(iter(sound.values())).rows)
-    weights = np.where(weights < min(SMALLEST, weights.max()), 0.0, weights)
-    scores = zip(sound, weights / weights.sum(), densities.mean(1), strict=True)
+    weights = stacking_weights(densities, next(iter(sound.values())).rows / DEPENDENT)
+    scores = zip(sound, weights, densities.mean(1), strict=True)
     table = [
         {"member": name, "weight": float(weight), "log_score": float(score), "crps": sound[name].crps}
         for name, weight, score in sorted(scores, key=lambda row: -row[1])

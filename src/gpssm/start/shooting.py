@@ -36,7 +36,7 @@ LENGTHS = (16, 64, 256)  # rows of a window, from short to long
 WHOLE = 1024  # a record of at most as many rows is one window at last
 DEFECT = 0.05  # δ, for states of unit scale
 BOX = 8.0
-NUM_STEPS, LEARNING_RATE = 500, 0.01  # of Adam for each length; its step falls to zero along a cosine
+NUM_STEPS, LEARNING_RATE = 250, 0.01  # of Adam for each length; its step falls to zero along a cosine
 NOT_IN_RUN = "log_process_std"  # the leaf that a free run has no use for
 
 
