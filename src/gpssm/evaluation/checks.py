@@ -202,19 +202,23 @@ def check_mixing(rows: Sequence[Row], starts: str = "") -> Iterator[Check]:
 
 
 def _check_agreement(rows: Sequence[Row], starts: str) -> Iterator[Check]:
-    """What chains from starts of their own make of the outputs: agreement is good news, and its absence a caution."""
-    between = {one.name: one.rhat for one in rows if np.isfinite(one.rhat) and not one.name.endswith(WITHIN)}
+    """What chains from starts of their own make of the outputs: agreement is good news, and its absence a caution.
+
+    Chains that have not settled differ from each other as each does from itself: that is no disagreement yet.
+    """
+    found = {one.name: one.rhat for one in rows if np.isfinite(one.rhat)}
+    between = {name: rhat for name, rhat in found.items() if not name.endswith(WITHIN)}
     if between:
-        agree = max(between.values()) < MIXING["good"][0]
+        limits = {name: max(MIXING["good"][0], found.get(name + WITHIN, 0.0)) for name in between}
+        agree = all(between[name] < limits[name] for name in between)
         words = f"Each chain has a model of its own, from its own start ({starts}). "
-        words += (
-            "They agree."
-            if agree
-            else (
+        if agree:
+            words += "They agree, as far as each by itself has settled."
+        else:
+            words += (
                 "They found different things: the forecast is their average, and its intervals hold what they do not "
                 "agree on. posterior.chain(k) is one of them."
             )
-        )
         figure = ", ".join(f"R-hat {rhat:.3f} of {name}" for name, rhat in between.items())
         yield Check("Chains from starts of their own", "good" if agree else "caution", figure, words, DRAWS)
 
