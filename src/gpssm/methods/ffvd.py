@@ -4,10 +4,11 @@
 
 Weights are integrated out, so only states are moved, and drawn exactly given the states whenever they are needed. An
 iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
-(`parameters.py`), and with weights drawn once for both a jump of the first states between their modes
-(`first_states.py`) and moves of noises and states together (`noise_moves.py`). In warm-up the whitening is refreshed a
-few times at the running mean of the states, since both states and parameters settle; the step size adapts in between.
-Nothing adapts afterwards, but the coordinates are always those of the present noises.
+without weights (`parameters.py`), and with weights drawn once for all of them the noises and the emission from their
+conditionals, a jump of the first states between their modes (`first_states.py`) and moves of noises and states together
+(`noise_moves.py`). In warm-up the whitening is refreshed a few times at the running mean of the states, since both
+states and parameters settle; the step size adapts in between. Nothing adapts afterwards, but the coordinates are always
+those of the present noises.
 
 The sampler takes its density from the moves of the parameters, so that `exact` has it too, with another density.
 """
@@ -127,7 +128,6 @@ def build_hmc(
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
         whiten_key, size_key, move_key, parameter_key, walk_key, jump_key = jax.random.split(key, 6)
-        weights_key, walk_key = jax.random.split(walk_key)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
@@ -142,14 +142,20 @@ def build_hmc(
         position = coordinates.to_position(carry.states)
         outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
         states = coordinates.to_states(outcome.position)
-        parameters = moves.update(parameter_key, carry.parameters, unstack(states, series), carry.iteration, series)
-        walk = carry.walk
-        if moves.joint is not None:
-            weights = moves.draw_weights(weights_key, parameters, unstack(states, series), series)
-            states = first_states.jump(jump_key, moves.apply(parameters).prepared(), weights, states, series)
+        paths, walk = unstack(states, series), carry.walk
+        if moves.joint is None:
+            parameters = moves.update(parameter_key, carry.parameters, paths, carry.iteration, series)
+        else:
+            keys = jax.random.split(parameter_key, 3)
+            parameters = moves.update_collapsed(keys[0], carry.parameters, paths, carry.iteration, series)
+            # From here on the kernel stays as it is.
+            held = moves._replace(model=moves.apply(parameters).prepared())
+            weights = held.draw_weights(keys[1], parameters, paths, series)
+            parameters = held.draw_conjugate(keys[2], parameters, paths, weights, series)
+            states = first_states.jump(jump_key, held.apply(parameters), weights, states, series)
             centre = carry.whitening.linear.centre
             parameters, states, walk = noise_moves.walk(
-                walk_key, moves, parameters, weights, states, walk, centre, series, adapting
+                walk_key, held, parameters, weights, states, walk, centre, series, adapting
             )
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)

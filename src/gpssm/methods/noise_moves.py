@@ -96,21 +96,18 @@ def walk(
         return parameters, states, state
     noises, unravel = ravel_pytree(chosen)
     current = moves.apply(parameters)
-    prepared = current.prepared()
-    linear = first_order(prepared, weights, centre, series)
+    linear = first_order(current, weights, centre, series)
 
     def look(noises: Float[Array, " p"]) -> tuple[GPSSM, BlockCholesky, Float[Array, "N Dx"]]:
         """The model at these noises, L, and Lᵀ(μ − c) = L⁻¹ pull."""
-        model = prepared.with_leaves(unravel(noises))
+        model = current.with_leaves(unravel(noises))
         factor = block_cholesky(linear.precision(model))
         return model, factor, solve_lower(factor, linear.pull(model))
 
-    def log_density(
-        noises: Float[Array, " p"], model: GPSSM, states: Float[Array, "N Dx"], factor: BlockCholesky
-    ) -> Float[Array, ""]:
+    def log_density(model: GPSSM, states: Float[Array, "N Dx"], factor: BlockCholesky) -> Float[Array, ""]:
         """log q*(x, v, θ) + log p(θ) − log det L: the density in (η, θ)."""
-        prior = current.with_leaves(unravel(noises)).log_prior()
-        return joint(model, unstack(states, series), weights, series) + prior - 0.5 * log_det(factor)
+        density = joint(model, unstack(states, series), weights, series) + model.log_prior()
+        return density - 0.5 * log_det(factor)
 
     def move(index: Array, carry: tuple[Array, Array, Walk, Array]) -> tuple[Array, Array, Walk, Array]:
         noises, states, state, value = carry
@@ -119,7 +116,7 @@ def walk(
         proposed = noises + state.step.size(adapting) * direction
         model, factor, whitened = look(proposed)
         moved = linear.centre + solve_upper(factor, whitened + eta)
-        there = log_density(proposed, model, moved, factor)
+        there = log_density(model, moved, factor)
         change = there - value
         acceptance = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(change), change, -jnp.inf), 0.0))
         accepted = jax.random.uniform(accept_key) < acceptance
@@ -130,7 +127,7 @@ def walk(
 
     model, factor, whitened = look(noises)
     eta = multiply_upper(factor, states - linear.centre) - whitened
-    begin = (noises, states, state, log_density(noises, model, states, factor))
+    begin = (noises, states, state, log_density(model, states, factor))
     most = MOVES_AT_ONCE if fits_whole(centre.size) else max(1, min(MOVES, ROWS // len(centre)))
     count = jnp.where(in_step(adapting), min(IN_WARMUP, most), most)
     noises, states, state, _ = jax.lax.fori_loop(0, count, move, begin)

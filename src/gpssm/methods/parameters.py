@@ -70,8 +70,14 @@ class ParameterMoves(NamedTuple):
         weights_key, conjugate_key, sample_key = jax.random.split(key, 3)
         weights = self.draw_weights(weights_key, parameters, states, series)
         parameters = self.draw_conjugate(conjugate_key, parameters, states, weights, series)
+        return self.update_collapsed(sample_key, parameters, states, iteration, series)
+
+    def update_collapsed(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+    ) -> Parameters:
+        """The moves of what has no exact conditional, the weights integrated out: weights held are of no use after."""
         density = self.density(states, series)
-        parameters = self.sample(sample_key, parameters, density, iteration)
+        parameters = self.sample(key, parameters, density, iteration)
         return self.optimise(parameters, density, iteration, sum(len(one) for one in series))
 
     def density(self, states: States, series: list[Series]) -> Density:

@@ -318,8 +318,8 @@ class _Scaled(Kernel):
     def build(cls, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0) -> Self:
         """One variance for all state dimensions or one for each, one lengthscale; extra fields keep their defaults."""
         return cls(
-            log_variance=jnp.broadcast_to(jnp.log(jnp.asarray(variance, float)), (state_dim,)),
-            log_lengthscale=jnp.full((state_dim, dim), jnp.log(lengthscale)),
+            log_variance=jnp.asarray(np.broadcast_to(np.log(np.asarray(variance, float)), (state_dim,))),
+            log_lengthscale=jnp.asarray(np.full((state_dim, dim), np.log(lengthscale))),
         )
 
     @property

@@ -161,17 +161,17 @@ class GPSSM(eqx.Module):
     def free_leaves(self) -> dict[str, Array]:
         """The arrays that are not fixed, by name."""
         roles = dict(self.roles)
-        return {name: leaf for name, leaf in self.leaves().items() if roles[name] != "fix"}
+        return {name: leaf for name, leaf in self.leaves().items() if roles.get(name, "fix") != "fix"}
 
     def leaves(self, role: Role | None = None) -> dict[str, Array]:
-        """Every array of the model by name, or those with one role."""
+        """Every array of the model by name, or those with one role; what `prepared` worked out has none."""
         roles = dict(self.roles)
         flat, _ = jax.tree_util.tree_flatten_with_path(self)
         named = [(_name(path), leaf) for path, leaf in flat if eqx.is_inexact_array(leaf)]
         return {
             name: leaf
             for name, leaf in named
-            if not name.startswith("priors.") and (role is None or roles[name] == role)
+            if not name.startswith("priors.") and (role is None or roles.get(name) == role)
         }
 
     def with_leaves(self, values: Mapping[str, Float[Array, "..."]]) -> Self:

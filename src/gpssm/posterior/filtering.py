@@ -210,6 +210,7 @@ def points(mean: Float[Array, "*S Dx"], covariance: Float[Array, "*S Dx Dx"]) ->
     return mean[..., None, :] + jnp.concatenate([spread, -spread], -2)
 
 
+@jax.jit
 def noise_scale(surprise: Float[Array, " S"]) -> Float[Array, " S"]:
     """s, what the last outputs say the variances of a forecast should be multiplied by."""
     excess = jnp.maximum(surprise, 1.0) - 1

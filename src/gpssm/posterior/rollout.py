@@ -414,6 +414,7 @@ def stand_in(source: Int[Array, " N"], alive: Bool[Array, " N"], lots: Float[Arr
     return jnp.where(alive, jnp.arange(alive.shape[0]), jnp.where(alive[source], source, chosen))
 
 
+@functools.partial(jax.jit, static_argnames="gaussian")
 def choose_particles(
     keys: PRNGKeyArray,
     particles: Float[Array, "S N Dx"],

@@ -46,7 +46,8 @@ def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int
         ssm = normalise(ssm, series)
         refined = normalise(run_em(ssm, series, num_em)[0], series)
         ssm = refined if spectral_radius(refined) <= RADIUS else ssm
-    return ssm._replace(process_cov=jnp.maximum(ssm.process_cov, PROCESS_FLOOR * jnp.eye(state_dim)))
+    covariance = np.maximum(ssm.process_cov, PROCESS_FLOOR * np.eye(state_dim))
+    return ssm._replace(process_cov=jnp.asarray(covariance))
 
 
 def spectral_radius(ssm: LinearSSM) -> float:
@@ -76,11 +77,12 @@ def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
     with m and S the mean and covariance of the states, over time and the smoothing posterior, and M S Mᵀ = I. The
     largest entry of each column of C' is positive. Only the prior of x₀ differs: it is N(0, I) in the new coordinates.
     """
-    mean, covariance = (np.asarray(values) for values in _state_moments(ssm, series))
+    moments = _state_moments(ssm, series)
+    ssm, (mean, covariance) = jax.tree.map(np.asarray, (ssm, moments))
     # Q v = λ S v and vᵀSv = 1: x' = Vᵀ(x − mean) turns S into I and Q into diag(λ).
-    variances, vectors = scipy.linalg.eigh(np.asarray(ssm.process_cov), covariance)
+    variances, vectors = scipy.linalg.eigh(ssm.process_cov, covariance)
     inverse = covariance @ vectors
-    C = np.asarray(ssm.C) @ inverse
+    C = ssm.C @ inverse
     peaks = np.take_along_axis(C, np.abs(C).argmax(axis=0)[None], axis=0)
     signs = np.where(peaks < 0.0, -1.0, 1.0)
     matrix, inverse = (vectors * signs).T, inverse * signs
@@ -205,4 +207,4 @@ def select_order(series: Series | Sequence[Series], max_dim: int = 8, *, num_em:
 @jit
 def _em_each(starts: LinearSSM, series: list[Series], num_em: int) -> tuple[LinearSSM, Float[Array, " n"]]:
     """EM from each of the stacked starts, one after the other."""
-    return jax.lax.map(lambda ssm: run_em(ssm, series, num_em), starts)
+    return jax.lax.map(lambda ssm: run_em.__wrapped__(ssm, series, num_em), starts)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from gpssm.core import linalg
 from gpssm.core.linalg import BlockCholesky, BlockTridiagonal
+from gpssm.core.runtime import jit
 from gpssm.data.series import Series, as_list
 
 PROCESS_FLOOR = 1e-6  # least eigenvalue of Q, for states of unit scale
@@ -65,7 +66,7 @@ def log_marginal(ssm: LinearSSM, series: Series | Sequence[Series]) -> Float[Arr
     return _log_marginal(ssm, rows, _smooth(ssm, rows))
 
 
-@jax.jit
+@jit
 def run_em(
     ssm: LinearSSM, series: Series | Sequence[Series], num_steps: int, tolerance: float = 1e-6
 ) -> tuple[LinearSSM, Float[Array, ""]]:
@@ -78,20 +79,23 @@ def run_em(
     """
     rows = _rows(series)
 
-    def proceed(carry: tuple) -> Array:
-        step, _, before, now = carry
-        return (step < num_steps) & ~(jnp.abs(now - before) < tolerance * jnp.abs(now))
-
     def update(carry: tuple) -> tuple:
-        step, ssm, _, before = carry
+        """Evaluate the model that comes next, and find the one after it; the last round only evaluates.
+
+        A model is evaluated in one place of the program: smoothing is most of what there is to compile.
+        """
+        step, _, ssm, before, now, _ = carry
+        is_last = (step == num_steps) | (jnp.abs(now - before) < tolerance * jnp.abs(now))
         posterior = _smooth(ssm, rows)
-        return step + 1, _maximise(rows, posterior), before, _log_marginal(ssm, rows, posterior)
+        return step + 1, ssm, _maximise(rows, posterior), now, _log_marginal(ssm, rows, posterior), is_last
 
     infinity = jnp.asarray(jnp.inf, ssm.d.dtype)
-    _, ssm, _, _ = lax.while_loop(proceed, update, (0, ssm, -infinity, infinity))
-    return ssm, _log_marginal(ssm, rows, _smooth(ssm, rows))
+    carry = (0, ssm, ssm, -infinity, infinity, jnp.asarray(False))
+    _, ssm, _, _, value, _ = lax.while_loop(lambda carry: ~carry[-1], update, carry)
+    return ssm, value
 
 
+@jax.jit
 def noise_floor(y: Float[Array | np.ndarray, "N Dy"]) -> Float[Array, " Dy"]:
     """The least σ of each output, a share of its standard deviation; absolute for one that never changes."""
     std = jnp.nanstd(y, axis=0)

@@ -7,6 +7,7 @@ from it. A free run has no use for the outputs but to be compared with them: Σ|
 many random starts since it has many minima. The controls must tell where the states are.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -114,9 +115,8 @@ class OutputErrorFit(NamedTuple):
 @on_host()
 def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> OutputErrorFit:
     """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
-    noise, modes, states = fit_from_starts(
-        series, lambda one, num_series: _random(one, series[0], num_series, state_dim), emission, key
-    )
+    sizes = (state_dim, series[0].input_dim, series[0].output_dim)
+    noise, modes, states = fit_from_starts(series, lambda key, count: _random(key, count, *sizes), emission, key)
     return _normalise(modes, states, noise)
 
 
@@ -129,7 +129,8 @@ def fit_curved(
 
     def begin(key: PRNGKeyArray, num_series: int) -> CurvedModes:
         modes_key, key = jax.random.split(key)
-        return CurvedModes(_random(modes_key, series[0], num_series, state_dim), jax.random.normal(key, weights.shape))
+        modes = _random(modes_key, num_series, state_dim, series[0].input_dim, series[0].output_dim)
+        return CurvedModes(modes, jax.random.normal(key, weights.shape))
 
     noise, found, states = fit_from_starts(series, begin, curve, key)
     return _normalise(found.modes, states, noise), found.weights
@@ -156,8 +157,7 @@ def fit_from_starts(
         modes = eqx.tree_at(lambda one: one.start, modes, modes.start[np.asarray(few.first)])
         problem = Problem(jax.tree.map(jnp.asarray, stage.series), scale)
         error, modes = _polish(modes, problem, emission, stage.steps)
-    runs = (free_run(modes, modes.start[index], jnp.asarray(one.u)) for index, one in enumerate(problem.series))
-    states = [np.asarray(run) for run in runs]
+    states = [np.asarray(run) for run in _free_runs(modes, problem)]
     return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
 
@@ -190,10 +190,16 @@ def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) 
     return jnp.concatenate([start[None], jax.lax.scan(move, start, pushes)[1]])
 
 
-def _random(key: PRNGKeyArray, like: Series, num_series: int, state_dim: int) -> Modes:
+@jit
+def _free_runs(modes: Modes, problem: Problem) -> list[Float[Array, "_ Dx"]]:
+    """The states of every series."""
+    return [free_run(modes, modes.start[index], jnp.asarray(one.u)) for index, one in enumerate(problem.series)]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _random(key: PRNGKeyArray, num_series: int, state_dim: int, controls: int, width: int) -> Modes:
     """Slow to fast modes, controls and outputs in any direction."""
     keys, pairs = jax.random.split(key, 6), state_dim // 2
-    controls, width = like.u.shape[1], like.y.shape[1]
     return Modes(
         logit=jax.random.uniform(keys[0], (pairs,), minval=0.5, maxval=4.0),
         angle=jax.random.uniform(keys[1], (pairs,), minval=0.0, maxval=0.5 * jnp.pi),
@@ -244,21 +250,24 @@ def _polish(modes: Modes, problem: Problem, emission: Emission, num_steps: int) 
     return float(result.fun), unravel(jnp.asarray(result.x))
 
 
+_transition = jax.jit(Modes.transition)
+
+
 def _normalise(modes: Modes, states: list[np.ndarray], noise: np.ndarray) -> OutputErrorFit:
     """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and covariance I."""
+    transition, modes = jax.tree.map(np.asarray, (_transition(modes), modes))
     everything = np.concatenate(states)
     mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))
     variances, vectors = np.linalg.eigh(covariance)
     spread = np.sqrt(np.maximum(variances, 1e-8 * variances.max()))
     matrix, inverse = (vectors / spread).T, vectors * spread
-    transition, size = np.asarray(modes.transition()), len(mean)
     parts = (
         matrix @ transition @ inverse,
         matrix @ modes.control,
         matrix @ (transition @ mean - mean),
         modes.C @ inverse,
         modes.d + modes.C @ mean,
-        PROCESS_STD**2 * np.eye(size),
+        PROCESS_STD**2 * np.eye(len(mean)),
         noise,
     )
     linear = LinearSSM(*(jnp.asarray(part) for part in parts))
