@@ -70,6 +70,45 @@ def test_mixing_goes_by_what_does_not_depend_on_coordinates(name, rhat, ess, lev
     assert ("coordinates" in found.words) == (level == "caution" and rhat == 1.5)
 
 
+def settled(rhat_between, rhat_within=1.01, ess_within=400):
+    """The rows of chains with models of their own: of the forecast between chains, and of two groups within."""
+    inside = ("30-step forecast mean, within chains", "log_process_std, within chains", "log target, within chains")
+    apart = [Row(name, 1, rhat_between, 5, 5, 5) for name in ("30-step forecast mean", "log target", "log_process_std")]
+    return apart + [Row(name, 1, rhat_within, ess_within, ess_within, ess_within) for name in inside]
+
+
+def test_chains_from_starts_of_their_own_may_differ_if_each_has_settled():
+    first, *inside = checks.check_mixing(settled(1.8), "em, em+shooting, noise free")
+    assert first.level == "caution"
+    assert first.figure == "R-hat 1.800 of 30-step forecast mean"
+    for words in ("em, em+shooting, noise free", "average", "posterior.chain(k)"):
+        assert words in first.words
+    assert "num_warmup" not in first.words
+    assert [one.level for one in inside] == ["good"] * 3
+    assert checks.sampling_verdict(settled(1.8), [], (), "em") == "fair"
+    first, *_ = checks.check_mixing(settled(1.03), "em")
+    assert (first.level, "They agree" in first.words) == ("good", True)
+    assert checks.sampling_verdict(settled(1.03), [], (), "em") == "good"
+    # The same figures of chains that are one posterior.
+    assert checks.worst(list(checks.check_mixing(settled(1.8)))) == "problem"
+
+
+def test_chains_from_starts_of_their_own_must_each_have_settled():
+    first, forecast, noise, target = checks.check_mixing(settled(1.03, 1.3), "em")
+    assert first.level == "good"
+    assert (forecast.level, noise.level, target.level) == ("problem", "caution", "problem")
+    assert all("each by itself, have not settled" in one.words for one in (forecast, noise, target))
+    assert checks.sampling_verdict(settled(1.8, 1.3), [], (), "em") == "poor"
+    # What is no more than each wanders by itself is no disagreement.
+    assert [next(checks.check_mixing(settled(between, 1.3), "em")).level for between in (1.25, 1.35)] == [
+        "good",
+        "caution",
+    ]
+    # With too few draws to tell they are not good.
+    too_few = list(checks.check_mixing(settled(np.nan, np.nan, np.nan), "em"))
+    assert [one.level for one in too_few] == ["problem", "caution", "problem"]
+
+
 def test_what_does_not_vary_is_not_sampled_badly():
     assert list(checks.check_mixing([Row("a", 0, np.nan, np.nan, np.nan, np.nan)])) == []
 

@@ -124,6 +124,33 @@ def test_several_series_a_gaussian_process_and_missing_outputs():
     assert "no R-hat: few draws" in str(summary)
 
 
+def test_chains_with_models_of_their_own_are_judged_each_by_itself():
+    """Two chains that have settled far apart, each with a kernel of its own; then one of them drifts."""
+    rng = np.random.default_rng(0)
+    weights, states = (0.02 * rng.normal(size=(2, 400, *shape)) for shape in ((2, 6), (13, 2)))
+    weights[1] += 0.3
+    own = {"kernel.log_variance": np.broadcast_to(np.arange(2.0)[:, None, None], (2, 400, 2))}
+    posterior = make_posterior(None, [make_series(12)], weights, own, states=[states], draws=400)
+    info = posterior.info._replace(energy=rng.normal(size=(2, 400)), log_target=rng.normal(size=(2, 400)))
+    info = info._replace(acceptance=np.full((2, 400), 0.8))
+    posterior = replace(posterior, info=info, config=posterior.config | {"fit": {"start": "em", "noise": "free"}})
+    assert posterior.apart
+    assert posterior.with_notes().notes == ()
+    summary = posterior.summary()
+    assert summary.sampling.rhat_forecast > 1.2
+    assert all(rhat < 1.05 and ess > 100 for rhat, ess in summary.sampling.within.values())
+    assert summary.sampling.verdict == "fair"
+    (said,) = (doubt for doubt in summary.doubts if "hain" in doubt)
+    assert "(em, noise free)" in said
+    json.dumps(summary.to_dict(), allow_nan=False)
+    # The same chains of one kernel are one posterior, which they do not agree about.
+    one = replace(posterior, draws=posterior.draws._replace(leaves={})).with_notes().notes
+    assert "Chains disagree: raise num_warmup" in one[0]
+    weights[0] += np.linspace(0, 0.3, 400)[:, None, None]
+    (note,) = replace(posterior, draws=posterior.draws._replace(weights=weights)).with_notes().notes
+    assert "each by itself, have not settled" in note
+
+
 def test_after_conditioning_it_is_still_about_the_training_data(posterior, series, summary):
     later = posterior.condition(series[:5]).summary()
     assert later.outputs == summary.outputs

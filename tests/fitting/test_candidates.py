@@ -9,6 +9,7 @@ from gpssm.data.series import Series
 from gpssm.fitting import candidates
 from gpssm.fitting.candidates import Plan, Trials, make_folds
 from gpssm.fitting.fit import fit
+from gpssm.fitting.progress import running_rhat
 from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
 from gpssm.model.likelihoods import make_likelihood
@@ -205,6 +206,8 @@ def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path)
     # The output map is fixed while chains run, but each was shot at its own.
     assert np.abs(np.diff(apart.draws.leaves["likelihood.C"][:, 0], axis=0)).max() > 0
     first = apart.chain(0)
+    assert (apart.apart, first.apart, alone.apart) == (True, False, False)
+    assert {leaf.dtype for leaf in first.model.leaves().values()} == {np.dtype(float)}
     assert set(first.draws.leaves) == set(alone.draws.leaves)
     u = series.u[:5]
     np.testing.assert_allclose(first.forecast(u=u).paths, alone.forecast(u=u).paths, rtol=1e-6, atol=1e-9)
@@ -217,6 +220,13 @@ def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path)
     np.testing.assert_array_equal(again.forecast(u=u, seed=3).paths, apart.forecast(u=u, seed=3).paths)
     with pytest.raises(ValueError, match=r"posterior.chain\(0\)"):
         apart.learn(series[:5], move_points=True)
+
+
+def test_the_running_figure_of_chains_apart_is_that_of_each_by_itself():
+    log_target = np.random.default_rng(0).normal(size=(2, 400)) + np.array([[0.0], [9.0]])
+    assert running_rhat(log_target, apart=False) > 1.5
+    assert running_rhat(log_target, apart=True) < 1.05
+    assert np.isnan(running_rhat(log_target[:, :7], apart=True))
 
 
 def test_an_update_lets_each_chain_go_on_from_its_own_model(apart, series):

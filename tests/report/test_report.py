@@ -26,6 +26,7 @@ from gpssm.report.charts import fit_group, numbers, smoothed_errors
 from gpssm.report.content import forecast_table
 from gpssm.report.page import embedded
 from gpssm.report.pictures import WORDS
+from gpssm.report.words import in_sentences
 from posteriors import make_posterior
 
 HOSTILE = ("<script>alert(1)</script>", "a\"b'c & <b>")
@@ -152,6 +153,17 @@ def test_the_starts_that_were_compared_are_a_table(found, pictures):
     assert "em+shooting" in text
     assert "Where it started" in text
     assert "Where it started" not in make_report(found, pictures=pictures)
+
+
+def test_chains_with_models_of_their_own_are_not_said_to_agree(found):
+    sampling = replace(found.summary.sampling, verdict="fair")
+    of_one, apart = (
+        in_sentences(replace(found.summary, sampling=replace(sampling, within=within)))[1]
+        for within in ({}, {"30-step forecast mean, within chains": (1.01, 400.0)})
+    )
+    assert "agree fairly" in of_one
+    assert "average" in apart
+    assert "agree fairly" not in apart
 
 
 def test_what_intervals_are_widened_by_is_a_table(found, pictures):

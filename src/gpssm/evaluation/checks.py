@@ -20,7 +20,7 @@ from gpssm.evaluation.baselines import LABELS, Entry, RollingComparison, label
 from gpssm.evaluation.metrics import coverage
 from gpssm.evaluation.residuals import Residuals
 from gpssm.model.types import Info
-from gpssm.posterior.diagnostics import Row, bfmi, forecast_row
+from gpssm.posterior.diagnostics import FORECAST, WITHIN, Row, bfmi, held_forecast, row, row_within
 from gpssm.posterior.forecast import SOME, Forecast, ForecastDiagnostics
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.rollout import MANY
@@ -78,9 +78,9 @@ def count_up(checks: Sequence[Check]) -> str:
     return f"{found}; {cautions} of {len(checks)} checks ask for caution."
 
 
-def sampling_verdict(rows: Sequence[Row], sampler: Sequence[Check], notes: Sequence[str]) -> str:
+def sampling_verdict(rows: Sequence[Row], sampler: Sequence[Check], notes: Sequence[str], starts: str = "") -> str:
     """ "good", "fair" or "poor", by the worst of these rows; "fair" at best with a sampler's problems or with notes."""
-    level = worst(list(check_mixing(rows)))
+    level = worst(list(check_mixing(rows, starts)))
     flawed = bool(notes) or worst(sampler) == "problem"
     return "poor" if level == "problem" else "fair" if flawed or level == "caution" else "good"
 
@@ -88,12 +88,14 @@ def sampling_verdict(rows: Sequence[Row], sampler: Sequence[Check], notes: Seque
 def find_notes(posterior: Posterior) -> tuple[str, ...]:
     """What `fit` does not return without saying: problems of the sampler, and chains that disagree about the forecast.
 
-    The forecast does not depend on the states' coordinates. A run of few draws is a trial, of which nothing is said.
+    The forecast does not depend on the states' coordinates. Where chains have models of their own, each must have
+    settled by itself. A run of few draws is a trial, of which nothing is said.
     """
     checks = list(check_sampler(posterior.info))
     if posterior.num_draws >= TRIAL:
-        row = forecast_row(posterior)
-        checks += [] if row.rhat <= MIXING["caution"][0] else check_mixing([row])
+        paths = held_forecast(posterior)
+        found = row_within(FORECAST + WITHIN, paths) if posterior.apart else row(FORECAST, paths)
+        checks += [] if found.rhat <= MIXING["caution"][0] else check_mixing([found])
     return tuple(f"{one.name}: {one.figure}. {one.words}" for one in checks if one.level == "problem")
 
 
@@ -154,25 +156,38 @@ def check_sampler(info: Info) -> Iterator[Check]:
         yield Check("Energy (E-BFMI)", "good" if free else "caution", f"{energy.min():.2f} at worst", words, SAMPLER)
 
 
-def check_mixing(rows: Sequence[Row]) -> Iterator[Check]:
+def own_starts(posterior: Posterior) -> str:
+    """The starts and noises of chains that have models of their own; empty where all chains are one posterior."""
+    said = posterior.config.get("fit", {})
+    return f"{said.get('start', 'unknown')}, noise {said.get('noise', 'unknown')}" if posterior.apart else ""
+
+
+def check_mixing(rows: Sequence[Row], starts: str = "") -> Iterator[Check]:
     """Whether chains agree about each group of quantities, and have draws enough; what users see of them first.
 
-    What depends on the states' coordinates, in which chains may differ, is no problem by itself.
+    What depends on the states' coordinates, in which chains may differ, is no problem by itself. Chains with models of
+    their own, from `starts`, are several posteriors: each must have settled by itself, and what they do not agree on is
+    no fault of any of them, and said once.
     """
-    for one in sorted((one for one in rows if one.number), key=lambda one: not _is_seen(one)):
-        absolute = one.name in ("log target", "likelihood.log_std") or one.name.endswith("within chains")
+    rows = [one for one in rows if one.number]
+    if starts:
+        yield from _check_agreement([one for one in rows if _is_seen(one)], starts)
+        rows = [one for one in rows if one.name.endswith(WITHIN)]
+    for one in sorted(rows, key=lambda one: not _is_seen(one)):
+        within = one.name.endswith(WITHIN)
+        absolute = one.name.removesuffix(WITHIN) in ("log target", "likelihood.log_std", "states")
         relative = not (absolute or _is_seen(one))
         level: Level = "caution" if relative else "problem"
         if one.rhat < MIXING["caution"][0] and one.ess_bulk >= MIXING["caution"][1]:
             level = "good" if one.rhat < MIXING["good"][0] and one.ess_bulk >= MIXING["good"][1] else "caution"
         words = "Chains disagree: raise num_warmup and num_draws, lower state_dim, or compare the chains' forecasts."
         if level == "good":
-            words = "Chains agree, and there are draws enough."
+            words = f"{'Each chain by itself has settled' if starts else 'Chains agree'}, and there are draws enough."
         elif np.isnan(one.rhat):
             words = "There are too few draws to tell whether chains agree: raise num_draws."
         elif one.rhat < MIXING["good"][0]:
             words = "Few independent draws: raise num_draws."
-        elif one.name.endswith("within chains"):
+        elif within:
             words = "Chains, each by itself, have not settled: raise num_warmup and num_draws."
         elif one.name == "log target":
             words = "Chains have not settled, even where forecasts agree: raise num_warmup and num_draws."
@@ -186,9 +201,31 @@ def check_mixing(rows: Sequence[Row]) -> Iterator[Check]:
         yield Check(one.title, level, figure, words, DRAWS)
 
 
+def _check_agreement(rows: Sequence[Row], starts: str) -> Iterator[Check]:
+    """What chains from starts of their own make of the outputs: agreement is good news, and its absence a caution.
+
+    Chains that have not settled differ from each other as each does from itself: that is no disagreement yet.
+    """
+    found = {one.name: one.rhat for one in rows if np.isfinite(one.rhat)}
+    between = {name: rhat for name, rhat in found.items() if not name.endswith(WITHIN)}
+    if between:
+        limits = {name: max(MIXING["good"][0], found.get(name + WITHIN, 0.0)) for name in between}
+        agree = all(between[name] < limits[name] for name in between)
+        words = f"Each chain has a model of its own, from its own start ({starts}). "
+        if agree:
+            words += "They agree, as far as each by itself has settled."
+        else:
+            words += (
+                "They found different things: the forecast is their average, and its intervals hold what they do not "
+                "agree on. posterior.chain(k) is one of them."
+            )
+        figure = ", ".join(f"R-hat {rhat:.3f} of {name}" for name, rhat in between.items())
+        yield Check("Chains from starts of their own", "good" if agree else "caution", figure, words, DRAWS)
+
+
 def _is_seen(row: Row) -> bool:
     """Whether it is about outputs, which is what a user sees and what does not depend on the states' coordinates."""
-    return row.name == "smoothed outputs" or row.name.endswith("forecast mean")
+    return row.name.removesuffix(WITHIN) in ("smoothed outputs", FORECAST)
 
 
 def check_training(figures: Assessment, outputs: Sequence[str], rows_a_point: float) -> Iterator[Check]:

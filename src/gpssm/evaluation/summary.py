@@ -2,7 +2,8 @@
 
 The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs, which do not depend on
 the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or more, "fair" with R-hat < 1.2 and 20, else
-"poor". A run in which more than 5 % of the moves diverged, or with notes of what went wrong, is "fair" at best.
+"poor". A run in which more than 5 % of the moves diverged, or with notes of what went wrong, is "fair" at best. Chains
+with models of their own, from starts of their own, are judged each by itself, and are "fair" where they do not agree.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ from gpssm.evaluation.checks import (
     check_training,
     doubts,
     is_chain,
+    own_starts,
     sampling_verdict,
 )
 from gpssm.evaluation.residuals import Residuals, find_residuals
@@ -36,7 +38,7 @@ from gpssm.model.bases import (
 )
 from gpssm.model.kernels import Kernel, Product, Sum
 from gpssm.model.means import Wired
-from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.diagnostics import FORECAST, WITHIN, Diagnostics, diagnose
 from gpssm.posterior.explore import can_draw
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
@@ -82,6 +84,8 @@ class Sampling:
     divergences: int
     acceptance: float
     notes: tuple[str, ...]
+    # R-hat and effective draws of each chain by itself, by name, where chains have models of their own.
+    within: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -234,14 +238,16 @@ class Summary:
     def _sampled(self) -> list[str]:
         found = self.sampling
         rows = {
-            f"{HORIZON}-step forecast ": (found.rhat_forecast, found.ess_forecast),
-            "smoothed outputs ": (found.rhat_outputs, found.ess_outputs),
+            f"{HORIZON}-step forecast": (found.rhat_forecast, found.ess_forecast),
+            "smoothed outputs": (found.rhat_outputs, found.ess_outputs),
+            **found.within,
         }
+        width = max(map(len, rows))
         return [
             *(
-                f"{name} no R-hat: few draws, or all equal"
+                f"{name:<{width}}  no R-hat: few draws, or all equal"
                 if math.isnan(rhat)
-                else f"{name} R-hat {rhat:.3f}, {ess:.0f} effective draws"
+                else f"{name:<{width}}  R-hat {rhat:.3f}, {ess:.0f} effective draws"
                 for name, (rhat, ess) in rows.items()
             ),
             f"divergent moves {found.divergences}, acceptance {found.acceptance:.2f}",
@@ -287,11 +293,12 @@ def summarise(
     if residuals is None and can_draw(posterior.model.likelihood):
         residuals = find_residuals(posterior, int(np.argmax(facts.rows)))
     diagnostics = diagnose(posterior) if diagnostics is None else diagnostics
-    forecast, outputs = diagnostics[f"{HORIZON}-step forecast mean"], diagnostics["smoothed outputs"]
-    sampler = tuple(check_sampler(posterior.info))
-    mixing = tuple(check_mixing(diagnostics.rows)) if is_chain(posterior.info) else ()
+    forecast, outputs = diagnostics[FORECAST], diagnostics["smoothed outputs"]
+    starts, sampler = own_starts(posterior), tuple(check_sampler(posterior.info))
+    within = [diagnostics[one.name + WITHIN] for one in (forecast, outputs)] if starts else []
+    mixing = tuple(check_mixing(diagnostics.rows, starts)) if is_chain(posterior.info) else ()
     sampling = Sampling(
-        verdict=sampling_verdict((forecast, outputs) if mixing else (), sampler, posterior.notes),
+        verdict=sampling_verdict((forecast, outputs, *within) if mixing else (), sampler, posterior.notes, starts),
         rhat_forecast=forecast.rhat,
         ess_forecast=forecast.ess_bulk,
         rhat_outputs=outputs.rhat,
@@ -299,6 +306,7 @@ def summarise(
         divergences=diagnostics.divergences,
         acceptance=float(np.mean(diagnostics.acceptance)),
         notes=posterior.notes,
+        within={one.name: (one.rhat, one.ess_bulk) for one in within},
     )
     rows_a_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
     return Summary(

@@ -124,13 +124,14 @@ class Loop:
 
     def _status(self, info: Info) -> Status:
         kept = [chunk.info.log_target for chunk in self.chunks if chunk.draws is not None]
+        apart = self.chains.recipes[-1] is not self.chains.recipes[0]
         return Status(
             phase="sampling" if kept else "warm-up",
             done=self.iterations(self.done),
             total=self.total,
             acceptance=float(np.mean(info.acceptance)),
             log_target=float(np.mean(info.log_target[:, -1])),
-            rhat=running_rhat(np.concatenate(kept, 1)) if kept else float("nan"),
+            rhat=running_rhat(np.concatenate(kept, 1), apart) if kept else float("nan"),
         )
 
 

@@ -42,10 +42,14 @@ class Status(NamedTuple):
 Report = Callable[[Status], None]
 
 
-def running_rhat(log_target: Float[np.ndarray, "chain draw"]) -> float:
-    """R-hat of the log target so far; NaN while there is too little to tell."""
-    enough = log_target.shape[1] >= FEWEST and np.isfinite(log_target).all()
-    return float(rhat(log_target)) if enough else float("nan")
+def running_rhat(log_target: Float[np.ndarray, "chain draw"], apart: bool) -> float:
+    """R-hat of the log target so far; NaN while there is too little to tell.
+
+    Chains with models of their own have targets of their own, which cannot be compared: it is the worst of each.
+    """
+    if log_target.shape[1] < FEWEST or not np.isfinite(log_target).all():
+        return float("nan")
+    return max(float(rhat(one)) for one in (log_target[:, None] if apart else [log_target]))
 
 
 def check_progress(mode: Any) -> None:

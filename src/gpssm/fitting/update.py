@@ -68,9 +68,8 @@ def update(
     added = scaled[-1] if new_experiment else scaled[index][len(posterior.raw[index]) :]
     # All chains start from the last draw of the chain that found the likeliest states, or each from its own last draw
     # where each has a model of its own.
-    apart = bool(set(posterior.draws.leaves) & set(posterior.model.leaves("optimise")))
     best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
-    begin = range(posterior.num_chains) if apart else [best]
+    begin = range(posterior.num_chains) if posterior.apart else [best]
     models = [posterior.model_at(chain, -1) for chain in begin]
     paths = [extend_states(posterior, chain, added, new_experiment, seed, index) for chain in begin]
     found = sample(
@@ -81,7 +80,7 @@ def update(
         num_chains=posterior.num_chains,
         seed=seed,
         progress=progress,
-        others=list(zip(models, paths, strict=True))[1:] if apart else None,
+        others=list(zip(models, paths, strict=True))[1:] if posterior.apart else None,
     )
     model, draws = absorb_common(models, found.draws)
     updated = dataclasses.replace(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
 REFERENCES = 20  # inputs at which f is compared
+WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
+FORECAST = f"{HORIZON}-step forecast mean"
 ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 Values = Float[np.ndarray | Array, "chain draw *shape"]
@@ -55,7 +57,8 @@ class Diagnostics:
 
     States, and values of f as a function of them, are identified only up to a change of the states' coordinates.
     Predicted outputs do not depend on it and are what to compare across chains. States are judged in each chain by
-    itself. `print` it for a table; `to_frame` gives the rows as a pandas DataFrame.
+    itself, and so are, in rows of their own, all groups where chains have models of their own. `print` it for a table;
+    `to_frame` gives the rows as a pandas DataFrame.
     """
 
     rows: tuple[Row, ...]
@@ -110,23 +113,21 @@ class Diagnostics:
 def diagnose(posterior: "Posterior") -> Diagnostics:
     """R-hat, effective sample sizes and the sampler's own figures: see `Posterior.diagnostics`."""
     posterior, sampled = posterior.with_states(), posterior.model.leaves("sample")
-    parameters = [row(name, leaf) for name, leaf in posterior.draws.leaves.items() if name in sampled]
+    parameters = {name: leaf for name, leaf in posterior.draws.leaves.items() if name in sampled}
     states = np.concatenate([_thinned(path) for path in posterior.draws.states], -1)
     outputs = np.concatenate([_thinned(outputs_of(posterior, index)) for index in range(len(posterior.series))], -1)
     # f at inputs that the first series passed through, evenly spaced, at the states' posterior mean
     x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
     chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
     f = function_values(posterior, x[chosen], posterior.series[0].u[chosen])
-    rows = (
-        *parameters,
-        row("function values", f),
-        row_within("states, within chains", states),
-        row("smoothed outputs", outputs),
-        forecast_row(posterior),
-        row("log target", posterior.info.log_target),
-    )
+    inside = parameters | {"function values": f}
+    seen = {"smoothed outputs": outputs, FORECAST: held_forecast(posterior), "log target": posterior.info.log_target}
+    rows = [row(name, values) for name, values in inside.items()]
+    rows += [row_within(f"states{WITHIN}", states), *(row(name, values) for name, values in seen.items())]
+    if posterior.apart:
+        rows += [row_within(name + WITHIN, values) for name, values in (inside | seen).items()]
     return Diagnostics(
-        rows=rows,
+        rows=tuple(rows),
         acceptance=np.mean(posterior.info.acceptance, 1),
         divergences=int(np.sum(posterior.info.divergent)),
         bfmi=bfmi(posterior.info.energy),
@@ -136,10 +137,9 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     )
 
 
-def forecast_row(posterior: "Posterior") -> Row:
-    """The convergence of the mean forecast under the last controls, held: what a user sees first of all."""
-    held = np.repeat(posterior.raw[0].u[-1:], HORIZON, 0)
-    return row(f"{HORIZON}-step forecast mean", forecast_mean(posterior, held))
+def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"]:
+    """The mean forecast of each draw under the last controls, held: what a user sees first of all."""
+    return forecast_mean(posterior, np.repeat(posterior.raw[0].u[-1:], HORIZON, 0))
 
 
 def _thinned(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "chain draw n"]:

@@ -133,6 +133,16 @@ class Posterior:
         return self.draws.weights.shape[1]
 
     @property
+    def apart(self) -> bool:
+        """Whether chains have models of their own, as from starts of their own: they differ in what is not sampled.
+
+        They are then several posteriors, and forecasts are the average over them; else all chains are of one.
+        """
+        sampled = self.model.leaves("sample")
+        learned = (np.asarray(leaf)[:, -1] for name, leaf in self.draws.leaves.items() if name not in sampled)
+        return any(np.any(ends != ends[:1]) for ends in learned)
+
+    @property
     def num_gradients(self) -> float:
         """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
         shared = self.config.get("fit", {}).get("num_shared", 0)
@@ -191,6 +201,7 @@ class Posterior:
                 "kept. Fit with keep_states='all', or take posterior.with_states(), which has these rows alone."
             )
 
+    @in_double_precision
     def chain(self, number: int) -> Self:
         """The draws of one chain alone, from the end of the training series.
 

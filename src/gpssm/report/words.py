@@ -10,6 +10,12 @@ SAMPLED = {
     "fair": "Chains agree fairly about outputs and forecasts: means and intervals are usable, their last digit is not.",
     "poor": "Chains do not agree about outputs and forecasts: take everything below as provisional, and run it longer.",
 }
+APART = {
+    "good": "Each chain, from a start of its own, has settled, and they agree about outputs and forecasts.",
+    "fair": "Each chain has a model of its own, from its own start. Forecasts are the average over them, and intervals "
+    "hold what they do not agree on: usable, but for their last digit.",
+    "poor": "Chains, each by itself, have not settled: take everything below as provisional, and run it longer.",
+}  # where chains have models of their own
 SLIGHT, MARKED = 0.01, 0.1  # shares of the change of the states that no linear map explains
 
 
@@ -17,7 +23,7 @@ def in_sentences(summary: Summary) -> list[str]:
     """A few paragraphs: the model and its data, the sampling, each output, and how nonlinear it all is."""
     return [
         _fitted(summary.facts),
-        SAMPLED[summary.sampling.verdict],
+        (APART if summary.sampling.within else SAMPLED)[summary.sampling.verdict],
         *(_output(one, summary) for one in summary.outputs),
         *_nonlinear(summary),
     ]

@@ -182,40 +182,22 @@ def build_model(
     start = linear_start(series, state_dim, likelihood, known) if start is None else start
     if start.state_dim != state_dim:
         raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} asked.")
-    variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
-    curved = coupling == "hammerstein-monotone"
     if coupling != "none" or rank is not None:
-        _check_coupling(coupling, rank, state_dim, start.z.shape[1], kernel, basis, known)
-        if curved and mean != "linear":
-            raise ValueError(f"coupling={coupling!r} is linear but for its curves: leave mean at 'linear'.")
-        kernel = _couple(coupling, rank, kernel, state_dim, start, variance, key)
-    kernel = make_kernel(kernel, state_dim, start.z.shape[1], variance, LENGTHSCALE)
-    if known is not None:
-        if basis == "hilbert" or isinstance(basis, Hilbert):
-            raise ValueError("a Hilbert basis sees all of its box and takes no wiring: take 'inducing' or 'fourier'.")
-        kernel = kernel.wired(known.mask)
-    chosen = basis if isinstance(basis, Basis) else _look_up("basis", basis, _BASES)(kernel, start, num_inducing, key)
-    if isinstance(chosen, InducingPoints) and isinstance(kernel, Common):
-        chosen = CommonPoints(chosen)
-    if isinstance(chosen, InducingPoints) and isinstance(kernel, Mixed):
-        chosen = MixedPoints(chosen, kernel.mixing.shape[1])
-    if curved:
-        # The curves say all of the controls.
-        sees = tuple(tuple(column < state_dim for column in range(start.z.shape[1])) for _ in range(state_dim))
-        chosen = LinearFeatures.build(state_dim, start.z.shape[1], start.slack, sees)
-    elif mean == "linear" and basis != "linear":
-        linear_part = LinearFeatures.build(state_dim, start.z.shape[1], start.slack)
-        chosen = Stacked((chosen, Apart(linear_part, state_dim) if chosen.shared else linear_part))
-    linear = start.linear
-    seen = make_likelihood(likelihood, linear.C, linear.d, linear.noise_std)
-    if start.static is not None and isinstance(seen, Wiener | MonotoneWiener):
-        seen = dataclasses.replace(seen, weights=start.static)
+        _check_coupling(coupling, rank, state_dim, start.z.shape[1], kernel, mean, basis, known)
+    if known is not None and (basis == "hilbert" or isinstance(basis, Hilbert)):
+        raise ValueError("a Hilbert basis sees all of its box and takes no wiring: take 'inducing' or 'fourier'.")
+    curved, linear = coupling == "hammerstein-monotone", start.linear
+    covariance = _build_kernel(kernel, coupling, rank, known, start, key)
+    weights = _build_basis(basis, covariance, mean == "linear", curved, start, num_inducing, key)
     centre = _make_mean(mean, linear) if known is None else _wire_mean(mean, linear, known)
     if curved and isinstance(centre, LinearMap):
         centre = Curved(centre, jnp.zeros((linear.control.shape[1], KNOTS - 1)))
+    seen = make_likelihood(likelihood, linear.C, linear.d, linear.noise_std)
+    if start.static is not None and isinstance(seen, Wiener | MonotoneWiener):
+        seen = dataclasses.replace(seen, weights=start.static)
     model = GPSSM.create(
-        kernel,
-        chosen if known is None else _wire_weights(chosen, known),
+        covariance,
+        weights if known is None else _wire_weights(weights, known),
         centre,
         seen,
         jnp.sqrt(jnp.diagonal(linear.process_cov)),
@@ -224,21 +206,63 @@ def build_model(
         # What the slopes cannot say is how much of g enters which state.
         free = {"mean.weights": Normal(0.0, 1.0), "mean.inner.control": Normal(linear.control, 0.5)}
         model = model.with_roles("optimise", *free).with_priors(free)
-    if isinstance(kernel, Common | Mixed):
-        # The scale is said once, by s or W.
-        own = (
-            {"kernel.log_scale": Normal(-1.5, 1.0)} if isinstance(kernel, Common) else {"kernel.mixing": Normal(0, 0.3)}
-        )
-        fixed = [name for name in model.leaves() if name.startswith("kernel.") and name.endswith("log_variance")]
-        model = model.with_roles("fix", *fixed).with_roles("optimise", *own).with_priors(own)
+    model = _free_scales(model)
     if known is not None:
         model = _hold_known(model, known, sum(len(one) for one in as_list(series)))
     _check_shapes(model, as_list(series)[0])
     return model
 
 
+def _build_kernel(
+    spec: str | Kernel,
+    coupling: Coupling,
+    rank: int | None,
+    wiring: Wiring | None,
+    start: LinearStart,
+    key: PRNGKeyArray,
+) -> Kernel:
+    """The kernel of all transition functions: coupled, and seeing what the wiring lets it."""
+    state_dim, dim = start.state_dim, start.z.shape[1]
+    variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
+    coupled = _couple(coupling, rank, spec, state_dim, start, variance, key)
+    kernel = make_kernel(coupled, state_dim, dim, variance, LENGTHSCALE)
+    return kernel if wiring is None else kernel.wired(wiring.mask)
+
+
+def _build_basis(
+    spec: str | Basis, kernel: Kernel, linear: bool, curved: bool, start: LinearStart, num: int, key: PRNGKeyArray
+) -> Basis:
+    """The weights' basis: the Gaussian process's, its points shared where the kernel is, and that of a linear mean."""
+    state_dim, dim = start.state_dim, start.z.shape[1]
+    if curved:
+        # The curves say all of the controls.
+        sees = tuple(tuple(column < state_dim for column in range(dim)) for _ in range(state_dim))
+        return LinearFeatures.build(state_dim, dim, start.slack, sees)
+    chosen = spec if isinstance(spec, Basis) else _look_up("basis", spec, _BASES)(kernel, start, num, key)
+    if isinstance(chosen, InducingPoints) and isinstance(kernel, Common):
+        chosen = CommonPoints(chosen)
+    if isinstance(chosen, InducingPoints) and isinstance(kernel, Mixed):
+        chosen = MixedPoints(chosen, kernel.mixing.shape[1])
+    if linear and spec != "linear":
+        linear_part = LinearFeatures.build(state_dim, dim, start.slack)
+        chosen = Stacked((chosen, Apart(linear_part, state_dim) if chosen.shared else linear_part))
+    return chosen
+
+
+def _free_scales(model: GPSSM) -> GPSSM:
+    """The model with the scales of a coupled kernel, s or W, to be learned in place of the variance; else as it is."""
+    if isinstance(model.kernel, Common):
+        own = {"kernel.log_scale": Normal(-1.5, 1.0)}
+    elif isinstance(model.kernel, Mixed):
+        own = {"kernel.mixing": Normal(0, 0.3)}
+    else:
+        return model
+    fixed = [name for name in model.leaves() if name.startswith("kernel.") and name.endswith("log_variance")]
+    return model.with_roles("fix", *fixed).with_roles("optimise", *own).with_priors(own)
+
+
 def _check_coupling(
-    coupling: Any, rank: Any, state_dim: int, dim: int, kernel: str | Kernel, basis: str | Basis, wiring: Wiring | None
+    coupling: Any, rank: Any, state_dim: int, dim: int, kernel: Any, mean: Any, basis: Any, wiring: Wiring | None
 ) -> None:
     if coupling not in get_args(Coupling):
         raise KeyError(f"Unknown coupling {coupling!r}. Known: {', '.join(get_args(Coupling))}.")
@@ -259,6 +283,8 @@ def _check_coupling(
         )
     if basis != "inducing" or not isinstance(kernel, str):
         raise ValueError(f"coupling={coupling!r} takes inducing points and a kernel by name.")
+    if coupling == "hammerstein-monotone" and mean != "linear":
+        raise ValueError(f"coupling={coupling!r} is linear but for its curves: leave mean at 'linear'.")
 
 
 def _couple(

@@ -36,7 +36,9 @@ LENGTHS = (16, 64, 256)  # rows of a window, from short to long
 WHOLE = 1024  # a record of at most as many rows is one window at last
 DEFECT = 0.05  # δ, for states of unit scale
 BOX = 8.0
-NUM_STEPS, LEARNING_RATE = 250, 0.01  # of Adam for each length; its step falls to zero along a cosine
+# Steps of Adam for each length, at least and at most, and for each row: few rows are soon followed too closely.
+NUM_STEPS, STEPS_A_ROW = (250, 500), 0.5
+LEARNING_RATE = 0.01  # of Adam, falling to zero along a cosine
 NOT_IN_RUN = "log_process_std"  # the leaf that a free run has no use for
 
 
@@ -104,7 +106,7 @@ def shoot(
     series: Data,
     weights: Float[Array, "Dx M"] | None = None,
     lengths: Sequence[int] | None = None,
-    num_steps: int = NUM_STEPS,
+    num_steps: int | None = None,
 ) -> Shot:
     """Learn weights, emission, kernel and locations by free runs of windows of growing length.
 
@@ -113,7 +115,7 @@ def shoot(
     :param series: scaled; outputs may be missing.
     :param weights: to begin at; zero by default, which is the model's mean function.
     :param lengths: rows of a window, for each stage, in place of `window_lengths`.
-    :param num_steps: of Adam, for each stage.
+    :param num_steps: of Adam, for each stage; by default as many as go with the rows.
     """
     experiments = as_list(series)
     rows = [len(one) for one in experiments]
@@ -123,11 +125,12 @@ def shoot(
         {name: leaf for name, leaf in model.free_leaves().items() if name != NOT_IN_RUN},
         jnp.zeros(()),
     )
+    steps = int(np.clip(STEPS_A_ROW * sum(rows), *NUM_STEPS)) if num_steps is None else num_steps
     objective, wall = {}, 0.0
     for length in window_lengths(rows) if lengths is None else lengths:
         blocks = cut(experiments, length)
         found = found._replace(starts=_in_blocks([path[:-1] for path in paths], blocks.u.shape[1], 0.0))
-        found, values, runs = _descend(found, model, blocks, jnp.asarray(num_steps))
+        found, values, runs = _descend(found, model, blocks, jnp.asarray(steps))
         paths = _join(runs, rows)
         objective[length] = (float(values[0]), float(values[1]))
         wall = float(np.mean(np.concatenate([np.abs(path).max(1) for path in paths]) >= BOX))
