@@ -9,7 +9,9 @@ import pytest
 import builders
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.parameters import rate_for
+from gpssm.methods.settings import pilot_length
 from gpssm.model.likelihoods import Poisson
+from gpssm.moves import dual_averaging
 
 CHUNK = 40
 
@@ -54,6 +56,23 @@ def test_nothing_adapts_after_the_warm_up():
     assert np.isfinite(np.asarray(info.log_target)).all()
     moved = np.abs(np.asarray(optimised["kernel.log_variance"])[0] - np.asarray(model.kernel.log_variance))
     assert moved.min() > 1e-3
+
+
+def test_chains_part_where_the_pilot_ends():
+    model, series = builders.make_model("stacked").with_roles("fix", "*"), [builders.make_series(7, missing=True)]
+    method = FFVD(num_warmup=CHUNK, rank=5).build(model, start((7,)))
+    (_, warm), draws, _ = run(method, series, 1)
+    still = warm._replace(step=dual_averaging.start(1e-6))  # HMC goes nowhere with such steps
+    step = jax.jit(method.step)
+
+    def spread(iteration):
+        carry = still._replace(iteration=jnp.asarray(iteration))
+        ends = [step(key, carry, series)[0].states for key in jax.random.split(jax.random.key(3), 40)]
+        return np.std(ends, axis=0)[1:]  # the first state may jump in any iteration
+
+    assert spread(pilot_length(CHUNK) - 1).max() < 1e-3
+    # About as wide as the posterior, and wider: 1.5 times what the coordinates take for it.
+    assert np.median(spread(pilot_length(CHUNK)) / np.std(draws.states[0][5:], axis=0)[1:]) > 0.7
 
 
 @pytest.mark.slow

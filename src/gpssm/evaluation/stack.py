@@ -222,7 +222,7 @@ def stacking_weights(log_densities: Float[np.ndarray, "K N"], worth: float) -> F
     those far below have their weight from the prior alone. They get none, and the others are weighed again.
     """
     number = len(log_densities)
-    weights = np.full(number, 1 / number)
+    weights, gain = np.full(number, 1 / number), np.ones(number)
     for _ in range(STEPS):
         gain = softmax(np.log(weights)[:, None] + log_densities, axis=0).mean(1) / weights
         weights = (1 + worth * weights * gain) / (number + worth)

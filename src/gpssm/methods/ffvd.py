@@ -28,7 +28,7 @@ from gpssm.data.series import Series
 from gpssm.methods import first_states, noise_moves
 from gpssm.methods.noise_moves import Walk
 from gpssm.methods.parameters import ParameterMoves, Parameters, rate_for
-from gpssm.methods.settings import MethodSettings, States
+from gpssm.methods.settings import MethodSettings, States, pilot_length
 from gpssm.methods.whitening import Whitening, stack, unstack, whiten
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
@@ -39,6 +39,9 @@ from gpssm.start.build import SLACK
 REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
 FIRST_STEP = 0.1
 SLACK_OF_ROWS = 1.5  # times the rows: .003 for 500 of them
+# Where the pilot ends chains part, to places so many times as wide as the coordinates take the posterior for: from one
+# point on they would agree whether they have settled or not.
+SPREAD = 1.5
 # The curvature along a path differs from that at the centre: a share of the moves takes a small step, so that a chain
 # gets out of places where the adapted step is too large.
 CAUTION, SMALL = 0.2, 0.25
@@ -127,7 +130,7 @@ def build_hmc(
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        whiten_key, size_key, move_key, parameter_key, walk_key, jump_key = jax.random.split(key, 6)
+        whiten_key, size_key, part_key, move_key, parameter_key, walk_key, jump_key = jax.random.split(key, 7)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
@@ -140,6 +143,9 @@ def build_hmc(
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
         size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
         position = coordinates.to_position(carry.states)
+        if settings.num_warmup:
+            parting = carry.iteration == pilot_length(settings.num_warmup)
+            position = jnp.where(parting, SPREAD * jax.random.normal(part_key, position.shape), position)
         outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
         states = coordinates.to_states(outcome.position)
         paths, walk = unstack(states, series), carry.walk
