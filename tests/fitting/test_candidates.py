@@ -1,6 +1,7 @@
 """Candidates are compared inside the training rows, by proper figures, and the choice is that of the table."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -49,8 +50,9 @@ def _quick(monkeypatch):
 
 @pytest.fixture(scope="module")
 def compared(series):
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         be_quick(patch)
+        warnings.simplefilter("ignore")  # so short a chain is worse than its start
         return fit(series, start=["em", "em+shooting"], calibrate=True, progress=False, **SMALL)
 
 
