@@ -90,9 +90,14 @@ class FFVD(MethodSettings):
 
 
 class Carry(NamedTuple):
-    """What the next iteration needs. `mean` is that of the `seen` paths since the last refresh of the whitening."""
+    """What the next iteration needs. `mean` is that of the `seen` paths since the last refresh of the whitening.
+
+    `weights` are those that the last moves of the states had: with them they are one draw from q*(v, x). There are none
+    where weights cannot be held.
+    """
 
     states: Float[Array, "N Dx"]
+    weights: Float[Array, "Dx M"] | None
     parameters: Parameters
     whitening: Whitening
     step: StepSize
@@ -122,7 +127,8 @@ def build_hmc(
         whitening = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         step = dual_averaging.start(FIRST_STEP)
         walk = noise_moves.start(moves)
-        return Carry(states, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
+        weights = None if moves.joint is None else jnp.zeros(moves.model.weights_shape, states.dtype)
+        return Carry(states, weights, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
 
     def refresh(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
         whitening = whitening_at(key, carry.parameters, carry.mean, series)
@@ -148,7 +154,7 @@ def build_hmc(
             position = jnp.where(parting, SPREAD * jax.random.normal(part_key, position.shape), position)
         outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
         states = coordinates.to_states(outcome.position)
-        paths, walk = unstack(states, series), carry.walk
+        paths, weights, walk = unstack(states, series), None, carry.walk
         if moves.joint is None:
             parameters = moves.update(parameter_key, carry.parameters, paths, carry.iteration, series)
         else:
@@ -165,12 +171,16 @@ def build_hmc(
             )
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
-        carry = carry._replace(states=states, parameters=parameters, walk=walk, iteration=carry.iteration + 1)
+        carry = carry._replace(states=states, weights=weights, parameters=parameters, walk=walk)
+        carry = carry._replace(iteration=carry.iteration + 1)
         return jax.lax.cond(adapting, lambda c: _adapt(settings, c, outcome.acceptance), lambda c: c, carry), info
 
     def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
         paths = unstack(carry.states, series)
-        return Draw(paths, moves.draw_weights(key, carry.parameters, paths, series), carry.parameters.leaves)
+        weights = carry.weights
+        if weights is None:
+            weights = moves.draw_weights(key, carry.parameters, paths, series)
+        return Draw(paths, weights, carry.parameters.leaves)
 
     return Method(init, step, draw)
 

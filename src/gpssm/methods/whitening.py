@@ -34,6 +34,7 @@ from gpssm.core.linalg import (
     solve_lower,
     solve_upper,
 )
+from gpssm.core.random import normal
 from gpssm.data.series import Series
 from gpssm.methods.settings import States
 from gpssm.model.likelihoods import observed
@@ -301,7 +302,7 @@ def _soft_directions(
         return jnp.linalg.qr(found.reshape(columns.shape))[0], None
 
     size = factor.diagonal.shape[0] * factor.diagonal.shape[1]
-    start = jax.random.normal(key, (rank, size), squares.dtype).T
+    start = normal(key, (rank, size), squares.dtype).T
     return jax.lax.scan(sweep, start, None, length=SWEEPS)[0]
 
 
