@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core import random
-from gpssm.core.linalg import cholesky, inverse_lower, solve_positive
+from gpssm.core.linalg import inverse_root, solve_positive
 from gpssm.data.series import as_list
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.model import GPSSM, Step
@@ -75,7 +75,7 @@ def draw_noises(key: PRNGKeyArray, conditionals: dict[str, NoiseConditional]) ->
 
 def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights | EmissionConditional) -> Float[Array, "D M"]:
     """A draw of mean + L⁻ᵀε a row, precision = LLᵀ."""
-    inverse = inverse_lower(cholesky(conditional.precision, jitter=0.0))
+    inverse = inverse_root(conditional.precision)
     noise = random.normal(key, conditional.mean.shape, conditional.mean.dtype)
     return conditional.mean + jnp.matmul(inverse.mT, noise[:, :, None])[:, :, 0]
 
