@@ -290,7 +290,7 @@ def _soft_directions(
     root = inverse_root(identity[None] + told)
 
     def sweep(state: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
-        directions, *_ = state
+        directions = state[0]
         columns = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(directions)
         cross = border.cross(columns)
         weights = jnp.matmul(root, cross / variance)
