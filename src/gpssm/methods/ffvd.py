@@ -130,7 +130,7 @@ def build_hmc(
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        whiten_key, size_key, part_key, move_key, parameter_key, walk_key, jump_key = jax.random.split(key, 7)
+        whiten_key, size_key, part_key, move_key, parameter_key, round_key = jax.random.split(key, 6)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
@@ -152,17 +152,24 @@ def build_hmc(
         if moves.joint is None:
             parameters = moves.update(parameter_key, carry.parameters, paths, carry.iteration, series)
         else:
-            keys = jax.random.split(parameter_key, 3)
-            parameters = moves.update_collapsed(keys[0], carry.parameters, paths, carry.iteration, series)
+            parameters = moves.update_collapsed(parameter_key, carry.parameters, paths, carry.iteration, series)
             # From here on the kernel stays as it is.
             held = moves._replace(model=moves.apply(parameters).prepared())
-            weights = held.draw_weights(keys[1], parameters, paths, series)
-            parameters = held.draw_conjugate(keys[2], parameters, paths, weights, series)
-            states = first_states.jump(jump_key, held.apply(parameters), weights, states, series)
-            centre = carry.whitening.linear.centre
-            parameters, states, walk = noise_moves.walk(
-                walk_key, held, parameters, weights, states, walk, centre, series, adapting
-            )
+
+            def round_(index: Array, now: tuple[Parameters, Array, Walk]) -> tuple[Parameters, Array, Walk]:
+                parameters, states, walk = now
+                keys = jax.random.split(jax.random.fold_in(round_key, index), 4)
+                paths = unstack(states, series)
+                weights = held.draw_weights(keys[0], parameters, paths, series)
+                parameters = held.draw_conjugate(keys[1], parameters, paths, weights, series)
+                states = first_states.jump(keys[2], held.apply(parameters), weights, states, series)
+                centre = carry.whitening.linear.centre
+                return noise_moves.walk(
+                    keys[3], held, parameters, weights, states, walk, centre, series, adapting
+                )
+
+            rounds = jnp.where(in_step(adapting), 1, noise_moves.num_rounds(len(states)))
+            parameters, states, walk = jax.lax.fori_loop(0, rounds, round_, (parameters, states, walk))
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
         carry = carry._replace(states=states, parameters=parameters, walk=walk, iteration=carry.iteration + 1)

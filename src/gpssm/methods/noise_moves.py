@@ -23,13 +23,11 @@ from gpssm.core.linalg import (
     BlockCholesky,
     block_cholesky,
     cholesky,
-    fits_whole,
     log_det,
     multiply_upper,
     solve_lower,
     solve_upper,
 )
-from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.whitening import first_order, unstack
@@ -38,9 +36,9 @@ from gpssm.moves import dual_averaging
 from gpssm.moves.dual_averaging import StepSize
 
 NOISES = ("log_process_std", "likelihood.log_std")
-MOVES, ROWS = 10, 10_000  # of the walk in an iteration; fewer where rows times moves would be more than that
-IN_WARMUP = 3  # of it at most while chains are on their way to where they will be
-MOVES_AT_ONCE = 2  # of it where a factor is that of one whole matrix, on a GPU
+# Moves between two draws of the weights, and rounds of both in an iteration; fewer of these, and then of the others,
+# where moves times rows would be more than so many.
+MOVES, ROUNDS, ROWS = 3, 4, 10_000
 ACCEPTANCE = 0.3  # that its step aims at
 FIRST_SPREAD, LEAST_SPREAD = 0.2, 0.02  # of a log standard deviation in the posterior, before much is known of it
 PRIOR_COUNT = 10.0  # draws that the first guess is worth
@@ -74,6 +72,11 @@ def start(moves: ParameterMoves) -> Walk:
     return Walk(dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1))), noises, nothing, jnp.zeros(()))
 
 
+def num_rounds(rows: int) -> int:
+    """How often weights are drawn in an iteration, and some moves made given them."""
+    return max(1, min(ROUNDS, ROWS // (MOVES * rows)))
+
+
 def walk(
     key: PRNGKeyArray,
     moves: ParameterMoves,
@@ -85,7 +88,7 @@ def walk(
     series: list[Series],
     adapting: Bool[Array, ""],
 ) -> tuple[Parameters, Float[Array, "N Dx"], Walk]:
-    """Some moves of the walk, given weights drawn before: parameters, states and what was learned of the walk.
+    """Some moves of the walk, given weights just drawn: parameters, states and what was learned of the walk.
 
     Nothing moves if all noises are fixed, or if there is no joint density of states and weights.
     """
@@ -126,8 +129,7 @@ def walk(
     model, factor, whitened = look(noises)
     eta = multiply_upper(factor, states - linear.centre) - whitened
     begin = (noises, states, state, log_density(model, states, factor))
-    most = MOVES_AT_ONCE if fits_whole(centre.size) else max(1, min(MOVES, ROWS // len(centre)))
-    count = jnp.where(in_step(adapting), min(IN_WARMUP, most), most)
+    count = max(1, min(MOVES, ROWS // len(centre)))
     noises, states, state, _ = jax.lax.fori_loop(0, count, move, begin)
     return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state
 
