@@ -22,9 +22,20 @@ DENSE = 4096  # states × dimensions, up to which a GPU takes a chain of states 
 
 def cholesky(matrix: Float[Array, "*batch n n"], jitter: float = 1e-8) -> Float[Array, "*batch n n"]:
     """Lower Cholesky factor of K + j·mean(diag K)·I, so that `jitter` j is relative to the scale of K."""
+    return _each(lower_factor, _jittered(matrix, jitter))
+
+
+def inverse_root(matrix: Float[Array, "*batch n n"], jitter: float = 0.0) -> Float[Array, "*batch n n"]:
+    """L⁻¹ of LLᵀ = K + j·mean(diag K)·I, for which a loop over matrices is compiled once."""
+    return _each(lambda one: inverse_lower(lower_factor(one)), _jittered(matrix, jitter))
+
+
+def _jittered(matrix: Float[Array, "*batch n n"], jitter: float) -> Float[Array, "*batch n n"]:
+    if not jitter:
+        return matrix
     scale = jitter * jnp.trace(matrix, axis1=-2, axis2=-1) / matrix.shape[-1]
     identity = jnp.broadcast_to(jnp.eye(matrix.shape[-1], dtype=matrix.dtype), matrix.shape)
-    return _each(lower_factor, matrix + scale[..., None, None] * identity)
+    return matrix + scale[..., None, None] * identity
 
 
 def lower_factor(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -58,7 +69,7 @@ def one_by_one(function: Callable[[Array], Any], rows: Array) -> Any:
 
 def solve_positive(matrix: Float[Array, "*batch n n"], right: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
     """P⁻¹b for symmetric positive-definite P = LLᵀ, as L⁻ᵀL⁻¹b."""
-    inverse = inverse_lower(cholesky(matrix, jitter=0.0))
+    inverse = inverse_root(matrix)
     return jnp.matmul(inverse.mT, jnp.matmul(inverse, right[..., None]))[..., 0]
 
 
@@ -138,10 +149,9 @@ def log_gaussian_integral(
 
 def _log_gaussian_integral(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     """The value, L⁻¹ and L⁻¹b for P = LLᵀ."""
-    factor = cholesky(precision, jitter=0.0)
-    inverse = inverse_lower(factor)
+    inverse = inverse_root(precision)
     whitened = jnp.matmul(inverse, linear[..., None])[..., 0]
-    half_log_det = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+    half_log_det = -jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1)
     return 0.5 * jnp.sum(whitened**2, -1) - half_log_det, inverse, whitened
 
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.core.linalg import cholesky, gram, inverse_lower, one_by_one
+from gpssm.core.linalg import cholesky, gram, inverse_root, one_by_one
 from gpssm.core.text import is_real
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
@@ -84,7 +84,7 @@ def learned_weights(posterior: Posterior) -> tuple[GPSSM, Float[Array, "Dx M"], 
 def _moments(model: GPSSM, draw: Draw, series: list[Series]) -> Float[Array, "Dx M M+1"]:
     """P⁻¹b and P⁻¹ side by side."""
     found = weights_given_states(model, list(draw.states), series)
-    covariance = gram(inverse_lower(cholesky(found.precision, jitter=0.0)))
+    covariance = gram(inverse_root(found.precision))
     return jnp.concatenate([found.mean[:, :, None], covariance], -1)
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.core.linalg import inverse_root
 from gpssm.data.series import Series
 from gpssm.methods.ffvd import FFVD, build_hmc
 from gpssm.methods.parameters import Density, ParameterMoves, Parameters, rate_for
@@ -130,10 +130,9 @@ def log_dense_normal(covariance: Float[Array, "D N N"], error: Float[Array, "D N
 
 def _log_dense_normal(covariance: Array, error: Array) -> tuple[Array, Array, Array]:
     """The value, L⁻¹ and L⁻¹r for S = LLᵀ."""
-    factor = cholesky(covariance, jitter=0.0)
-    inverse = inverse_lower(factor)
+    inverse = inverse_root(covariance)
     whitened = jnp.matmul(inverse, error[:, :, None])[:, :, 0]
-    half_log_det = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+    half_log_det = -jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1)
     constant = 0.5 * error.shape[1] * jnp.log(2 * jnp.pi)
     return -0.5 * jnp.sum(whitened**2, -1) - half_log_det - constant, inverse, whitened
 

@@ -90,9 +90,14 @@ class FFVD(MethodSettings):
 
 
 class Carry(NamedTuple):
-    """What the next iteration needs. `mean` is that of the `seen` paths since the last refresh of the whitening."""
+    """What the next iteration needs. `mean` is that of the `seen` paths since the last refresh of the whitening.
+
+    `weights` are those that the last moves of the states had: with them they are one draw from q*(v, x). There are none
+    where weights cannot be held.
+    """
 
     states: Float[Array, "N Dx"]
+    weights: Float[Array, "Dx M"] | None
     parameters: Parameters
     whitening: Whitening
     step: StepSize
@@ -100,6 +105,15 @@ class Carry(NamedTuple):
     mean: Float[Array, "N Dx"]
     seen: Float[Array, ""]
     iteration: Array
+
+
+class Held(NamedTuple):
+    """What changes in the rounds of an iteration that hold the weights."""
+
+    weights: Float[Array, "Dx M"] | None
+    parameters: Parameters
+    states: Float[Array, "N Dx"]
+    walk: Walk
 
 
 def build_hmc(
@@ -122,7 +136,8 @@ def build_hmc(
         whitening = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         step = dual_averaging.start(FIRST_STEP)
         walk = noise_moves.start(moves)
-        return Carry(states, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
+        weights = None if moves.joint is None else jnp.zeros(moves.model.weights_shape, states.dtype)
+        return Carry(states, weights, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
 
     def refresh(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
         whitening = whitening_at(key, carry.parameters, carry.mean, series)
@@ -148,7 +163,7 @@ def build_hmc(
             position = jnp.where(parting, SPREAD * jax.random.normal(part_key, position.shape), position)
         outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
         states = coordinates.to_states(outcome.position)
-        paths, walk = unstack(states, series), carry.walk
+        paths, weights, walk = unstack(states, series), None, carry.walk
         if moves.joint is None:
             parameters = moves.update(parameter_key, carry.parameters, paths, carry.iteration, series)
         else:
@@ -156,28 +171,32 @@ def build_hmc(
             # From here on the kernel stays as it is.
             held = moves._replace(model=moves.apply(parameters).prepared())
 
-            def round_(index: Array, now: tuple[Parameters, Array, Walk]) -> tuple[Parameters, Array, Walk]:
-                parameters, states, walk = now
-                keys = jax.random.split(jax.random.fold_in(round_key, index), 4)
-                paths = unstack(states, series)
-                weights = held.draw_weights(keys[0], parameters, paths, series)
-                parameters = held.draw_conjugate(keys[1], parameters, paths, weights, series)
-                states = first_states.jump(keys[2], held.apply(parameters), weights, states, series)
-                centre = carry.whitening.linear.centre
-                return noise_moves.walk(
-                    keys[3], held, parameters, weights, states, walk, centre, series, adapting
+            def hold_weights(index: Array, now: Held) -> Held:
+                """Draw the weights, and make the moves that hold them."""
+                keys, paths = jax.random.split(jax.random.fold_in(round_key, index), 4), unstack(now.states, series)
+                weights = held.draw_weights(keys[0], now.parameters, paths, series)
+                parameters = held.draw_conjugate(keys[1], now.parameters, paths, weights, series)
+                states = first_states.jump(keys[2], held.apply(parameters), weights, now.states, series)
+                moved = noise_moves.walk(
+                    keys[3], held, parameters, weights, states, now.walk, carry.whitening.linear.centre, series, adapting
                 )
+                return Held(weights, *moved)
 
             rounds = jnp.where(in_step(adapting), 1, noise_moves.num_rounds(len(states)))
-            parameters, states, walk = jax.lax.fori_loop(0, rounds, round_, (parameters, states, walk))
+            begin = Held(carry.weights, parameters, states, walk)
+            weights, parameters, states, walk = jax.lax.fori_loop(0, rounds, hold_weights, begin)
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
-        carry = carry._replace(states=states, parameters=parameters, walk=walk, iteration=carry.iteration + 1)
+        carry = carry._replace(states=states, weights=weights, parameters=parameters, walk=walk)
+        carry = carry._replace(iteration=carry.iteration + 1)
         return jax.lax.cond(adapting, lambda c: _adapt(settings, c, outcome.acceptance), lambda c: c, carry), info
 
     def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
         paths = unstack(carry.states, series)
-        return Draw(paths, moves.draw_weights(key, carry.parameters, paths, series), carry.parameters.leaves)
+        weights = carry.weights
+        if weights is None:
+            weights = moves.draw_weights(key, carry.parameters, paths, series)
+        return Draw(paths, weights, carry.parameters.leaves)
 
     return Method(init, step, draw)
 

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
+from gpssm.core.random import normal
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
 
@@ -32,7 +33,7 @@ def jump(
     candidates_key, choice_key = jax.random.split(key)
     first = np.cumsum([0, *(len(one) + 1 for one in series[:-1])])
     count, dim = len(series), states.shape[1]
-    candidates = jax.random.normal(candidates_key, (count, CANDIDATES, dim), states.dtype)
+    candidates = normal(candidates_key, (count, CANDIDATES, dim), states.dtype)
     candidates = candidates.at[:, 0].set(states[first])
     controls = jnp.stack([jnp.asarray(one.u[0], states.dtype) for one in series])
     step = model.transition()(candidates.reshape(-1, dim), jnp.repeat(controls, CANDIDATES, 0))

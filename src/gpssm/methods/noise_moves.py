@@ -20,7 +20,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.linalg import (
-    BlockCholesky,
     block_cholesky,
     cholesky,
     log_det,
@@ -31,7 +30,6 @@ from gpssm.core.linalg import (
 from gpssm.data.series import Series
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.whitening import first_order, unstack
-from gpssm.model.model import GPSSM
 from gpssm.moves import dual_averaging
 from gpssm.moves.dual_averaging import StepSize
 
@@ -99,38 +97,31 @@ def walk(
     current = moves.apply(parameters)
     linear = first_order(current, weights, centre, series)
 
-    def look(noises: Float[Array, " p"]) -> tuple[GPSSM, BlockCholesky, Float[Array, "N Dx"]]:
-        """The model at these noises, L, and Lᵀ(μ − c) = L⁻¹ pull."""
-        model = current.with_leaves(unravel(noises))
-        factor = block_cholesky(linear.precision(model))
-        return model, factor, solve_lower(factor, linear.pull(model))
-
-    def log_density(model: GPSSM, states: Float[Array, "N Dx"], factor: BlockCholesky) -> Float[Array, ""]:
-        """log q*(x, v, θ) + log p(θ) − log det L: the density in (η, θ)."""
-        density = joint(model, unstack(states, series), weights, series) + model.log_prior()
-        return density - 0.5 * log_det(factor)
-
-    def move(index: Array, carry: tuple[Array, Array, Walk, Array]) -> tuple[Array, Array, Walk, Array]:
-        noises, states, state, value = carry
+    def move(index: Array, carry: tuple[Array, Array, Array, Walk, Array]) -> tuple[Array, Array, Array, Walk, Array]:
+        """The first round stays where it is and finds η and the density there: both stand in the program once."""
+        noises, states, eta, state, value = carry
+        is_first = index == 0
         propose_key, accept_key = jax.random.split(jax.random.fold_in(key, index))
         direction = jnp.matmul(state.spread(), jax.random.normal(propose_key, noises.shape))
-        proposed = noises + state.step.size(adapting) * direction
-        model, factor, whitened = look(proposed)
-        moved = linear.centre + solve_upper(factor, whitened + eta)
-        there = log_density(model, moved, factor)
-        change = there - value
+        proposed = jnp.where(is_first, noises, noises + state.step.size(adapting) * direction)
+        model = current.with_leaves(unravel(proposed))
+        factor = block_cholesky(linear.precision(model))
+        whitened = solve_lower(factor, linear.pull(model))  # Lᵀ(μ − c) = L⁻¹ pull
+        eta = jnp.where(is_first, multiply_upper(factor, states - linear.centre) - whitened, eta)
+        moved = jnp.where(is_first, states, linear.centre + solve_upper(factor, whitened + eta))
+        # log q*(x, v, θ) + log p(θ) − log det L, the density in (η, θ)
+        there = joint(model, unstack(moved, series), weights, series) + model.log_prior() - 0.5 * log_det(factor)
+        change = jnp.where(is_first, 0.0, there - value)
         acceptance = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(change), change, -jnp.inf), 0.0))
         accepted = jax.random.uniform(accept_key) < acceptance
         noises, states = jnp.where(accepted, proposed, noises), jnp.where(accepted, moved, states)
         learned = state._replace(step=dual_averaging.update(state.step, acceptance, ACCEPTANCE)).learn(noises)
-        state = jax.tree.map(lambda new, old: jnp.where(adapting, new, old), learned, state)
-        return noises, states, state, jnp.where(accepted, there, value)
+        state = jax.tree.map(lambda new, old: jnp.where(adapting & ~is_first, new, old), learned, state)
+        return noises, states, eta, state, jnp.where(accepted, there, value)
 
-    model, factor, whitened = look(noises)
-    eta = multiply_upper(factor, states - linear.centre) - whitened
-    begin = (noises, states, state, log_density(model, states, factor))
     count = max(1, min(MOVES, ROWS // len(centre)))
-    noises, states, state, _ = jax.lax.fori_loop(0, count, move, begin)
+    begin = (noises, states, jnp.zeros_like(states), state, jnp.zeros((), states.dtype))
+    noises, states, _, state, _ = jax.lax.fori_loop(0, count + 1, move, begin)
     return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state
 
 

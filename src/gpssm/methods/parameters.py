@@ -103,20 +103,19 @@ class ParameterMoves(NamedTuple):
         weights: Float[Array, "Dx M"],
         series: list[Series],
     ) -> Parameters:
-        """Q | x, v;  (C, d) | x, R;  R | x, C, d, each if its leaf is to be sampled and its prior is conjugate."""
-        keys, names = jax.random.split(key, 3), self.conjugate()
-        leaves = dict(parameters.leaves)
-        if "log_process_std" in names:
-            noise = conditionals.process_noise_given(self.model.with_leaves(leaves), states, weights, series)
-            leaves["log_process_std"] = conditionals.draw_noise(keys[0], noise)
+        """(C, d) | x, R;  Q | x, v  and  R | x, C, d, each if its leaf is to be sampled and its prior is conjugate."""
+        emission_key, noise_key = jax.random.split(key)
+        leaves, names, noises = dict(parameters.leaves), self.conjugate(), {}
         if "likelihood.C" in names:
             emission = conditionals.emission_given_noise(self.model.with_leaves(leaves), states, series)
-            rows = conditionals.draw_gaussian(keys[1], emission)
+            rows = conditionals.draw_gaussian(emission_key, emission)
             leaves |= {"likelihood.C": rows[:, :-1], "likelihood.d": rows[:, -1]}
+        model = self.model.with_leaves(leaves)
+        if "log_process_std" in names:
+            noises["log_process_std"] = conditionals.process_noise_given(model, states, weights, series)
         if "likelihood.log_std" in names:
-            noise = conditionals.noise_given_emission(self.model.with_leaves(leaves), states, series)
-            leaves["likelihood.log_std"] = conditionals.draw_noise(keys[2], noise)
-        return parameters._replace(leaves=leaves)
+            noises["likelihood.log_std"] = conditionals.noise_given_emission(model, states, series)
+        return parameters._replace(leaves=leaves | conditionals.draw_noises(noise_key, noises))
 
     def sample(self, key: PRNGKeyArray, parameters: Parameters, density: Density, iteration: Array) -> Parameters:
         """One HMC move of the sampled leaves that have no exact conditional, from their prior's mean, in its spread."""

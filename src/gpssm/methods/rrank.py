@@ -21,7 +21,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.core.linalg import inverse_root
 from gpssm.data.series import Series
 from gpssm.methods.parameters import Density, ParameterMoves, Parameters
 from gpssm.methods.particle_gibbs import ParticleSettings, build_gibbs, sweep_states
@@ -102,12 +102,11 @@ def regress(model: GPSSM, unit: Float[Array, " Dx"], states: States, series: lis
     sums = transition_statistics(model, states, series)
     size = sums.gram.shape[-1]
     precision = sums.gram + unit[:, None, None] * jnp.eye(size, dtype=sums.gram.dtype)[None]
-    factor = cholesky(precision, jitter=0.0)
-    inverse = inverse_lower(factor)
+    inverse = inverse_root(precision)
     # rᵀ(I + AAᵀ/Q°)⁻¹r = rᵀr − |L⁻¹Aᵀr|²,  P = LLᵀ
     whitened = jnp.matmul(inverse, sums.cross[:, :, None])
     mean, rest = jnp.matmul(inverse.mT, whitened)[:, :, 0], sums.square - jnp.sum(whitened**2, (1, 2))
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1) - size * jnp.log(unit)
+    log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1) - size * jnp.log(unit)
     return Regression(mean, precision, rest, log_det)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, inverse_lower
+from gpssm.core.linalg import cholesky, inverse_root
 from gpssm.core.runtime import in_step
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
@@ -361,7 +361,7 @@ def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
 def weights_at(model: GPSSM, states: States, series: list[Series]) -> WeightLaw:
     """p(v | x) = N(P⁻¹b, P⁻¹) at these states, as the start of q(v)."""
     found = weights_given_states(model, states, series)
-    inverse = inverse_lower(cholesky(found.precision, jitter=0.0))
+    inverse = inverse_root(found.precision)
     factor = cholesky(jnp.matmul(inverse.mT, inverse))
     return WeightLaw(found.mean, _with_diagonal(factor, jnp.log(_diagonal(factor))))
 

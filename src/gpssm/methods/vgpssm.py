@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, inverse_lower, solve_positive
+from gpssm.core.linalg import inverse_root, solve_positive
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.methods.parameters import annealed_adam
@@ -200,4 +200,4 @@ def elbo(
 
 def _root(weights: GaussianWeights) -> Float[Array, "Dx M M"]:
     """L⁻ᵀ with Σ_d⁻¹ = LLᵀ, so that Σ_d = L⁻ᵀL⁻¹."""
-    return inverse_lower(cholesky(weights.precision, jitter=0.0)).mT
+    return inverse_root(weights.precision).mT

@@ -12,6 +12,7 @@ half of it. All of it costs O(T).
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,11 +29,13 @@ from gpssm.core.linalg import (
     fits_whole,
     gram,
     inverse_lower,
+    inverse_root,
     multiply_upper,
     one_by_one,
     solve_lower,
     solve_upper,
 )
+from gpssm.core.random import normal
 from gpssm.data.series import Series
 from gpssm.methods.settings import States
 from gpssm.model.likelihoods import observed
@@ -132,12 +135,12 @@ class Whitening(NamedTuple):
         variance = model.process_variance[:, None, None]
         one = jnp.eye(self.gram.shape[-1], dtype=stiff.dtype)[None]
         if model.basis.shared:  # one P for all dimensions, and what they say of its weights together
-            uncertain = cholesky(one + jnp.sum(self.gram / variance, 0, keepdims=True), jitter=0.0)
+            uncertain = inverse_root(one + jnp.sum(self.gram / variance, 0, keepdims=True))
             together = jnp.sum(self.cross / variance, 0, keepdims=True)
-            softened = gram(jnp.matmul(inverse_lower(uncertain), together))
+            softened = gram(jnp.matmul(uncertain, together))
         else:
-            uncertain = cholesky(self.gram + variance * one, jitter=0.0)
-            softened = gram(jnp.matmul(inverse_lower(uncertain), self.cross)) / variance
+            uncertain = inverse_root(self.gram + variance * one)
+            softened = gram(jnp.matmul(uncertain, self.cross)) / variance
         # Rounding may eat what is left of the curvature where noises are very small: it is then taken as it was.
         soft = cholesky((1 + FLOOR) * stiff - jnp.sum(softened, 0), jitter=0.0)
         soft = jnp.where(jnp.all(jnp.isfinite(soft)), soft, root)
@@ -168,9 +171,8 @@ def whiten(key: PRNGKeyArray, model: GPSSM, centre: Float[Array, "N Dx"], series
     u, moves = ([jnp.asarray(one.u, centre.dtype) for one in series], [jnp.ones(len(one)) for one in series])
     border = Border(model, centre, between(u), linear.jacobian, between(moves))
     factor = block_cholesky(linear.precision(model))
-    directions = _soft_directions(key, border, statistics.gram, factor, min(rank, centre.size))
-    columns = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(directions)
-    return Whitening(linear, columns, statistics.gram, border.cross(columns))
+    columns, cross = _soft_directions(key, border, statistics.gram, factor, min(rank, centre.size))
+    return Whitening(linear, columns, statistics.gram, cross)
 
 
 def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> Linearisation:
@@ -275,29 +277,34 @@ class Border(NamedTuple):
 
 def _soft_directions(
     key: PRNGKeyArray, border: Border, squares: Float[Array, "Dx M M"], factor: BlockCholesky, rank: int
-) -> Float[Array, "n r"]:
-    """The leading left singular vectors of L⁻¹U by subspace iteration: U is only ever multiplied, never formed.
+) -> tuple[Float[Array, "N Dx r"], Float[Array, "Dx M r"]]:
+    """W = L⁻ᵀV, for V the leading left singular vectors of L⁻¹U, and X, by subspace iteration.
 
-    U Uᵀ = Λ_xv P⁻¹ Λ_vx with P = I + AᵀA/Q = L_P L_Pᵀ the weights' precision, and Λ_xv from A L_P⁻ᵀ / Q.
+    U is only ever multiplied, never formed: U Uᵀ = Λ_xv P⁻¹ Λ_vx with P = I + AᵀA/Q = L_P L_Pᵀ the weights' precision,
+    and Λ_xv from A L_P⁻ᵀ / Q. W and X are what the last sweep begins with; where it goes is not used.
     """
     shared = border.model.basis.shared
     variance, identity = border.model.process_variance[:, None, None], jnp.eye(squares.shape[-1], dtype=squares.dtype)
     told = squares / variance
     told = jnp.sum(told, 0, keepdims=True) if shared else told
-    root = inverse_lower(cholesky(identity[None] + told, jitter=0.0))
+    root = inverse_root(identity[None] + told)
 
-    def sweep(columns: Float[Array, "n r"], _: None) -> tuple[Float[Array, "n r"], None]:
-        states = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(columns)
-        weights = jnp.matmul(root, border.cross(states) / variance)
+    def sweep(state: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
+        directions, *_ = state
+        columns = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(directions)
+        cross = border.cross(columns)
+        weights = jnp.matmul(root, cross / variance)
         if shared:  # a weight pulls at all dimensions
             weights = jnp.broadcast_to(jnp.sum(weights, 0, keepdims=True), weights.shape)
         pushed = border.push(jnp.matmul(root.mT, weights) / variance)
         found = jax.vmap(lambda column: solve_lower(factor, column), 2, 2)(pushed)
-        return jnp.linalg.qr(found.reshape(columns.shape))[0], None
+        return (jnp.linalg.qr(found.reshape(directions.shape))[0], columns, cross), None
 
-    size = factor.diagonal.shape[0] * factor.diagonal.shape[1]
-    start = jax.random.normal(key, (rank, size), squares.dtype).T
-    return jax.lax.scan(sweep, start, None, length=SWEEPS)[0]
+    shape = border.centre.shape
+    start = normal(key, (rank, math.prod(shape)), squares.dtype).T
+    nothing = (jnp.zeros_like(squares, shape=(*shape, rank)), jnp.zeros_like(squares, shape=(*squares.shape[:2], rank)))
+    _, columns, cross = jax.lax.scan(sweep, (start, *nothing), None, length=SWEEPS + 1)[0]
+    return columns, cross
 
 
 def _dense(factor: BlockCholesky, directions: Float[Array, "r n"], stretch: Float[Array, "r r"]) -> Array | None:

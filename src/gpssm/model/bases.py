@@ -22,7 +22,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, gram, inverse_lower, product_moments
+from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, product_moments
 from gpssm.model.kernels import Common, Feature, Kernel, Mixed, Stationary
 from gpssm.model.wiring import Mask
 
@@ -110,19 +110,23 @@ class InducingPoints(Basis):
         """M, the number of locations."""
         return self.locations.shape[0]
 
-    def factor(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
-        """L_d with L_d L_dᵀ = k_d(Z, Z), jittered, in the widest float at hand."""
+    def covariance(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
+        """k_d(Z, Z) in the widest float at hand."""
         widest = jax.dtypes.canonicalize_dtype(jnp.float64)
         wide, locations = jax.tree.map(lambda leaf: leaf.astype(widest), (kernel, self.locations))
         square = wide(locations, locations)
         if silent := kernel.silent:
             # No function in these dimensions: A = 0 and B = 0, whatever the factor.
             square = square + jnp.asarray(silent, widest)[:, None, None] * jnp.eye(self.size, dtype=widest)[None]
-        return cholesky(square, jitter=JITTER)
+        return square
+
+    def factor(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
+        """L_d with L_d L_dᵀ = k_d(Z, Z), jittered."""
+        return cholesky(self.covariance(kernel), JITTER)
 
     def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
         """L_d⁻ᵀ."""
-        return inverse_lower(self.factor(kernel)).mT.astype(self.locations.dtype)
+        return inverse_root(self.covariance(kernel), JITTER).mT.astype(self.locations.dtype)
 
     def prepared(self, kernel: Kernel) -> "InducingPoints":
         """With L_d⁻ᵀ at hand."""

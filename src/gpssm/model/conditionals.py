@@ -9,9 +9,11 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, inverse_lower, solve_positive
+from gpssm.core import random
+from gpssm.core.linalg import inverse_root, solve_positive
 from gpssm.data.series import as_list
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.model import GPSSM, Step
@@ -60,14 +62,21 @@ def noise_given_emission(model: GPSSM, states: States, series: Data) -> NoiseCon
 
 def draw_noise(key: PRNGKeyArray, conditional: NoiseConditional) -> Float[Array, " D"]:
     """A draw of log σ with σ² ~ InverseGamma(shape, scale)."""
-    gamma = jax.random.gamma(key, conditional.shape, dtype=conditional.scale.dtype)
+    gamma = random.gamma(key, conditional.shape.astype(conditional.scale.dtype))
     return 0.5 * (jnp.log(conditional.scale) - jnp.log(gamma))
+
+
+def draw_noises(key: PRNGKeyArray, conditionals: dict[str, NoiseConditional]) -> dict[str, Float[Array, " D"]]:
+    """Independent draws of log σ, together: the loop of a gamma variate is long to compile."""
+    shape, unravel = ravel_pytree({name: one.shape for name, one in conditionals.items()})
+    scale, _ = ravel_pytree({name: one.scale for name, one in conditionals.items()})
+    return unravel(draw_noise(key, NoiseConditional(shape, scale)))
 
 
 def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights | EmissionConditional) -> Float[Array, "D M"]:
     """A draw of mean + L⁻ᵀε a row, precision = LLᵀ."""
-    inverse = inverse_lower(cholesky(conditional.precision, jitter=0.0))
-    noise = jax.random.normal(key, conditional.mean.shape, conditional.mean.dtype)
+    inverse = inverse_root(conditional.precision)
+    noise = random.normal(key, conditional.mean.shape, conditional.mean.dtype)
     return conditional.mean + jnp.matmul(inverse.mT, noise[:, :, None])[:, :, 0]
 
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from gpssm.core.linalg import cholesky, gram, inverse_lower, log_normal
+from gpssm.core.linalg import gram, inverse_root, log_normal
 
 
 class Look(NamedTuple):
@@ -115,7 +115,7 @@ def advance(
 
 def _belief(precision: Float[Array, "Dx M M"], linear: Float[Array, "Dx M"], count: int) -> Belief:
     """N(P⁻¹b, P⁻¹) for each of N particles."""
-    covariance = gram(inverse_lower(cholesky(precision, jitter=0.0)))
+    covariance = gram(inverse_root(precision))
     mean = jnp.matmul(covariance, linear[:, :, None])[:, :, 0]
     return jax.tree.map(lambda part: jnp.broadcast_to(part[None], (count, *part.shape)), Belief(mean, covariance))
 

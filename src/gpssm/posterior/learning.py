@@ -45,7 +45,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, gram, inverse_lower, log_normal, root_semidefinite
+from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, log_normal, root_semidefinite
 from gpssm.core.runtime import check_memory, in_double_precision, jit
 from gpssm.core.text import check_seed, check_whole, is_real
 from gpssm.data.align import align_series
@@ -427,7 +427,7 @@ def _weights(
     def one(given: tuple[list[Array], dict[str, Array]]) -> tuple[Array, Array]:
         paths, leaves = given
         found = weights_given_states(members.model.with_leaves(leaves), paths, series)
-        blocks = gram(inverse_lower(cholesky(found.precision, jitter=0.0)))
+        blocks = gram(inverse_root(found.precision))
         whole, at = jnp.zeros((count, size, count, size)), jnp.arange(count)
         return found.mean, whole.at[at, :, at, :].set(blocks).reshape(count * size, -1)
 

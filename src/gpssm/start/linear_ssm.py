@@ -222,5 +222,5 @@ def _fit_emission(rows: Rows, mean: Float[Array, "N Dx"], covariance: Float[Arra
 def _regress(square: Float[Array, "p p"], product: Float[Array, "m p"]) -> Float[Array, "m p"]:
     """W = E[x zᵀ] E[z zᵀ]⁻¹, with a small ridge."""
     ridge = RIDGE * (jnp.diagonal(square) + 1.0)
-    inverse = linalg.inverse_lower(linalg.cholesky(square + jnp.diag(ridge), jitter=0.0))
+    inverse = linalg.inverse_root(square + jnp.diag(ridge))
     return product @ inverse.T @ inverse
