@@ -29,7 +29,7 @@ from gpssm.methods import first_states, noise_moves
 from gpssm.methods.noise_moves import Walk
 from gpssm.methods.parameters import ParameterMoves, Parameters, rate_for
 from gpssm.methods.settings import MethodSettings, States, pilot_length
-from gpssm.methods.whitening import Whitening, stack, unstack, whiten
+from gpssm.methods.whitening import Whitening, moving, stack, unstack, whiten
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 from gpssm.moves import dual_averaging, hmc
@@ -62,6 +62,7 @@ class FFVD(MethodSettings):
     """
 
     compares: ClassVar[bool] = True
+    pads: ClassVar[bool] = True
 
     num_warmup: int = 400
     num_draws: int = 250
@@ -135,9 +136,10 @@ def build_hmc(
         carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
         coordinates = carry.whitening.at(current)
+        free = moving(carry.states, series)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return moves.density(unstack(coordinates.to_states(position), series), series)(current)
+            return moves.density(unstack(coordinates.to_states(free * position), series), series)(current)
 
         cautious = jax.random.uniform(size_key) < CAUTION
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
@@ -146,7 +148,7 @@ def build_hmc(
         if settings.num_warmup:
             parting = carry.iteration == pilot_length(settings.num_warmup)
             position = jnp.where(parting, SPREAD * jax.random.normal(part_key, position.shape), position)
-        outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
+        outcome = hmc.move(move_key, free * position, log_density, size, settings.num_leapfrog, free)
         states = coordinates.to_states(outcome.position)
         paths, walk = unstack(states, series), carry.walk
         if moves.joint is None:

@@ -34,6 +34,7 @@ from gpssm.core.linalg import (
     solve_lower,
     solve_upper,
 )
+from gpssm.data.padding import moves, real_states
 from gpssm.data.series import Series
 from gpssm.methods.settings import States
 from gpssm.model.likelihoods import observed
@@ -53,7 +54,7 @@ class Linearisation(NamedTuple):
     """
 
     centre: Float[Array, "N Dx"]
-    first: Float[Array, " N"]  # 1 at each x₀, else 0
+    first: Float[Array, " N"]  # 1 at each x₀ and at states that pad, to which no transition leads, else 0
     jacobian: Float[Array, "N-1 Dx Dx"]  # F = ∂f/∂x
     gap: Float[Array, "N-1 Dx"]  # c_{t+1} − f(c_t)
     slope: Float[Array, "N Dy Dx"]  # of the outputs' means
@@ -163,14 +164,19 @@ def unstack(states: Float[Array, "N Dx"], series: list[Series]) -> States:
     return tuple(states[start:end] for start, end in itertools.pairwise(ends))
 
 
+def moving(states: Float[Array, "N Dx"], series: list[Series]) -> Float[Array, " n"]:
+    """1 for each coordinate of the stacked states, 0 for those of states that pad."""
+    return jnp.repeat(jnp.concatenate([real_states(one, states.dtype) for one in series]), states.shape[1])
+
+
 def whiten(key: PRNGKeyArray, model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], rank: int) -> Whitening:
     """The whitening linearised at `centre`, with so many soft directions."""
     model = model.prepared()
     statistics = transition_statistics(model, unstack(centre, series), series)
     weights = weights_given(statistics, model.process_variance, model.basis.shared)
     linear = first_order(model, weights.mean, centre, series)
-    u, moves = ([jnp.asarray(one.u, centre.dtype) for one in series], [jnp.ones(len(one)) for one in series])
-    border = Border(model, centre, between(u), linear.jacobian, between(moves))
+    u = between([jnp.asarray(one.u, centre.dtype) for one in series])
+    border = Border(model, centre, u, linear.jacobian, 1 - linear.first[1:])
     factor = block_cholesky(linear.precision(model))
     directions = _soft_directions(key, border, statistics.gram, factor, min(rank, centre.size))
     columns = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(directions)
@@ -204,8 +210,10 @@ def first_order(
         jnp.concatenate([jnp.pad(one, ((1, 0), *((0, 0),) * (one.ndim - 1))) for one in jnp.split(part, ends)])
         for part in emitted
     )
-    first = jnp.concatenate([jnp.zeros(len(path), path.dtype).at[0].set(1.0) for path in paths])
-    jacobian, gap = (between(jnp.split(part, ends)) for part in (jacobian, gap))
+    arrives = between([moves(one, states.dtype) for one in series])
+    jacobian = arrives[:, None, None] * between(jnp.split(jacobian, ends))
+    gap = arrives[:, None] * between(jnp.split(gap, ends))
+    first = 1 - jnp.pad(arrives, (1, 0))
     return Linearisation(states, first, jacobian, gap, slope, error, present)
 
 
@@ -247,7 +255,7 @@ class Border(NamedTuple):
     centre: Float[Array, "N Dx"]
     u: Float[Array, "N-1 Du"]
     jacobian: Float[Array, "N-1 Dx Dx"]
-    moves: Float[Array, " N-1"]  # 0 between two series, else 1
+    moves: Float[Array, " N-1"]  # 0 between two series and to states that pad, else 1
 
     def cross(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "Dx M r"]:
         """A_dᵀ (F x_t − x_{t+1})_d of every column."""

@@ -58,7 +58,7 @@ START = 2**32 - 1  # in place of a step's number, for where a path starts
 FUNCTION = 2**32 - 4  # the same, for its function
 NUM_FEATURES = 64  # of a function
 MANY = 0.5  # of the paths: when more have left, they no longer go on as copies of the others
-NUM_ANEW = 128  # training states to start anew from, at most
+NUM_ANEW = 128  # training states to start anew from
 NOISES = 3.0  # process noises that a coordinate's training states are taken to range over, to each side, at least
 
 Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]  # mean and variance
@@ -272,8 +272,9 @@ def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: f
     states = [merge_chains(path)[draws] for path in posterior.draws.states]
     low = np.min([path.min(1) for path in states], axis=0)
     high = np.max([path.max(1) for path in states], axis=0)
-    every = -(-sum(path.shape[1] for path in states) // NUM_ANEW)
-    some = np.concatenate([path[:, ::every] for path in states], axis=1)
+    # As many whatever the rows, some of them twice if there are fewer, so that programs are the same.
+    total = sum(path.shape[1] for path in states)
+    some = np.concatenate(states, axis=1)[:, np.arange(NUM_ANEW) * total // NUM_ANEW]
     return Box(*map(jnp.asarray, ((low + high) / 2, (high - low) / 2, np.asarray(bounds, low.dtype), some)))
 
 
