@@ -59,6 +59,24 @@ def test_block_cholesky_does_what_the_dense_factor_does(n, dim):
     np.testing.assert_allclose(found.lower, np.reshape(lower, (n - 1, dim, dim)), atol=1e-9 * scale)
 
 
+@pytest.mark.parametrize(("n", "dim"), [(1, 3), (2, 1), (7, 3), (200, 4)])
+@pytest.mark.parametrize("noise", [1.0, 1e-5])
+def test_a_chain_eliminated_in_rounds_is_the_one_eliminated_in_turn(n, dim, noise, monkeypatch):
+    """The precision of states with an output that says next to all of one of them, and without."""
+    rng = np.random.default_rng(7)
+    transition = 0.9 * np.linalg.qr(rng.normal(size=(n, dim, dim)))[0]
+    diagonal = np.tile(100 * np.eye(dim), (n, 1, 1))
+    diagonal[:-1] += 100 * np.swapaxes(transition, 1, 2)[:-1] @ transition[:-1]
+    diagonal[:, 0, 0] += 1 / noise**2
+    matrix = BlockTridiagonal(jnp.asarray(diagonal), jnp.asarray(-100 * transition[:-1]))
+    expected = jax.jit(linalg.block_cholesky)(matrix)
+    monkeypatch.setattr(linalg, "on_cpu", lambda: False)
+    monkeypatch.setattr(linalg, "DENSE", 0)
+    found = jax.jit(lambda matrix: linalg.block_cholesky(matrix))(matrix)
+    for name, one in expected._asdict().items():
+        np.testing.assert_allclose(getattr(found, name), one, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
 def test_gradients_of_a_block_factor_match_finite_differences():
     matrix, _ = random_chain(3, 2)
     vector = jnp.asarray(np.random.default_rng(2).normal(size=(3, 2)))

@@ -181,7 +181,10 @@ class BlockCholesky(NamedTuple):
 
 
 def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
-    """Factor Λ = LLᵀ: L_{i+1,i} = Λ_{i+1,i} L_ii⁻ᵀ and L_ii L_iiᵀ = Λ_ii − L_{i,i−1} L_{i,i−1}ᵀ."""
+    """Factor Λ = LLᵀ: L_{i+1,i} = Λ_{i+1,i} L_ii⁻ᵀ and L_ii L_iiᵀ = Λ_ii − L_{i,i−1} L_{i,i−1}ᵀ.
+
+    It is a loop on a CPU. A GPU takes a short chain as one whole matrix, and a long one in log n rounds.
+    """
 
     def factor(inverse: Array, blocks: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
         block, below = blocks
@@ -190,15 +193,37 @@ def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
         inverse = inverse_lower(diagonal)
         return inverse, (diagonal, lower, inverse)
 
-    if fits_whole(matrix.diagonal.shape[0] * matrix.diagonal.shape[1]):
+    no_block = jnp.zeros_like(matrix.diagonal[:1])
+    below = jnp.concatenate([no_block, matrix.lower])
+    if on_cpu():
+        _, (diagonal, lower, inverse) = lax.scan(factor, no_block[0], (matrix.diagonal, below))
+        lower = lower[1:]
+    elif fits_whole(matrix.diagonal.shape[0] * matrix.diagonal.shape[1]):
         diagonal, lower = _dense_cholesky(matrix)
         inverse = inverse_lower(diagonal)
     else:
-        no_block = jnp.zeros_like(matrix.diagonal[:1])
-        blocks = (matrix.diagonal, jnp.concatenate([no_block, matrix.lower]))
-        _, (diagonal, lower, inverse) = lax.scan(factor, no_block[0], blocks)
-        lower = lower[1:]
+        start = no_block.at[0].set(jnp.eye(no_block.shape[1], dtype=no_block.dtype))
+        links = jnp.concatenate([start, jnp.zeros_like(matrix.lower)]), below.mT, matrix.diagonal
+        diagonal = cholesky(lax.associative_scan(_eliminate, links)[2], jitter=0.0)
+        inverse = inverse_lower(diagonal)
+        lower = matrix.lower @ inverse[:-1].mT
     return BlockCholesky(diagonal, lower, inverse, -inverse[1:] @ lower, -(lower @ inverse[:-1]).mT)
+
+
+def _eliminate(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Two links of a chain of eliminations made one: S → C₂ − B₂ᵀ (A₂ + C₁ − B₁ᵀ (A₁ + S)⁻¹ B₁)⁻¹ B₂.
+
+    S_i = L_ii L_iiᵀ, what is left of Λ_ii when all blocks before are eliminated, follows from S_{i−1} by a map
+    S → C − Bᵀ (A + S)⁻¹ B with A = 0, B = Λ_{i,i−1}ᵀ and C = Λ_ii. So do two steps at once, and with M = A₂ + C₁
+
+        A = A₁ − B₁ M⁻¹ B₁ᵀ,    B = B₁ M⁻¹ B₂,    C = C₂ − B₂ᵀ M⁻¹ B₂.
+
+    M is what is left of a block when its neighbours on both sides are eliminated: positive definite, as Λ is.
+    """
+    (a, b, c), (a_next, b_next, c_next) = first, second
+    root = inverse_lower(cholesky(a_next + c, jitter=0.0))
+    left, right = root @ b.mT, root @ b_next
+    return a - gram(left), left.mT @ right, c_next - gram(right)
 
 
 def _dense_cholesky(matrix: BlockTridiagonal) -> tuple[Float[Array, "n D D"], Float[Array, "n-1 D D"]]:
@@ -215,11 +240,6 @@ def _dense_cholesky(matrix: BlockTridiagonal) -> tuple[Float[Array, "n D D"], Fl
 def fits_whole(size: int) -> bool:
     """Whether a chain of so many states × dimensions is taken as one whole matrix: on a GPU, up to a size."""
     return not on_cpu() and size <= DENSE
-
-
-def refactors(size: int) -> bool:
-    """Whether such a chain may be factorised in every iteration: not in a GPU's long loop."""
-    return on_cpu() or fits_whole(size)
 
 
 def solve_lower(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:

@@ -26,7 +26,6 @@ from gpssm.core.linalg import (
     fits_whole,
     log_det,
     multiply_upper,
-    refactors,
     solve_lower,
     solve_upper,
 )
@@ -88,11 +87,10 @@ def walk(
 ) -> tuple[Parameters, Float[Array, "N Dx"], Walk]:
     """Some moves of the walk, given weights drawn before: parameters, states and what was learned of the walk.
 
-    Nothing moves if all noises are fixed, if the factors that it takes are too long a loop for the device, or if there
-    is no joint density of states and weights.
+    Nothing moves if all noises are fixed, or if there is no joint density of states and weights.
     """
     chosen, joint = _chosen(moves, parameters), moves.joint
-    if not chosen or joint is None or not refactors(centre.size):
+    if not chosen or joint is None:
         return parameters, states, state
     noises, unravel = ravel_pytree(chosen)
     current = moves.apply(parameters)

@@ -30,7 +30,6 @@ from gpssm.core.linalg import (
     inverse_lower,
     multiply_upper,
     one_by_one,
-    refactors,
     solve_lower,
     solve_upper,
 )
@@ -120,15 +119,12 @@ class Whitening(NamedTuple):
     columns: Float[Array, "N Dx r"]  # W
     gram: Float[Array, "Dx M M"]  # AᵀA
     cross: Float[Array, "Dx M r"]  # X
-    kept: Coordinates | None = None  # where a factor for each new noise would take too long
 
     def at(self, model: GPSSM) -> Coordinates:
         """The coordinates at the model's noises.
 
         With WᵀΛW = h hᵀ and G = g gᵀ the directions are V = LᵀW h⁻ᵀ, orthonormal, and S = hᵀ g⁻ᵀ.
         """
-        if self.kept is not None:
-            return self.kept
         factor = block_cholesky(self.linear.precision(model))
         rows = multiply_upper(factor, self.columns).reshape(-1, self.columns.shape[-1]).T
         stiff = gram(rows.T)
@@ -180,8 +176,7 @@ def whiten(key: PRNGKeyArray, model: GPSSM, centre: Float[Array, "N Dx"], series
     factor = block_cholesky(linear.precision(model))
     directions = _soft_directions(key, border, statistics.gram, factor, min(rank, centre.size))
     columns = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(directions)
-    whitening = Whitening(linear, columns, statistics.gram, border.cross(columns))
-    return whitening if refactors(centre.size) else whitening._replace(kept=whitening.at(model))
+    return Whitening(linear, columns, statistics.gram, border.cross(columns))
 
 
 def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> Linearisation:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 REFERENCES = 20  # inputs at which f is compared
 WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
 FORECAST = f"{HORIZON}-step forecast mean"
+ONE_STEP, ONE_STEP_NOISE = "one-step outputs", "one-step noise"
 ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 Values = Float[np.ndarray | Array, "chain draw *shape"]
@@ -120,8 +121,15 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
     chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
     f = function_values(posterior, x[chosen], posterior.series[0].u[chosen])
+    one_step = map_draws(_one_step, posterior.model, posterior.draws, jnp.asarray(posterior.series[0].u))
     inside = parameters | {"function values": f}
-    seen = {"smoothed outputs": outputs, FORECAST: held_forecast(posterior), "log target": posterior.info.log_target}
+    seen = {
+        "smoothed outputs": outputs,
+        ONE_STEP: _thinned(one_step[:, :, :-1]),
+        ONE_STEP_NOISE: one_step[:, :, -1],
+        FORECAST: held_forecast(posterior),
+        "log target": posterior.info.log_target,
+    }
     rows = [row(name, values) for name, values in inside.items()]
     rows += [row_within(f"states{WITHIN}", states), *(row(name, values) for name, values in seen.items())]
     if posterior.apart:
@@ -140,6 +148,25 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
 def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"]:
     """The mean forecast of each draw under the last controls, held: what a user sees first of all."""
     return forecast_mean(posterior, np.repeat(posterior.raw[0].u[-1:], HORIZON, 0))
+
+
+def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dy"]:
+    """The dynamics as outputs show them, whatever the states' coordinates, along the draw's own path of one series.
+
+    Rows E[y_t | E[x_{t+1} | x_t, v]], the function's values as outputs, and in the last row the root of the mean over
+    time of the diagonal of G Q Gᵀ + R, with G the slope of the emission: the noise of one step as outputs have it.
+    """
+    ahead = model.transition()(draw.states[0][:-1], u).given(draw.weights)
+
+    def emit(x: Float[Array, " Dx"]) -> tuple[Array, Array]:
+        return tuple(part[0] for part in model.likelihood.moments(x[None]))
+
+    def noise(x: Float[Array, " Dx"]) -> Float[Array, " Dy"]:
+        slope, variance = jax.jacfwd(lambda x: emit(x)[0])(x), emit(x)[1]
+        return jnp.matmul(slope**2, model.process_variance) + variance
+
+    mean = model.likelihood.moments(ahead)[0]
+    return jnp.concatenate([mean, jnp.sqrt(jnp.mean(jax.vmap(noise)(ahead), 0, keepdims=True))])
 
 
 def _thinned(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "chain draw n"]:
