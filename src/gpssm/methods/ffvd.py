@@ -29,7 +29,7 @@ from gpssm.methods import first_states, noise_moves
 from gpssm.methods.noise_moves import Walk
 from gpssm.methods.parameters import ParameterMoves, Parameters, rate_for
 from gpssm.methods.settings import MethodSettings, States, pilot_length
-from gpssm.methods.whitening import Whitening, stack, unstack, whiten
+from gpssm.methods.whitening import Whitening, moving, stack, unstack, whiten
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 from gpssm.moves import dual_averaging, hmc
@@ -62,12 +62,13 @@ class FFVD(MethodSettings):
     """
 
     compares: ClassVar[bool] = True
+    pads: ClassVar[bool] = True
 
     num_warmup: int = 400
     num_draws: int = 250
     thin: int = 2
-    num_leapfrog: int = 5
-    rank: int = 40
+    num_leapfrog: int = 10
+    rank: int = 80
     target_acceptance: float = 0.7
 
     def __post_init__(self) -> None:
@@ -125,34 +126,35 @@ def build_hmc(
     """The three functions of a method that samples `moves.density` over the states, started at these states."""
     refreshes = jnp.asarray(np.unique([0, *(int(share * settings.num_warmup) for share in REFRESHES)]))
 
-    def whitening_at(key: PRNGKeyArray, parameters: Parameters, centre: Array, series: list[Series]) -> Whitening:
+    def whitening_at(parameters: Parameters, centre: Array, series: list[Series]) -> Whitening:
         model = metric(moves.apply(parameters), unstack(centre, series), series)
-        return whiten(key, model, centre, series, settings.rank)
+        return whiten(model, centre, series, settings.rank)
 
     def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
         states, parameters = stack(tuple(jnp.asarray(path) for path in start)), moves.init()
         # The first iteration makes the first whitening, so that there is one place in the program for all of them.
-        shapes = jax.eval_shape(lambda: whitening_at(key, parameters, states, series))
+        shapes = jax.eval_shape(lambda: whitening_at(parameters, states, series))
         whitening = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         step = dual_averaging.start(FIRST_STEP)
         walk = noise_moves.start(moves)
         weights = None if moves.joint is None else jnp.zeros(moves.model.weights_shape, states.dtype)
         return Carry(states, weights, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
 
-    def refresh(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
-        whitening = whitening_at(key, carry.parameters, carry.mean, series)
+    def refresh(carry: Carry, series: list[Series]) -> Carry:
+        whitening = whitening_at(carry.parameters, carry.mean, series)
         step = dual_averaging.start(jnp.exp(carry.step.log_average))
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        whiten_key, size_key, part_key, move_key, parameter_key, round_key = jax.random.split(key, 6)
+        size_key, part_key, move_key, parameter_key, round_key = jax.random.split(key, 5)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
-        carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
+        carry = jax.lax.cond(in_step(due), lambda c: refresh(c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
         coordinates = carry.whitening.at(current)
+        free = moving(carry.states, series)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return moves.density(unstack(coordinates.to_states(position), series), series)(current)
+            return moves.density(unstack(coordinates.to_states(free * position), series), series)(current)
 
         cautious = jax.random.uniform(size_key) < CAUTION
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
@@ -161,7 +163,7 @@ def build_hmc(
         if settings.num_warmup:
             parting = carry.iteration == pilot_length(settings.num_warmup)
             position = jnp.where(parting, SPREAD * jax.random.normal(part_key, position.shape), position)
-        outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
+        outcome = hmc.move(move_key, free * position, log_density, size, settings.num_leapfrog, free)
         states = coordinates.to_states(outcome.position)
         paths, weights, walk = unstack(states, series), None, carry.walk
         if moves.joint is None:
@@ -178,7 +180,15 @@ def build_hmc(
                 parameters = held.draw_conjugate(keys[1], now.parameters, paths, weights, series)
                 states = first_states.jump(keys[2], held.apply(parameters), weights, now.states, series)
                 moved = noise_moves.walk(
-                    keys[3], held, parameters, weights, states, now.walk, carry.whitening.linear.centre, series, adapting
+                    keys[3],
+                    held,
+                    parameters,
+                    weights,
+                    states,
+                    now.walk,
+                    carry.whitening.linear.centre,
+                    series,
+                    adapting,
                 )
                 return Held(weights, *moved)
 

@@ -14,11 +14,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core import random
 from gpssm.core.linalg import inverse_root, solve_positive
+from gpssm.data.padding import num_moves
 from gpssm.data.series import as_list
 from gpssm.model.likelihoods import Gaussian, observed
-from gpssm.model.model import GPSSM, Step
+from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal, Prior
-from gpssm.model.target import pairs, sum_over_time
+from gpssm.model.target import noise_squares, pairs
 from gpssm.model.types import Data, EmissionConditional, GaussianWeights, NoiseConditional, States
 
 P = TypeVar("P", bound=Prior)
@@ -27,12 +28,8 @@ P = TypeVar("P", bound=Prior)
 def process_noise_given(model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data) -> NoiseConditional:
     """Q_d | x, v ~ InverseGamma(a + T/2, b + ½ Σ_t (x_{t+1,d} − m_d − A_d·v_d)² + ½ Σ_t B_d(z_t))."""
     prior = _conjugate(model, "log_process_std", InverseGamma)
-
-    def terms(step: Step, following: Float[Array, "N Dx"]) -> Float[Array, " Dx"]:
-        return jnp.sum((following - step.given(weights)) ** 2, 0) + jnp.sum(step.residual, -1)
-
-    count = sum(len(one) for one in as_list(series))
-    scale = prior.scale + 0.5 * sum_over_time(model, states, series, terms)
+    count = num_moves(as_list(series))
+    scale = prior.scale + 0.5 * noise_squares(model, states, weights, series)
     return NoiseConditional(jnp.broadcast_to(prior.shape + 0.5 * count, scale.shape), scale)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 REFERENCES = 20  # inputs at which f is compared
 WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
 FORECAST = f"{HORIZON}-step forecast mean"
-ONE_STEP, ONE_STEP_NOISE = "one-step outputs", "one-step noise"
+AHEAD, AHEAD_NOISE = "one-step outputs", "one-step noise"
 ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 Values = Float[np.ndarray | Array, "chain draw *shape"]
@@ -125,8 +125,8 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     inside = parameters | {"function values": f}
     seen = {
         "smoothed outputs": outputs,
-        ONE_STEP: _thinned(one_step[:, :, :-1]),
-        ONE_STEP_NOISE: one_step[:, :, -1],
+        AHEAD: _thinned(one_step[:, :, :-1]),
+        AHEAD_NOISE: one_step[:, :, -1],
         FORECAST: held_forecast(posterior),
         "log target": posterior.info.log_target,
     }

@@ -12,6 +12,7 @@ import scipy.cluster.vq
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, on_host
+from gpssm.data.padding import pad
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.model.bases import (
     Apart,
@@ -108,7 +109,8 @@ def linear_start(
         found = fit_wired(pseudo, known, jax.random.key(0))
         return from_path(found.linear, found.states, pseudo)
     linear = fit_linear(pseudo, state_dim)
-    return from_path(linear, [np.asarray(smooth(linear, one).mean) for one in pseudo], pseudo)
+    paths = [np.asarray(smooth(linear, pad(one)).mean)[: len(one) + 1] for one in pseudo]
+    return from_path(linear, paths, pseudo)
 
 
 def curved_start(series: list[Series], state_dim: int, likelihood: Wiener | MonotoneWiener) -> LinearStart:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from gpssm.core import linalg
 from gpssm.core.runtime import in_double_precision, jit, on_host
+from gpssm.data.padding import pad, real_states
 from gpssm.data.series import Series, as_list
 from gpssm.start.excerpts import stages
 from gpssm.start.linear_ssm import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, run_em, smooth
@@ -39,12 +40,13 @@ def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int
     :returns: A (Dx, Dx), B (Dx, Du), b (Dx,), C (Dy, Dx), d (Dy,), Q (Dx, Dx) diagonal and σ (Dy,), for outputs
         and controls in the units of the series.
     """
-    ssm = normalise(run_em(subspace(series, state_dim), series, num_em)[0], series)
+    rows = [pad(one) for one in as_list(series)]
+    ssm = normalise(run_em(subspace(series, state_dim), rows, num_em)[0], rows)
     if spectral_radius(ssm) > RADIUS:
         for stage in stages(series, NUM_LBFGS):
-            ssm = _fit_stable(ssm, stage.series, stage.steps)
-        ssm = normalise(ssm, series)
-        refined = normalise(run_em(ssm, series, num_em)[0], series)
+            ssm = _fit_stable(ssm, [pad(one) for one in stage.series], stage.steps)
+        ssm = normalise(ssm, rows)
+        refined = normalise(run_em(ssm, rows, num_em)[0], rows)
         ssm = refined if spectral_radius(refined) <= RADIUS else ssm
     covariance = np.maximum(ssm.process_cov, PROCESS_FLOOR * np.eye(state_dim))
     return ssm._replace(process_cov=jnp.asarray(covariance))
@@ -103,10 +105,12 @@ def _state_moments(
 ) -> tuple[Float[Array, " Dx"], Float[Array, "Dx Dx"]]:
     """Mean and covariance, over time and the smoothing posterior, of the states."""
     posterior = smooth(ssm, series)
-    mean = jnp.mean(posterior.mean, axis=0)
+    real = jnp.concatenate([real_states(one, posterior.mean.dtype) for one in as_list(series)])
+    share = real / jnp.sum(real)
+    mean = share @ posterior.mean
     centred = posterior.mean - mean[None]
-    uncertainty = jnp.mean(linalg.selected_inverse(posterior.factor).diagonal, axis=0)
-    return mean, centred.T @ centred / len(centred) + uncertainty
+    uncertainty = jnp.tensordot(share, linalg.selected_inverse(posterior.factor).diagonal, 1)
+    return mean, (share[:, None] * centred).T @ centred + uncertainty
 
 
 def _fit_stable(ssm: LinearSSM, series: list[Series], num_steps: int) -> LinearSSM:
@@ -195,8 +199,8 @@ def select_order(series: Series | Sequence[Series], max_dim: int = 8, *, num_em:
     dims = range(1, max_dim + 1)
     starts = [from_states(states.leading(n), max_dim) for n in dims]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
-    _, log_likelihoods = _em_each(stacked, as_list(series), num_em)
     parts = as_list(series)
+    _, log_likelihoods = _em_each(stacked, [pad(one) for one in parts], num_em)
     outputs, inputs = parts[0].output_dim, parts[0].input_dim
     count = sum(np.sum(~np.isnan(part.y)) for part in parts) / outputs
     parameters = np.asarray(dims) * (2 * outputs + inputs) + outputs + outputs * (outputs + 1) / 2

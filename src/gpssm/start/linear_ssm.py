@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from gpssm.core import linalg
 from gpssm.core.linalg import BlockCholesky, BlockTridiagonal
 from gpssm.core.runtime import jit
+from gpssm.data.padding import moves
 from gpssm.data.series import Series, as_list
 
 PROCESS_FLOOR = 1e-6  # least eigenvalue of Q, for states of unit scale
@@ -95,10 +96,12 @@ def run_em(
     return ssm, value
 
 
-@jax.jit
 def noise_floor(y: Float[Array | np.ndarray, "N Dy"]) -> Float[Array, " Dy"]:
     """The least σ of each output, a share of its standard deviation; absolute for one that never changes."""
-    std = jnp.nanstd(y, axis=0)
+    if isinstance(y, np.ndarray):  # nothing is compiled for so many rows
+        std = jnp.asarray(np.ma.filled(np.ma.masked_invalid(y).std(axis=0), 0.0))
+    else:
+        std = jnp.nanstd(y, axis=0)
     return NOISE_FLOOR * jnp.where(std > 0.0, std, 1.0)
 
 
@@ -106,7 +109,7 @@ class Rows(NamedTuple):
     """Series laid out with one row a state, so that several of them form a single chain of N states.
 
     A row holds what leads to its state and what the state emits. The first state of a series has `moves` = 0,
-    since no transition leads to it, and emits nothing. Where `observed` is 0, y is 0.
+    since no transition leads to it, and emits nothing, and so has one that pads. Where `observed` is 0, y is 0.
     """
 
     y: Float[Array, "N Dy"]
@@ -121,9 +124,9 @@ def _rows(series: Series | Sequence[Series]) -> Rows:
     before = ((1, 0), (0, 0))
     y = jnp.concatenate([jnp.pad(part.y, before, constant_values=np.nan) for part in parts])
     u = jnp.concatenate([jnp.pad(part.u, before) for part in parts])
-    moves = np.concatenate([np.arange(len(part) + 1) > 0 for part in parts])
+    arrives = jnp.concatenate([jnp.pad(moves(part, y.dtype), (1, 0)) for part in parts])
     missing = jnp.isnan(y)
-    return Rows(jnp.where(missing, 0.0, y), 1.0 - missing.astype(y.dtype), u, jnp.asarray(moves, y.dtype))
+    return Rows(jnp.where(missing, 0.0, y), 1.0 - missing.astype(y.dtype), u, arrives)
 
 
 def _precision(ssm: LinearSSM, rows: Rows) -> tuple[BlockTridiagonal, Float[Array, "N Dx"]]:
