@@ -417,7 +417,7 @@ class LinearFeatures(Basis):
     @classmethod
     def build(cls, state_dim: int, dim: int, scale: float, wiring: Mask | None = None) -> Self:
         """The same prior standard deviation for every coefficient and the offset."""
-        return cls(jnp.full((state_dim, dim + 1), jnp.log(scale)), wiring)
+        return cls(jnp.asarray(np.full((state_dim, dim + 1), np.log(scale))), wiring)
 
     @property
     def size(self) -> int:

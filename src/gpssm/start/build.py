@@ -34,7 +34,7 @@ from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.types import Data
 from gpssm.model.wiring import Wiring, make_wiring
 from gpssm.start.linear_fit import fit_linear
-from gpssm.start.linear_ssm import LinearSSM, smooth
+from gpssm.start.linear_ssm import LinearSSM, smoothed_moments
 from gpssm.start.output_error import Emission, OutputErrorFit, fit_curved, fit_output_error
 from gpssm.start.wired_fit import EXACT_STD, fit_wired, fit_wired_output_error
 
@@ -98,7 +98,7 @@ def linear_start(
     experiments = as_list(series)
     check_trainable(series)
     width = experiments[0].output_dim
-    chosen = make_likelihood(likelihood, jnp.zeros((width, state_dim)), jnp.zeros(width), jnp.ones(width))
+    chosen = make_likelihood(likelihood, np.zeros((width, state_dim)), np.zeros(width), np.ones(width))
     if isinstance(chosen, LinkedGaussian) and not chosen.link.one_to_one and experiments[0].input_dim > 0:
         found = output_error(experiments, state_dim, chosen.link.forward, wiring)
         return from_path(found.linear, found.states, experiments)
@@ -109,8 +109,10 @@ def linear_start(
         found = fit_wired(pseudo, known, jax.random.key(0))
         return from_path(found.linear, found.states, pseudo)
     linear = fit_linear(pseudo, state_dim)
-    paths = [np.asarray(smooth(linear, pad(one)).mean)[: len(one) + 1] for one in pseudo]
-    return from_path(linear, paths, pseudo)
+    padded = [pad(one) for one in pseudo]
+    ends = np.cumsum([len(one) + 1 for one in padded])[:-1]
+    paths = np.split(np.asarray(smoothed_moments(linear, padded)[0]), ends)
+    return from_path(linear, [path[: len(one) + 1] for path, one in zip(paths, pseudo, strict=True)], pseudo)
 
 
 def curved_start(series: list[Series], state_dim: int, likelihood: Wiener | MonotoneWiener) -> LinearStart:
@@ -202,7 +204,7 @@ def build_model(
         weights if known is None else _wire_weights(weights, known),
         centre,
         seen,
-        jnp.sqrt(jnp.diagonal(linear.process_cov)),
+        np.sqrt(np.diagonal(linear.process_cov)),
     )
     if curved:
         # What the slopes cannot say is how much of g enters which state.
@@ -225,7 +227,7 @@ def _build_kernel(
 ) -> Kernel:
     """The kernel of all transition functions: coupled, and seeing what the wiring lets it."""
     state_dim, dim = start.state_dim, start.z.shape[1]
-    variance = jnp.minimum(NOISE_RATIO * jnp.diagonal(start.linear.process_cov), MOST_VARIANCE)
+    variance = np.minimum(NOISE_RATIO * np.diagonal(start.linear.process_cov), MOST_VARIANCE)
     coupled = _couple(coupling, rank, spec, state_dim, start, variance, key)
     kernel = make_kernel(coupled, state_dim, dim, variance, LENGTHSCALE)
     return kernel if wiring is None else kernel.wired(wiring.mask)
@@ -295,11 +297,11 @@ def _couple(
     name: str | Kernel,
     state_dim: int,
     start: LinearStart,
-    variance: Float[Array, " Dx"],
+    variance: Float[np.ndarray, " Dx"],
     key: PRNGKeyArray,
 ) -> str | Kernel:
     """The kernel for all dimensions: variances are those of W or of the scales, the kernel's own stays at one."""
-    dim, amplitude = start.z.shape[1], jnp.sqrt(variance)
+    dim, amplitude = start.z.shape[1], np.sqrt(variance)
     if coupling == "shared":
         return Common(make_kernel(name, 1, dim, 1.0, LENGTHSCALE), jnp.log(amplitude))
     if coupling == "hammerstein":
@@ -423,7 +425,7 @@ def _check_sizes(state_dim: int, num_inducing: int) -> None:
 
 def _check_shapes(model: GPSSM, series: Series) -> None:
     """Run the model's shapes through one step, so that parts that do not fit are caught here and named."""
-    x, u = jnp.zeros((1, model.state_dim)), jnp.zeros((1, series.input_dim))
+    x, u = np.zeros((1, model.state_dim)), np.zeros((1, series.input_dim))
     try:
         step = jax.eval_shape(lambda: model.transition()(x, u))
         entries = jax.eval_shape(lambda: model.likelihood.log_density(x, jnp.zeros((1, series.output_dim))))

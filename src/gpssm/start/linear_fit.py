@@ -17,10 +17,10 @@ from jaxtyping import Array, Float
 
 from gpssm.core import linalg
 from gpssm.core.runtime import in_double_precision, jit, on_host
-from gpssm.data.padding import pad, real_states
+from gpssm.data.padding import moves, pad
 from gpssm.data.series import Series, as_list
 from gpssm.start.excerpts import stages
-from gpssm.start.linear_ssm import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, run_em, smooth
+from gpssm.start.linear_ssm import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, run_em, smoothed_moments
 from gpssm.start.subspace import from_states, past_states, subspace
 
 # Each of the next three was chosen by rolling 30-step forecasts inside the training halves of the benchmarks.
@@ -79,8 +79,11 @@ def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
     with m and S the mean and covariance of the states, over time and the smoothing posterior, and M S Mᵀ = I. The
     largest entry of each column of C' is positive. Only the prior of x₀ differs: it is N(0, I) in the new coordinates.
     """
-    moments = _state_moments(ssm, series)
-    ssm, (mean, covariance) = jax.tree.map(np.asarray, (ssm, moments))
+    ssm, (states, uncertainty) = jax.tree.map(np.asarray, (ssm, smoothed_moments(ssm, series)))
+    real = np.concatenate([np.r_[True, np.asarray(moves(one, bool))] for one in as_list(series)])
+    states, uncertainty = states[real], uncertainty[real]
+    mean = states.mean(0)
+    covariance = (states - mean).T @ (states - mean) / len(states) + uncertainty.mean(0)
     # Q v = λ S v and vᵀSv = 1: x' = Vᵀ(x − mean) turns S into I and Q into diag(λ).
     variances, vectors = scipy.linalg.eigh(ssm.process_cov, covariance)
     inverse = covariance @ vectors
@@ -97,20 +100,6 @@ def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
         process_cov=np.diag(variances),
     )
     return LinearSSM(*map(jnp.asarray, parameters))
-
-
-@jit
-def _state_moments(
-    ssm: LinearSSM, series: Series | Sequence[Series]
-) -> tuple[Float[Array, " Dx"], Float[Array, "Dx Dx"]]:
-    """Mean and covariance, over time and the smoothing posterior, of the states."""
-    posterior = smooth(ssm, series)
-    real = jnp.concatenate([real_states(one, posterior.mean.dtype) for one in as_list(series)])
-    share = real / jnp.sum(real)
-    mean = share @ posterior.mean
-    centred = posterior.mean - mean[None]
-    uncertainty = jnp.tensordot(share, linalg.selected_inverse(posterior.factor).diagonal, 1)
-    return mean, (share[:, None] * centred).T @ centred + uncertainty
 
 
 def _fit_stable(ssm: LinearSSM, series: list[Series], num_steps: int) -> LinearSSM:

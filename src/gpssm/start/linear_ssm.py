@@ -7,8 +7,9 @@ The smoothing posterior is Gaussian with a block-tridiagonal precision, which is
 NaN in y means missing: that output's row of C is dropped at that time.
 """
 
+import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +58,15 @@ def smooth(ssm: LinearSSM, series: Series | Sequence[Series]) -> Smoothed:
     return _smooth(ssm, _rows(series))
 
 
+@jit
+def smoothed_moments(
+    ssm: LinearSSM, series: Series | Sequence[Series]
+) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx Dx"]]:
+    """Mean and covariance of each state in that posterior."""
+    posterior = smooth(ssm, series)
+    return posterior.mean, linalg.selected_inverse(posterior.factor).diagonal
+
+
 @jax.jit
 def log_marginal(ssm: LinearSSM, series: Series | Sequence[Series]) -> Float[Array, ""]:
     """log p(y), summed over the series: log p(y, x) − log p(x | y) at the smoothed mean x = μ.
@@ -96,13 +106,16 @@ def run_em(
     return ssm, value
 
 
-def noise_floor(y: Float[Array | np.ndarray, "N Dy"]) -> Float[Array, " Dy"]:
-    """The least σ of each output, a share of its standard deviation; absolute for one that never changes."""
-    if isinstance(y, np.ndarray):  # nothing is compiled for so many rows
-        std = jnp.asarray(np.ma.filled(np.ma.masked_invalid(y).std(axis=0), 0.0))
-    else:
-        std = jnp.nanstd(y, axis=0)
-    return NOISE_FLOOR * jnp.where(std > 0.0, std, 1.0)
+def noise_floor(y: Any) -> Any:
+    """The least σ of each output, a share of its standard deviation; absolute for one that never changes.
+
+    By NumPy for its arrays, by JAX for those of a program.
+    """
+    numpy = y.__array_namespace__()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an output that was never seen has no deviation
+        std = numpy.nanstd(y, axis=0)
+    return NOISE_FLOOR * numpy.where(std > 0.0, std, 1.0)
 
 
 class Rows(NamedTuple):

@@ -18,11 +18,10 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core import linalg
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series
 from gpssm.model.wiring import Wiring
-from gpssm.start.linear_ssm import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, smooth
+from gpssm.start.linear_ssm import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, smoothed_moments
 from gpssm.start.output_error import PROCESS_STD, OutputErrorFit, fit_from_starts
 
 EXACT_STD = 0.003  # √Q of a row that is known, for states of unit scale
@@ -125,11 +124,9 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Output
     found = [_climb(start, arrays, floor) for start in starts]
     linear = min(found, key=lambda one: one[0])[1].linear()
     linear = linear._replace(noise_std=jnp.maximum(linear.noise_std, floor))
-    posterior = smooth(linear, arrays)
-    spread = linalg.selected_inverse(posterior.factor).diagonal
+    states, spread = map(np.asarray, smoothed_moments(linear, arrays))
     ends = np.cumsum([len(one) + 1 for one in series])[:-1]
-    paths = np.split(np.asarray(posterior.mean), ends)
-    return _in_unit_scale(linear, paths, wiring, np.asarray(jnp.mean(jnp.diagonal(spread, axis1=1, axis2=2), 0)))
+    return _in_unit_scale(linear, np.split(states, ends), wiring, np.diagonal(spread, axis1=1, axis2=2).mean(0))
 
 
 @in_double_precision
