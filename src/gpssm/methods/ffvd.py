@@ -192,7 +192,8 @@ def build_hmc(
                 )
                 return Held(weights, *moved)
 
-            rounds = jnp.where(in_step(adapting), 1, noise_moves.num_rounds(len(states)))
+            learning = carry.iteration < pilot_length(settings.num_warmup)
+            rounds = jnp.where(in_step(learning), 1, noise_moves.num_rounds(len(states)))
             begin = Held(carry.weights, parameters, states, walk)
             weights, parameters, states, walk = jax.lax.fori_loop(0, rounds, hold_weights, begin)
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
