@@ -125,7 +125,7 @@ def test_rows_that_pad_add_nothing(basis):
 def test_rows_that_pad_add_nothing_when_weights_are_integrated_out(basis):
     model, series, states, _ = problem(basis, lengths=(9,))
     padded, rng = pad(series), np.random.default_rng(8)
-    path, way = np.concatenate([states, rng.normal(size=(7, 2))]), rng.normal(size=(17, 2))
+    path, way = np.concatenate([states, rng.normal(size=(3, 2))]), rng.normal(size=(13, 2))
     value, slope = jax.jit(jax.value_and_grad(partial(target.log_collapsed, model)))(jnp.asarray(path), padded)
 
     def expected(size):

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gpssm.data.series import Series, bare
 
-LEAST, PARTS = 8, 8  # rows between two lengths: so many at least, and so many lengths from a power of two to the next
+LEAST, PARTS = 4, 8  # rows between two lengths: so many at least, and so many lengths from a power of two to the next
 LONGEST = 4096  # rows of a series that is padded: a longer one runs for longer than its programs take to compile
 
 
@@ -27,7 +27,7 @@ class Padded(Series):
 
 
 def padded_length(rows: int) -> int:
-    """The length that a series of so many rows is filled up to: from 64 rows on at most 1/8 more."""
+    """The length that a series of so many rows is filled up to: from 32 rows on at most 1/8 more."""
     step = max(LEAST, 2 ** (rows.bit_length() - 1) // PARTS)
     return rows if rows > LONGEST else -(-rows // step) * step
 
