@@ -198,9 +198,17 @@ def build_hmc(
             weights, parameters, states, walk = jax.lax.fori_loop(0, rounds, hold_weights, begin)
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
-        carry = carry._replace(states=states, weights=weights, parameters=parameters, walk=walk)
-        carry = carry._replace(iteration=carry.iteration + 1)
-        return jax.lax.cond(adapting, lambda c: _adapt(settings, c, outcome.acceptance), lambda c: c, carry), info
+        count = carry.seen + adapting
+        return carry._replace(
+            states=states,
+            weights=weights,
+            parameters=parameters,
+            step=dual_averaging.update(carry.step, outcome.acceptance, settings.target_acceptance, adapting),
+            walk=walk,
+            mean=carry.mean + jnp.where(adapting, (states - carry.mean) / count, 0.0),
+            seen=count,
+            iteration=carry.iteration + 1,
+        ), info
 
     def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
         paths = unstack(carry.states, series)
@@ -210,13 +218,3 @@ def build_hmc(
         return Draw(paths, weights, carry.parameters.leaves)
 
     return Method(init, step, draw)
-
-
-def _adapt(settings: FFVD, carry: Carry, acceptance: Float[Array, ""]) -> Carry:
-    """Step size and running mean."""
-    count = carry.seen + 1
-    return carry._replace(
-        step=dual_averaging.update(carry.step, acceptance, settings.target_acceptance),
-        mean=carry.mean + (carry.states - carry.mean) / count,
-        seen=count,
-    )

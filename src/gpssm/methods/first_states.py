@@ -40,6 +40,8 @@ def jump(
     arrived, variance = jnp.repeat(states[first + 1], CANDIDATES, 0), model.process_variance
     likely = jnp.sum(log_normal(arrived, step.given(weights), variance[None]), -1)
     log_weight = likely - jnp.sum(step.residual / (2 * variance[:, None]), 0)
-    log_weight = jnp.where(jnp.isfinite(log_weight), log_weight, -jnp.inf).reshape(count, CANDIDATES)
-    chosen = jax.random.categorical(choice_key, log_weight)
+    log_weight = jnp.where(jnp.isfinite(log_weight), log_weight, -jnp.inf)
+    # The largest of log w plus Gumbel's noise is one of them with probability ∝ w.
+    noisy = log_weight + jax.random.gumbel(choice_key, log_weight.shape, states.dtype)
+    chosen = jnp.argmax(noisy.reshape(count, CANDIDATES), 1)
     return states.at[first].set(candidates[np.arange(count), chosen])

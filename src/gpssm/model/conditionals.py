@@ -19,17 +19,23 @@ from gpssm.data.series import as_list
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal, Prior
-from gpssm.model.target import noise_squares, pairs
+from gpssm.model.target import pairs, transition_statistics
 from gpssm.model.types import Data, EmissionConditional, GaussianWeights, NoiseConditional, States
 
 P = TypeVar("P", bound=Prior)
 
 
 def process_noise_given(model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data) -> NoiseConditional:
-    """Q_d | x, v ~ InverseGamma(a + T/2, b + ½ Σ_t (x_{t+1,d} − m_d − A_d·v_d)² + ½ Σ_t B_d(z_t))."""
+    """Q_d | x, v ~ InverseGamma(a + T/2, b + ½ Σ_t (x_{t+1,d} − m_d − A_d·v_d)² + ½ Σ_t B_d(z_t)).
+
+    The squares are rᵀr − 2vᵀAᵀr + vᵀAᵀA v: by the same sums over time as those that the weights are drawn from.
+    """
     prior = _conjugate(model, "log_process_std", InverseGamma)
+    sums = transition_statistics(model, states, series)
+    told = jnp.matmul(sums.gram, weights[:, :, None])[:, :, 0] - 2 * sums.cross
+    square = jnp.maximum(sums.square + jnp.sum(weights * told, -1), 0.0)
     count = num_moves(as_list(series))
-    scale = prior.scale + 0.5 * noise_squares(model, states, weights, series)
+    scale = prior.scale + 0.5 * (square + sums.residual)
     return NoiseConditional(jnp.broadcast_to(prior.shape + 0.5 * count, scale.shape), scale)
 
 

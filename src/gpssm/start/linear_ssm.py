@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from gpssm.core import linalg
 from gpssm.core.linalg import BlockCholesky, BlockTridiagonal
-from gpssm.core.runtime import jit
+from gpssm.core.runtime import jit_for_once
 from gpssm.data.padding import moves
 from gpssm.data.series import Series, as_list
 
@@ -58,7 +58,7 @@ def smooth(ssm: LinearSSM, series: Series | Sequence[Series]) -> Smoothed:
     return _smooth(ssm, _rows(series))
 
 
-@jit
+@jit_for_once
 def smoothed_moments(
     ssm: LinearSSM, series: Series | Sequence[Series]
 ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx Dx"]]:
@@ -77,7 +77,7 @@ def log_marginal(ssm: LinearSSM, series: Series | Sequence[Series]) -> Float[Arr
     return _log_marginal(ssm, rows, _smooth(ssm, rows))
 
 
-@jit
+@jit_for_once
 def run_em(
     ssm: LinearSSM, series: Series | Sequence[Series], num_steps: int, tolerance: float = 1e-6
 ) -> tuple[LinearSSM, Float[Array, ""]]:
