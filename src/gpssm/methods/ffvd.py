@@ -41,7 +41,7 @@ FIRST_STEP = 0.1
 SLACK_OF_ROWS = 1.5  # times the rows: .003 for 500 of them
 # Where the pilot ends chains part, to places so many times as wide as the coordinates take the posterior for: from one
 # point on they would agree whether they have settled or not.
-SPREAD = 1.5
+SPREAD = 1.2
 # The curvature along a path differs from that at the centre: a share of the moves takes a small step, so that a chain
 # gets out of places where the adapted step is too large.
 CAUTION, SMALL = 0.2, 0.25

@@ -27,6 +27,7 @@ from gpssm.core.linalg import (
     solve_lower,
     solve_upper,
 )
+from gpssm.core.runtime import on_cpu
 from gpssm.data.series import Series
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.whitening import first_order, unstack
@@ -71,8 +72,8 @@ def start(moves: ParameterMoves) -> Walk:
 
 
 def num_rounds(rows: int) -> int:
-    """How often weights are drawn in an iteration, and some moves made given them."""
-    return max(1, min(ROUNDS, ROWS // (MOVES * rows)))
+    """How often weights are drawn in an iteration, and some moves made given them; a GPU waits for each of them."""
+    return max(1, min(ROUNDS, ROWS // (MOVES * rows))) if on_cpu() else 1
 
 
 def walk(

@@ -159,7 +159,8 @@ def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array,
     ahead = model.transition()(draw.states[0][:-1], u).given(draw.weights)
 
     def emit(x: Float[Array, " Dx"]) -> tuple[Array, Array]:
-        return tuple(part[0] for part in model.likelihood.moments(x[None]))
+        mean, variance = model.likelihood.moments(x[None])
+        return mean[0], variance[0]
 
     def noise(x: Float[Array, " Dx"]) -> Float[Array, " Dy"]:
         slope, variance = jax.jacfwd(lambda x: emit(x)[0])(x), emit(x)[1]
