@@ -33,6 +33,8 @@ def test_rows_that_pad_say_nothing():
     np.testing.assert_array_equal(moves(padded, float), np.arange(16) < 13)
     np.testing.assert_array_equal(real_states(padded, float), np.arange(17) < 14)
     assert num_moves([padded, series]) == 26
+    long = builders.make_series(LONGEST + 1)
+    assert pad(long) is long
 
 
 def test_a_program_serves_many_numbers_of_rows():

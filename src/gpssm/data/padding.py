@@ -32,9 +32,11 @@ def padded_length(rows: int) -> int:
     return rows if rows > LONGEST else -(-rows // step) * step
 
 
-def pad(series: Series) -> Padded:
-    """The series at its padded length, without its names."""
+def pad(series: Series) -> Series:
+    """The series at its padded length, without its names; a long one as it is."""
     rows = len(series)
+    if rows > LONGEST:
+        return series
     more = ((0, padded_length(rows) - rows), (0, 0))
     y, u = np.pad(series.y, more, constant_values=np.nan), np.pad(series.u, more, mode="edge")
     return bare(Padded, y, u, real=np.arange(len(y)) < rows)

@@ -82,6 +82,8 @@ class Layout(NamedTuple):
 class Chains:
     """The chains of one method, to be started and advanced.
 
+    Where the method can, they run on padded series (`data/padding.py`), and what they draw is cut back.
+
     :param recipes: one for all chains, or one for each; they differ in their arrays only.
     :param batching: "map" runs them one by one, on as many cores as there are (best on a CPU), "vmap" all at once in
         one program (best on a GPU), "shard" spreads them over all devices; "auto" takes the best for the devices. On a

@@ -249,7 +249,7 @@ class Box(NamedTuple):
     half_range: Float[Array, "S Dx"]
     bounds: Float[Array, ""]
     states: Float[Array, "S R Dx"]
-    count: Int[Array, ""]
+    num_states: Int[Array, ""]
 
     def away(self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Float[Array, "S P"]:
         """How far out states are, in half-ranges of the coordinate in which they are furthest."""
@@ -258,7 +258,7 @@ class Box(NamedTuple):
 
     def anew(self, lots: Float[Array, "S P"]) -> Float[Array, "S P Dx"]:
         """Training states of the paths' own draws, by lots in [0, 1)."""
-        rows = jnp.floor(lots * self.count).astype(int)
+        rows = jnp.floor(lots * self.num_states).astype(int)
         return jnp.take_along_axis(self.states, rows[..., None], axis=1)
 
     def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
