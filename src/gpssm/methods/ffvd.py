@@ -4,8 +4,8 @@
 
 Weights are integrated out, so only states are moved, and drawn exactly given the states whenever they are needed. An
 iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
-without weights (`parameters.py`), and with weights drawn once for all of them the noises and the emission from their
-conditionals, a jump of the first states between their modes (`first_states.py`) and moves of noises and states together
+without weights (`parameters.py`), and some rounds of what holds weights: these are drawn, then noises and emission from
+their conditionals, the first states jump between their modes (`first_states.py`), and noises and states move together
 (`noise_moves.py`). In warm-up the whitening is refreshed a few times at the running mean of the states, since both
 states and parameters settle; the step size adapts in between. Nothing adapts afterwards, but the coordinates are always
 those of the present noises.
@@ -56,7 +56,7 @@ class FFVD(MethodSettings):
     """Settings of `ffvd`.
 
     :param num_leapfrog: steps of one trajectory.
-    :param rank: soft directions whose curvature is measured.
+    :param rank: soft directions that the coordinates are stretched along.
     :param target_acceptance: what the step size aims at.
     :param learning_rate: as for all methods, of 500 rows and more; it is larger for fewer (`parameters.rate_for`).
     """
