@@ -245,7 +245,7 @@ def may_be_rectified(series: Sequence[Series]) -> bool:
 
 def with_any_values(likelihood: str | Likelihood, width: int) -> Likelihood:
     """A likelihood to ask what its class says, for which any values will do."""
-    return make_likelihood(likelihood, np.ones((width, 1)), np.ones(width), np.ones(width))
+    return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width))
 
 
 class Prepared(NamedTuple):

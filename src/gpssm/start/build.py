@@ -98,7 +98,7 @@ def linear_start(
     experiments = as_list(series)
     check_trainable(series)
     width = experiments[0].output_dim
-    chosen = make_likelihood(likelihood, np.zeros((width, state_dim)), np.zeros(width), np.ones(width))
+    chosen = make_likelihood(likelihood, jnp.zeros((width, state_dim)), jnp.zeros(width), jnp.ones(width))
     if isinstance(chosen, LinkedGaussian) and not chosen.link.one_to_one and experiments[0].input_dim > 0:
         found = output_error(experiments, state_dim, chosen.link.forward, wiring)
         return from_path(found.linear, found.states, experiments)
@@ -204,7 +204,7 @@ def build_model(
         weights if known is None else _wire_weights(weights, known),
         centre,
         seen,
-        np.sqrt(np.diagonal(linear.process_cov)),
+        jnp.asarray(np.sqrt(np.diagonal(linear.process_cov))),
     )
     if curved:
         # What the slopes cannot say is how much of g enters which state.
@@ -301,7 +301,7 @@ def _couple(
     key: PRNGKeyArray,
 ) -> str | Kernel:
     """The kernel for all dimensions: variances are those of W or of the scales, the kernel's own stays at one."""
-    dim, amplitude = start.z.shape[1], np.sqrt(variance)
+    dim, amplitude = start.z.shape[1], jnp.asarray(np.sqrt(variance))
     if coupling == "shared":
         return Common(make_kernel(name, 1, dim, 1.0, LENGTHSCALE), jnp.log(amplitude))
     if coupling == "hammerstein":
@@ -425,7 +425,7 @@ def _check_sizes(state_dim: int, num_inducing: int) -> None:
 
 def _check_shapes(model: GPSSM, series: Series) -> None:
     """Run the model's shapes through one step, so that parts that do not fit are caught here and named."""
-    x, u = np.zeros((1, model.state_dim)), np.zeros((1, series.input_dim))
+    x, u = jnp.zeros((1, model.state_dim)), jnp.zeros((1, series.input_dim))
     try:
         step = jax.eval_shape(lambda: model.transition()(x, u))
         entries = jax.eval_shape(lambda: model.likelihood.log_density(x, jnp.zeros((1, series.output_dim))))
