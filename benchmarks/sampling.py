@@ -142,7 +142,7 @@ def cost(lengths: tuple[int, ...] = (1_000, 10_000, 100_000)) -> None:
         start = linear_start(series, 2)
         model = build_model(series, 2, NUM_INDUCING, start=start)
         states = jnp.asarray(start.states[0])
-        make = eqx.filter_jit(lambda m, x, s: whiten(jax.random.key(0), m, x, s, 8).at(m))
+        make = eqx.filter_jit(lambda m, x, s: whiten(m, x, s, 8).at(m))
         jax.block_until_ready(make(model, states, series))
         began = time.perf_counter()
         whitening = jax.block_until_ready(make(model, states, series))

@@ -84,12 +84,12 @@ def compare(rows: int, states: int, points: int, run: bool) -> None:
 
         return jax.lax.scan(turn, position, None, length=GRADIENTS)[0]
 
-    def find(key: jax.Array, centre: jax.Array, series: list[Series]) -> Whitening:
-        return whiten(key, model, centre, series, settings.rank)
+    def find(centre: jax.Array, series: list[Series]) -> Whitening:
+        return whiten(model, centre, series, settings.rank)
 
-    program, size = compiled(find, key, centre, series)
-    whitening = line(rows, "whitening", size, program, (key, centre, series), run)
-    given = (jax.eval_shape(find, key, centre, series), jnp.zeros(centre.size), series)
+    program, size = compiled(find, centre, series)
+    whitening = line(rows, "whitening", size, program, (centre, series), run)
+    given = (jax.eval_shape(find, centre, series), jnp.zeros(centre.size), series)
     program, size = compiled(trajectory, *given)
     line(rows, "gradient", size, program, (whitening, *given[1:]), run, GRADIENTS)
     del whitening

@@ -1,7 +1,7 @@
 """A method small enough to test the loop with: a random walk on the states, and exact draws of everything else."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,13 @@ class RandomWalk(MethodSettings):
             return Draw(carry.states, weights, carry.parameters.leaves)
 
         return Method(init, step, draw)
+
+
+@dataclass(frozen=True)
+class PaddedWalk(RandomWalk):
+    """The same on padded series: what it draws of their own rows is the same too, but for rounding."""
+
+    pads: ClassVar[bool] = True
 
 
 def small_series(length: int = 20) -> Series:

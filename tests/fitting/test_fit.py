@@ -19,6 +19,7 @@ from gpssm.core.runtime import max_maps
 from gpssm.data.series import Series
 from gpssm.fitting.chains import Chains
 from gpssm.fitting.fit import assign_roles, fit
+from gpssm.methods.ffvd import FFVD
 from gpssm.model.likelihoods import Poisson
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import Normal
@@ -333,6 +334,23 @@ def test_a_fit_compiles_few_programs_and_a_second_of_the_same_shapes_none():
     with compilations() as again:
         fit(shifted(shift=0.3), seed=7, **settings)
     assert not again, f"{len(again)} programs were compiled again"
+
+
+@pytest.mark.filterwarnings("ignore:Divergent")  # six iterations adapt nothing
+def test_a_second_fit_of_a_few_rows_more_compiles_next_to_nothing():
+    """Both are padded to 20 rows, in the linear fit, the sampler and the forecast."""
+    method = FFVD(num_warmup=6, num_draws=4, num_leapfrog=1)
+    settings = {"method": method, "start": "em", "state_dim": 1, "num_inducing": 5, "progress": False, "num_chains": 2}
+
+    def whole(rows):
+        found = fit(small_series(rows), **settings)
+        assert found.draws.states[0].shape == (2, 4, rows + 1, 1)
+        found.forecast(3, [[0.0]] * 3, num_paths=4)
+
+    whole(17)
+    with compilations() as again:
+        whole(19)
+    assert len(again) <= 2  # copies of arrays
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import gpssm
 from builders import make_series
 from gpssm.fitting import keeping
 from gpssm.fitting.keeping import Windows, cut
+from random_walk import PaddedWalk, RandomWalk
 
 TINY = {"method": "lgssm", "state_dim": 1, "num_chains": 2, "num_draws": 5, "seed": 3, "progress": False}
 ROWS, KEPT = 61, 25
@@ -103,6 +104,20 @@ def test_windows_are_experiments_put_together_again():
     assert found.config["fit"]["windows"] == 3
     kept = gpssm.fit(SERIES, **TINY, windows=3, keep_states=KEPT)
     np.testing.assert_array_equal(kept.draws.states[0], joined[:, :, -KEPT - 1 :])
+
+
+def test_padding_changes_nothing(tmp_path):
+    """Draws of a method whose random numbers are those of the rows are the same with padding, and so is a checkpoint's
+    continuation."""
+    settings = TINY | {"num_inducing": 4, "windows": 3, "keep_states": KEPT}
+    del settings["method"]
+    expected = gpssm.fit(SERIES, method=RandomWalk(), **settings)
+    assert np.ptp(expected.draws.states[0], axis=1).max() > 0
+    for resume in (False, True):
+        found = gpssm.fit(SERIES, method=PaddedWalk(), checkpoint=tmp_path / "run", resume=resume, **settings)
+        np.testing.assert_allclose(found.draws.states[0], expected.draws.states[0], rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(found.draws.weights, expected.draws.weights, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found.info.log_target, expected.info.log_target, rtol=1e-8)
 
 
 def test_windows_of_states_and_records():

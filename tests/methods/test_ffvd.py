@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import builders
+from gpssm.data.padding import pad, pad_path
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.parameters import rate_for
 from gpssm.methods.settings import pilot_length
@@ -42,9 +43,11 @@ def start(lengths):
 
 def test_nothing_adapts_after_the_warm_up():
     model = builders.make_model("stacked").with_roles("sample", "log_process_std", "likelihood.log_std")
-    series = [builders.make_series(7, missing=True)]
-    method = FFVD(num_warmup=CHUNK, rank=5).build(model, start((7,)))
+    series, begin = [pad(builders.make_series(7, missing=True))], tuple(map(jnp.asarray, map(pad_path, start((7,)))))
+    method = FFVD(num_warmup=CHUNK, rank=5).build(model, begin)
     (_, warm, end), draws, info = run(method, series, 2)
+    np.testing.assert_allclose(draws.states[0][:, 8:], np.broadcast_to(begin[0][8:], (CHUNK, 1, 2)), rtol=1e-12)
+    assert np.ptp(np.asarray(draws.states[0])[:, :8], axis=0).min() > 0.1
     for name in ("whitening", "step"):
         for before, after in zip(
             jax.tree.leaves(getattr(warm, name)), jax.tree.leaves(getattr(end, name)), strict=True

@@ -16,6 +16,8 @@ from scipy.stats import chisquare
 
 import builders
 import sampling
+from gpssm.data import padding
+from gpssm.data.padding import num_moves
 from gpssm.methods import FFVD, FFVDNUTS, FICParticleGibbs, MethodSettings, ParticleGibbs, ReducedRank
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.types import Draw
@@ -88,7 +90,11 @@ def simulate_marginal(model, series, num_draws, scale):
 
 
 def simulate_successive(config, freeze, model, series, num_draws, thin):
-    """Functions along chains that draw the latents given the outputs and the outputs given the latents in turn."""
+    """Functions along chains that draw the latents given the outputs and the outputs given the latents in turn.
+
+    Of series that are padded, what pads is left out.
+    """
+    lengths = [int(num_moves([one])) + 1 for one in series]
     states = tuple(jnp.zeros((len(one) + 1, model.state_dim)) for one in series)
     method = config.build(model, states)
 
@@ -98,7 +104,8 @@ def simulate_successive(config, freeze, model, series, num_draws, thin):
         carry, _ = method.step(step_key, carry, series)
         draw = method.draw(draw_key, carry, series)
         series = draw_outputs(outputs_key, model, draw, series)
-        return (carry, series), summarise(draw, series)
+        paths = tuple(path[:length] for path, length in zip(draw.states, lengths, strict=True))
+        return (carry, series), summarise(draw._replace(states=paths), series)
 
     def keep(state, keys):
         state, values = jax.lax.scan(alternate, state, keys)
@@ -144,17 +151,23 @@ CASES = {
 }
 
 
-def geweke_z(name, state_dim, num_draws, thin):
-    """The largest difference of the joint law along the chain from that of independent draws."""
+def geweke_z(name, state_dim, num_draws, thin, change=lambda one: one):
+    """The largest difference of the joint law along the chain from that of independent draws.
+
+    :param change: what becomes of a series before it is given to the sampler.
+    """
     case, series = CASES[name], make_series((4, 2), state_dim)
     model = make_model(state_dim, NOISES | HYPER, case.basis)
     expected = simulate_marginal(model, series, 5 * num_draws, case.scale)
-    found = simulate_successive(case.settings, case.freeze, model, series, num_draws, thin)
+    given = [jax.tree.map(jnp.asarray, change(one)) for one in series]
+    found = simulate_successive(case.settings, case.freeze, model, given, num_draws, thin)
     return sampling.largest_z(found, expected, np.asarray)
 
 
-def test_geweke_ffvd_quickly():
-    assert geweke_z("ffvd", 1, 1000, thin=4) < LIMIT
+def test_geweke_ffvd_quickly(monkeypatch):
+    """With padding, of four rows to six and of two to three."""
+    monkeypatch.setattr(padding, "LEAST", 3)
+    assert geweke_z("ffvd", 1, 1000, thin=4, change=padding.pad) < LIMIT
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 import builders
 from gpssm.core import chunks, linalg
 from gpssm.core.linalg import block_cholesky
+from gpssm.data.padding import pad, pad_path
 from gpssm.methods.whitening import Border, between, first_order, linearise, stack, unstack, whiten
 from gpssm.model.likelihoods import LINKS, Custom, LinkedGaussian, Poisson
 from gpssm.model.target import log_collapsed, log_target, weights_given_states
@@ -24,7 +25,7 @@ def problem(basis, missing=True):
     return model, series, states
 
 
-make = eqx.filter_jit(lambda model, states, series: whiten(jax.random.key(0), model, states, series, RANK))
+make = eqx.filter_jit(lambda model, states, series: whiten(model, states, series, RANK))
 at = eqx.filter_jit(lambda whitening, model: whitening.at(model))
 
 
@@ -53,6 +54,29 @@ def test_positions_and_states_are_one_to_one(basis):
         coordinates = at(whitening, with_noise(model, noisier))
         np.testing.assert_allclose(coordinates.to_position(coordinates.to_states(position)), position, atol=1e-9)
         np.testing.assert_allclose(coordinates.to_states(jnp.zeros(states.size)), states, atol=1e-12)
+
+
+def test_states_that_pad_stand_alone():
+    """Λ and the pull are those of the series' own states, beside N(0, I) for each that pads; W has none of these."""
+    model, series, states = problem("stacked")
+    padded = [pad(one) for one in series]
+    path = stack(tuple(jnp.asarray(pad_path(one)) for one in unstack(states, series)))
+    real = np.concatenate([np.arange(9) < 8, np.arange(9) < 6])
+
+    @eqx.filter_jit
+    def gaussian(states, series):
+        linear = linearise(model, states, series)
+        return linear.precision(model), linear.pull(model)
+
+    alone, pull = jax.tree.map(np.asarray, gaussian(states, series))
+    found, found_pull = jax.tree.map(np.asarray, gaussian(path, padded))
+    np.testing.assert_allclose(found.diagonal[real], alone.diagonal, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found_pull[real], pull, rtol=1e-10, atol=1e-10)
+    assert np.all(found.diagonal[~real] == np.eye(2))
+    inside = np.r_[np.arange(8) < 7, False, np.arange(8) < 5]
+    np.testing.assert_allclose(found.lower[inside], np.delete(alone.lower, 7, 0), rtol=1e-10, atol=1e-10)
+    assert np.all(found.lower[~inside] == 0)
+    assert np.all(np.asarray(make(model, path, padded).columns)[~real] == 0)
 
 
 def with_noise(model, louder):
@@ -179,7 +203,7 @@ def test_what_a_gpu_does_at_once_is_what_a_cpu_does_in_turn(monkeypatch, dense):
     expected = make(model, states, series).at(model)
     monkeypatch.setattr(linalg, "on_cpu", lambda: False)
     monkeypatch.setattr(linalg, "DENSE", dense)
-    found = eqx.filter_jit(lambda *z: whiten(jax.random.key(0), *z, RANK).at(z[0]))(model, states, series)
+    found = eqx.filter_jit(lambda *z: whiten(*z, RANK).at(z[0]))(model, states, series)
     assert (found.dense is None) == (dense == 0)
     position = jnp.asarray(np.random.default_rng(0).normal(size=states.size))
     np.testing.assert_allclose(found.to_states(position), expected.to_states(position), atol=1e-9)

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import invgamma, kstest, multivariate_normal
 
 import builders
+from gpssm.data.padding import pad, pad_path
 from gpssm.model import conditionals
 from gpssm.model.likelihoods import Poisson
 from gpssm.model.priors import Normal
@@ -43,16 +44,23 @@ def log_inverse_gamma(conditional, log_std):
     return np.sum(invgamma.logpdf(variance, shape, scale=scale) + np.log(2 * variance))
 
 
+def padded(states, series):
+    """The same, padded."""
+    return [jnp.asarray(pad_path(path)) for path in states], [pad(one) for one in series]
+
+
+@pytest.mark.parametrize("change", [lambda *data: data, padded], ids=["as they are", "padded"])
 @pytest.mark.parametrize(
     ("leaf", "basis"),
     [("log_process_std", "stacked"), ("log_process_std", "hilbert"), ("likelihood.log_std", "stacked")],
 )
-def test_noise_conditionals(leaf, basis):
+def test_noise_conditionals(leaf, basis, change):
     model, series, states, weights = problem(basis)
+    paths, rows = change(states, series)
     conditional = (
-        process_noise_given(model, states, weights, series)
+        process_noise_given(model, paths, weights, rows)
         if leaf == "log_process_std"
-        else noise_given_emission(model, states, series)
+        else noise_given_emission(model, paths, rows)
     )
     points = [np.array([-0.9, -0.4]), np.array([-0.1, -1.3]), np.array([0.4, 0.2])]
     joint = [log_joint(model.with_leaves({leaf: jnp.asarray(p)}), states, weights, series) for p in points]
@@ -60,9 +68,10 @@ def test_noise_conditionals(leaf, basis):
     np.testing.assert_allclose(np.diff(found), np.diff(joint), rtol=1e-9)
 
 
-def test_emission_conditional():
+@pytest.mark.parametrize("change", [lambda *data: data, padded], ids=["as they are", "padded"])
+def test_emission_conditional(change):
     model, series, states, weights = problem()
-    conditional = emission_given_noise(model, states, series)
+    conditional = emission_given_noise(model, *change(states, series))
     points = np.random.default_rng(0).normal(size=(3, 2, 3))
     joint, found = [], []
     for point in points:

@@ -161,7 +161,7 @@ def test_weights_of_each_dimension_are_a_case_of_shared_ones():
 
     @eqx.filter_jit
     def look(model):
-        coordinates = whiten(jax.random.key(0), model, states, series, 10).at(model)
+        coordinates = whiten(model, states, series, 10).at(model)
         paths = unstack(states, series)
         weights = weights_given_states(model, paths, series)
         return log_collapsed(model, paths, series), weights.mean.ravel(), coordinates.directions, coordinates.stretch

@@ -12,6 +12,7 @@ from scipy.stats import multivariate_normal, norm
 
 import builders
 from gpssm.core import chunks
+from gpssm.data.padding import pad
 from gpssm.data.series import Series
 from gpssm.model import target
 from gpssm.model.bases import Hilbert
@@ -83,6 +84,56 @@ def test_joint_and_collapsed_match_numpy(basis, input_dim, missing):
     collapsed = log_collapsed(model, jnp.asarray(states), series)
     np.testing.assert_allclose(joint, numpy_log_target(model, states, weights, series), rtol=1e-8)
     np.testing.assert_allclose(collapsed, numpy_log_collapsed(model, states, series), rtol=1e-8)
+
+
+@pytest.mark.parametrize("basis", ["inducing", "stacked", "hilbert"])
+def test_rows_that_pad_add_nothing(basis):
+    """Values and slopes of padded series are those of NumPy's loops over their own rows; states that pad have none."""
+    model, series, states, weights = problem(basis, lengths=(5, 9))
+    padded = [pad(one) for one in series]
+    # Anywhere: a state that pads tells nothing, wherever it is.
+    rng = np.random.default_rng(8)
+    paths = [
+        np.concatenate([path, rng.normal(size=(len(one) + 1 - len(path), 2))])
+        for path, one in zip(states, padded, strict=True)
+    ]
+    ways = [rng.normal(size=path.shape) for path in paths]
+
+    def loops(function, size):
+        moved = [path + size * way[: len(path)] for path, way in zip(states, ways, strict=True)]
+        return sum(function(path, one) for path, one in zip(moved, series, strict=True))
+
+    @jax.jit
+    @partial(jax.value_and_grad, argnums=1)
+    def joint(series, paths):
+        return target.log_target(model, paths, jnp.asarray(weights), series)
+
+    value, slopes = joint(padded, [jnp.asarray(path) for path in paths])
+    twice = norm.logpdf(weights).sum()  # the loops have the prior of the weights once for each series
+
+    def expected(size):
+        return loops(lambda path, one: numpy_log_target(model, path, weights, one), size) - twice
+
+    np.testing.assert_allclose(value, expected(0.0), rtol=1e-10)
+    along = sum(np.sum(np.asarray(slope) * way) for slope, way in zip(slopes, ways, strict=True))
+    np.testing.assert_allclose(along, (expected(1e-5) - expected(-1e-5)) / 2e-5, rtol=1e-6)
+    for slope, path in zip(slopes, states, strict=True):
+        assert np.all(np.asarray(slope)[len(path) :] == 0)
+
+
+@pytest.mark.parametrize("basis", ["inducing", "stacked", "hilbert"])
+def test_rows_that_pad_add_nothing_when_weights_are_integrated_out(basis):
+    model, series, states, _ = problem(basis, lengths=(9,))
+    padded, rng = pad(series), np.random.default_rng(8)
+    path, way = np.concatenate([states, rng.normal(size=(3, 2))]), rng.normal(size=(13, 2))
+    value, slope = jax.jit(jax.value_and_grad(partial(target.log_collapsed, model)))(jnp.asarray(path), padded)
+
+    def expected(size):
+        return numpy_log_collapsed(model, states + size * way[:10], series)
+
+    np.testing.assert_allclose(value, expected(0.0), rtol=1e-10)
+    np.testing.assert_allclose(np.sum(np.asarray(slope) * way), (expected(1e-5) - expected(-1e-5)) / 2e-5, rtol=1e-6)
+    assert np.all(np.asarray(slope)[10:] == 0)
 
 
 @pytest.mark.parametrize("basis", builders.BASIS_NAMES)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from gpssm.core import linalg
+from gpssm.data.padding import pad
 from gpssm.data.series import Series
 from gpssm.start.linear_fit import RADIUS, fit_linear, normalise, select_order, spectral_radius, stabilise
-from gpssm.start.linear_ssm import LinearSSM, log_marginal, smooth
+from gpssm.start.linear_ssm import LinearSSM, log_marginal, run_em, smooth
 from linear_systems import simulate
 
 TRUTH = LinearSSM(
@@ -61,6 +62,14 @@ def test_normalise_changes_coordinates_only():
     after = output_law(ssm, series, shift, matrix @ matrix.T)
     for expected, found in zip(before, after, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_a_padded_series_has_the_same_fit():
+    """A step of expectation-maximisation and the moments of the states, over the rows of the series alone."""
+    series = SERIES[:37]
+    plain, padded = (normalise(run_em(TRUTH, one, 1)[0], one) for one in (series, pad(series)))
+    for expected, found in zip(plain, padded, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
 
 
 def test_normalise_is_deterministic_in_its_signs():

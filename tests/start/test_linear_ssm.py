@@ -10,6 +10,7 @@ import scipy.stats
 from cuthbert.gaussian import kalman
 
 from gpssm.core import linalg
+from gpssm.data.padding import pad
 from gpssm.data.series import Series
 from gpssm.start.linear_ssm import LinearSSM, log_marginal, noise_floor, run_em, smooth
 from linear_systems import simulate
@@ -58,18 +59,20 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("padded", [False, True], ids=["as it is", "padded"])
 @pytest.mark.parametrize("name", CASES)
-def test_smoother_and_evidence_match_the_dense_joint(name):
+def test_smoother_and_evidence_match_the_dense_joint(name, padded):
     ssm, series = CASES[name]
     mean, cov, evidence = dense_posterior(ssm, series)
-    posterior = smooth(ssm, series)
-    T, dim = posterior.mean.shape
+    given = pad(series) if padded else series
+    posterior, T, dim = smooth(ssm, given), len(series) + 1, len(ssm.offset)
     blocks = cov.reshape(T, dim, T, dim)
     found = linalg.selected_inverse(posterior.factor)
-    np.testing.assert_allclose(posterior.mean.ravel(), mean, rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(found.diagonal, [blocks[t, :, t] for t in range(T)], rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(found.lower, [blocks[t + 1, :, t] for t in range(T - 1)], rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(log_marginal(ssm, series), evidence, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(posterior.mean[:T].ravel(), mean, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(found.diagonal[:T], [blocks[t, :, t] for t in range(T)], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(found.lower[: T - 1], [blocks[t + 1, :, t] for t in range(T - 1)], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(log_marginal(ssm, given), evidence, rtol=1e-8, atol=1e-10)
+    assert padded == (len(posterior.mean) > T)
 
 
 def test_smoother_and_evidence_match_a_kalman_smoother():

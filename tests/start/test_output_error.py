@@ -7,7 +7,7 @@ import pytest
 
 from gpssm.data.series import Series
 from gpssm.start.build import linear_start
-from gpssm.start.output_error import Modes, fit_output_error, free_run
+from gpssm.start.output_error import Modes, Problem, fit_output_error, free_run, loss
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,21 @@ def test_states_are_the_models_own_and_of_unit_scale(series, found):
     np.testing.assert_allclose(states[1:], moved + np.asarray(linear.offset), atol=1e-8)
     np.testing.assert_allclose(states.mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(np.cov(states.T), np.eye(2), atol=1e-8)
+
+
+def test_padding_leaves_the_error_as_it_is(series):
+    """The mean over all rows, missing or not, of a free run by NumPy."""
+    some = Series(np.where(np.arange(101) % 7, series.y[:101, 0], np.nan), series.u[:101])
+    modes = Modes(
+        jnp.array([2.0]), jnp.array([0.4]), jnp.zeros(0), jnp.ones((2, 1)), jnp.ones((1, 2)), jnp.zeros(1),
+        jnp.full((1, 2), 0.3),
+    )  # fmt: skip
+    problem, x, errors = Problem.of([some], jnp.asarray([0.5])), np.full(2, 0.3), []
+    assert len(problem.series[0]) > 101
+    for row in range(101):
+        x = np.asarray(modes.transition()) @ x + some.u[row]
+        errors.append((some.y[row, 0] - abs(x.sum())) ** 2 / 0.5)
+    np.testing.assert_allclose(loss(modes, problem, jnp.abs), np.nansum(errors) / 101, rtol=1e-10)
 
 
 def test_modes_make_a_stable_transition():

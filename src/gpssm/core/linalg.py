@@ -17,6 +17,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from gpssm.core.runtime import on_cpu
 
+WIDTH = 16  # rows of a block, where a GPU composes maps of many rows
 DENSE = 4096  # states × dimensions, up to which a GPU takes a chain of states as one whole matrix
 
 
@@ -214,7 +215,7 @@ def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
     else:
         start = no_block.at[0].set(jnp.eye(no_block.shape[1], dtype=no_block.dtype))
         links = jnp.concatenate([start, jnp.zeros_like(matrix.lower)]), below.mT, matrix.diagonal
-        diagonal = cholesky(lax.associative_scan(_eliminate, links)[2], jitter=0.0)
+        diagonal = cholesky(_compose_all(_eliminate, links)[2], jitter=0.0)
         inverse = inverse_lower(diagonal)
         lower = matrix.lower @ inverse[:-1].mT
     return BlockCholesky(diagonal, lower, inverse, -inverse[1:] @ lower, -(lower @ inverse[:-1]).mT)
@@ -275,7 +276,8 @@ def _recursion(
     no_block = jnp.zeros_like(offsets, shape=(1, *matrices.shape[1:]))
     matrices = jnp.concatenate([matrices, no_block] if reverse else [no_block, matrices])
     if not on_cpu():
-        return lax.associative_scan(_compose, (matrices, offsets), reverse=reverse)[1]
+        turn = (lambda rows: rows[::-1]) if reverse else (lambda rows: rows)
+        return turn(_compose_all(_compose, (turn(matrices), turn(offsets)))[1])
 
     def step(x: Array, map_: tuple[Array, Array]) -> tuple[Array, Array]:
         x = map_[0] @ x + map_[1]
@@ -285,12 +287,45 @@ def _recursion(
 
 
 def _compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """x → G₂(G₁ x + c₁) + c₂, so that n steps take log n rounds: a GPU is fast at many small products, not at loops."""
+    """x → G₂(G₁ x + c₁) + c₂."""
     return second[0] @ first[0], _apply(second[0], first[1]) + second[1]
 
 
+def _compose_all(compose: Callable[[Any, Any], Any], maps: Any) -> Any:
+    """Each map after all those before it, for `compose` of rows of maps: a GPU is fast at many small products at once.
+
+    Rows are cut into blocks of WIDTH. All blocks go through their rows at the same time, what they end with is composed
+    in the same way, and set before the rows of the next. That is WIDTH steps for each factor WIDTH of the rows, in a
+    loop: `lax.associative_scan` takes fewer, half the time, and eight times as long to compile.
+    """
+    count = len(jax.tree.leaves(maps)[0])
+    blocks = -(-count // WIDTH)
+
+    def cut(rows: Array) -> Array:
+        rows = jnp.pad(rows, ((0, blocks * WIDTH - count), *((0, 0),) * (rows.ndim - 1)), mode="edge")
+        return jnp.swapaxes(rows.reshape(blocks, WIDTH, *rows.shape[1:]), 0, 1)
+
+    def step(before: Any, rows: Any) -> tuple[Any, Any]:
+        following = compose(before, rows)
+        return following, following
+
+    def put(first: Array, rest: Array) -> Array:
+        return jnp.concatenate([first[None], rest])
+
+    rows = jax.tree.map(cut, maps)
+    first, rest = (jax.tree.map(lambda rows, part=part: rows[part], rows) for part in (0, slice(1, None)))
+    last, rest = lax.scan(step, first, rest)
+    rows = jax.tree.map(put, first, rest)
+    if blocks > 1:
+        before = _compose_all(compose, jax.tree.map(lambda rows: rows[:-1], last))
+        before = jax.tree.map(lambda rows: jnp.broadcast_to(rows[None], (WIDTH, *rows.shape)), before)
+        later = compose(before, jax.tree.map(lambda rows: rows[:, 1:], rows))
+        rows = jax.tree.map(lambda rows, later: jnp.concatenate([rows[:, :1], later], 1), rows, later)
+    return jax.tree.map(lambda rows: jnp.swapaxes(rows, 0, 1).reshape(-1, *rows.shape[2:])[:count], rows)
+
+
 def _apply(matrices: Float[Array, "n D D"], vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    return jnp.einsum("nij,nj->ni", matrices, vectors)
+    return jnp.einsum("...ij,...j->...i", matrices, vectors)
 
 
 def log_det(factor: BlockCholesky) -> Float[Array, ""]:

@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from gpssm.data.clock import Clock, Controls, on_grid
 if TYPE_CHECKING:
     import pandas as pd
 
+S = TypeVar("S", bound="Series")
 RELATIVE_SPREAD = 1e-12  # a column that varies by less, relative to its size, only holds rounding errors
 
 
@@ -520,11 +521,15 @@ def _flatten(series: Series) -> tuple[tuple[tuple[Any, Any], ...], None]:
 
 
 def _unflatten(_: None, leaves: Iterable[Any]) -> Series:
-    # The leaves may be tracers or placeholders: nothing about them is checked.
     y, u = leaves
-    series = object.__new__(Series)
+    return bare(Series, y, u)
+
+
+def bare(kind: type[S], y: Any, u: Any, **more: Any) -> S:
+    """A series of these leaves, which may be tracers or placeholders: nothing about them is checked."""
+    series = object.__new__(kind)
     names = {"outputs": default_names("y", y), "inputs": default_names("u", u)}
-    _set(series, y=y, u=u, name=None, dt=None, window=None, clock=None, units={}, **names)
+    _set(series, y=y, u=u, name=None, dt=None, window=None, clock=None, units={}, **names, **more)
     return series
 
 

@@ -182,8 +182,8 @@ def backtest(
     :param start: the first origin, as a row number or a fraction of the rows: half of them, or row 0 with a posterior.
     :param refit: what is learned on the way. "never": functions and parameters stay, the state is filtered in one pass
         over the rows. "learn": `posterior.learn` from the rows since the last origin, in constant time a row. "update":
-        `posterior.update` with them. "fit": a new fit to all rows before the origin. The last two compile at every
-        origin, whose rows are more each time.
+        `posterior.update` with them. "fit": a new fit to all rows before the origin. The last two compile whenever the
+        rows have grown by about a tenth; a method other than `ffvd` at every origin.
     :param forgetting: of `posterior.learn`; "auto" is found in the rows that were fitted.
     :param num_paths: of each forecast, spread over the draws.
     :param max_draws: draws used with refit="never" or "learn", evenly spaced: a filter costs as much as it has draws.

@@ -21,9 +21,9 @@ from gpssm.evaluation.metrics import coverage
 from gpssm.evaluation.residuals import Residuals
 from gpssm.model.types import Info
 from gpssm.posterior.diagnostics import (
+    AHEAD,
+    AHEAD_NOISE,
     FORECAST,
-    ONE_STEP,
-    ONE_STEP_NOISE,
     WITHIN,
     Row,
     bfmi,
@@ -185,7 +185,7 @@ def check_mixing(rows: Sequence[Row], starts: str = "") -> Iterator[Check]:
         rows = [one for one in rows if one.name.endswith(WITHIN)]
     for one in sorted(rows, key=lambda one: not _is_seen(one)):
         within = one.name.endswith(WITHIN)
-        absolute = one.name.removesuffix(WITHIN) in ("log target", "likelihood.log_std", ONE_STEP_NOISE)
+        absolute = one.name.removesuffix(WITHIN) in ("log target", "likelihood.log_std", AHEAD_NOISE)
         relative = not (absolute or _is_seen(one))
         level: Level = "caution" if relative else "problem"
         if one.rhat < MIXING["caution"][0] and one.ess_bulk >= MIXING["caution"][1]:
@@ -235,7 +235,7 @@ def _check_agreement(rows: Sequence[Row], starts: str) -> Iterator[Check]:
 
 def _is_seen(row: Row) -> bool:
     """Whether it is about outputs, which is what a user sees and what does not depend on the states' coordinates."""
-    return row.name.removesuffix(WITHIN) in ("smoothed outputs", ONE_STEP, FORECAST)
+    return row.name.removesuffix(WITHIN) in ("smoothed outputs", AHEAD, FORECAST)
 
 
 def check_training(figures: Assessment, outputs: Sequence[str], rows_a_point: float) -> Iterator[Check]:

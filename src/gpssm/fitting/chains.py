@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import in_threads, jit
+from gpssm.data.padding import pad, pad_path
 from gpssm.data.series import Series
 from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
@@ -81,6 +82,8 @@ class Layout(NamedTuple):
 class Chains:
     """The chains of one method, to be started and advanced.
 
+    Where the method can, they run on padded series (`data/padding.py`), and what they draw is cut back.
+
     :param recipes: one for all chains, or one for each; they differ in their arrays only.
     :param batching: "map" runs them one by one, on as many cores as there are (best on a CPU), "vmap" all at once in
         one program (best on a GPU), "shard" spreads them over all devices; "auto" takes the best for the devices. On a
@@ -100,6 +103,10 @@ class Chains:
         kept_from: tuple[int, ...] | None = None,
     ) -> None:
         self.num_chains, self.kept_from = num_chains, kept_from
+        self.rows = [len(one) for one in series]
+        if recipes[0].config.pads:
+            recipes = [one._replace(states=tuple(map(pad_path, one.states))) for one in recipes]
+            series = [pad(one) for one in series]
         # As JAX arrays here and now, so that they are put on the device once.
         found, self.series = jax.tree.map(_as_array, (list(recipes), series))
         self.recipes: list[Recipe] = found * num_chains if len(found) == 1 else found
@@ -109,16 +116,22 @@ class Chains:
         mesh = Mesh(np.array(jax.devices()), ("chain",)) if spread and not on_cpu else None
         self.devices = jax.devices() if batching == "shard" and on_cpu else []
         if chunk is None:
-            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.shapes[1].draws))
+            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self._shapes[1].draws))
             chunk = max(1, min(BLOCKS, DRAW_BYTES // size))
         apart = on_cpu if batching in ("auto", "shard") else batching == "map"
         self.layout = Layout(chunk, apart, mesh, kept_from)
         self.compiled = False
         self.compile_seconds = self.run_seconds = 0.0
 
-    @cached_property
+    @property
     def shapes(self) -> tuple[Any, Chunk]:
-        """Shapes of the carry and of a chunk of one block, all chains together."""
+        """Shapes of the carry and of a chunk of one block that was brought home, all chains together."""
+        carry, chunk = self._shapes
+        return carry, jax.eval_shape(self._unpad, chunk)
+
+    @cached_property
+    def _shapes(self) -> tuple[Any, Chunk]:
+        """Those of what a program gives."""
         carry, chunk = eqx.filter_eval_shape(_shapes, self.recipes[0], self._plan(0, 1, 1, True), self.kept_from)
         several = (self.num_chains,)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(several + leaf.shape, leaf.dtype), (carry, chunk))
@@ -150,8 +163,16 @@ class Chains:
         began = ticks()
         carry, chunk = self._run(_advance, carry, self._plan(first, blocks, thin, keep), pilot)
         self.run_seconds += ticks() - began
-        info, draws = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk)
+        info, draws = self._unpad(jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk))
         return carry, Chunk(info, draws if keep else None)
+
+    def _unpad(self, chunk: Chunk) -> Chunk:
+        """The chunk without the states of rows that pad."""
+        assert chunk.draws is not None
+        first = self.kept_from or [0] * len(self.rows)
+        kept = [rows + 1 - begin for rows, begin in zip(self.rows, first, strict=True)]
+        states = tuple(path[:, :, :count] for path, count in zip(chunk.draws.states, kept, strict=True))
+        return chunk._replace(draws=chunk.draws._replace(states=states))
 
     def _run(self, function: Callable[..., Any], carry: Any, plan: Plan, pilot: bool) -> Any:
         """What the function gives for every chain, or for the pilot in every chain's place."""

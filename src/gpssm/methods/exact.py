@@ -41,6 +41,8 @@ class Exact(FFVD):
         True, True, True, "draws from p(x, f | y), no sparse process"
     )
 
+    pads: ClassVar[bool] = False  # a draw has a weight for each transition
+
     num_warmup: int = 300
     num_draws: int = 100
 

@@ -4,8 +4,8 @@
 
 Weights are integrated out, so only states are moved, and drawn exactly given the states whenever they are needed. An
 iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
-without weights (`parameters.py`), and with weights drawn once for all of them the noises and the emission from their
-conditionals, a jump of the first states between their modes (`first_states.py`) and moves of noises and states together
+without weights (`parameters.py`), and some rounds of what holds weights: these are drawn, then noises and emission from
+their conditionals, the first states jump between their modes (`first_states.py`), and noises and states move together
 (`noise_moves.py`). In warm-up the whitening is refreshed a few times at the running mean of the states, since both
 states and parameters settle; the step size adapts in between. Nothing adapts afterwards, but the coordinates are always
 those of the present noises.
@@ -29,7 +29,7 @@ from gpssm.methods import first_states, noise_moves
 from gpssm.methods.noise_moves import Walk
 from gpssm.methods.parameters import ParameterMoves, Parameters, rate_for
 from gpssm.methods.settings import MethodSettings, States, pilot_length
-from gpssm.methods.whitening import Whitening, stack, unstack, whiten
+from gpssm.methods.whitening import Whitening, moving, stack, unstack, whiten
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 from gpssm.moves import dual_averaging, hmc
@@ -41,7 +41,7 @@ FIRST_STEP = 0.1
 SLACK_OF_ROWS = 1.5  # times the rows: .003 for 500 of them
 # Where the pilot ends chains part, to places so many times as wide as the coordinates take the posterior for: from one
 # point on they would agree whether they have settled or not.
-SPREAD = 1.5
+SPREAD = 1.2
 # The curvature along a path differs from that at the centre: a share of the moves takes a small step, so that a chain
 # gets out of places where the adapted step is too large.
 CAUTION, SMALL = 0.2, 0.25
@@ -56,18 +56,19 @@ class FFVD(MethodSettings):
     """Settings of `ffvd`.
 
     :param num_leapfrog: steps of one trajectory.
-    :param rank: soft directions whose curvature is measured.
+    :param rank: soft directions that the coordinates are stretched along.
     :param target_acceptance: what the step size aims at.
     :param learning_rate: as for all methods, of 500 rows and more; it is larger for fewer (`parameters.rate_for`).
     """
 
     compares: ClassVar[bool] = True
+    pads: ClassVar[bool] = True
 
     num_warmup: int = 400
     num_draws: int = 250
     thin: int = 2
-    num_leapfrog: int = 5
-    rank: int = 40
+    num_leapfrog: int = 10
+    rank: int = 80
     target_acceptance: float = 0.7
 
     def __post_init__(self) -> None:
@@ -107,6 +108,15 @@ class Carry(NamedTuple):
     iteration: Array
 
 
+class Held(NamedTuple):
+    """What changes in the rounds of an iteration that hold the weights."""
+
+    weights: Float[Array, "Dx M"] | None
+    parameters: Parameters
+    states: Float[Array, "N Dx"]
+    walk: Walk
+
+
 def build_hmc(
     settings: FFVD,
     moves: ParameterMoves,
@@ -116,34 +126,35 @@ def build_hmc(
     """The three functions of a method that samples `moves.density` over the states, started at these states."""
     refreshes = jnp.asarray(np.unique([0, *(int(share * settings.num_warmup) for share in REFRESHES)]))
 
-    def whitening_at(key: PRNGKeyArray, parameters: Parameters, centre: Array, series: list[Series]) -> Whitening:
+    def whitening_at(parameters: Parameters, centre: Array, series: list[Series]) -> Whitening:
         model = metric(moves.apply(parameters), unstack(centre, series), series)
-        return whiten(key, model, centre, series, settings.rank)
+        return whiten(model, centre, series, settings.rank)
 
     def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
         states, parameters = stack(tuple(jnp.asarray(path) for path in start)), moves.init()
         # The first iteration makes the first whitening, so that there is one place in the program for all of them.
-        shapes = jax.eval_shape(lambda: whitening_at(key, parameters, states, series))
+        shapes = jax.eval_shape(lambda: whitening_at(parameters, states, series))
         whitening = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         step = dual_averaging.start(FIRST_STEP)
         walk = noise_moves.start(moves)
         weights = None if moves.joint is None else jnp.zeros(moves.model.weights_shape, states.dtype)
         return Carry(states, weights, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
 
-    def refresh(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
-        whitening = whitening_at(key, carry.parameters, carry.mean, series)
+    def refresh(carry: Carry, series: list[Series]) -> Carry:
+        whitening = whitening_at(carry.parameters, carry.mean, series)
         step = dual_averaging.start(jnp.exp(carry.step.log_average))
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
-        whiten_key, size_key, part_key, move_key, parameter_key, walk_key, jump_key = jax.random.split(key, 7)
+        size_key, part_key, move_key, parameter_key, round_key = jax.random.split(key, 5)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
-        carry = jax.lax.cond(in_step(due), lambda c: refresh(whiten_key, c, series), lambda c: c, carry)
+        carry = jax.lax.cond(in_step(due), lambda c: refresh(c, series), lambda c: c, carry)
         current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
         coordinates = carry.whitening.at(current)
+        free = moving(carry.states, series)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return moves.density(unstack(coordinates.to_states(position), series), series)(current)
+            return moves.density(unstack(coordinates.to_states(free * position), series), series)(current)
 
         cautious = jax.random.uniform(size_key) < CAUTION
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
@@ -152,23 +163,39 @@ def build_hmc(
         if settings.num_warmup:
             parting = carry.iteration == pilot_length(settings.num_warmup)
             position = jnp.where(parting, SPREAD * jax.random.normal(part_key, position.shape), position)
-        outcome = hmc.move(move_key, position, log_density, size, settings.num_leapfrog)
+        outcome = hmc.move(move_key, free * position, log_density, size, settings.num_leapfrog, free)
         states = coordinates.to_states(outcome.position)
         paths, weights, walk = unstack(states, series), None, carry.walk
         if moves.joint is None:
             parameters = moves.update(parameter_key, carry.parameters, paths, carry.iteration, series)
         else:
-            keys = jax.random.split(parameter_key, 3)
-            parameters = moves.update_collapsed(keys[0], carry.parameters, paths, carry.iteration, series)
+            parameters = moves.update_collapsed(parameter_key, carry.parameters, paths, carry.iteration, series)
             # From here on the kernel stays as it is.
             held = moves._replace(model=moves.apply(parameters).prepared())
-            weights = held.draw_weights(keys[1], parameters, paths, series)
-            parameters = held.draw_conjugate(keys[2], parameters, paths, weights, series)
-            states = first_states.jump(jump_key, held.apply(parameters), weights, states, series)
-            centre = carry.whitening.linear.centre
-            parameters, states, walk = noise_moves.walk(
-                walk_key, held, parameters, weights, states, walk, centre, series, adapting
-            )
+
+            def hold_weights(index: Array, now: Held) -> Held:
+                """Draw the weights, and make the moves that hold them."""
+                keys, paths = jax.random.split(jax.random.fold_in(round_key, index), 4), unstack(now.states, series)
+                weights = held.draw_weights(keys[0], now.parameters, paths, series)
+                parameters = held.draw_conjugate(keys[1], now.parameters, paths, weights, series)
+                states = first_states.jump(keys[2], held.apply(parameters), weights, now.states, series)
+                moved = noise_moves.walk(
+                    keys[3],
+                    held,
+                    parameters,
+                    weights,
+                    states,
+                    now.walk,
+                    carry.whitening.linear.centre,
+                    series,
+                    adapting,
+                )
+                return Held(weights, *moved)
+
+            learning = carry.iteration < pilot_length(settings.num_warmup)
+            rounds = jnp.where(in_step(learning), 1, noise_moves.num_rounds(len(states)))
+            begin = Held(carry.weights, parameters, states, walk)
+            weights, parameters, states, walk = jax.lax.fori_loop(0, rounds, hold_weights, begin)
         gradients = jnp.asarray(settings.num_leapfrog + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
         count = carry.seen + adapting

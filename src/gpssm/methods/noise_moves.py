@@ -22,13 +22,12 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from gpssm.core.linalg import (
     block_cholesky,
     cholesky,
-    fits_whole,
     log_det,
     multiply_upper,
     solve_lower,
     solve_upper,
 )
-from gpssm.core.runtime import in_step
+from gpssm.core.runtime import on_cpu
 from gpssm.data.series import Series
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.whitening import first_order, unstack
@@ -36,9 +35,9 @@ from gpssm.moves import dual_averaging
 from gpssm.moves.dual_averaging import StepSize
 
 NOISES = ("log_process_std", "likelihood.log_std")
-MOVES, ROWS = 10, 10_000  # of the walk in an iteration; fewer where rows times moves would be more than that
-IN_WARMUP = 3  # of it at most while chains are on their way to where they will be
-MOVES_AT_ONCE = 2  # of it where a factor is that of one whole matrix, on a GPU
+# Moves between two draws of the weights, and rounds of both in an iteration; fewer of these, and then of the others,
+# where moves times rows would be more than so many.
+MOVES, ROUNDS, ROWS = 3, 4, 10_000
 ACCEPTANCE = 0.3  # that its step aims at
 FIRST_SPREAD, LEAST_SPREAD = 0.2, 0.02  # of a log standard deviation in the posterior, before much is known of it
 PRIOR_COUNT = 10.0  # draws that the first guess is worth
@@ -72,6 +71,11 @@ def start(moves: ParameterMoves) -> Walk:
     return Walk(dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1))), noises, nothing, jnp.zeros(()))
 
 
+def num_rounds(rows: int) -> int:
+    """How often weights are drawn in an iteration, and some moves made given them; a GPU waits for each of them."""
+    return max(1, min(ROUNDS, ROWS // (MOVES * rows))) if on_cpu() else 1
+
+
 def walk(
     key: PRNGKeyArray,
     moves: ParameterMoves,
@@ -83,7 +87,7 @@ def walk(
     series: list[Series],
     adapting: Bool[Array, ""],
 ) -> tuple[Parameters, Float[Array, "N Dx"], Walk]:
-    """Some moves of the walk, given weights drawn before: parameters, states and what was learned of the walk.
+    """Some moves of the walk, given weights just drawn: parameters, states and what was learned of the walk.
 
     Nothing moves if all noises are fixed, or if there is no joint density of states and weights.
     """
@@ -116,8 +120,7 @@ def walk(
         state = jax.tree.map(lambda new, old: jnp.where(adapting & ~is_first, new, old), learned, state)
         return noises, states, eta, state, jnp.where(accepted, there, value)
 
-    most = MOVES_AT_ONCE if fits_whole(centre.size) else max(1, min(MOVES, ROWS // len(centre)))
-    count = jnp.where(in_step(adapting), min(IN_WARMUP, most), most)
+    count = max(1, min(MOVES, ROWS // len(centre)))
     begin = (noises, states, jnp.zeros_like(states), state, jnp.zeros((), states.dtype))
     noises, states, _, state, _ = jax.lax.fori_loop(0, count + 1, move, begin)
     return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state

@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_step
+from gpssm.data.padding import num_moves
 from gpssm.data.series import Series
 from gpssm.methods.settings import States, pilot_length
 from gpssm.model import conditionals
@@ -78,7 +79,7 @@ class ParameterMoves(NamedTuple):
         """The moves of what has no exact conditional, the weights integrated out: weights held are of no use after."""
         density = self.density(states, series)
         parameters = self.sample(key, parameters, density, iteration)
-        return self.optimise(parameters, density, iteration, sum(len(one) for one in series))
+        return self.optimise(parameters, density, iteration, num_moves(series))
 
     def density(self, states: States, series: list[Series]) -> Density:
         """The log density of the states as a function of the model, the weights integrated out: log q*(x)."""
@@ -138,7 +139,7 @@ class ParameterMoves(NamedTuple):
         leaves = parameters.leaves | unravel(centre + scale * outcome.position)
         return parameters._replace(leaves=leaves, step=step)
 
-    def optimise(self, parameters: Parameters, density: Density, iteration: Array, count: int) -> Parameters:
+    def optimise(self, parameters: Parameters, density: Density, iteration: Array, count: ArrayLike) -> Parameters:
         """One Adam step, while leaves are learned, up the density and the prior, divided by the number of rows."""
         names = list(self.model.leaves("optimise"))
         if not names:

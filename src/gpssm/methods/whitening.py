@@ -12,13 +12,12 @@ half of it. All of it costs O(T).
 """
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from gpssm.core.chunks import map_rows, sum_rows
 from gpssm.core.linalg import (
@@ -35,14 +34,13 @@ from gpssm.core.linalg import (
     solve_lower,
     solve_upper,
 )
-from gpssm.core.random import normal
+from gpssm.data.padding import moves, real_states
 from gpssm.data.series import Series
 from gpssm.methods.settings import States
 from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM
 from gpssm.model.target import transition_statistics, weights_given, weights_given_states
 
-SWEEPS = 8  # of subspace iteration
 FLOOR = 1e-3  # of the curvature with weights held, that is left of it when they are free
 
 
@@ -55,7 +53,7 @@ class Linearisation(NamedTuple):
     """
 
     centre: Float[Array, "N Dx"]
-    first: Float[Array, " N"]  # 1 at each x₀, else 0
+    first: Float[Array, " N"]  # 1 at each x₀ and at states that pad, to which no transition leads, else 0
     jacobian: Float[Array, "N-1 Dx Dx"]  # F = ∂f/∂x
     gap: Float[Array, "N-1 Dx"]  # c_{t+1} − f(c_t)
     slope: Float[Array, "N Dy Dx"]  # of the outputs' means
@@ -162,17 +160,22 @@ def unstack(states: Float[Array, "N Dx"], series: list[Series]) -> States:
     return tuple(states[start:end] for start, end in itertools.pairwise(ends))
 
 
-def whiten(key: PRNGKeyArray, model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], rank: int) -> Whitening:
+def moving(states: Float[Array, "N Dx"], series: list[Series]) -> Float[Array, " n"]:
+    """1 for each coordinate of the stacked states, 0 for those of states that pad."""
+    return jnp.repeat(jnp.concatenate([real_states(one, states.dtype) for one in series]), states.shape[1])
+
+
+def whiten(model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], rank: int) -> Whitening:
     """The whitening linearised at `centre`, with so many soft directions."""
     model = model.prepared()
     statistics = transition_statistics(model, unstack(centre, series), series)
     weights = weights_given(statistics, model.process_variance, model.basis.shared)
     linear = first_order(model, weights.mean, centre, series)
-    u, moves = ([jnp.asarray(one.u, centre.dtype) for one in series], [jnp.ones(len(one)) for one in series])
-    border = Border(model, centre, between(u), linear.jacobian, between(moves))
+    u = between([jnp.asarray(one.u, centre.dtype) for one in series])
+    border = Border(model, centre, u, linear.jacobian, 1 - linear.first[1:])
     factor = block_cholesky(linear.precision(model))
-    columns, cross = _soft_directions(key, border, statistics.gram, factor, min(rank, centre.size))
-    return Whitening(linear, columns, statistics.gram, cross)
+    columns = _soft_directions(border, statistics.gram, factor, min(rank, centre.size))
+    return Whitening(linear, columns, statistics.gram, border.cross(columns))
 
 
 def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> Linearisation:
@@ -201,8 +204,10 @@ def first_order(
         jnp.concatenate([jnp.pad(one, ((1, 0), *((0, 0),) * (one.ndim - 1))) for one in jnp.split(part, ends)])
         for part in emitted
     )
-    first = jnp.concatenate([jnp.zeros(len(path), path.dtype).at[0].set(1.0) for path in paths])
-    jacobian, gap = (between(jnp.split(part, ends)) for part in (jacobian, gap))
+    arrives = between([moves(one, states.dtype) for one in series])
+    jacobian = arrives[:, None, None] * between(jnp.split(jacobian, ends))
+    gap = arrives[:, None] * between(jnp.split(gap, ends))
+    first = 1 - jnp.pad(arrives, (1, 0))
     return Linearisation(states, first, jacobian, gap, slope, error, present)
 
 
@@ -244,7 +249,7 @@ class Border(NamedTuple):
     centre: Float[Array, "N Dx"]
     u: Float[Array, "N-1 Du"]
     jacobian: Float[Array, "N-1 Dx Dx"]
-    moves: Float[Array, " N-1"]  # 0 between two series, else 1
+    moves: Float[Array, " N-1"]  # 0 between two series and to states that pad, else 1
 
     def cross(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "Dx M r"]:
         """A_dᵀ (F x_t − x_{t+1})_d of every column."""
@@ -276,35 +281,39 @@ class Border(NamedTuple):
 
 
 def _soft_directions(
-    key: PRNGKeyArray, border: Border, squares: Float[Array, "Dx M M"], factor: BlockCholesky, rank: int
-) -> tuple[Float[Array, "N Dx r"], Float[Array, "Dx M r"]]:
-    """W = L⁻ᵀV, for V the leading left singular vectors of L⁻¹U, and X, by subspace iteration.
+    border: Border, squares: Float[Array, "Dx M M"], factor: BlockCholesky, rank: int
+) -> Float[Array, "N Dx r"]:
+    """W = L⁻ᵀV, for V the leading left singular vectors of L⁻¹U.
 
-    U is only ever multiplied, never formed: U Uᵀ = Λ_xv P⁻¹ Λ_vx with P = I + AᵀA/Q = L_P L_Pᵀ the weights' precision,
-    and Λ_xv from A L_P⁻ᵀ / Q. W and X are what the last sweep begins with; where it goes is not used.
+    U Uᵀ = Λ_xv P⁻¹ Λ_vx with P = I + AᵀA/Q = L_P L_Pᵀ the weights' precision, and Λ_xv from A L_P⁻ᵀ / Q. The right
+    singular vectors are those of UᵀΛ⁻¹U, which is small: U is multiplied by the weights of one dimension at a time, and
+    never whole. An iteration would not do: what tells directions apart is how near to 1 their singular values are.
     """
-    shared = border.model.basis.shared
-    variance, identity = border.model.process_variance[:, None, None], jnp.eye(squares.shape[-1], dtype=squares.dtype)
+    variance = border.model.process_variance[:, None, None]
     told = squares / variance
-    told = jnp.sum(told, 0, keepdims=True) if shared else told
-    root = inverse_root(identity[None] + told)
+    told = jnp.sum(told, 0, keepdims=True) if border.model.basis.shared else told  # a weight pulls at all dimensions
+    number, size, _ = told.shape
+    root = inverse_root(jnp.eye(size, dtype=told.dtype)[None] + told)
 
-    def sweep(state: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
-        directions = state[0]
-        columns = jax.vmap(lambda column: _unwhiten(factor, column), 1, 2)(directions)
-        cross = border.cross(columns)
-        weights = jnp.matmul(root, cross / variance)
-        if shared:  # a weight pulls at all dimensions
-            weights = jnp.broadcast_to(jnp.sum(weights, 0, keepdims=True), weights.shape)
-        pushed = border.push(jnp.matmul(root.mT, weights) / variance)
-        found = jax.vmap(lambda column: solve_lower(factor, column), 2, 2)(pushed)
-        return (jnp.linalg.qr(found.reshape(directions.shape))[0], columns, cross), None
+    def tie(weights: Float[Array, "Dx|1 M r"]) -> Float[Array, "N Dx r"]:
+        """L⁻¹U times some columns."""
+        pulls = jnp.broadcast_to(jnp.matmul(root.mT, weights), (*squares.shape[:2], weights.shape[-1]))
+        return jax.vmap(lambda column: solve_lower(factor, column), 2, 2)(border.push(pulls / variance))
 
-    shape = border.centre.shape
-    start = normal(key, (rank, math.prod(shape)), squares.dtype).T
-    nothing = (jnp.zeros_like(squares, shape=(*shape, rank)), jnp.zeros_like(squares, shape=(*squares.shape[:2], rank)))
-    _, columns, cross = jax.lax.scan(sweep, (start, *nothing), None, length=SWEEPS + 1)[0]
-    return columns, cross
+    def unwhiten(columns: Float[Array, "N Dx r"]) -> Float[Array, "N Dx r"]:
+        return jax.vmap(lambda column: solve_upper(factor, column), 2, 2)(columns)
+
+    def squared(index: Array) -> Float[Array, "Dx|1 M M"]:
+        """UᵀΛ⁻¹U times the weights of one dimension."""
+        units = jnp.zeros_like(told).at[index].set(jnp.eye(size, dtype=told.dtype))
+        tied = border.cross(unwhiten(tie(units))) / variance
+        return jnp.matmul(root, jnp.sum(tied, 0, keepdims=True) if border.model.basis.shared else tied)
+
+    whole = jnp.moveaxis(jax.lax.map(squared, jnp.arange(number)), 0, 2).reshape(number * size, -1)
+    leading = jnp.linalg.eigh(whole)[1][:, -rank:].reshape(number, size, -1)
+    columns = tie(leading)
+    orthonormal = jnp.linalg.qr(columns.reshape(-1, columns.shape[-1]))[0]
+    return unwhiten(orthonormal.reshape(columns.shape))
 
 
 def _dense(factor: BlockCholesky, directions: Float[Array, "r n"], stretch: Float[Array, "r r"]) -> Array | None:

@@ -45,7 +45,7 @@ class Moments(NamedTuple):
 
 
 Projector = Callable[[Float[Array, "N Dz"]], Projection]
-Summer = Callable[[Float[Array, "N Dz"], Float[Array, "Dx N P"]], Moments]
+Summer = Callable[[Float[Array, "N Dz"], Float[Array, "Dx N P"], Float[Array, " N"]], Moments]
 Folded = Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]
 K = TypeVar("K", bound=Kernel)
 Function = Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]]
@@ -69,12 +69,14 @@ class Basis(eqx.Module):
         """The function z → (A(z), B(z)) with all factorisations done."""
 
     def summer(self, kernel: Kernel) -> Summer:
-        """The function (z, E) → (AᵀA, AᵀE, ΣB): all that the collapsed density needs of a gain."""
+        """The function (z, E, w) → (AᵀA, AᵀE, ΣB) over the rows with w = 1: all that the collapsed density needs of a
+        gain. Others have w = 0."""
         projector = self.projector(kernel)
 
-        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"]) -> Moments:
+        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> Moments:
             gain, residual = projector(z)
-            return Moments(gram(gain), jnp.matmul(gain.mT, beside), jnp.sum(residual, -1))
+            gain = counts[None, :, None] * gain
+            return Moments(gram(gain), jnp.matmul(gain.mT, beside), jnp.sum(counts[None] * residual, -1))
 
         return add_up
 
@@ -147,9 +149,10 @@ class InducingPoints(Basis):
         """By one product less than by way of the gain in gradients; ΣB = Σk(z, z) − tr AᵀA."""
         whiten = self.whitener(kernel)
 
-        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"]) -> Moments:
-            square, cross = product_moments(kernel(z, self.locations), whiten, beside)
-            residual = jnp.sum(kernel.diagonal(z), -1) - jnp.trace(square, axis1=-2, axis2=-1)
+        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> Moments:
+            counted = counts[None, :, None] * kernel(z, self.locations)
+            square, cross = product_moments(counted, whiten, beside)
+            residual = jnp.sum(counts[None] * kernel.diagonal(z), -1) - jnp.trace(square, axis1=-2, axis2=-1)
             return Moments(square, cross, residual)
 
         return add_up
@@ -471,14 +474,15 @@ class Stacked(Basis):
             return first
         others = Stacked(self.parts[1:]).projector(kernel)
 
-        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"]) -> Moments:
+        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> Moments:
             gain, residual = others(z)
-            square, cross, own = first(z, jnp.concatenate([gain, beside], -1))
+            gain = counts[None, :, None] * gain
+            square, cross, own = first(z, jnp.concatenate([gain, beside], -1), counts)
             mixed, cross = jnp.split(cross, [gain.shape[-1]], -1)
             upper = jnp.concatenate([square, mixed], -1)
             lower = jnp.concatenate([mixed.mT, gram(gain)], -1)
             cross = jnp.concatenate([cross, jnp.matmul(gain.mT, beside)], -2)
-            return Moments(jnp.concatenate([upper, lower], -2), cross, own + jnp.sum(residual, -1))
+            return Moments(jnp.concatenate([upper, lower], -2), cross, own + jnp.sum(counts[None] * residual, -1))
 
         return add_up
 

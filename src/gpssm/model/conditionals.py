@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core import random
 from gpssm.core.linalg import inverse_root, solve_positive
+from gpssm.data.padding import num_moves
 from gpssm.data.series import as_list
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.model import GPSSM
@@ -33,7 +34,7 @@ def process_noise_given(model: GPSSM, states: States, weights: Float[Array, "Dx 
     sums = transition_statistics(model, states, series)
     told = jnp.matmul(sums.gram, weights[:, :, None])[:, :, 0] - 2 * sums.cross
     square = jnp.maximum(sums.square + jnp.sum(weights * told, -1), 0.0)
-    count = sum(len(one) for one in as_list(series))
+    count = num_moves(as_list(series))
     scale = prior.scale + 0.5 * (square + sums.residual)
     return NoiseConditional(jnp.broadcast_to(prior.shape + 0.5 * count, scale.shape), scale)
 

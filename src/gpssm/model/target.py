@@ -8,15 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from gpssm.core.chunks import sum_rows
 from gpssm.core.linalg import log_gaussian_integral, log_normal, solve_positive
+from gpssm.data.padding import moves, num_moves
 from gpssm.data.series import Series, as_list
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.types import Data, FeynmanKac, GaussianWeights, States, Statistics
 
-Rows = tuple[Float[Array, "N Dx"], Float[Array, "N Du"], Float[Array, "N Dx"]]
+Rows = tuple[Float[Array, "N Dx"], Float[Array, "N Du"], Float[Array, "N Dx"], Float[Array, " N"]]
 
 
 def log_target(model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data) -> Float[Array, ""]:
@@ -24,13 +25,10 @@ def log_target(model: GPSSM, states: States, weights: Float[Array, "Dx M"], seri
     + Σ_d { log N(x_{t+1,d}; m_d(z_t) + A_d(z_t)·v_d, Q_d) − B_d(z_t) / 2Q_d } ].
     """
     variance = model.process_variance
-
-    def terms(step: Step, following: Float[Array, "N Dx"]) -> Float[Array, ""]:
-        penalty = jnp.sum(step.residual, -1) / (2 * variance)
-        return jnp.sum(log_normal(following, step.given(weights), variance[None])) - jnp.sum(penalty)
-
+    noise = num_moves(as_list(series)) * jnp.log(2 * jnp.pi * variance)
+    noise = noise + noise_squares(model, states, weights, series) / variance
     prior = jnp.sum(log_normal(weights, 0.0, 1.0))
-    return prior + log_boundary(model, states, series) + sum_over_time(model, states, series, terms)
+    return prior + log_boundary(model, states, series) - 0.5 * jnp.sum(noise)
 
 
 def log_collapsed(model: GPSSM, states: States, series: Data) -> Float[Array, ""]:
@@ -38,13 +36,13 @@ def log_collapsed(model: GPSSM, states: States, series: Data) -> Float[Array, ""
     + ½ b_dᵀ P_d⁻¹ b_d − ½ Σ_t B_d(z_t) / Q_d },  P_d = I + A_dᵀA_d / Q_d,  b_d = A_dᵀ r_d / Q_d.
     """
     statistics = transition_statistics(model, states, series)
-    count = sum(len(one) for one in as_list(series))
+    count = num_moves(as_list(series))
     evidence = log_evidence(statistics, model.process_variance, count, model.basis.shared)
     return log_boundary(model, states, series) + evidence
 
 
 def log_evidence(
-    statistics: Statistics, variance: Float[Array, " Dx"], count: int, shared: bool = False
+    statistics: Statistics, variance: Float[Array, " Dx"], count: ArrayLike, shared: bool = False
 ) -> Float[Array, ""]:
     """Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ ΣB_d / Q_d } from the sums over time.
 
@@ -83,12 +81,21 @@ def transition_statistics(model: GPSSM, states: States, series: Data) -> Statist
     add_up = model.basis.summer(model.kernel)
 
     def evaluate(rows: Rows) -> Statistics:
-        x, u, following = rows
-        error = (following - model.mean(x, u)).T
-        gram, cross, residual = add_up(jnp.concatenate([x, u], -1), error[:, :, None])
+        x, u, following, counts = rows
+        error = (following - model.mean(x, u)).T * counts[None]
+        gram, cross, residual = add_up(jnp.concatenate([x, u], -1), error[:, :, None], counts)
         return Statistics(gram, cross[:, :, 0], jnp.sum(error**2, -1), residual)
 
     return _sum_over_rows(evaluate, states, series)
+
+
+def noise_squares(model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data) -> Float[Array, " Dx"]:
+    """Σ_t (x_{t+1,d} − m_d(z_t) − A_d(z_t)·v_d)² + Σ_t B_d(z_t): what is left to the process noise."""
+
+    def terms(step: Step, following: Float[Array, "N Dx"]) -> Float[Array, " Dx"]:
+        return jnp.sum((following - step.given(weights)) ** 2, 0) + jnp.sum(step.residual, -1)
+
+    return sum_over_time(model, states, series, terms)
 
 
 def feynman_kac(model: GPSSM, weights: Float[Array, "Dx M"], series: Series) -> FeynmanKac:
@@ -160,17 +167,25 @@ def pairs(states: States, series: Data) -> list[tuple[Float[Array, "T+1 Dx"], Se
 def sum_over_time(
     model: GPSSM, states: States, series: Data, terms: Callable[[Step, Float[Array, "N Dx"]], Any]
 ) -> Any:
-    """Σ over series and time of `terms(step, following)`, chunk by chunk when a series is long."""
+    """Σ over series and time of `terms(step, following)`, chunk by chunk when a series is long.
+
+    A transition that does not count arrives where it is expected, whatever the weights and for certain.
+    """
     transition = model.transition()
 
     def evaluate(rows: Rows) -> Any:
-        x, u, following = rows
-        return terms(transition(x, u), following)
+        x, u, following, counts = rows
+        mean, gain, residual = transition(x, u)
+        mean = jnp.where(counts[:, None] > 0, mean, following)
+        return terms(Step(mean, counts[None, :, None] * gain, counts[None] * residual), following)
 
     return _sum_over_rows(evaluate, states, series)
 
 
 def _sum_over_rows(evaluate: Callable[[Rows], Any], states: States, series: Data) -> Any:
     """Rows of all series follow each other, so that the program is as long for several as for one."""
-    parts = [(path[:-1], jnp.asarray(one.u, path.dtype), path[1:]) for path, one in pairs(states, series)]
+    parts = [
+        (path[:-1], jnp.asarray(one.u, path.dtype), path[1:], moves(one, path.dtype))
+        for path, one in pairs(states, series)
+    ]
     return sum_rows(evaluate, parts[0] if len(parts) == 1 else tuple(map(jnp.concatenate, zip(*parts, strict=True))))

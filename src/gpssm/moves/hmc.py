@@ -35,10 +35,14 @@ def move(
     log_density: LogDensity,
     step: Float[Array, ""],
     num_steps: int,
+    free: Float[Array, " n"] | float = 1.0,
 ) -> Outcome:
-    """Draw a momentum, follow the motion for `num_steps` steps of about `step` radians, accept or stay."""
+    """Draw a momentum, follow the motion for `num_steps` steps of about `step` radians, accept or stay.
+
+    Coordinates where `free` is 0, which must be 0 and without effect on the density, stay where they are.
+    """
     momentum_key, jitter_key, accept_key = jax.random.split(key, 3)
-    momentum = jax.random.normal(momentum_key, position.shape, position.dtype)
+    momentum = free * jax.random.normal(momentum_key, position.shape, position.dtype)
     angle = step * jax.random.uniform(jitter_key, minval=1 - JITTER, maxval=1 + JITTER)
     values, end, end_momentum = _trajectory(position, momentum, log_density, angle, num_steps)
     energy = 0.5 * jnp.sum(momentum**2) - values[0]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 REFERENCES = 20  # inputs at which f is compared
 WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
 FORECAST = f"{HORIZON}-step forecast mean"
-ONE_STEP, ONE_STEP_NOISE = "one-step outputs", "one-step noise"
+AHEAD, AHEAD_NOISE = "one-step outputs", "one-step noise"
 ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 Values = Float[np.ndarray | Array, "chain draw *shape"]
@@ -125,8 +125,8 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     inside = parameters | {"function values": f}
     seen = {
         "smoothed outputs": outputs,
-        ONE_STEP: _thinned(one_step[:, :, :-1]),
-        ONE_STEP_NOISE: one_step[:, :, -1],
+        AHEAD: _thinned(one_step[:, :, :-1]),
+        AHEAD_NOISE: one_step[:, :, -1],
         FORECAST: held_forecast(posterior),
         "log target": posterior.info.log_target,
     }
@@ -159,7 +159,8 @@ def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array,
     ahead = model.transition()(draw.states[0][:-1], u).given(draw.weights)
 
     def emit(x: Float[Array, " Dx"]) -> tuple[Array, Array]:
-        return tuple(part[0] for part in model.likelihood.moments(x[None]))
+        mean, variance = model.likelihood.moments(x[None])
+        return mean[0], variance[0]
 
     def noise(x: Float[Array, " Dx"]) -> Float[Array, " Dy"]:
         slope, variance = jax.jacfwd(lambda x: emit(x)[0])(x), emit(x)[1]

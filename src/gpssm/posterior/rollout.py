@@ -43,6 +43,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from gpssm.core.runtime import jit
+from gpssm.data.padding import padded_length
 from gpssm.data.scaler import Scaler
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.kernels import Kernel, Spectrum
@@ -58,7 +59,7 @@ START = 2**32 - 1  # in place of a step's number, for where a path starts
 FUNCTION = 2**32 - 4  # the same, for its function
 NUM_FEATURES = 64  # of a function
 MANY = 0.5  # of the paths: when more have left, they no longer go on as copies of the others
-NUM_ANEW = 128  # training states to start anew from, at most
+NUM_ANEW = 128  # training states to start anew from, at most, and one more for each series
 NOISES = 3.0  # process noises that a coordinate's training states are taken to range over, to each side, at least
 
 Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]  # mean and variance
@@ -239,15 +240,16 @@ def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRN
 
 
 class Box(NamedTuple):
-    """Where each draw's training states are: their middle and half their range, and R of them, evenly over the rows.
+    """Where each draw's training states are: their middle and half their range, and some of them, evenly over the rows.
 
-    A path may roam `bounds` times as wide.
+    A path may roam `bounds` times as wide. The states that count are followed by others, so that R is always the same.
     """
 
     middle: Float[Array, "S Dx"]
     half_range: Float[Array, "S Dx"]
     bounds: Float[Array, ""]
     states: Float[Array, "S R Dx"]
+    num_states: Int[Array, ""]
 
     def away(self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Float[Array, "S P"]:
         """How far out states are, in half-ranges of the coordinate in which they are furthest."""
@@ -256,7 +258,7 @@ class Box(NamedTuple):
 
     def anew(self, lots: Float[Array, "S P"]) -> Float[Array, "S P Dx"]:
         """Training states of the paths' own draws, by lots in [0, 1)."""
-        rows = jnp.floor(lots * self.states.shape[1]).astype(int)
+        rows = jnp.floor(lots * self.num_states).astype(int)
         return jnp.take_along_axis(self.states, rows[..., None], axis=1)
 
     def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
@@ -274,7 +276,10 @@ def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: f
     high = np.max([path.max(1) for path in states], axis=0)
     every = -(-sum(path.shape[1] for path in states) // NUM_ANEW)
     some = np.concatenate([path[:, ::every] for path in states], axis=1)
-    return Box(*map(jnp.asarray, ((low + high) / 2, (high - low) / 2, np.asarray(bounds, low.dtype), some)))
+    count = some.shape[1]
+    some = np.pad(some, ((0, 0), (0, max(NUM_ANEW, padded_length(count)) - count), (0, 0)))
+    parts = ((low + high) / 2, (high - low) / 2, np.asarray(bounds, low.dtype), some, np.asarray(count))
+    return Box(*map(jnp.asarray, parts))
 
 
 class Emission(NamedTuple):

@@ -12,6 +12,7 @@ import scipy.cluster.vq
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, on_host
+from gpssm.data.padding import pad
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.model.bases import (
     Apart,
@@ -108,8 +109,10 @@ def linear_start(
         found = fit_wired(pseudo, known, jax.random.key(0))
         return from_path(found.linear, found.states, pseudo)
     linear = fit_linear(pseudo, state_dim)
-    ends = np.cumsum([len(one) + 1 for one in pseudo])[:-1]
-    return from_path(linear, np.split(np.asarray(smoothed_moments(linear, pseudo)[0]), ends), pseudo)
+    padded = [pad(one) for one in pseudo]
+    ends = np.cumsum([len(one) + 1 for one in padded])[:-1]
+    paths = np.split(np.asarray(smoothed_moments(linear, padded)[0]), ends)
+    return from_path(linear, [path[: len(one) + 1] for path, one in zip(paths, pseudo, strict=True)], pseudo)
 
 
 def curved_start(series: list[Series], state_dim: int, likelihood: Wiener | MonotoneWiener) -> LinearStart:

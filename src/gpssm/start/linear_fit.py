@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from gpssm.core import linalg
 from gpssm.core.runtime import in_double_precision, jit, on_host
+from gpssm.data.padding import moves, pad
 from gpssm.data.series import Series, as_list
 from gpssm.start.excerpts import stages
 from gpssm.start.linear_ssm import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, run_em, smoothed_moments
@@ -39,12 +40,13 @@ def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int
     :returns: A (Dx, Dx), B (Dx, Du), b (Dx,), C (Dy, Dx), d (Dy,), Q (Dx, Dx) diagonal and σ (Dy,), for outputs
         and controls in the units of the series.
     """
-    ssm = normalise(run_em(subspace(series, state_dim), series, num_em)[0], series)
+    rows = [pad(one) for one in as_list(series)]
+    ssm = normalise(run_em(subspace(series, state_dim), rows, num_em)[0], rows)
     if spectral_radius(ssm) > RADIUS:
         for stage in stages(series, NUM_LBFGS):
-            ssm = _fit_stable(ssm, stage.series, stage.steps)
-        ssm = normalise(ssm, series)
-        refined = normalise(run_em(ssm, series, num_em)[0], series)
+            ssm = _fit_stable(ssm, [pad(one) for one in stage.series], stage.steps)
+        ssm = normalise(ssm, rows)
+        refined = normalise(run_em(ssm, rows, num_em)[0], rows)
         ssm = refined if spectral_radius(refined) <= RADIUS else ssm
     covariance = np.maximum(ssm.process_cov, PROCESS_FLOOR * np.eye(state_dim))
     return ssm._replace(process_cov=jnp.asarray(covariance))
@@ -78,6 +80,8 @@ def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
     largest entry of each column of C' is positive. Only the prior of x₀ differs: it is N(0, I) in the new coordinates.
     """
     ssm, (states, uncertainty) = jax.tree.map(np.asarray, (ssm, smoothed_moments(ssm, series)))
+    real = np.concatenate([np.r_[True, np.asarray(moves(one, bool))] for one in as_list(series)])
+    states, uncertainty = states[real], uncertainty[real]
     mean = states.mean(0)
     covariance = (states - mean).T @ (states - mean) / len(states) + uncertainty.mean(0)
     # Q v = λ S v and vᵀSv = 1: x' = Vᵀ(x − mean) turns S into I and Q into diag(λ).
@@ -184,8 +188,8 @@ def select_order(series: Series | Sequence[Series], max_dim: int = 8, *, num_em:
     dims = range(1, max_dim + 1)
     starts = [from_states(states.leading(n), max_dim) for n in dims]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
-    _, log_likelihoods = _em_each(stacked, as_list(series), num_em)
     parts = as_list(series)
+    _, log_likelihoods = _em_each(stacked, [pad(one) for one in parts], num_em)
     outputs, inputs = parts[0].output_dim, parts[0].input_dim
     count = sum(np.sum(~np.isnan(part.y)) for part in parts) / outputs
     parameters = np.asarray(dims) * (2 * outputs + inputs) + outputs + outputs * (outputs + 1) / 2

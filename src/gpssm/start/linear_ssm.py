@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from gpssm.core import linalg
 from gpssm.core.linalg import BlockCholesky, BlockTridiagonal
 from gpssm.core.runtime import jit_for_once
+from gpssm.data.padding import moves
 from gpssm.data.series import Series, as_list
 
 PROCESS_FLOOR = 1e-6  # least eigenvalue of Q, for states of unit scale
@@ -121,7 +122,7 @@ class Rows(NamedTuple):
     """Series laid out with one row a state, so that several of them form a single chain of N states.
 
     A row holds what leads to its state and what the state emits. The first state of a series has `moves` = 0,
-    since no transition leads to it, and emits nothing. Where `observed` is 0, y is 0.
+    since no transition leads to it, and emits nothing, and so has one that pads. Where `observed` is 0, y is 0.
     """
 
     y: Float[Array, "N Dy"]
@@ -136,9 +137,9 @@ def _rows(series: Series | Sequence[Series]) -> Rows:
     before = ((1, 0), (0, 0))
     y = jnp.concatenate([jnp.pad(part.y, before, constant_values=np.nan) for part in parts])
     u = jnp.concatenate([jnp.pad(part.u, before) for part in parts])
-    moves = np.concatenate([np.arange(len(part) + 1) > 0 for part in parts])
+    arrives = jnp.concatenate([jnp.pad(moves(part, y.dtype), (1, 0)) for part in parts])
     missing = jnp.isnan(y)
-    return Rows(jnp.where(missing, 0.0, y), 1.0 - missing.astype(y.dtype), u, jnp.asarray(moves, y.dtype))
+    return Rows(jnp.where(missing, 0.0, y), 1.0 - missing.astype(y.dtype), u, arrives)
 
 
 def _precision(ssm: LinearSSM, rows: Rows) -> tuple[BlockTridiagonal, Float[Array, "N Dx"]]:

@@ -9,7 +9,7 @@ many random starts since it has many minima. The controls must tell where the st
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -21,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit, on_host
+from gpssm.data.padding import num_moves, pad
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import observed
 from gpssm.start.excerpts import stages
@@ -145,7 +146,7 @@ def fit_from_starts(
     """
     scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
     few, *after = stages(series, NUM_LBFGS)
-    problem = Problem(jax.tree.map(jnp.asarray, few.series), scale)
+    problem = Problem.of(few.series, scale)
     starts = jax.vmap(lambda one: begin(one, len(few.series)))(jax.random.split(key, NUM_STARTS))
     found, losses = _descend(starts, problem, emission, NUM_STEPS)
     losses = np.asarray(losses)
@@ -155,9 +156,9 @@ def fit_from_starts(
     error, modes = min(polished, key=lambda one: one[0])
     for stage in after:
         modes = eqx.tree_at(lambda one: one.start, modes, modes.start[np.asarray(few.first)])
-        problem = Problem(jax.tree.map(jnp.asarray, stage.series), scale)
+        problem = Problem.of(stage.series, scale)
         error, modes = _polish(modes, problem, emission, stage.steps)
-    states = [np.asarray(run) for run in _free_runs(modes, problem)]
+    states = [np.asarray(run)[: len(one) + 1] for run, one in zip(_free_runs(modes, problem), series, strict=True)]
     return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
 
@@ -166,6 +167,11 @@ class Problem(NamedTuple):
 
     series: list[Series]
     scale: Float[Array, " Dy"]
+
+    @classmethod
+    def of(cls, series: list[Series], scale: Float[Array, " Dy"]) -> Self:
+        """Of series that are padded for it, since many lengths then share it as well."""
+        return cls([jax.tree.map(jnp.asarray, pad(one)) for one in series], scale)
 
 
 def loss(modes: Modes, problem: Problem, emission: Emission) -> Float[Array, ""]:
@@ -176,7 +182,8 @@ def loss(modes: Modes, problem: Problem, emission: Emission) -> Float[Array, ""]
         states = free_run(modes, modes.start[index], jnp.asarray(one.u))
         predicted = modes.emit(emission, states[1:] @ modes.C.T + modes.d[None])
         errors.append(jnp.where(present, (y - predicted) ** 2 / problem.scale[None], 0.0))
-    return jnp.mean(jnp.concatenate(errors)) + modes.penalty()
+    count = num_moves(problem.series) * problem.scale.size
+    return jnp.sum(jnp.concatenate(errors)) / count + modes.penalty()
 
 
 def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dx"]:

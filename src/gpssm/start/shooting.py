@@ -28,6 +28,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from gpssm.core.runtime import in_double_precision, in_threads, jit
+from gpssm.data.padding import padded_length
 from gpssm.data.series import Series, as_list
 from gpssm.model.model import GPSSM, Function
 from gpssm.model.types import Data
@@ -147,7 +148,7 @@ def window_lengths(rows: Sequence[int]) -> list[int]:
 def cut(series: Sequence[Series], length: int) -> Blocks:
     """All series in windows of so many rows, from each series' first row on."""
     longest = max(len(one) for one in series)
-    size = longest if longest <= WHOLE else max(LENGTHS)
+    size = padded_length(longest) if longest <= WHOLE else max(LENGTHS)
     y = _in_blocks([np.asarray(one.y, float) for one in series], size, np.nan)
     u = _in_blocks([np.asarray(one.u, float) for one in series], size, 0.0)
     marks = [(np.arange(len(one)) % length == 0)[:, None] for one in series]
