@@ -171,7 +171,7 @@ def build_hmc(
         else:
             parameters = moves.update_collapsed(parameter_key, carry.parameters, paths, carry.iteration, series)
             # From here on the kernel stays as it is.
-            held = moves._replace(model=moves.apply(parameters).prepared())
+            held, centre = moves._replace(model=moves.apply(parameters).prepared()), carry.whitening.linear.centre
 
             def hold_weights(index: Array, now: Held) -> Held:
                 """Draw the weights, and make the moves that hold them."""
@@ -179,18 +179,8 @@ def build_hmc(
                 weights = held.draw_weights(keys[0], now.parameters, paths, series)
                 parameters = held.draw_conjugate(keys[1], now.parameters, paths, weights, series)
                 states = first_states.jump(keys[2], held.apply(parameters), weights, now.states, series)
-                moved = noise_moves.walk(
-                    keys[3],
-                    held,
-                    parameters,
-                    weights,
-                    states,
-                    now.walk,
-                    carry.whitening.linear.centre,
-                    series,
-                    adapting,
-                )
-                return Held(weights, *moved)
+                given = (held, parameters, weights, states, now.walk, centre, series, adapting)
+                return Held(weights, *noise_moves.walk(keys[3], *given))
 
             learning = carry.iteration < pilot_length(settings.num_warmup)
             rounds = jnp.where(in_step(learning), 1, noise_moves.num_rounds(len(states)))
