@@ -35,6 +35,9 @@ SHORTEST = 0.05  # seconds of compilation that are worth a file
 # loops compiles in half the time of the new one, and they run no slower. From JAX 0.11 on there is only the new one.
 OPTIONS: dict[str, Any] = {"xla_cpu_prefer_vector_width": 128}
 OPTIONS |= {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
+# On a GPU XLA tries ways to make each product, which takes 2.5 times as long as all the rest, and these are too small
+# for it to matter.
+OPTIONS |= {"xla_gpu_autotune_level": 0}
 MAPS, LOOK = 0.5, 5.0  # share of the system's memory maps that may be in use, and seconds from one look to the next
 
 Parameters = ParamSpec("Parameters")
