@@ -36,7 +36,8 @@ from gpssm.moves import dual_averaging, hmc
 from gpssm.moves.dual_averaging import StepSize
 from gpssm.start.build import SLACK
 
-REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
+# As shares of the warm-up; the last two when parameters are no longer learned, and the very last at a chain's own mean.
+REFRESHES = (0.1, 0.25, 0.5, 0.7, 0.85)
 FIRST_STEP = 0.1
 SLACK_OF_ROWS = 1.5  # times the rows: .003 for 500 of them
 # Where the pilot ends chains part, to places so many times as wide as the coordinates take the posterior for: from one
