@@ -6,8 +6,8 @@
 The first draws series of so many rows from a linear model that turns and dies away, builds the model that a fit would
 build around it, and prints, for one chain on the device that JAX finds, microseconds a row of
 
-    whitening    the sampler's coordinates found anew, as happens five times in a warm-up
-    gradient     one of the log density of the states, in these coordinates, of the six of a trajectory
+    whitening    the sampler's coordinates found anew, as happens six times in a warm-up
+    gradient     one of the log density of the states, in these coordinates, of the eleven of a trajectory
     learning     an iteration in the first part of the warm-up: trajectory, noises, a step of the kernel's parameters
     sampling     an iteration after the warm-up, with all moves of the noises
 
@@ -44,7 +44,7 @@ from gpssm.model.target import log_collapsed
 from gpssm.start.build import build_model, from_path
 from gpssm.start.linear_ssm import LinearSSM
 
-REPEATS, GRADIENTS = 3, 6
+REPEATS, GRADIENTS = 3, 11
 PROCESS_STD, NOISE_STD = 0.1, 0.1
 PATHS = 4_500_000  # rows of a free run, over all its paths: more take more memory than they tell
 
