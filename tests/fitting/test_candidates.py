@@ -84,7 +84,9 @@ def test_the_best_of_the_table_is_what_was_fitted(compared):
 def test_an_emission_of_the_users_own_is_compared_too(series, name, start, told):
     own = make_likelihood(name, np.eye(1, 2), np.zeros(1), np.full(1, 0.1))
     posterior = fit(series, likelihood=own, start=start, progress=False, **SMALL)
-    assert [row["likelihood"] for row in posterior.config["fit"]["starts"]] == [told, told]
+    table = posterior.config["fit"]["starts"]
+    assert {row["start"] for row in table} == set(start)
+    assert {row["likelihood"] for row in table} == {told}
 
 
 class Scripted(Trials):
