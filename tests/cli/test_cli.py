@@ -421,7 +421,9 @@ def in_terminal(words, folder):
     """What a command shows in a terminal of 80 columns, without the codes that move the cursor and colour."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    # One thread: its baseline needs no process of its own.
+    more = {"TERM": "xterm", "GPSSM_THREADS": "1"}
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | more
     process = subprocess.Popen(
         list(map(str, words)), stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment
     )

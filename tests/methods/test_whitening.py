@@ -100,11 +100,23 @@ def gains(model, series, states):
     return jnp.moveaxis(between(parts), 0, 1)
 
 
+@eqx.filter_jit
+def linear_parts(model, series, states):
+    """The linear dynamics along the path, its gains, and Λ."""
+    linear = linearise(model, states, series)
+    return linear, gains(model, series, states), linear.precision(model)
+
+
+@eqx.filter_jit
+def slopes(coordinates):
+    """∂x/∂ξ at the centre."""
+    return jax.jacobian(coordinates.to_states)(jnp.zeros(coordinates.centre.size))
+
+
 def gauss_newton(model, series, states):
     """Λ − Σ_d (A_dᵀD_d)ᵀ (Q_d I + A_dᵀA_d)⁻¹ (A_dᵀD_d) / Q_d, whole, with D x = F x_t − x_{t+1}."""
-    linear, gain = jax.tree.map(np.asarray, (linearise(model, states, series), gains(model, series, states)))
+    linear, gain, precision = jax.tree.map(np.asarray, linear_parts(model, series, states))
     size, count = states.shape[1], len(states)
-    precision = jax.tree.map(np.asarray, linear.precision(model))
     whole = np.zeros((count, size, count, size))
     for t in range(count):
         whole[t, :, t] = precision.diagonal[t]
@@ -132,7 +144,7 @@ def test_soft_directions_are_found_and_corrected(louder):
     plain = coordinates._replace(stretch=jnp.zeros_like(coordinates.stretch))
 
     def spectrum(coordinates):
-        map_ = np.asarray(jax.jacobian(coordinates.to_states)(jnp.zeros(states.size))).reshape(states.size, -1)
+        map_ = np.asarray(slopes(coordinates)).reshape(states.size, -1)
         return np.linalg.eigvalsh(map_.T @ precision @ map_)
 
     before, after = spectrum(plain), spectrum(coordinates)
@@ -143,13 +155,19 @@ def test_soft_directions_are_found_and_corrected(louder):
 def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
     """Λ − UUᵀ has the Gauss–Newton blocks of the joint density, which are exact when f is linear in x."""
     model, series, states = problem("linear", missing=False)
-    weights = weights_given_states(model, unstack(states, series), series)
-    linear = eqx.filter_jit(linearise)(model, states, series)
-    found = linear.precision(model)
-    joint = jax.jit(
-        jax.hessian(lambda x: log_target(model, unstack(x.reshape(states.shape), series), weights.mean, series))
-    )
-    precision = -np.asarray(joint(jnp.ravel(states)))
+
+    @eqx.filter_jit
+    def derivatives(model, states, series):
+        weights = weights_given_states(model, unstack(states, series), series)
+
+        def joint(x):
+            return log_target(model, unstack(x, series), weights.mean, series)
+
+        return jax.grad(joint)(states), jax.hessian(joint)(states)
+
+    linear, _, found = linear_parts(model, series, states)
+    slope, bend = derivatives(model, states, series)
+    precision = -np.asarray(bend).reshape(states.size, -1)
     size = states.shape[1]
     for i in range(len(states)):
         block = precision[size * i : size * (i + 1)]
@@ -157,7 +175,6 @@ def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
         if i:
             np.testing.assert_allclose(found.lower[i - 1], block[:, size * (i - 1) : size * i], atol=1e-8)
     assert np.isfinite(block_cholesky(found).diagonal).all()
-    slope = jax.grad(lambda x: log_target(model, unstack(x, series), weights.mean, series))(states)
     np.testing.assert_allclose(linear.pull(model), slope, atol=1e-8)
 
 
@@ -167,15 +184,21 @@ def test_products_with_the_border_are_those_with_the_gain(chunk, monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK", chunk)
     model, series, states = problem("stacked")
     rng = np.random.default_rng(1)
-    linear, gain = linearise(model, states, series), np.asarray(gains(model, series, states))
-    u, moves = [jnp.asarray(one.u) for one in series], [jnp.ones(len(one)) for one in series]
-    border = Border(model, states, between(u), linear.jacobian, between(moves))
-    columns, weights = rng.normal(size=(*states.shape, 3)), rng.normal(size=(2, gain.shape[-1], 3))
-    pulled = np.einsum("tij,tjr->tir", linear.jacobian, columns[:-1]) - columns[1:]
+
+    @eqx.filter_jit
+    def products(model, states, series, columns, weights):
+        jacobian = linearise(model, states, series).jacobian
+        u, moves = [jnp.asarray(one.u) for one in series], [jnp.ones(len(one)) for one in series]
+        border = Border(model, states, between(u), jacobian, between(moves))
+        return jacobian, gains(model, series, states), border.cross(columns), border.push(weights)
+
+    columns, weights = rng.normal(size=(*states.shape, 3)), rng.normal(size=(2, model.basis.size, 3))
+    jacobian, gain, cross, push = map(np.asarray, products(model, states, series, columns, weights))
+    pulled = np.einsum("tij,tjr->tir", jacobian, columns[:-1]) - columns[1:]
     expected = np.einsum("dtm,tdr->dmr", gain, pulled)
-    np.testing.assert_allclose(border.cross(jnp.asarray(columns)), expected, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(cross, expected, rtol=1e-9, atol=1e-11)
     there = np.sum(expected * weights)  # wᵀ(AᵀD x) = (DᵀA w)ᵀx
-    np.testing.assert_allclose(np.sum(np.asarray(border.push(jnp.asarray(weights))) * columns), there, rtol=1e-9)
+    np.testing.assert_allclose(np.sum(push * columns), there, rtol=1e-9)
 
 
 def test_information_of_other_likelihoods():
