@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import platformdirs
 from jaxtyping import Array, Bool
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from gpssm.core.elapsed import ticks
 from gpssm.core.forks import check_threads
@@ -53,10 +53,18 @@ def in_double_precision(function: Callable[Parameters, Result]) -> Callable[Para
         check_threads()
         keep_programs()
         release_programs()
-        with jax.enable_x64(True), threadpool_limits(limits=1, user_api="blas"):
+        with jax.enable_x64(True), _libraries().limit(limits=1, user_api="blas"):
             return function(*args, **kwargs)
 
     return wrapped
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    """The BLAS of NumPy and SciPy, looked for once: it takes milliseconds, and more the more programs are loaded."""
+    import scipy.linalg  # noqa: F401, so that its own is among them
+
+    return ThreadpoolController()
 
 
 def check_memory(what: str, size: int) -> None:
