@@ -36,8 +36,9 @@ from gpssm.moves import dual_averaging, hmc
 from gpssm.moves.dual_averaging import StepSize
 from gpssm.start.build import SLACK
 
-# As shares of the warm-up; the last two when parameters are no longer learned, and the very last at a chain's own mean.
-REFRESHES = (0.1, 0.25, 0.5, 0.7, 0.85)
+REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
+# One more at the mean of a chain's own states, if so many iterations are left for the step to adapt to it.
+LATE, LEFT = 0.85, 30
 FIRST_STEP = 0.1
 SLACK_OF_ROWS = 1.5  # times the rows: .003 for 500 of them
 # Where the pilot ends chains part, to places so many times as wide as the coordinates take the posterior for: from one
@@ -125,7 +126,8 @@ def build_hmc(
     metric: Metric = lambda model, states, series: model,
 ) -> Method:
     """The three functions of a method that samples `moves.density` over the states, started at these states."""
-    refreshes = jnp.asarray(np.unique([0, *(int(share * settings.num_warmup) for share in REFRESHES)]))
+    shares = (*REFRESHES, LATE) if (1 - LATE) * settings.num_warmup >= LEFT else REFRESHES
+    refreshes = jnp.asarray(np.unique([0, *(int(share * settings.num_warmup) for share in shares)]))
 
     def whitening_at(parameters: Parameters, centre: Array, series: list[Series]) -> Whitening:
         model = metric(moves.apply(parameters), unstack(centre, series), series)
