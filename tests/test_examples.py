@@ -28,7 +28,7 @@ WRITTEN = {
 }
 
 
-LONG = ("friction", "own_physics", "online", "stream")  # half a minute each, most of it compiling
+LONG = ("friction", "mpc", "own_physics", "online", "stream", "synthetic")  # half a minute each, most of it compiling
 
 
 @pytest.mark.parametrize(
