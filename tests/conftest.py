@@ -42,7 +42,7 @@ gc.set_threshold(50_000, 20, 20)
 def _few_programs_in_memory():
     """Forget what files compiled: thousands of loaded programs use up a process's memory maps, and it dies.
 
-    Only once they are many, since files share programs; an eighth of the maps goes with two gigabytes of memory.
+    Only once they are many, since files share programs, and before they take gigabytes: with a quarter it was four.
     """
     yield
     if num_maps() > max_maps() / 8:

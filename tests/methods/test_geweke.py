@@ -118,9 +118,8 @@ def simulate_successive(config, freeze, model, series, num_draws, thin):
         return jax.lax.scan(keep, (carry, series), jax.random.split(key, (num_draws, thin)))[1]
 
     keys = jax.random.split(jax.random.key(1), sampling.NUM_CHAINS)
-    # The start at zero is forgotten. A program that runs longer than it compiles is worth some optimisation.
-    chains = jax.jit(lambda keys: jax.lax.map(chain, keys), compiler_options={"xla_backend_optimization_level": 1})
-    return chains(keys)[:, num_draws // 20 :]
+    # The start at zero is forgotten.
+    return jax.jit(lambda keys: jax.lax.map(chain, keys))(keys)[:, num_draws // 20 :]
 
 
 class Case(NamedTuple):
