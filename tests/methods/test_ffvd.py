@@ -9,6 +9,7 @@ import pytest
 import builders
 from gpssm.data.padding import pad, pad_path
 from gpssm.methods.ffvd import FFVD
+from gpssm.methods.noise_moves import ENOUGH, Walk
 from gpssm.methods.parameters import rate_for
 from gpssm.methods.settings import pilot_length
 from gpssm.model.likelihoods import Poisson
@@ -48,7 +49,7 @@ def test_nothing_adapts_after_the_warm_up():
     (_, warm, end), draws, info = run(method, series, 2)
     np.testing.assert_allclose(draws.states[0][:, 8:], np.broadcast_to(begin[0][8:], (CHUNK, 1, 2)), rtol=1e-12)
     assert np.ptp(np.asarray(draws.states[0])[:, :8], axis=0).min() > 0.1
-    for name in ("whitening", "step"):
+    for name in ("whitening", "step", "walk"):
         for before, after in zip(
             jax.tree.leaves(getattr(warm, name)), jax.tree.leaves(getattr(end, name)), strict=True
         ):
@@ -94,3 +95,17 @@ def test_other_likelihoods_are_sampled():
 @pytest.mark.parametrize(("rows", "rate"), [([60], 0.1), ([100, 150], 0.06), ([500], 0.03), ([9000], 0.03)])
 def test_few_rows_take_longer_steps_to_the_kernels_optimum(rows, rate):
     assert rate_for(0.03, tuple(np.zeros((number + 1, 2)) for number in rows)) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("kept", "rows", "rounds"), [(0.2, 100, 1), (0.82, 100, 3), (0.98, 100, 4), (0.98, 2000, 1)])
+def test_noises_that_keep_their_place_get_more_rounds(kept, rows, rounds):
+    rng, noises, number = np.random.default_rng(0), np.zeros(2), 20 * int(ENOUGH)
+    moved, seen = np.zeros(2), []
+    for _ in range(number):  # the first forgets at once, the second does not
+        ahead = np.array([0.0, kept]) * noises + np.sqrt([1.0, 1 - kept**2]) * rng.normal(size=2)
+        moved, noises = moved + (ahead - noises) ** 2, ahead
+        seen.append(noises)
+    walk = Walk(dual_averaging.start(1.0), np.mean(seen, 0), number * np.cov(np.transpose(seen)), number, moved, number)
+    assert int(walk.num_rounds(rows, jnp.asarray(True))) == rounds
+    assert int(walk.num_rounds(rows, jnp.asarray(False))) == 1
+    assert int(walk._replace(rounds=ENOUGH - 1).num_rounds(100, jnp.asarray(True))) == 4

@@ -4,11 +4,11 @@
 
 Weights are integrated out, so only states are moved, and drawn exactly given the states whenever they are needed. An
 iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
-without weights (`parameters.py`), and some rounds of what holds weights: these are drawn, then noises and emission from
-their conditionals, the first states jump between their modes (`first_states.py`), and noises and states move together
-(`noise_moves.py`). In warm-up the whitening is refreshed a few times at the running mean of the states, since both
-states and parameters settle; the step size adapts in between. Nothing adapts afterwards, but the coordinates are always
-those of the present noises.
+without weights (`parameters.py`), and as many rounds as the noises need of what holds weights: these are drawn, then
+noises and emission from their conditionals, noises and states move together (`noise_moves.py`), and the first states
+jump between their modes (`first_states.py`). In warm-up the whitening is refreshed a few times at the running mean of
+the states, since both states and parameters settle; the step size adapts in between. Nothing adapts afterwards, but the
+coordinates are always those of the present noises.
 
 The sampler takes its density from the moves of the parameters, so that `exact` has it too, with another density.
 """
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_step
+from gpssm.core.runtime import in_step, on_cpu
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods import first_states, noise_moves
@@ -47,6 +47,9 @@ SPREAD = 1.2
 # The curvature along a path differs from that at the centre: a share of the moves takes a small step, so that a chain
 # gets out of places where the adapted step is too large.
 CAUTION, SMALL = 0.2, 0.25
+# Radians of a trajectory that has steps to spare: a quarter turn leaves nothing of where it began along directions that
+# are as wide as the coordinates take them for, and what is beyond is for wider ones.
+ANGLE = 2.5
 
 # The model whose log q*(x) the coordinates follow, from the present model at a path. It may be another than that of the
 # density: coordinates change how fast chains mix, not what they draw from.
@@ -57,7 +60,7 @@ Metric = Callable[[GPSSM, States, list[Series]], GPSSM]
 class FFVD(MethodSettings):
     """Settings of `ffvd`.
 
-    :param num_leapfrog: steps of one trajectory.
+    :param num_leapfrog: steps of one trajectory at most; fewer take it through 2.5 radians where steps are long.
     :param rank: soft directions that the coordinates are stretched along.
     :param target_acceptance: what the step size aims at.
     :param learning_rate: as for all methods, of 500 rows and more; it is larger for fewer (`parameters.rate_for`).
@@ -162,11 +165,13 @@ def build_hmc(
         cautious = jax.random.uniform(size_key) < CAUTION
         settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
         size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
+        most = settings.num_leapfrog  # a GPU waits for a loop whose length it has to look up
+        num_steps = jnp.clip(jnp.ceil(ANGLE / size), 1, most).astype(int) if on_cpu() else most
         position = coordinates.to_position(carry.states)
         if settings.num_warmup:
             parting = carry.iteration == pilot_length(settings.num_warmup)
             position = jnp.where(parting, SPREAD * jax.random.normal(part_key, position.shape), position)
-        outcome = hmc.move(move_key, free * position, log_density, size, settings.num_leapfrog, free)
+        outcome = hmc.move(move_key, free * position, log_density, size, num_steps, free)
         states = coordinates.to_states(outcome.position)
         paths, weights, walk = unstack(states, series), None, carry.walk
         if moves.joint is None:
@@ -175,21 +180,20 @@ def build_hmc(
             parameters = moves.update_collapsed(parameter_key, carry.parameters, paths, carry.iteration, series)
             # From here on the kernel stays as it is.
             held, centre = moves._replace(model=moves.apply(parameters).prepared()), carry.whitening.linear.centre
+            parted = carry.iteration >= pilot_length(settings.num_warmup)
 
             def hold_weights(index: Array, now: Held) -> Held:
                 """Draw the weights, and make the moves that hold them."""
-                keys, paths = jax.random.split(jax.random.fold_in(round_key, index), 4), unstack(now.states, series)
+                keys, paths = jax.random.split(jax.random.fold_in(round_key, index), 3), unstack(now.states, series)
                 weights = held.draw_weights(keys[0], now.parameters, paths, series)
-                parameters = held.draw_conjugate(keys[1], now.parameters, paths, weights, series)
-                states = first_states.jump(keys[2], held.apply(parameters), weights, now.states, series)
-                given = (held, parameters, weights, states, now.walk, centre, series, adapting)
-                return Held(weights, *noise_moves.walk(keys[3], *given))
+                given = (held, now.parameters, weights, now.states, now.walk, centre, series, adapting, parted)
+                parameters, states, walk = noise_moves.walk(keys[1], *given)
+                states = first_states.jump(keys[2], held.apply(parameters), weights, states, series)
+                return Held(weights, parameters, states, walk)
 
-            learning = carry.iteration < pilot_length(settings.num_warmup)
-            rounds = jnp.where(in_step(learning), 1, noise_moves.num_rounds(len(states)))
-            begin = Held(carry.weights, parameters, states, walk)
+            rounds, begin = walk.num_rounds(len(states), parted), Held(carry.weights, parameters, states, walk)
             weights, parameters, states, walk = jax.lax.fori_loop(0, rounds, hold_weights, begin)
-        gradients = jnp.asarray(settings.num_leapfrog + 1.0)
+        gradients = jnp.asarray(num_steps + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
         count = carry.seen + adapting
         return carry._replace(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import (
     block_cholesky,
@@ -27,7 +27,7 @@ from gpssm.core.linalg import (
     solve_lower,
     solve_upper,
 )
-from gpssm.core.runtime import on_cpu
+from gpssm.core.runtime import in_step, on_cpu
 from gpssm.data.series import Series
 from gpssm.methods.parameters import ParameterMoves, Parameters
 from gpssm.methods.whitening import first_order, unstack
@@ -38,18 +38,26 @@ NOISES = ("log_process_std", "likelihood.log_std")
 # Moves between two draws of the weights, and rounds of both in an iteration; fewer of these, and then of the others,
 # where moves times rows would be more than so many.
 MOVES, ROUNDS, ROWS = 3, 4, 10_000
+# What an iteration may leave of the correlation of the noises with where they were: more rounds than that takes are not
+# made, once so many have been seen.
+STALE, ENOUGH = 0.6, 40.0
 ACCEPTANCE = 0.3  # that its step aims at
 FIRST_SPREAD, LEAST_SPREAD = 0.2, 0.02  # of a log standard deviation in the posterior, before much is known of it
 PRIOR_COUNT = 10.0  # draws that the first guess is worth
 
 
 class Walk(NamedTuple):
-    """The size and shape of the walk's steps: those of the noises' law, as it was seen in warm-up."""
+    """The size and shape of the walk's steps: those of the noises' law, as it was seen in warm-up.
+
+    And how far rounds go, seen since chains parted: `moved` is the sum of squared changes over so many `rounds`.
+    """
 
     step: StepSize
     mean: Float[Array, " p"]
     square: Float[Array, "p p"]  # sum of squared deviations
     seen: Float[Array, ""]
+    moved: Float[Array, " p"]
+    rounds: Float[Array, ""]
 
     def spread(self) -> Float[Array, "p p"]:
         """A root of the noises' covariance."""
@@ -63,17 +71,27 @@ class Walk(NamedTuple):
         mean = self.mean + gap / seen
         return self._replace(mean=mean, square=self.square + jnp.outer(gap, noises - mean), seen=seen)
 
+    def num_rounds(self, rows: int, parted: Bool[Array, ""]) -> Int[Array, ""] | int:
+        """How often weights are drawn in an iteration, and some moves made given them: once before chains part.
+
+        A round leaves a correlation of ρ = 1 − E(θ' − θ)² / 2 var θ with where the noises were, n of them about ρⁿ. The
+        noise that moves least decides. A GPU waits for each round, and for any loop whose length it has to look up.
+        """
+        most = min(ROUNDS, ROWS // (MOVES * rows)) if on_cpu() else 1
+        if most <= 1:
+            return 1
+        variance = jnp.diagonal(self.square) / jnp.maximum(self.seen, 1.0) + LEAST_SPREAD**2
+        share = jnp.min(self.moved / (2 * variance * jnp.maximum(self.rounds, 1.0)), initial=1.0)
+        needed = jnp.ceil(jnp.log(STALE) / jnp.log1p(-jnp.clip(share, 0.01, 0.99)))
+        rounds = jnp.where(self.rounds < ENOUGH, most, jnp.clip(needed, 1, most))
+        return jnp.where(in_step(parted), rounds, 1).astype(int)
+
 
 def start(moves: ParameterMoves) -> Walk:
     """A walk that has seen nothing yet."""
     noises, _ = ravel_pytree(_chosen(moves, moves.init()))
-    nothing = jnp.zeros((noises.size, noises.size), noises.dtype)
-    return Walk(dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1))), noises, nothing, jnp.zeros(()))
-
-
-def num_rounds(rows: int) -> int:
-    """How often weights are drawn in an iteration, and some moves made given them; a GPU waits for each of them."""
-    return max(1, min(ROUNDS, ROWS // (MOVES * rows))) if on_cpu() else 1
+    square, step = jnp.outer(noises, noises), dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1)))
+    return Walk(step, noises, 0 * square, jnp.zeros(()), 0 * noises, jnp.zeros(()))
 
 
 def walk(
@@ -86,15 +104,19 @@ def walk(
     centre: Float[Array, "N Dx"],
     series: list[Series],
     adapting: Bool[Array, ""],
+    parted: Bool[Array, ""],
 ) -> tuple[Parameters, Float[Array, "N Dx"], Walk]:
-    """Some moves of the walk, given weights just drawn: parameters, states and what was learned of the walk.
+    """Noises and emission given the path and weights just drawn, then some moves of the walk: parameters, states and
+    what was learned of the walk, which counts how far they went once chains have parted.
 
-    Nothing moves if all noises are fixed, or if there is no joint density of states and weights.
+    Nothing walks if all noises are fixed, or if there is no joint density of states and weights.
     """
-    chosen, joint = _chosen(moves, parameters), moves.joint
-    if not chosen or joint is None:
+    conjugate_key, key = jax.random.split(key)
+    before, joint = _chosen(moves, parameters), moves.joint
+    parameters = moves.draw_conjugate(conjugate_key, parameters, unstack(states, series), weights, series)
+    if not before or joint is None:
         return parameters, states, state
-    noises, unravel = ravel_pytree(chosen)
+    noises, unravel = ravel_pytree(_chosen(moves, parameters))
     current = moves.apply(parameters)
     linear = first_order(current, weights, centre, series)
 
@@ -123,6 +145,9 @@ def walk(
     count = max(1, min(MOVES, ROWS // len(centre)))
     begin = (noises, states, jnp.zeros_like(states), state, jnp.zeros((), states.dtype))
     noises, states, _, state, _ = jax.lax.fori_loop(0, count + 1, move, begin)
+    counts = jnp.where(adapting & parted, 1.0, 0.0)
+    moved = state.moved + counts * (noises - ravel_pytree(before)[0]) ** 2
+    state = state._replace(moved=moved, rounds=state.rounds + counts)
     return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 DIVERGENCE = 1000.0  # an energy error beyond this is no discretisation error any more
 JITTER = 0.2  # relative spread of the step size, so that no trajectory length is resonant
@@ -34,7 +34,7 @@ def move(
     position: Float[Array, " n"],
     log_density: LogDensity,
     step: Float[Array, ""],
-    num_steps: int,
+    num_steps: Int[Array, ""] | int,
     free: Float[Array, " n"] | float = 1.0,
 ) -> Outcome:
     """Draw a momentum, follow the motion for `num_steps` steps of about `step` radians, accept or stay.
@@ -44,13 +44,13 @@ def move(
     momentum_key, jitter_key, accept_key = jax.random.split(key, 3)
     momentum = free * jax.random.normal(momentum_key, position.shape, position.dtype)
     angle = step * jax.random.uniform(jitter_key, minval=1 - JITTER, maxval=1 + JITTER)
-    values, end, end_momentum = _trajectory(position, momentum, log_density, angle, num_steps)
-    energy = 0.5 * jnp.sum(momentum**2) - values[0]
-    change = energy - (0.5 * jnp.sum(end_momentum**2) - values[-1])
+    before, after, end, end_momentum = _trajectory(position, momentum, log_density, angle, num_steps)
+    energy = 0.5 * jnp.sum(momentum**2) - before
+    change = energy - (0.5 * jnp.sum(end_momentum**2) - after)
     change = jnp.where(jnp.isfinite(change), change, -jnp.inf)
     acceptance = jnp.exp(jnp.minimum(change, 0.0))
     accepted = jax.random.uniform(accept_key) < acceptance
-    position, value = jnp.where(accepted, end, position), jnp.where(accepted, values[-1], values[0])
+    position, value = jnp.where(accepted, end, position), jnp.where(accepted, after, before)
     return Outcome(position, value, acceptance, change < -DIVERGENCE, energy)
 
 
@@ -59,9 +59,9 @@ def _trajectory(
     momentum: Float[Array, " n"],
     log_density: LogDensity,
     angle: Float[Array, ""],
-    num_steps: int,
-) -> tuple[Float[Array, " L+1"], Float[Array, " n"], Float[Array, " n"]]:
-    """The log density along the way, and position and momentum at its end.
+    num_steps: Int[Array, ""] | int,
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " n"], Float[Array, " n"]]:
+    """The log density at both ends, and position and momentum at the far one.
 
     A round of the loop closes one step with a half kick and opens the next with another, both by one gradient: the
     gradient then stands in the program once, which halves the time to compile it. The first round closes nothing, and
@@ -69,15 +69,15 @@ def _trajectory(
     """
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
 
-    def turn(carry: tuple[Array, ...], is_first: Bool[Array, ""]) -> tuple[tuple[Array, ...], Float[Array, ""]]:
-        position, momentum, *_ = carry
+    def turn(index: Int[Array, ""], carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        position, momentum, before, *_ = carry
         value, slope = jax.value_and_grad(log_density)(position)
         kick = 0.5 * angle * (slope + position)  # ∇φ = ∇log π + ξ
-        closed = momentum + jnp.where(is_first, 0.0, 1.0) * kick
+        closed = momentum + jnp.where(index == 0, 0.0, 1.0) * kick
         opened = closed + kick
         ahead = cosine * position + sine * opened, cosine * opened - sine * position
-        return (*ahead, position, closed), value
+        return (*ahead, jnp.where(index == 0, value, before), value, position, closed)
 
-    first = jnp.arange(num_steps + 1) == 0
-    (_, _, end, end_momentum), values = jax.lax.scan(turn, (position, momentum, position, momentum), first)
-    return values, end, end_momentum
+    nothing = jnp.zeros((), position.dtype)
+    begin = (position, momentum, nothing, nothing, position, momentum)
+    return jax.lax.fori_loop(0, num_steps + 1, turn, begin)[2:]
