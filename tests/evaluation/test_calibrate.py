@@ -174,6 +174,7 @@ def slow_system(process_std):
     return posterior, Series(y[40:200], u[40:200]), Series(y[200:360], u[200:360])
 
 
+@pytest.mark.slow
 def test_a_model_with_too_little_noise_is_widened_and_a_right_one_is_not():
     wrong, seen, later = slow_system(0.05)
     found = wrong.calibrate(seen).calibration

@@ -192,6 +192,7 @@ def test_the_summary_and_the_report_say_what_is_mixed(even, tmp_path):
     assert '<th scope="row">second order</th><td>0.75</td><td>-1.5</td><td>0.125</td>' in page
 
 
+@pytest.mark.slow
 def test_jobs_change_nothing():
     alone, beside = (gpssm.stack(TRAIN, MEMBERS, num_chains=1, jobs=jobs) for jobs in (1, 2))
     np.testing.assert_allclose(alone.weights, beside.weights, rtol=1e-9)

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import gpssm
 from gpssm.start import excerpts, output_error
@@ -49,6 +50,7 @@ def simulated(rows, radius):
     return [gpssm.Series(np.asarray(y)[:, None], u)]
 
 
+@pytest.mark.slow
 def test_fits_by_way_of_excerpts_are_as_good(monkeypatch):
     """Of the free run, and of the likelihood among stable models."""
     series, unstable = simulated(600, 0.98), simulated(600, 1.0015)
