@@ -171,10 +171,10 @@ def test_a_rolling_forecast_knows_the_rows_before_its_origin_and_no_others(poste
 LEARNED = ("ffvd-lmc", "ffvd-cascade", "ffvd-chain")
 
 
-@pytest.mark.filterwarnings("ignore")  # of three draws there is much to say
+@pytest.mark.filterwarnings("ignore:Paths that left")  # of three draws
 @pytest.mark.parametrize("method", ["ffvd-shared", *(pytest.param(one, marks=pytest.mark.slow) for one in LEARNED)])
 def test_variants_are_lines_of_a_table_and_learn_on_the_way(method):
-    settings = TINY | {"state_dim": 2, "start": "em", "noise": "free"}
+    settings = TINY | {"state_dim": 2, "start": "em", "noise": "free", "num_warmup": 30}
     cell = Cell("toy", method, 1, toy_series(), settings)
     asked = cell.config("learn")["fit"]
     assert {name: asked[name] for name in VARIANTS[method] if name != "method"} | {"method": "ffvd"} == VARIANTS[method]

@@ -60,7 +60,7 @@ Metric = Callable[[GPSSM, States, list[Series]], GPSSM]
 class FFVD(MethodSettings):
     """Settings of `ffvd`.
 
-    :param num_leapfrog: steps of one trajectory at most; fewer take it through 2.5 radians where steps are long.
+    :param num_leapfrog: steps of one trajectory at most; on a CPU it ends at 2.5 radians, if these reach it.
     :param rank: soft directions that the coordinates are stretched along.
     :param target_acceptance: what the step size aims at.
     :param learning_rate: as for all methods, of 500 rows and more; it is larger for fewer (`parameters.rate_for`).
