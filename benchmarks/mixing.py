@@ -36,7 +36,7 @@ def main() -> None:
     """Print a table for each set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", default="actuator,ballbeam,drive,dryer,flutter,furnace")
-    parser.add_argument("--start", default="em")
+    parser.add_argument("--start", default="auto")
     parser.add_argument("--nuts", action="store_true")
     parser.add_argument("--draws", type=int, default=100, help="of each of the two chains of NUTS")
     arguments = parser.parse_args()

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_step, on_cpu
+from gpssm.core.runtime import in_step
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods import first_states, noise_moves
@@ -47,9 +47,11 @@ SPREAD = 1.2
 # The curvature along a path differs from that at the centre: a share of the moves takes a small step, so that a chain
 # gets out of places where the adapted step is too large.
 CAUTION, SMALL = 0.2, 0.25
-# Radians of a trajectory that has steps to spare: a quarter turn leaves nothing of where it began along directions that
-# are as wide as the coordinates take them for, and what is beyond is for wider ones.
-ANGLE = 2.5
+# Radians of the longest trajectory. Lengths are spread evenly below it, so that none is in step with any direction: of
+# where it began ξ keeps sin(ωa)/(ωa) on average along a direction 1/ω as wide as the coordinates take it for. A fixed
+# length of a radians keeps cos(ωa), in turns with either sign. The lengths follow the golden ratio, the same in all
+# chains, which a GPU runs side by side.
+ANGLE, GOLDEN = 5.0, 0.6180339887498949
 
 # The model whose log q*(x) the coordinates follow, from the present model at a path. It may be another than that of the
 # density: coordinates change how fast chains mix, not what they draw from.
@@ -60,7 +62,7 @@ Metric = Callable[[GPSSM, States, list[Series]], GPSSM]
 class FFVD(MethodSettings):
     """Settings of `ffvd`.
 
-    :param num_leapfrog: steps of one trajectory at most; on a CPU it ends at 2.5 radians, if these reach it.
+    :param num_leapfrog: steps of one trajectory at most; it ends at five radians or before, if these reach it.
     :param rank: soft directions that the coordinates are stretched along.
     :param target_acceptance: what the step size aims at.
     :param learning_rate: as for all methods, of 500 rows and more; it is larger for fewer (`parameters.rate_for`).
@@ -72,7 +74,7 @@ class FFVD(MethodSettings):
     num_warmup: int = 400
     num_draws: int = 250
     thin: int = 2
-    num_leapfrog: int = 10
+    num_leapfrog: int = 40
     rank: int = 80
     target_acceptance: float = 0.7
 
@@ -162,11 +164,10 @@ def build_hmc(
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
             return moves.density(unstack(coordinates.to_states(free * position), series), series)(current)
 
-        cautious = jax.random.uniform(size_key) < CAUTION
-        settled = carry.step.log_average + jnp.where(cautious, jnp.log(SMALL), 0.0)
-        size = jnp.exp(jnp.where(adapting, carry.step.log_step, settled))
-        most = settings.num_leapfrog  # a GPU waits for a loop whose length it has to look up
-        num_steps = jnp.clip(jnp.ceil(ANGLE / size), 1, most).astype(int) if on_cpu() else most
+        size, angle = carry.step.size(adapting), ANGLE * (GOLDEN * carry.iteration % 1.0)
+        num_steps = jnp.clip(jnp.ceil(angle / size), 1, settings.num_leapfrog).astype(int)
+        cautious = ~adapting & (jax.random.uniform(size_key) < CAUTION)
+        size = jnp.where(cautious, SMALL, 1.0) * size
         position = coordinates.to_position(carry.states)
         if settings.num_warmup:
             parting = carry.iteration == pilot_length(settings.num_warmup)

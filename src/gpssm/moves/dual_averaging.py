@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-SHRINKAGE, DELAY, DECAY = 0.05, 10.0, 0.75
+SHRINKAGE, DELAY, DECAY = 0.2, 10.0, 0.75
 
 
 class StepSize(NamedTuple):
