@@ -76,7 +76,7 @@ def test_states_that_pad_stand_alone():
     inside = np.r_[np.arange(8) < 7, False, np.arange(8) < 5]
     np.testing.assert_allclose(found.lower[inside], np.delete(alone.lower, 7, 0), rtol=1e-10, atol=1e-10)
     assert np.all(found.lower[~inside] == 0)
-    assert np.all(np.asarray(make(model, path, padded).columns)[~real] == 0)
+    assert np.all(np.asarray(make(model, path, padded).directions).reshape(-1, *path.shape)[:, ~real] == 0)
 
 
 def with_noise(model, louder):

@@ -269,6 +269,11 @@ def multiply_upper(factor: BlockCholesky, vector: Float[Array, "n D *r"]) -> Flo
     return jnp.einsum("nji,nj...->ni...", factor.diagonal, vector).at[:-1].add(below)
 
 
+def multiply_lower(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
+    """Lb, which `solve_lower` undoes."""
+    return _apply(factor.diagonal, vector).at[1:].add(_apply(factor.lower, vector[:-1]))
+
+
 def _recursion(
     matrices: Float[Array, "n-1 D D"], offsets: Float[Array, "n D"], *, reverse: bool
 ) -> Float[Array, "n D"]:

@@ -6,8 +6,8 @@ states, bordered by the weights. Integrating the weights out leaves Λ − U U�
     x = centre + L⁻ᵀ (I + V (S − I) Vᵀ) ξ
 
 where V spans the directions that the weights soften (the leading left singular vectors of L⁻¹U), and S is an inverse
-root of the curvature within that span. The directions W = L⁻ᵀV of the states are found now and then (`whiten`); L, V
-and S are made anew for the noises of the moment (`Whitening.at`), since a step that suits one noise is far too long for
+root of the curvature within that span. The directions W = L⁻ᵀV of the states are found now and then (`whiten`); L and
+S are made anew for the noises of the moment (`Whitening.at`), since a step that suits one noise is far too long for
 half of it. All of it costs O(T).
 """
 
@@ -29,6 +29,7 @@ from gpssm.core.linalg import (
     gram,
     inverse_lower,
     inverse_root,
+    multiply_lower,
     multiply_upper,
     one_by_one,
     solve_lower,
@@ -66,18 +67,18 @@ class Linearisation(NamedTuple):
         noise, identity = 1 / model.process_variance, jnp.eye(model.state_dim, dtype=self.centre.dtype)
         first = self.first[:, None, None]
         arriving = first * identity[None] + (1 - first) * jnp.diag(noise)[None]
-        arriving = arriving + jnp.einsum("tji,tj,tjk->tik", self.slope, self._weight(model), self.slope)
+        arriving = arriving + jnp.einsum("tji,tj,tjk->tik", self.slope, self.weight(model), self.slope)
         leaving = jnp.einsum("tji,j,tjk->tik", self.jacobian, noise, self.jacobian)
         return BlockTridiagonal(arriving.at[:-1].add(leaving), -noise[None, :, None] * self.jacobian)
 
     def pull(self, model: GPSSM) -> Float[Array, "N Dx"]:
         """The gradient of the log density at c, so that the mean of the states is c + Λ⁻¹ pull."""
         scaled = self.gap / model.process_variance[None]
-        emitted = jnp.einsum("tji,tj->ti", self.slope, self._weight(model) * self.error)
+        emitted = jnp.einsum("tji,tj->ti", self.slope, self.weight(model) * self.error)
         total = emitted - self.first[:, None] * self.centre
         return total.at[:-1].add(jnp.einsum("tji,tj->ti", self.jacobian, scaled)).at[1:].add(-scaled)
 
-    def _weight(self, model: GPSSM) -> Float[Array, "N Dy"]:
+    def weight(self, model: GPSSM) -> Float[Array, "N Dy"]:
         """1/R of the outputs that were observed. A likelihood that cannot tell its moments has no part in Λ."""
         try:
             return self.present / model.likelihood.moments(self.centre)[1]
@@ -90,46 +91,56 @@ class Coordinates(NamedTuple):
 
     centre: Float[Array, "N Dx"]
     factor: BlockCholesky
-    directions: Float[Array, "r n"]  # Vᵀ: each in one piece of memory, which is what a product with a vector reads
-    stretch: Float[Array, "r r"]  # S − I
-    shrink: Float[Array, "r r"]  # S⁻¹ − I
-    dense: Float[Array, "n n"] | None  # L⁻ᵀ (I + V (S − I) Vᵀ), where one product is faster than a recursion
+    directions: Float[Array, "r n"]  # Wᵀ: each in one piece of memory, which is what a product with a vector reads
+    stretch: Float[Array, "r r"]  # h⁻ᵀ (S − I) h⁻¹
+    shrink: Float[Array, "r r"]  # h⁻ᵀ (S⁻¹ − I) h⁻¹
+    dense: Float[Array, "n n"] | None  # the whole map, where one product is faster than a recursion
 
     def to_states(self, position: Float[Array, " n"]) -> Float[Array, "N Dx"]:
-        """x = centre + L⁻ᵀ (ξ + V (S − I) Vᵀ ξ)."""
+        """x = centre + L⁻ᵀ ξ + W h⁻ᵀ (S − I) h⁻¹ Wᵀ L ξ."""
         if self.dense is not None:
             return self.centre + jnp.matmul(self.dense, position).reshape(self.centre.shape)
-        return self.centre + _unwhiten(self.factor, _within(self.directions, self.stretch, position))
+        blocks = position.reshape(self.centre.shape)
+        along = self._along(self.stretch, multiply_lower(self.factor, blocks))
+        return self.centre + solve_upper(self.factor, blocks) + along
 
     def to_position(self, states: Float[Array, "N Dx"]) -> Float[Array, " n"]:
-        """ξ = (I + V (S⁻¹ − I) Vᵀ) Lᵀ (x − centre)."""
-        whitened = multiply_upper(self.factor, states - self.centre)
-        return _within(self.directions, self.shrink, jnp.ravel(whitened))
+        """ξ = Lᵀ (δ + W h⁻ᵀ (S⁻¹ − I) h⁻¹ Wᵀ Λ δ) with δ = x − centre."""
+        away = states - self.centre
+        along = self._along(self.shrink, multiply_lower(self.factor, multiply_upper(self.factor, away)))
+        return jnp.ravel(multiply_upper(self.factor, away + along))
+
+    def _along(self, matrix: Float[Array, "r r"], blocks: Float[Array, "N Dx"]) -> Float[Array, "N Dx"]:
+        """W times the matrix times Wᵀ of these blocks."""
+        inside = jnp.matmul(matrix, jnp.matmul(self.directions, jnp.ravel(blocks)))
+        return jnp.matmul(inside, self.directions).reshape(blocks.shape)
 
 
 class Whitening(NamedTuple):
     """What the coordinates are made of, at any noises: a path, the first order there, and the soft directions W.
 
-    To first order the curvature of log q* along W is
+    With D x = F x_t − x_{t+1} at each transition, the curvature of log q* along W is to first order, with weights held
+    and with weights free,
 
-        G = WᵀΛW − Σ_d X_dᵀ (Q_d I + A_dᵀA_d)⁻¹ X_d / Q_d,    X_d = A_dᵀ (F W_t − W_{t+1})_d
+        K = WᵀΛW = Σ_d (DW)_dᵀ(DW)_d / Q_d + W₀ᵀW₀ + (outputs' share)
+        G = K − Σ_d X_dᵀ (Q_d I + A_dᵀA_d)⁻¹ X_d / Q_d,    X_d = A_dᵀ (DW)_d
     """
 
     linear: Linearisation
-    columns: Float[Array, "N Dx r"]  # W
+    directions: Float[Array, "r n"]  # Wᵀ
+    squares: Float[Array, "Dx+1 r r"]  # (DW)_dᵀ(DW)_d, and W₀ᵀW₀ of the states to which no transition leads
     gram: Float[Array, "Dx M M"]  # AᵀA
     cross: Float[Array, "Dx M r"]  # X
 
     def at(self, model: GPSSM) -> Coordinates:
         """The coordinates at the model's noises.
 
-        With WᵀΛW = h hᵀ and G = g gᵀ the directions are V = LᵀW h⁻ᵀ, orthonormal, and S = hᵀ g⁻ᵀ.
+        With K = h hᵀ and G = g gᵀ the directions V = LᵀW h⁻ᵀ are orthonormal and S = hᵀ g⁻ᵀ. V is not made: L⁻ᵀV is
+        W h⁻ᵀ, and Vᵀ is h⁻¹WᵀL, so that nothing that is as long as the series and as wide as W is multiplied.
         """
         factor = block_cholesky(self.linear.precision(model))
-        rows = multiply_upper(factor, self.columns).reshape(-1, self.columns.shape[-1]).T
-        stiff = gram(rows.T)
+        stiff = self._stiffness(model)
         root = cholesky(stiff, jitter=0.0)
-        directions = jnp.matmul(inverse_lower(root), rows)
         variance = model.process_variance[:, None, None]
         one = jnp.eye(self.gram.shape[-1], dtype=stiff.dtype)[None]
         if model.basis.shared:  # one P for all dimensions, and what they say of its weights together
@@ -142,11 +153,21 @@ class Whitening(NamedTuple):
         # Rounding may eat what is left of the curvature where noises are very small: it is then taken as it was.
         soft = cholesky((1 + FLOOR) * stiff - jnp.sum(softened, 0), jitter=0.0)
         soft = jnp.where(jnp.all(jnp.isfinite(soft)), soft, root)
-        identity = jnp.eye(len(root), dtype=root.dtype)
-        stretch = jnp.matmul(inverse_lower(soft), root).T - identity
-        shrink = jnp.matmul(inverse_lower(root), soft).T - identity
-        dense = _dense(factor, directions, stretch)
-        return Coordinates(self.linear.centre, factor, directions, stretch, shrink, dense)
+        inverse = inverse_lower(root)
+        stretch = jnp.matmul(inverse_lower(soft).T - inverse.T, inverse)
+        shrink = jnp.matmul(jnp.matmul(inverse.T, soft.T) - jnp.eye(len(root), dtype=root.dtype), gram(inverse))
+        return Coordinates(
+            self.linear.centre, factor, self.directions, stretch, shrink, _dense(factor, self.directions, stretch)
+        )
+
+    def _stiffness(self, model: GPSSM) -> Float[Array, "r r"]:
+        """K at the model's noises."""
+        weighted = jnp.sqrt(self.linear.weight(model))[:, :, None] * self.linear.slope
+        # Sums of products, not a product of matrices, for which W would have to be turned round.
+        seen = jnp.sum(weighted[None] * self.directions.reshape(-1, len(weighted), 1, weighted.shape[-1]), -1)
+        seen = seen.reshape(len(seen), -1)
+        noise = jnp.concatenate([1 / model.process_variance, jnp.ones_like(model.process_variance, shape=1)])
+        return gram(seen.T) + jnp.sum(noise[:, None, None] * self.squares, 0)
 
 
 def stack(paths: States) -> Float[Array, "N Dx"]:
@@ -175,7 +196,10 @@ def whiten(model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], ran
     border = Border(model, centre, u, linear.jacobian, 1 - linear.first[1:])
     factor = block_cholesky(linear.precision(model))
     columns = _soft_directions(border, statistics.gram, factor, min(rank, centre.size))
-    return Whitening(linear, columns, statistics.gram, border.cross(columns))
+    first = linear.first[:, None, None] * columns
+    squares = jnp.concatenate([border.squares(columns), gram(first.reshape(-1, columns.shape[-1]))[None]])
+    directions = columns.reshape(-1, columns.shape[-1]).T
+    return Whitening(linear, directions, squares, statistics.gram, border.cross(columns))
 
 
 def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> Linearisation:
@@ -251,15 +275,22 @@ class Border(NamedTuple):
     jacobian: Float[Array, "N-1 Dx Dx"]
     moves: Float[Array, " N-1"]  # 0 between two series and to states that pad, else 1
 
+    def pulled(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "N-1 Dx r"]:
+        """F x_t − x_{t+1} of every column, zero where nothing moves."""
+        return self.moves[:, None, None] * (jnp.einsum("tij,tjr->tir", self.jacobian, columns[:-1]) - columns[1:])
+
+    def squares(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "Dx r r"]:
+        """Of each dimension, the products of what the columns pull at it with each other."""
+        return sum_rows(lambda rows: gram(jnp.moveaxis(rows, 1, 0)), self.pulled(columns))
+
     def cross(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "Dx M r"]:
         """A_dᵀ (F x_t − x_{t+1})_d of every column."""
-        pulled = jnp.einsum("tij,tjr->tir", self.jacobian, columns[:-1]) - columns[1:]
 
         def add_up(rows: Any) -> Float[Array, "Dx M r"]:
             *inputs, pulled = rows
             return jnp.einsum("dtm,tdr->dmr", self._gain(*inputs), pulled)
 
-        return sum_rows(add_up, (*self._rows, pulled))
+        return sum_rows(add_up, (*self._rows, self.pulled(columns)))
 
     def push(self, weights: Float[Array, "Dx M r"]) -> Float[Array, "N Dx r"]:
         """The transpose: how a change of the weights pulls at each state."""
@@ -317,19 +348,13 @@ def _soft_directions(
 
 
 def _dense(factor: BlockCholesky, directions: Float[Array, "r n"], stretch: Float[Array, "r r"]) -> Array | None:
-    """L⁻ᵀ (I + V (S − I) Vᵀ), on a GPU and where it is not too large."""
-    size = directions.shape[1]
-    if not fits_whole(size):
+    """L⁻ᵀ + W h⁻ᵀ (S − I) h⁻¹ WᵀL, on a GPU and where it is not too large."""
+    shape = factor.diagonal.shape[:2]
+    if not fits_whole(directions.shape[1]):
         return None
-    columns = jax.vmap(lambda column: jnp.ravel(_unwhiten(factor, column)))(jnp.eye(size, dtype=directions.dtype))
-    return columns.T + jnp.matmul(jnp.matmul(columns.T, directions.T), jnp.matmul(stretch, directions))
 
+    def rows(function: Callable[[BlockCholesky, Array], Array], vectors: Float[Array, "k n"]) -> Float[Array, "k n"]:
+        return jax.vmap(lambda vector: jnp.ravel(function(factor, vector.reshape(shape))))(vectors)
 
-def _within(directions: Float[Array, "r n"], matrix: Float[Array, "r r"], vector: Float[Array, " n"]) -> Array:
-    """(I + V M Vᵀ) vector."""
-    return vector + jnp.matmul(jnp.matmul(matrix, jnp.matmul(directions, vector)), directions)
-
-
-def _unwhiten(factor: BlockCholesky, vector: Float[Array, " n"]) -> Float[Array, "N Dx"]:
-    """L⁻ᵀ vector, as states."""
-    return solve_upper(factor, vector.reshape(factor.diagonal.shape[:2]))
+    whole = rows(solve_upper, jnp.eye(directions.shape[1], dtype=directions.dtype)).T
+    return whole + jnp.matmul(jnp.matmul(directions.T, stretch), rows(multiply_upper, directions))
