@@ -99,6 +99,17 @@ def test_chains_with_other_coordinates_are_fine_within():
     assert 400 < within.ess_bulk_median < 1600
 
 
+def test_many_quantities_of_chains_that_settled_are_fine_within_and_one_that_drifts_is_not():
+    values = autoregression(4, 250, 0.0, (150,))
+    settled = diagnostics.row_within("x", values)
+    assert settled.rhat < 1.02
+    assert settled.ess_bulk > 500
+    values[1, 125:, 7] += 2  # in one chain of four, one quantity
+    drifting = diagnostics.row_within("x", values)
+    assert drifting.rhat > 1.1
+    assert drifting.ess_bulk < 50
+
+
 def test_the_share_of_marginals_that_are_not_gaussian():
     class Fake:
         rng = np.random.default_rng(1)
