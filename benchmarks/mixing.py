@@ -28,7 +28,7 @@ def measure(name: str, **settings: Any) -> dict[str, float]:
     print(f"{name}, {found.config['method']}: {found.num_chains} x {found.num_draws} draws, {seconds:.0f} s of running")
     for row in rows:
         rate = row.ess_bulk / seconds
-        print(f"    {row.name:28}R-hat {row.rhat:6.3f}  effective {row.ess_bulk:6.0f}  a second {rate:8.3f}")
+        print(f"    {row.name:40}R-hat {row.rhat:6.3f}  effective {row.ess_bulk:6.0f}  a second {rate:8.3f}")
     return {row.name: row.ess_bulk / seconds for row in rows}
 
 

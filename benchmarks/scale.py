@@ -7,11 +7,11 @@ The first draws series of so many rows from a linear model that turns and dies a
 build around it, and prints, for one chain on the device that JAX finds, microseconds a row of
 
     whitening    the sampler's coordinates found anew, as happens six times in a warm-up
-    gradient     one of the log density of the states, in these coordinates, of the eleven of a trajectory
+    gradient     one of the log density of the states, in these coordinates
     learning     an iteration in the first part of the warm-up: trajectory, noises, a step of the kernel's parameters
     sampling     an iteration after the warm-up, with all moves of the noises
 
-the best of three calls after a first one, and gigabytes of XLA's temporaries and of what a call takes and gives.
+the best of three calls after a first one, how many gradients the trajectories of the last two had, and gigabytes of XLA's temporaries and of what a call takes and gives.
 `--no-run` prints the memory alone: a million rows can then be looked at on a small machine.
 
 The second fits so many rows of `emps` with four states and all defaults but those named, and prints the seconds of its
@@ -98,10 +98,12 @@ def compare(rows: int, states: int, points: int, run: bool) -> None:
     if run:
         carry = jax.jit(method.init)(key, series)
         carry = program(key, carry, series)[0]  # with the first whitening in it
-    line(rows, "learning", size, program, (key, carry, series), run)
+    found = [line(rows, "learning", size, program, (key, carry, series), run)]
     if run:
         carry = carry._replace(iteration=jnp.asarray(settings.num_warmup, carry.iteration.dtype))
-    line(rows, "sampling", size, program, (key, carry, series), run)
+    found += [line(rows, "sampling", size, program, (key, carry, series), run)]
+    if run:
+        print("gradients of their trajectories:", *(int(info.gradients) for _, info in found))
 
 
 def compiled(function: Callable[..., Any], *given: Any) -> tuple[Callable[..., Any], str]:

@@ -17,7 +17,7 @@ from gpssm.model.likelihoods import make_likelihood
 from gpssm.posterior.posterior import load
 from gpssm.start import output_error, shooting, starts
 
-SMALL = {"method": FFVD(4, 3, 1, num_leapfrog=2, rank=2), "state_dim": 2, "num_inducing": 6, "num_chains": 1}
+SMALL = {"method": FFVD(24, 3, 1, num_leapfrog=2, rank=2), "state_dim": 2, "num_inducing": 6, "num_chains": 1}
 
 # Chains of so few draws may well be stuck: what is tested is which start is taken, not how good they are.
 pytestmark = pytest.mark.filterwarnings("ignore:Chain .* stuck")

@@ -79,7 +79,7 @@ def old():
 
 def test_a_fit_with_a_prior_is_a_posterior_like_others(old, tmp_path):
     rows = old.raw[0][:20]
-    found = gpssm.fit(rows, prior=old, prior_strength=0.5, num_chains=1, num_warmup=6, num_draws=4, progress=False)
+    found = gpssm.fit(rows, prior=old, prior_strength=0.5, num_chains=1, num_warmup=30, num_draws=4, progress=False)
     assert found.scaler == old.scaler
     assert found.config["fit"]["prior_strength"] == 0.5
     assert {name.split(".")[0] for name in found.draws.leaves} <= {"log_process_std", "likelihood"}

@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_step
 from gpssm.core.text import check_whole
@@ -124,6 +124,30 @@ class Held(NamedTuple):
     walk: Walk
 
 
+def hold(
+    key: PRNGKeyArray,
+    moves: ParameterMoves,
+    begin: Held,
+    centre: Float[Array, "N Dx"],
+    series: list[Series],
+    adapting: Bool[Array, ""],
+    parted: Bool[Array, ""],
+) -> Held:
+    """As many rounds as the noises need of what holds the weights: these are drawn, then noises and emission, noises
+    and states move together, and the first states jump."""
+    moves = moves._replace(model=moves.apply(begin.parameters).prepared())  # the kernel stays as it is
+
+    def turn(index: Array, now: Held) -> Held:
+        keys, paths = jax.random.split(jax.random.fold_in(key, index), 3), unstack(now.states, series)
+        weights = moves.draw_weights(keys[0], now.parameters, paths, series)
+        given = (moves, now.parameters, weights, now.states, now.walk, centre, series, adapting, parted)
+        parameters, states, walk = noise_moves.walk(keys[1], *given)
+        states = first_states.jump(keys[2], moves.apply(parameters), weights, states, series)
+        return Held(weights, parameters, states, walk)
+
+    return jax.lax.fori_loop(0, begin.walk.num_rounds(len(begin.states), parted), turn, begin)
+
+
 def build_hmc(
     settings: FFVD,
     moves: ParameterMoves,
@@ -133,6 +157,7 @@ def build_hmc(
     """The three functions of a method that samples `moves.density` over the states, started at these states."""
     shares = (*REFRESHES, LATE) if (1 - LATE) * settings.num_warmup >= LEFT else REFRESHES
     refreshes = jnp.asarray(np.unique([0, *(int(share * settings.num_warmup) for share in shares)]))
+    num_shared = pilot_length(settings.num_warmup)
 
     def whitening_at(parameters: Parameters, centre: Array, series: list[Series]) -> Whitening:
         model = metric(moves.apply(parameters), unstack(centre, series), series)
@@ -170,7 +195,7 @@ def build_hmc(
         size = jnp.where(cautious, SMALL, 1.0) * size
         position = coordinates.to_position(carry.states)
         if settings.num_warmup:
-            parting = carry.iteration == pilot_length(settings.num_warmup)
+            parting = carry.iteration == num_shared
             position = jnp.where(parting, SPREAD * jax.random.normal(part_key, position.shape), position)
         outcome = hmc.move(move_key, free * position, log_density, size, num_steps, free)
         states = coordinates.to_states(outcome.position)
@@ -179,21 +204,9 @@ def build_hmc(
             parameters = moves.update(parameter_key, carry.parameters, paths, carry.iteration, series)
         else:
             parameters = moves.update_collapsed(parameter_key, carry.parameters, paths, carry.iteration, series)
-            # From here on the kernel stays as it is.
-            held, centre = moves._replace(model=moves.apply(parameters).prepared()), carry.whitening.linear.centre
-            parted = carry.iteration >= pilot_length(settings.num_warmup)
-
-            def hold_weights(index: Array, now: Held) -> Held:
-                """Draw the weights, and make the moves that hold them."""
-                keys, paths = jax.random.split(jax.random.fold_in(round_key, index), 3), unstack(now.states, series)
-                weights = held.draw_weights(keys[0], now.parameters, paths, series)
-                given = (held, now.parameters, weights, now.states, now.walk, centre, series, adapting, parted)
-                parameters, states, walk = noise_moves.walk(keys[1], *given)
-                states = first_states.jump(keys[2], held.apply(parameters), weights, states, series)
-                return Held(weights, parameters, states, walk)
-
-            rounds, begin = walk.num_rounds(len(states), parted), Held(carry.weights, parameters, states, walk)
-            weights, parameters, states, walk = jax.lax.fori_loop(0, rounds, hold_weights, begin)
+            begin, parted = Held(carry.weights, parameters, states, walk), carry.iteration >= num_shared
+            centre = carry.whitening.linear.centre
+            weights, parameters, states, walk = hold(round_key, moves, begin, centre, series, adapting, parted)
         gradients = jnp.asarray(num_steps + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
         count = carry.seen + adapting
