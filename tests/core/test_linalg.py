@@ -53,6 +53,8 @@ def test_block_cholesky_does_what_the_dense_factor_does(n, dim):
     np.testing.assert_allclose(log_det, np.linalg.slogdet(dense @ dense.T)[1], rtol=1e-10)
     np.testing.assert_allclose(dense @ down.ravel(), vector.ravel(), atol=1e-8)
     np.testing.assert_allclose(dense.T @ up.ravel(), vector.ravel(), atol=1e-8)
+    np.testing.assert_allclose(linalg.multiply_lower(factor, vector).ravel(), dense @ vector.ravel(), atol=1e-8)
+    np.testing.assert_allclose(linalg.multiply_upper(factor, vector).ravel(), dense.T @ vector.ravel(), atol=1e-8)
     diagonal, lower = dense_blocks(np.linalg.inv(dense @ dense.T), n, dim)
     scale = np.abs(diagonal).max()
     np.testing.assert_allclose(found.diagonal, diagonal, atol=1e-9 * scale)

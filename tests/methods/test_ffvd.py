@@ -8,7 +8,7 @@ import pytest
 
 import builders
 from gpssm.data.padding import pad, pad_path
-from gpssm.methods.ffvd import FFVD
+from gpssm.methods.ffvd import ANGLE, FFVD
 from gpssm.methods.noise_moves import ENOUGH, Walk
 from gpssm.methods.parameters import rate_for
 from gpssm.methods.settings import pilot_length
@@ -95,6 +95,29 @@ def test_other_likelihoods_are_sampled():
 @pytest.mark.parametrize(("rows", "rate"), [([60], 0.1), ([100, 150], 0.06), ([500], 0.03), ([9000], 0.03)])
 def test_few_rows_take_longer_steps_to_the_kernels_optimum(rows, rate):
     assert rate_for(0.03, tuple(np.zeros((number + 1, 2)) for number in rows)) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(100, 40), (5000, 40), (10_000, 20), (10**6, 10)])
+def test_long_records_have_trajectories_of_fewer_steps(rows, steps):
+    assert FFVD().most_steps(rows) == steps
+    assert FFVD(num_leapfrog=4).most_steps(rows) == 4
+
+
+def test_trajectories_have_all_lengths_up_to_the_longest():
+    """In fixed steps: their numbers are spread evenly, whatever the chain, and end where the longest does."""
+    model, series = builders.make_model("stacked").with_roles("fix", "*"), [builders.make_series(7)]
+    method = FFVD(num_warmup=0, rank=5).build(model, start((7,)))
+    size, step = 0.25, jax.jit(method.step)
+    carry = step(jax.random.key(0), method.init(jax.random.key(0), series), series)[0]
+    carry = carry._replace(step=dual_averaging.start(size))
+    counts = [
+        int(step(jax.random.key(seed), carry._replace(iteration=jnp.asarray(seed)), series)[1].gradients) - 1
+        for seed in range(1, 41)
+    ]
+    longest = int(np.ceil(ANGLE / size))
+    assert {1, longest} <= set(counts) <= set(range(1, longest + 1))
+    assert len(set(counts)) >= 0.9 * longest
+    assert np.mean(counts) == pytest.approx(0.5 * longest, rel=0.1)
 
 
 @pytest.mark.parametrize(("kept", "rows", "rounds"), [(0.2, 100, 1), (0.82, 100, 3), (0.98, 100, 4), (0.98, 2000, 1)])

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_step
+from gpssm.core.runtime import in_step, on_cpu
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.methods import first_states, noise_moves
@@ -52,6 +52,8 @@ CAUTION, SMALL = 0.2, 0.25
 # length of a radians keeps cos(ωa), in turns with either sign. The lengths follow the golden ratio, the same in all
 # chains, which a GPU runs side by side.
 ANGLE, GOLDEN = 5.0, 0.6180339887498949
+# On a CPU a trajectory has fewer steps where steps times rows would be more than so many, but ten of them always.
+STEPS_TIMES_ROWS, FEWEST = 200_000, 10
 
 # The model whose log q*(x) the coordinates follow, from the present model at a path. It may be another than that of the
 # density: coordinates change how fast chains mix, not what they draw from.
@@ -62,7 +64,8 @@ Metric = Callable[[GPSSM, States, list[Series]], GPSSM]
 class FFVD(MethodSettings):
     """Settings of `ffvd`.
 
-    :param num_leapfrog: steps of one trajectory at most; it ends at five radians or before, if these reach it.
+    :param num_leapfrog: steps of one trajectory at most; it ends at five radians or before, if these reach it. On a CPU
+        there are fewer beyond 5000 rows, and ten from 20 000 on.
     :param rank: soft directions that the coordinates are stretched along.
     :param target_acceptance: what the step size aims at.
     :param learning_rate: as for all methods, of 500 rows and more; it is larger for fewer (`parameters.rate_for`).
@@ -91,6 +94,10 @@ class FFVD(MethodSettings):
         One that is free soon leaves what free runs need, and learns the next step; of few rows the fit knows little.
         """
         return min(SLACK, SLACK_OF_ROWS / rows)
+
+    def most_steps(self, rows: int) -> int:
+        """The steps of a trajectory at most, for so many rows."""
+        return min(self.num_leapfrog, max(FEWEST, STEPS_TIMES_ROWS // rows)) if on_cpu() else self.num_leapfrog
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""
@@ -190,7 +197,7 @@ def build_hmc(
             return moves.density(unstack(coordinates.to_states(free * position), series), series)(current)
 
         size, angle = carry.step.size(adapting), ANGLE * (GOLDEN * carry.iteration % 1.0)
-        num_steps = jnp.clip(jnp.ceil(angle / size), 1, settings.num_leapfrog).astype(int)
+        num_steps = jnp.clip(jnp.ceil(angle / size), 1, settings.most_steps(len(carry.states))).astype(int)
         cautious = ~adapting & (jax.random.uniform(size_key) < CAUTION)
         size = jnp.where(cautious, SMALL, 1.0) * size
         position = coordinates.to_position(carry.states)
