@@ -11,7 +11,8 @@ build around it, and prints, for one chain on the device that JAX finds, microse
     learning     an iteration in the first part of the warm-up: trajectory, noises, a step of the kernel's parameters
     sampling     an iteration after the warm-up, with all moves of the noises
 
-the best of three calls after a first one, how many gradients the trajectories of the last two had, and gigabytes of XLA's temporaries and of what a call takes and gives.
+the best of three calls after a first one, and gigabytes of XLA's temporaries and of what a call takes and gives; then
+how many gradients the trajectories of the last two had.
 `--no-run` prints the memory alone: a million rows can then be looked at on a small machine.
 
 The second fits so many rows of `emps` with four states and all defaults but those named, and prints the seconds of its
