@@ -230,9 +230,7 @@ def build_hmc(
 
     def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
         paths = unstack(carry.states, series)
-        weights = carry.weights
-        if weights is None:
-            weights = moves.draw_weights(key, carry.parameters, paths, series)
-        return Draw(paths, weights, carry.parameters.leaves)
+        drawn = moves.draw_weights(key, carry.parameters, paths, series) if carry.weights is None else carry.weights
+        return Draw(paths, drawn, carry.parameters.leaves)
 
     return Method(init, step, draw)
