@@ -38,7 +38,7 @@ OPTIONS |= {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 
 # On a GPU XLA tries ways to make each product, which takes 2.5 times as long as all the rest, and these are too small
 # for it to matter.
 OPTIONS |= {"xla_gpu_autotune_level": 0}
-# Products are too small to be shared out among threads: a fit takes a tenth less without, on one core and on two.
+# Products are too small to be shared out among threads: on two cores a fit takes a tenth less without.
 OPTIONS |= {"xla_cpu_multi_thread_eigen": False}
 MAPS, LOOK = 0.5, 5.0  # share of the system's memory maps that may be in use, and seconds from one look to the next
 
