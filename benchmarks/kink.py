@@ -29,7 +29,7 @@ import numpy as np
 from scipy.stats import norm
 
 from gpssm.data.datasets import Simulated, simulate
-from gpssm.fitting.loop import sample
+from gpssm.inference.runner import sample
 from gpssm.methods import METHODS
 from gpssm.model.bases import Basis, Hilbert, InducingPoints
 from gpssm.model.kernels import SquaredExponential

@@ -22,9 +22,9 @@ from gpssm.data.datasets import load
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.fitting.fit import assign_roles
+from gpssm.inference.settings import MethodSettings
 from gpssm.methods import METHODS, PRSSM, VCDT
-from gpssm.methods.settings import MethodSettings
-from gpssm.start.build import Parts
+from gpssm.starts.build import Parts
 
 ITERATIONS = 20
 PUBLISHED = {"ffvd-m": 239, "vgpssm": 53, "prssm": 2138, "vcdt": 3375}  # seconds for 1000, on a laptop

@@ -32,15 +32,15 @@ import numpy as np
 
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.data.datasets import load
-from gpssm.fitting.chains import Chains, Recipe
 from gpssm.fitting.fit import assign_roles, fit
+from gpssm.inference.chains import Chains, Recipe
 from gpssm.methods import FFVD, FFVDCM, FFVDM, MethodSettings
 from gpssm.model.target import log_collapsed
 from gpssm.model.types import Draw
 from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, in_house_style, legend, panels, shade
 from gpssm.posterior.draws import absorb_common
 from gpssm.posterior.posterior import Posterior
-from gpssm.start.build import Parts
+from gpssm.starts.build import Parts
 
 jax.config.update("jax_enable_x64", True)
 STATE_DIM, NUM_INDUCING = 4, 100

@@ -19,7 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 import gpssm
-from gpssm.evaluation import metrics
+from gpssm.core import metrics
 
 STEPS = (1, 10, 30, 100, 300)
 SYSTEMS = ("duffing", "sparse_gp")

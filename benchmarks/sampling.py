@@ -30,13 +30,13 @@ import numpy as np
 from gpssm.data.datasets import load, simulate
 from gpssm.data.scaler import Scaler
 from gpssm.fitting.fit import fit
-from gpssm.fitting.loop import sample
+from gpssm.inference.runner import sample
+from gpssm.inference.whitening import unstack, whiten
 from gpssm.methods import FFVD, FFVDCM, FFVDNUTS, MethodSettings
-from gpssm.methods.whitening import unstack, whiten
 from gpssm.model.target import log_collapsed
 from gpssm.posterior.diagnostics import ess_bulk, forecast_mean
 from gpssm.posterior.posterior import Posterior
-from gpssm.start.build import build_model, linear_start
+from gpssm.starts.build import build_model, linear_start
 
 jax.config.update("jax_enable_x64", True)
 CHAINS, HORIZON, STATE_DIM, NUM_INDUCING = 2, 30, 4, 50

@@ -38,12 +38,12 @@ from gpssm.core import chunks
 from gpssm.core.runtime import OPTIONS
 from gpssm.data.series import Series
 from gpssm.fitting.fit import assign_roles
+from gpssm.inference.whitening import Whitening, unstack, whiten
+from gpssm.linear.state_space import LinearSSM
 from gpssm.methods.ffvd import FFVD
-from gpssm.methods.whitening import Whitening, unstack, whiten
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed
-from gpssm.start.build import build_model, from_path
-from gpssm.start.linear_ssm import LinearSSM
+from gpssm.starts.build import build_model, from_path
 
 REPEATS, GRADIENTS = 3, 11
 PROCESS_STD, NOISE_STD = 0.1, 0.1

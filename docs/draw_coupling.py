@@ -24,7 +24,7 @@ import gpssm
 from gpssm.core.runtime import in_double_precision
 from gpssm.model.target import log_collapsed
 from gpssm.plots.style import BLACK, BLUE, GREEN, VERMILION, in_house_style, legend, panels
-from gpssm.start.build import build_model, linear_start
+from gpssm.starts.build import build_model, linear_start
 
 STATES, TRAIN, TEST = 6, 60, 150
 WAYS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from gpssm.data.datasets import load
 from gpssm.fitting.fit import fit
 from gpssm.methods import FFVD
 from gpssm.plots.style import BLACK, BLUE, in_house_style, panels, shade
-from gpssm.start.starts import STARTS
+from gpssm.starts.start import STARTS
 
 METHOD = FFVD(num_warmup=300, num_draws=100)
 SHOWN = 120  # steps of the free run

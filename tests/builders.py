@@ -4,12 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpssm.data.series import Series
+from gpssm.linear.state_space import LinearSSM
 from gpssm.model.bases import Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
 from gpssm.model.kernels import SquaredExponential
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import LinearMap
 from gpssm.model.model import GPSSM
-from gpssm.start.linear_ssm import LinearSSM
 
 BASIS_NAMES = ("inducing", "hilbert", "fourier", "linear", "stacked")
 

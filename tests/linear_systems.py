@@ -3,7 +3,7 @@
 import numpy as np
 
 from gpssm.data.series import Series
-from gpssm.start.linear_ssm import LinearSSM
+from gpssm.linear.state_space import LinearSSM
 
 
 def simulate(ssm: LinearSSM, length: int, seed: int = 0, missing: float = 0.0) -> Series:

@@ -9,8 +9,8 @@ import numpy as np
 
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
-from gpssm.methods.parameters import ParameterMoves, Parameters
-from gpssm.methods.settings import MethodSettings
+from gpssm.inference.parameters import ParameterMoves, Parameters
+from gpssm.inference.settings import MethodSettings
 from gpssm.model.target import log_collapsed
 from gpssm.model.types import Draw, Info, Method
 

@@ -21,7 +21,7 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.evaluation.backtest import Backtest
 from gpssm.evaluation.stack import Stack
-from gpssm.fitting.candidates import Plan
+from gpssm.fitting.choose import Plan
 from gpssm.posterior import storage
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior

@@ -12,7 +12,7 @@ ROOT = Path(gpssm.__file__).parent
 
 # From the top down: the way of the data.
 ROOMS = [
-    *("core", "data", "model", "start", "moves", "methods", "posterior"),
+    *("core", "data", "model", "linear", "starts", "inference", "methods", "posterior"),
     *("fitting", "evaluation", "plots", "report", "bench", "cli"),
 ]
 # Objects whose verbs are done in rooms below. They reach down in the body of a verb, never when they are imported.

@@ -110,7 +110,7 @@ def test_the_bar_shows_in_a_notebook_without_widgets(tmp_path):
     code = """
 import warnings
 warnings.simplefilter("error")
-from gpssm.fitting.progress import Status, reporter
+from gpssm.inference.progress import Status, reporter
 with reporter(True, 10) as report:
     report(Status("sampling", 10, 10, 0.8, -1.0, float("nan")))
 """

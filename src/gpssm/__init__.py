@@ -2,7 +2,8 @@
 
 A folder is a room, and this list of them is the way of the data; a file imports from its own room and those before it:
 
-    core → data → model → start → moves → methods → posterior → fitting → evaluation → plots → report → bench → cli
+    core → data → model → linear → starts → inference → methods → posterior → fitting → evaluation → plots → report →
+    bench → cli
 """
 
 import importlib
@@ -21,15 +22,15 @@ __version__ = "0.1.0"
 # Public names and where they live. They load on first use: `gpssm --help` must not wait for JAX.
 _NAMES = {
     "GPSSM": "model.model",
-    "Physics": "start.physics",
+    "Physics": "starts.physics",
     "Posterior": "posterior.posterior",
     "Scaler": "data.scaler",
     "Series": "data.series",
     "Stack": "evaluation.stack",
-    "Unknown": "start.physics",
+    "Unknown": "starts.physics",
     "Wiring": "model.wiring",
     "backtest": "evaluation.backtest",
-    "build_model": "start.build",
+    "build_model": "starts.build",
     "compare": "evaluation.compare",
     "delayed": "data.delays",
     "delays": "data.delays",
@@ -53,15 +54,15 @@ _MODULES = {
     "likelihoods": "model.likelihoods",
     "means": "model.means",
     "methods": "methods",
-    "metrics": "evaluation.metrics",
+    "metrics": "core.metrics",
     "plots": "plots",
     "priors": "model.priors",
     "target": "model.target",
 }
 # Where version 0.1.0 had a module that documentation and examples imported from; it is found there still.
 _FORMER = {
-    "build": "start.build",
-    "loop": "fitting.loop",
+    "build": "starts.build",
+    "loop": "inference.runner",
     "scaler": "data.scaler",
     "series": "data.series",
     "types": "model.types",

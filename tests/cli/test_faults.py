@@ -24,7 +24,7 @@ from gpssm.cli import pipeline
 from gpssm.cli.app import app
 from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
-from gpssm.fitting.progress import interruption
+from gpssm.inference.progress import interruption
 
 PICTURES = {"series": lambda: None, "forecast": lambda: None}
 

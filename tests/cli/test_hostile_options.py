@@ -14,7 +14,7 @@ from gpssm.cli import pipeline, run_folder
 from gpssm.cli.app import app
 from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
-from gpssm.fitting.candidates import Plan
+from gpssm.fitting.choose import Plan
 from hostile import attempt
 
 TEXTS = (

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import gpssm
+from gpssm.core import metrics
 from gpssm.data.series import Series
-from gpssm.evaluation import metrics
 from gpssm.methods import ARX
 from gpssm.posterior.forecast import Forecast
 from linear_systems import tank_series

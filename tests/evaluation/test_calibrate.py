@@ -13,7 +13,7 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.evaluation import calibrate, metrics
 from gpssm.evaluation.calibrate import Needed, estimate, measure, needed_factors, octaves_to, weighted_quantile
-from gpssm.fitting.candidates import make_folds
+from gpssm.fitting.choose import make_folds
 from gpssm.model.likelihoods import Poisson
 from gpssm.posterior.calibration import Calibration
 from posteriors import OLD, linear_weights, make_posterior

@@ -7,9 +7,9 @@ import pytest
 
 import gpssm
 from builders import make_series
+from gpssm.core.metrics import coverage, crps, rmse, score
 from gpssm.data.series import Series
 from gpssm.evaluation.compare import LEVELS, loss
-from gpssm.evaluation.metrics import coverage, crps, rmse, score
 from gpssm.posterior.forecast import Forecast
 from posteriors import make_posterior
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gpssm.evaluation import metrics
+from gpssm.core import metrics
 
 STEPS, OUTPUTS, DRAWS = 7, 2, 40
 

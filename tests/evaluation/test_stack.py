@@ -9,10 +9,10 @@ import scipy.optimize
 from scipy.special import logsumexp, softmax
 
 import gpssm
+from gpssm.core import metrics
 from gpssm.data.series import Series
-from gpssm.evaluation import metrics
 from gpssm.evaluation.stack import Stack, default_members, share_out, stacking_weights
-from gpssm.fitting.candidates import make_folds
+from gpssm.fitting.choose import make_folds
 from gpssm.methods import ARX
 from gpssm.report import write_report
 from linear_systems import tank_series

@@ -17,8 +17,8 @@ from builders import make_model
 from compilations import compilations
 from gpssm.core.runtime import max_maps
 from gpssm.data.series import Series
-from gpssm.fitting.chains import Chains
 from gpssm.fitting.fit import assign_roles, fit
+from gpssm.inference.chains import Chains
 from gpssm.methods.ffvd import FFVD
 from gpssm.model.likelihoods import Poisson
 from gpssm.model.model import GPSSM

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gpssm.fitting.loop import Sample
+from gpssm.inference.runner import Sample
 from gpssm.methods import METHODS
 from random_walk import RandomWalk, small_fit, small_series
 

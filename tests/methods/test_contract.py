@@ -13,10 +13,10 @@ import builders
 import gpssm
 import sampling
 from gpssm.core.linalg import selected_inverse
+from gpssm.linear.state_space import smooth
 from gpssm.methods import FFVD, FFVDNUTS, METHODS, FICParticleGibbs, MethodSettings, ParticleGibbs, ReducedRank
 from gpssm.methods.linear import as_linear
 from gpssm.methods.particle_gibbs import ParticleSettings
-from gpssm.start.linear_ssm import smooth
 from random_walk import small_series
 
 # Small values of settings that cost time, for methods that have them.

@@ -17,7 +17,7 @@ from gpssm.methods.exact import at_own_inputs, inputs, log_dense_normal, log_exa
 from gpssm.model.bases import InducingPoints
 from gpssm.model.priors import InverseGamma
 from gpssm.model.target import log_collapsed, weights_given_states
-from gpssm.start.build import Parts
+from gpssm.starts.build import Parts
 
 LIMIT = 4.0  # standard errors
 

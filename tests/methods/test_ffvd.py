@@ -8,12 +8,12 @@ import pytest
 
 import builders
 from gpssm.data.padding import pad, pad_path
+from gpssm.inference import dual_averaging
+from gpssm.inference.noise_moves import ENOUGH, Walk
+from gpssm.inference.parameters import rate_for
+from gpssm.inference.settings import pilot_length
 from gpssm.methods.ffvd import ANGLE, FFVD
-from gpssm.methods.noise_moves import ENOUGH, Walk
-from gpssm.methods.parameters import rate_for
-from gpssm.methods.settings import pilot_length
 from gpssm.model.likelihoods import Poisson
-from gpssm.moves import dual_averaging
 
 CHUNK = 40
 

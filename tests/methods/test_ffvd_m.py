@@ -9,8 +9,8 @@ import pytest
 
 import builders
 import sampling
+from gpssm.inference.settings import pilot_length
 from gpssm.methods.ffvd_m import FFVDCM, FFVDM, log_target_window
-from gpssm.methods.settings import pilot_length
 from gpssm.model.target import log_target
 
 

@@ -5,8 +5,8 @@ import jax
 import numpy as np
 
 import sampling
-from gpssm.methods import first_states
-from gpssm.methods.whitening import stack, unstack
+from gpssm.inference import first_states
+from gpssm.inference.whitening import stack, unstack
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.means import Function
 from gpssm.model.target import log_collapsed, weights_given_states

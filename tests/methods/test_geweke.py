@@ -18,10 +18,10 @@ import builders
 import sampling
 from gpssm.data import padding
 from gpssm.data.padding import num_moves
+from gpssm.inference import dual_averaging
 from gpssm.methods import FFVD, FFVDNUTS, FICParticleGibbs, MethodSettings, ParticleGibbs, ReducedRank
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.types import Draw
-from gpssm.moves import dual_averaging
 
 LIMIT = 4.0  # standard errors
 

@@ -9,10 +9,10 @@ from scipy.stats import norm
 
 import builders
 from gpssm.core.linalg import selected_inverse
+from gpssm.linear.state_space import LinearSSM, log_marginal, smooth
 from gpssm.methods.igpssm import IGPSSM, ChainLaw, Recogniser, chain_bound, pad
 from gpssm.methods.variational import StartLaw, WeightLaw, cut, readable, take
 from gpssm.model.likelihoods import Gaussian
-from gpssm.start.linear_ssm import LinearSSM, log_marginal, smooth
 from two_steps import GRID, TwoSteps
 
 LIMIT = 4.5  # standard errors

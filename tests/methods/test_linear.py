@@ -10,9 +10,9 @@ from sklearn.linear_model import LinearRegression
 from gpssm.core.linalg import selected_inverse
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
+from gpssm.linear.state_space import smooth
 from gpssm.methods import ARX, LGSSM, METHODS
 from gpssm.methods.linear import as_linear, regress, select_orders, to_state_space
-from gpssm.start.linear_ssm import smooth
 from linear_systems import arx_series, forecast_moments
 
 BASELINES = {"arx": ARX(), "lgssm": LGSSM(order=2), "last": METHODS["last"], "mean": METHODS["mean"]}

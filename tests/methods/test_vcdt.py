@@ -9,6 +9,7 @@ import builders
 from gpssm.data.datasets import simulate_kink
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.linear.state_space import log_marginal, smooth
 from gpssm.methods.linear import as_linear
 from gpssm.methods.prssm import PRSSM
 from gpssm.methods.variational import given, weights_at
@@ -18,7 +19,6 @@ from gpssm.model.kernels import SquaredExponential
 from gpssm.model.likelihoods import Gaussian, Poisson
 from gpssm.model.means import Identity
 from gpssm.model.model import GPSSM
-from gpssm.start.linear_ssm import log_marginal, smooth
 from linear_systems import forecast_moments
 from posteriors import make_posterior
 

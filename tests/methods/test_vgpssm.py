@@ -11,11 +11,11 @@ from scipy.stats import multivariate_normal, norm
 
 import builders
 from gpssm.core.linalg import selected_inverse
+from gpssm.linear.state_space import LinearSSM, log_marginal, smooth
 from gpssm.methods import vgpssm
 from gpssm.methods.vgpssm import VGPSSM
 from gpssm.model.target import transition_statistics, weights_given_states
 from gpssm.model.types import GaussianWeights
-from gpssm.start.linear_ssm import LinearSSM, log_marginal, smooth
 from two_steps import TwoSteps
 
 LIMIT = 4.5  # standard errors

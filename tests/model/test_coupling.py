@@ -11,12 +11,12 @@ from scipy.stats import multivariate_normal, norm
 
 import builders
 import gpssm
-from gpssm.methods.whitening import unstack, whiten
+from gpssm.inference.whitening import unstack, whiten
 from gpssm.model.bases import Apart, CommonPoints, InducingPoints, LinearFeatures, MixedPoints, Stacked
 from gpssm.model.conditionals import process_noise_given
 from gpssm.model.kernels import Common, Mixed, make_kernel
 from gpssm.model.target import feynman_kac, log_collapsed, log_target, weights_given_states
-from gpssm.start.build import build_model, linear_start
+from gpssm.starts.build import build_model, linear_start
 
 RNG = np.random.default_rng(0)
 Z = jnp.asarray(RNG.normal(size=(6, 4)))

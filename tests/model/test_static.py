@@ -9,7 +9,7 @@ import gpssm
 from gpssm.data.series import Series
 from gpssm.model.curves import KNOTS, REACH
 from gpssm.model.likelihoods import AMPLITUDE, LENGTH, make_likelihood
-from gpssm.start.build import build_model, linear_start
+from gpssm.starts.build import build_model, linear_start
 
 RNG = np.random.default_rng(0)
 C, D, STD = jnp.array([[1.0, 0.5], [-0.3, 0.8]]), jnp.array([0.1, -0.2]), jnp.array([0.2, 0.3])

@@ -14,9 +14,9 @@ import builders
 from gpssm.core import chunks
 from gpssm.data.padding import pad
 from gpssm.data.series import Series
+from gpssm.linear.state_space import LinearSSM, log_marginal, smooth
 from gpssm.model import target
 from gpssm.model.bases import Hilbert
-from gpssm.start.linear_ssm import LinearSSM, log_marginal, smooth
 
 log_target = eqx.filter_jit(target.log_target)
 log_collapsed = eqx.filter_jit(target.log_collapsed)

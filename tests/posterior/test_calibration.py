@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from builders import make_model, make_series
+from gpssm.core.metrics import coverage
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
-from gpssm.evaluation.metrics import coverage
 from posteriors import make_posterior
 
 LENGTH, HORIZON, LEVELS = 40, 20, (0.5, 0.8, 0.9)

@@ -8,9 +8,9 @@ import pytest
 from builders import make_model, make_series
 from gpssm.core import linalg
 from gpssm.data.series import Series
+from gpssm.linear.state_space import LinearSSM, smooth
 from gpssm.posterior.conditioning import LOOKBACK
 from gpssm.posterior.filtering import run_filter
-from gpssm.start.linear_ssm import LinearSSM, smooth
 from kalman import SCALER, kalman, linear_model, linear_posterior, move, output_moments, user_series
 from posteriors import make_posterior
 

@@ -11,13 +11,14 @@ import pytest
 
 import kalman
 from builders import make_model, make_series
+from gpssm.core import metrics
+from gpssm.core.metrics import fair_crps
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
-from gpssm.evaluation import metrics
 from gpssm.posterior.diagnostics import forecast_mean
 from gpssm.posterior.draws import CurrentState
 from gpssm.posterior.filtering import noise_scale
-from gpssm.posterior.forecast import Forecast, ForecastDiagnostics, fair_crps
+from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
 from posteriors import linear_weights, make_posterior
 
 mpl.use("Agg")

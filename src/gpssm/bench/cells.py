@@ -39,8 +39,8 @@ from gpssm.core.files import digest
 from gpssm.core.text import jsonable, to_json
 from gpssm.evaluation.stack import stack
 from gpssm.fitting.fit import fit
+from gpssm.inference.settings import MethodSettings
 from gpssm.methods import METHODS
-from gpssm.methods.settings import MethodSettings
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpssm.core.metrics import score
 from gpssm.data.series import Series
 from gpssm.evaluation.backtest import Route
-from gpssm.evaluation.metrics import score
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 

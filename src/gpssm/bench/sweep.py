@@ -20,7 +20,7 @@ from gpssm.bench.records import Data, divide, load_data
 from gpssm.core.elapsed import ticks
 from gpssm.core.places import Place
 from gpssm.core.text import check_whole
-from gpssm.fitting.progress import Mode, make_bar
+from gpssm.inference.progress import Mode, make_bar
 
 JOB_MEGABYTES = 1500.0  # what a task is taken to need where no result tells
 

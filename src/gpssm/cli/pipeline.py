@@ -29,7 +29,7 @@ from gpssm.data.series import Series, check_trainable
 from gpssm.evaluation.baselines import BASELINES, BaselineResults, choose_rows, forecast_rows, judge_baselines
 from gpssm.evaluation.examine import Examination, choose_future, examine, score_forecasts
 from gpssm.fitting.fit import fit
-from gpssm.fitting.progress import Mode, tracked
+from gpssm.inference.progress import Mode, tracked
 from gpssm.plots.gallery import figures_of
 from gpssm.plots.style import to_png
 from gpssm.posterior.forecast import Forecast

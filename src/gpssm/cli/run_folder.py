@@ -43,7 +43,7 @@ from gpssm.cli.settings import HEAD, Settings, from_toml
 from gpssm.core.files import hold, make_folder, write_atomically
 from gpssm.core.text import check_path, from_csv, read_csv, to_csv, to_json
 from gpssm.data.series import Series
-from gpssm.fitting.checkpoint import CARRY
+from gpssm.inference.checkpoint import CARRY
 from gpssm.posterior.posterior import Posterior, load
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 from gpssm.model.means import MEANS
 from gpssm.model.wiring import NAMES as WIRINGS
-from gpssm.start.build import Coupling
-from gpssm.start.starts import STARTS
+from gpssm.starts.build import Coupling
+from gpssm.starts.start import STARTS
 
 ALL = "all"
 DATA = ("files", "outputs", "inputs", "train", "dt", "time", "regrid", "controls", "units")  # fields of [data]

@@ -96,7 +96,7 @@ def _parallel(tasks: dict[int, Any], work: Work, jobs: int) -> Iterator[Arrival]
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Variables that JAX and `fitting/chains.py` read, for processes started meanwhile.
+    """Variables that JAX and `inference/chains.py` read, for processes started meanwhile.
 
     XLA makes its pools of threads as large as NPROC says, or else as the machine, however many processes share it.
     """

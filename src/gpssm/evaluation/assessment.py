@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from gpssm.core.metrics import fit_percent
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import Series
-from gpssm.evaluation.metrics import fit_percent
 from gpssm.posterior.conditioning import filter_keys, takes_gaussian
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import CurrentStates, advance

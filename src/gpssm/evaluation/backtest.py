@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
+from gpssm.core import metrics
 from gpssm.core.notebook import card
 from gpssm.core.text import (
     check_choice,
@@ -28,10 +29,9 @@ from gpssm.core.text import (
 )
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
-from gpssm.evaluation import metrics
 from gpssm.evaluation.compare import LEVELS, MIXED, print_figures
 from gpssm.fitting.fit import fit
-from gpssm.fitting.progress import Mode, check_progress, tracked
+from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.methods import MethodSettings
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior

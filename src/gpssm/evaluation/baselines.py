@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core import metrics
 from gpssm.core.text import count
 from gpssm.data.delays import Rows
 from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
-from gpssm.evaluation import metrics
 from gpssm.evaluation.backtest import Backtest, backtest
 from gpssm.fitting.fit import fit
 from gpssm.posterior.forecast import HORIZON, Forecast

@@ -33,8 +33,8 @@ from jaxtyping import Float, Int
 from gpssm.core.text import check_flag, check_seed, count
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
-from gpssm.fitting.candidates import FEWEST as FEWEST_ROWS
-from gpssm.fitting.candidates import KNOWN, Fold, forecast_of, make_folds
+from gpssm.fitting.choose import FEWEST as FEWEST_ROWS
+from gpssm.fitting.choose import KNOWN, Fold, forecast_of, make_folds
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS
 from gpssm.model.bases import BASES

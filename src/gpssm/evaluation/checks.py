@@ -13,11 +13,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
+from gpssm.core.metrics import coverage
+from gpssm.core.mixing import bfmi
 from gpssm.core.text import count, percent
 from gpssm.data.series import Series
 from gpssm.evaluation.assessment import Assessment
 from gpssm.evaluation.baselines import LABELS, Entry, RollingComparison, label
-from gpssm.evaluation.metrics import coverage
 from gpssm.evaluation.residuals import Residuals
 from gpssm.model.types import Info
 from gpssm.posterior.diagnostics import (
@@ -26,7 +27,6 @@ from gpssm.posterior.diagnostics import (
     FORECAST,
     WITHIN,
     Row,
-    bfmi,
     held_forecast,
     row,
     row_within,

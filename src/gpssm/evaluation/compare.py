@@ -20,7 +20,7 @@ from gpssm.core.text import (
 from gpssm.data.align import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
-from gpssm.fitting.progress import Mode, check_progress, tracked
+from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special, stats
 
+from gpssm.core.metrics import pit
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.evaluation.metrics import pit
 from gpssm.posterior.conditioning import predict
 from gpssm.posterior.posterior import Posterior
 

@@ -12,10 +12,10 @@ from gpssm.core.text import check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
-from gpssm.fitting.candidates import may_be_rectified
+from gpssm.fitting.choose import may_be_rectified
 from gpssm.fitting.fit import fit
-from gpssm.fitting.progress import Mode, check_progress, tracked
-from gpssm.start.linear_fit import select_order
+from gpssm.inference.progress import Mode, check_progress, tracked
+from gpssm.linear.identification import select_order
 
 if TYPE_CHECKING:
     import pandas as pd

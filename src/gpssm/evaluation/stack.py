@@ -25,14 +25,14 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import softmax
 
+from gpssm.core import metrics
 from gpssm.core.files import write_atomically
 from gpssm.core.places import Place
 from gpssm.core.text import check_flag, check_kind, check_path, check_seed, check_whole, to_json
 from gpssm.data.series import Series, as_list
-from gpssm.evaluation import metrics
 from gpssm.evaluation.calibrate import calibrate, fit_folds
 from gpssm.evaluation.checks import DEPENDENT
-from gpssm.fitting.candidates import (
+from gpssm.fitting.choose import (
     FEWEST,
     HELD_OUT,
     Fold,

@@ -18,15 +18,16 @@ from gpssm.core.text import check_path, check_seed, check_whole, count, is_real
 from gpssm.data.delays import Rows, as_trained, find_lags
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_given, as_list, check_trainable
-from gpssm.fitting.candidates import Plan, Prepared, with_any_values
-from gpssm.fitting.chains import Batching, renamed_to_batching
+from gpssm.fitting.choose import Plan, Prepared, with_any_values
 from gpssm.fitting.keeping import Keep, check_keep, cut, first_kept
-from gpssm.fitting.loop import Sample, sample
-from gpssm.fitting.progress import Mode, check_progress
 from gpssm.fitting.transfer import check_prior, inherit, with_inherited_roles
+from gpssm.inference.chains import Batching, renamed_to_batching
+from gpssm.inference.progress import Mode, check_progress
+from gpssm.inference.runner import Sample, sample
+from gpssm.inference.settings import MethodSettings
+from gpssm.linear.identification import select_order
 from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
-from gpssm.methods.settings import MethodSettings
 from gpssm.model.bases import BASES, Basis
 from gpssm.model.kernels import Kernel
 from gpssm.model.likelihoods import Gaussian, Likelihood
@@ -36,11 +37,10 @@ from gpssm.model.priors import InverseGamma
 from gpssm.model.wiring import wired_size
 from gpssm.posterior.draws import Seconds, absorb_common
 from gpssm.posterior.posterior import Posterior
-from gpssm.start.build import Coupling, Parts, pseudo_series, wiring_of
-from gpssm.start.linear_fit import select_order
-from gpssm.start.physics import Physics
-from gpssm.start.shooting import shoot
-from gpssm.start.starts import Noise, with_noise
+from gpssm.starts.build import Coupling, Parts, pseudo_series, wiring_of
+from gpssm.starts.physics import Physics
+from gpssm.starts.shooting import shoot
+from gpssm.starts.start import Noise, with_noise
 
 Hyper = Literal["optimise", "sample", "fix"]
 Auto = Literal["auto"]
@@ -116,7 +116,7 @@ def fit(
     :param physics: what is known of the plant in the user's units, with one unknown function inside (`gpssm.Physics`),
         in place of sizes, kernel, mean, likelihood, basis and wiring. `start` is then "auto", its own states, or
         "shooting", free runs of windows from these.
-    :param start: where the sampler begins, which decides where it ends: a name from `gpssm.start.starts.STARTS`; names
+    :param start: where the sampler begins, which decides where it ends: a name from `gpssm.starts.start.STARTS`; names
         to compare by forecasts inside the training rows (`candidates.py`); states (T+1, Dx) of each series; or "auto",
         which compares those of `candidates.competitors` for `ffvd` and is "em" for other methods. After shooting each
         chain has a start of its own.

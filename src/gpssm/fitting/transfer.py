@@ -34,7 +34,7 @@ from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws
 from gpssm.posterior.posterior import Posterior
-from gpssm.start.starts import Start
+from gpssm.starts.start import Start
 
 MAX_DRAWS = 100  # whose weights are averaged
 STEP = 0.01  # relative difference of sampling intervals that is no difference

@@ -12,10 +12,10 @@ from gpssm.core.text import check_flag, check_seed
 from gpssm.data.align import align_series
 from gpssm.data.delays import as_trained
 from gpssm.data.series import Series, check_trainable
-from gpssm.fitting.loop import sample
-from gpssm.fitting.progress import Mode, check_progress
+from gpssm.inference.progress import Mode, check_progress
+from gpssm.inference.runner import sample
+from gpssm.inference.settings import MethodSettings
 from gpssm.methods import METHODS
-from gpssm.methods.settings import MethodSettings
 from gpssm.posterior.conditioning import begin, filter_rows
 from gpssm.posterior.draws import Seconds, absorb_common
 from gpssm.posterior.posterior import Posterior

@@ -3,6 +3,7 @@
 import warnings
 from typing import Any
 
+from gpssm.inference.settings import MethodSettings
 from gpssm.methods.exact import Exact
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.ffvd_m import FFVDCM, FFVDM
@@ -14,7 +15,6 @@ from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last
 from gpssm.methods.lstm import LSTMNetwork
 from gpssm.methods.prssm import PRSSM
 from gpssm.methods.rrank import ReducedRank
-from gpssm.methods.settings import MethodSettings
 from gpssm.methods.vcdt import VCDT, VCDTFactorised
 from gpssm.methods.vgpssm import VGPSSM
 

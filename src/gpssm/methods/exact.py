@@ -21,14 +21,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root
 from gpssm.data.series import Series
+from gpssm.inference.parameters import Density, ParameterMoves, Parameters, rate_for
+from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.ffvd import FFVD, build_hmc
-from gpssm.methods.parameters import Density, ParameterMoves, Parameters, rate_for
-from gpssm.methods.settings import Assumptions, States
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_boundary
 from gpssm.model.types import Draw, Method
-from gpssm.start.build import Parts, build_model, linear_start
+from gpssm.starts.build import Parts, build_model, linear_start
 
 MAX_ROWS = 500  # of all series together: a gradient takes a tenth of a second there, eight times that at twice as many
 

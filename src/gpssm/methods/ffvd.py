@@ -3,7 +3,7 @@
     log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log ∫ (transitions | v_d) N(v_d; 0, I) dv_d
 
 Weights are integrated out, so only states are moved, and drawn exactly given the states whenever they are needed. An
-iteration is a move of the states (`moves/hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
+iteration is a move of the states (`hmc.py`) in whitened coordinates (`whitening.py`), then the parameters' moves
 without weights (`parameters.py`), and as many rounds as the noises need of what holds weights: these are drawn, then
 noises and emission from their conditionals, noises and states move together (`noise_moves.py`), and the first states
 jump between their modes (`first_states.py`). In warm-up the whitening is refreshed a few times at the running mean of
@@ -25,16 +25,15 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from gpssm.core.runtime import in_step, on_cpu
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods import first_states, noise_moves
-from gpssm.methods.noise_moves import Walk
-from gpssm.methods.parameters import ParameterMoves, Parameters, rate_for
-from gpssm.methods.settings import MethodSettings, States, pilot_length
-from gpssm.methods.whitening import Whitening, moving, stack, unstack, whiten
+from gpssm.inference import dual_averaging, first_states, hmc, noise_moves
+from gpssm.inference.dual_averaging import StepSize
+from gpssm.inference.noise_moves import Walk
+from gpssm.inference.parameters import ParameterMoves, Parameters, rate_for
+from gpssm.inference.settings import MethodSettings, States, pilot_length
+from gpssm.inference.whitening import Whitening, moving, stack, unstack, whiten
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
-from gpssm.moves import dual_averaging, hmc
-from gpssm.moves.dual_averaging import StepSize
-from gpssm.start.build import SLACK
+from gpssm.starts.build import SLACK
 
 REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
 # One more at the mean of a chain's own states, if so many iterations are left for the step to adapt to it.

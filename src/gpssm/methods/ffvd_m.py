@@ -13,7 +13,7 @@ where the sum over time may be estimated from a window of it. `ffvd-c-m` moves t
 P_d couples all transitions, so that no window of time gives an unbiased gradient, and none is offered.
 
 Unlike in the other samplers everything moves at once: the latents and the leaves with the role "sample", noises
-included, are one vector under SGHMC (`moves/sghmc.py`). Leaves with the role "optimise" take an Adam step up the same
+included, are one vector under SGHMC (`sghmc.py`). Leaves with the role "optimise" take an Adam step up the same
 density, in warm-up.
 """
 
@@ -29,12 +29,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.linalg import log_normal
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.parameters import ParameterMoves, Parameters
-from gpssm.methods.settings import MethodSettings, States
+from gpssm.inference import sghmc
+from gpssm.inference.parameters import ParameterMoves, Parameters
+from gpssm.inference.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target, pairs
 from gpssm.model.types import Draw, Info, Method
-from gpssm.moves import sghmc
 
 
 @dataclass(frozen=True)

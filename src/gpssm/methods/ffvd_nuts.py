@@ -17,14 +17,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.text import check_installed, check_whole
 from gpssm.data.series import Series
+from gpssm.inference import dual_averaging
+from gpssm.inference.dual_averaging import StepSize
+from gpssm.inference.parameters import ParameterMoves, Parameters, rate_for
+from gpssm.inference.settings import MethodSettings, States
 from gpssm.methods.ffvd import FFVD
-from gpssm.methods.parameters import ParameterMoves, Parameters, rate_for
-from gpssm.methods.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target
 from gpssm.model.types import Draw, Info, Method
-from gpssm.moves import dual_averaging
-from gpssm.moves.dual_averaging import StepSize
 
 Target = Literal["collapsed", "joint"]
 

@@ -21,10 +21,10 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.data.series import Series
-from gpssm.methods.parameters import ParameterMoves, Parameters
+from gpssm.inference.parameters import ParameterMoves, Parameters
+from gpssm.inference.settings import States
 from gpssm.methods.particle_gibbs import ParticleSettings, build_gibbs, sweep_states
 from gpssm.methods.predictive_target import PredictiveMoves
-from gpssm.methods.settings import States
 from gpssm.model.model import GPSSM
 from gpssm.model.target import feynman_kac, feynman_kac_predictive
 from gpssm.model.types import FeynmanKac, Method

@@ -4,7 +4,7 @@
 
 where v_d | x₀:t ~ N(μ_{t,d}, Σ_{t,d}): the states have no Markov property any more, and each particle carries what its
 own path says about the weights. Under the fully independent conditional (FIC), f given v is independent from step to
-step, so that this is M weights and not t function values, and changes by rank one (`moves/beliefs.py`): O(N M² T) a
+step, so that this is M weights and not t function values, and changes by rank one (`inference/beliefs.py`): O(N M² T) a
 sweep. The path that is held draws a new ancestor at each time, with the probabilities
 
     w_t^i p(x'_{t+1:T} | x₀:t^i),
@@ -21,14 +21,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.data.series import Series
-from gpssm.methods.parameters import Parameters
+from gpssm.inference import beliefs
+from gpssm.inference.beliefs import Lineage, Look
+from gpssm.inference.parameters import Parameters
+from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.particle_gibbs import ParticleSettings, build_gibbs, guide
 from gpssm.methods.predictive_target import PredictiveMoves, scaled_statistics
-from gpssm.methods.settings import Assumptions, States
 from gpssm.model.model import GPSSM, Transition
 from gpssm.model.types import FeynmanKac, Method
-from gpssm.moves import beliefs
-from gpssm.moves.beliefs import Lineage, Look
 
 
 @dataclass(frozen=True)

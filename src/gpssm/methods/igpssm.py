@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.settings import Assumptions, States
+from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.variational import (
     Batch,
     Family,

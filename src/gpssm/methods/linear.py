@@ -24,16 +24,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.linalg import solve_upper
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.settings import Assumptions, MethodSettings, States
+from gpssm.inference.settings import Assumptions, MethodSettings, States
+from gpssm.linear.identification import fit_linear, select_order
+from gpssm.linear.state_space import LinearSSM, log_marginal, smooth
 from gpssm.model.bases import LinearFeatures
 from gpssm.model.kernels import make_kernel
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import LinearMap
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
-from gpssm.start.build import Parts
-from gpssm.start.linear_fit import fit_linear, select_order
-from gpssm.start.linear_ssm import LinearSSM, log_marginal, smooth
+from gpssm.starts.build import Parts
 
 # Standard deviation of noises that the model does not have, in units of the scaled data: small beside any residual, not
 # so small that precisions overflow what float64 can add up.

@@ -25,15 +25,15 @@ from gpssm.core.linalg import log_normal
 from gpssm.core.runtime import jit
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
+from gpssm.inference.settings import Assumptions, MethodSettings, States
 from gpssm.methods.linear import NO_NOISE, stay
-from gpssm.methods.settings import Assumptions, MethodSettings, States
 from gpssm.model.bases import RandomFourier
 from gpssm.model.kernels import make_kernel
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.means import LSTM
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Method
-from gpssm.start.build import Parts
+from gpssm.starts.build import Parts
 
 HELD_OUT = 0.2  # of each series, at its end
 LARGEST = 1.0  # norm of a gradient: longer ones are cut

@@ -1,6 +1,6 @@
 """What the methods that move states by particles share: settings, sweeps through several series, and Gibbs.
 
-    x | θ      a sweep of particles, a whole path at once (`moves/csmc.py`, `moves/beliefs.py`)
+    x | θ      a sweep of particles, a whole path at once (`inference/csmc.py`, `inference/beliefs.py`)
     θ | x      the parameters' moves, with weights of their own that are thrown away
 
 Particles are guided by the output ahead of them where it is linear and Gaussian in the state.
@@ -16,12 +16,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.parameters import ParameterMoves, Parameters
-from gpssm.methods.settings import MethodSettings, States
+from gpssm.inference import csmc
+from gpssm.inference.parameters import ParameterMoves, Parameters
+from gpssm.inference.settings import MethodSettings, States
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, FeynmanKac, Info, Method
-from gpssm.moves import csmc
 
 MoveStates = Callable[[PRNGKeyArray, Parameters, States, list[Series]], States]
 

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import gram, solve_positive
 from gpssm.data.series import Series
-from gpssm.methods.parameters import Density, ParameterMoves, Parameters
-from gpssm.methods.settings import States
+from gpssm.inference.parameters import Density, ParameterMoves, Parameters
+from gpssm.inference.settings import States
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import log_boundary, log_evidence, sum_over_time

@@ -23,17 +23,17 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root
 from gpssm.data.series import Series
-from gpssm.methods.parameters import Density, ParameterMoves, Parameters
+from gpssm.inference import dual_averaging
+from gpssm.inference.parameters import Density, ParameterMoves, Parameters
+from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.particle_gibbs import ParticleSettings, build_gibbs, sweep_states
-from gpssm.methods.settings import Assumptions, States
 from gpssm.model.bases import Hilbert, LinearFeatures, RandomFourier, parts_of
 from gpssm.model.conditionals import draw_gaussian, draw_noise
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Prior
 from gpssm.model.target import feynman_kac, log_boundary, transition_statistics
 from gpssm.model.types import GaussianWeights, Method, NoiseConditional
-from gpssm.moves import dual_averaging
-from gpssm.start.build import Parts
+from gpssm.starts.build import Parts
 
 NOISE = "log_process_std"
 WALKS = 5  # Metropolis steps in each iteration

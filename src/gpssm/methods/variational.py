@@ -27,8 +27,8 @@ from gpssm.core.linalg import cholesky, inverse_root
 from gpssm.core.runtime import in_step
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.methods.parameters import annealed_adam
-from gpssm.methods.settings import MethodSettings, States
+from gpssm.inference.parameters import annealed_adam
+from gpssm.inference.settings import MethodSettings, States
 from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import weights_given_states

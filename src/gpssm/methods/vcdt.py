@@ -31,7 +31,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.linalg import BlockTridiagonal, block_cholesky
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.methods.settings import Assumptions, States
+from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.whitening import linearise, stack, unstack
 from gpssm.methods.variational import (
     Batch,
     Conditional,
@@ -53,7 +54,6 @@ from gpssm.methods.variational import (
     roll,
     take,
 )
-from gpssm.methods.whitening import linearise, stack, unstack
 from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Method

@@ -25,14 +25,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.linalg import inverse_root, solve_positive
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.methods.parameters import annealed_adam
+from gpssm.inference import csmc
+from gpssm.inference.parameters import annealed_adam
+from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.particle_gibbs import ParticleSettings, guide, info, sweep_states
-from gpssm.methods.settings import Assumptions, States
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_boundary, transition_statistics, weight_precision, weights_given_states
 from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
-from gpssm.moves import csmc
 
 SETTLING = 10  # one part in so many of the warm-up is for chains to part from each other, when all has been learned
 # The step of the natural gradient: large at first, then falling like 1/k, so that averages forget the early paths.

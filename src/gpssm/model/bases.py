@@ -5,8 +5,7 @@
 `gain` is A and `residual` is B. Everything that does not depend on z is worked out once by `projector`, so that scans
 over time and chains of gradients only multiply matrices. `InducingPoints` is the sparse Gaussian process of the
 free-form posterior; `Hilbert`, `RandomFourier` and `LinearFeatures` have no residual; `Stacked` puts several side by
-side, and `Informed` has a prior from other data. How many of each and where, for given data, is for `start/build.py` to
-say.
+side, and `Informed` has a prior from other data. How many of each and where, for given data, is for `starts/build.py`.
 """
 
 import abc

@@ -6,10 +6,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+from gpssm.core.mixing import rhat
 from gpssm.core.text import check_kind, readable
 from gpssm.plots.quantities import quantities
 from gpssm.plots.style import LIGHT, LINES, draw, in_house_style, legend, panels, say
-from gpssm.posterior.diagnostics import rhat
 from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:

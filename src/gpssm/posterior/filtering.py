@@ -45,9 +45,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from gpssm.core.linalg import log_normal, root_semidefinite
 from gpssm.core.runtime import jit
 from gpssm.data.series import Series
+from gpssm.inference import csmc
 from gpssm.model.likelihoods import Gaussian, Likelihood, observed
 from gpssm.model.types import FeynmanKac
-from gpssm.moves import csmc
 from gpssm.posterior.rollout import Box, Ensemble, Members, Paths, assemble, choose_particles, run_paths
 
 MEMORY = 30.0  # outputs over which misses are averaged; a forecast looks about as far ahead

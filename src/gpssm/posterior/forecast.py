@@ -182,7 +182,7 @@ class Forecast:
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
         """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
-        from gpssm.evaluation.metrics import central_interval
+        from gpssm.core.metrics import central_interval
 
         return central_interval(self.paths, level)
 
@@ -214,13 +214,13 @@ class Forecast:
         Figures in the user's units are averages over outputs, of little meaning where those have units of their own:
         `nrmse` and `ncrps` are in standard deviations of the training outputs, and `score_outputs` judges each alone.
         """
-        from gpssm.evaluation.metrics import score
+        from gpssm.core.metrics import score
 
         return score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
     def score_outputs(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, dict[str, Any]]:
         """`score` of each output by itself, in its own units, by name; those never observed are left out."""
-        from gpssm.evaluation.metrics import score_outputs
+        from gpssm.core.metrics import score_outputs
 
         return score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
 
@@ -340,16 +340,6 @@ def forecast(
     )
     warn_of_paths(result)
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
-
-
-def fair_crps(deviations: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "H Dy"]:
-    """E|X − y| − ½ E|X − X′| of each entry from the paths' x − y, unbiased for independent paths; NaN where y is.
-
-    Σ_{s<r} |x_s − x_r| = Σ_s (2s − S − 1) x₍ₛ₎ with x₍ₛ₎ in ascending order, divided by S(S − 1).
-    """
-    count = len(deviations)
-    weights = (2 * np.arange(1, count + 1) - count - 1) / (count * (count - 1))
-    return np.mean(np.abs(deviations), axis=0) - np.tensordot(weights, np.sort(deviations, axis=0), axes=1)
 
 
 def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:

@@ -46,6 +46,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, log_normal, root_semidefinite
+from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import check_memory, in_double_precision, jit
 from gpssm.core.text import check_seed, check_whole, is_real
 from gpssm.data.align import align_series
@@ -58,7 +59,7 @@ from gpssm.model.target import weights_given_states
 from gpssm.posterior.conditioning import FILTER, LOOKBACK, NUM_PARTICLES, experiment_clock, filter_keys, seen_rows
 from gpssm.posterior.draws import CurrentState, Learned, batch_size, merge_chains
 from gpssm.posterior.filtering import MEMORY, noise_scale, points
-from gpssm.posterior.forecast import HORIZON, fair_crps, forecast
+from gpssm.posterior.forecast import HORIZON, forecast
 from gpssm.posterior.relocation import Place, change_basis, check_points, choose_moves
 from gpssm.posterior.rollout import Members, is_shared, members_of
 

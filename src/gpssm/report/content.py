@@ -12,12 +12,12 @@ import numpy as np
 
 from gpssm import __version__
 from gpssm.core.files import digest
+from gpssm.core.metrics import coverage
 from gpssm.core.text import percent, to_csv, to_json
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison
 from gpssm.evaluation.checks import Check, count_up, doubts, worst
 from gpssm.evaluation.examine import Examination
-from gpssm.evaluation.metrics import coverage
 from gpssm.evaluation.summary import Summary
 from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast

@@ -1,0 +1,1 @@
+"""Samplers, and the loop that runs them."""

@@ -1,0 +1,195 @@
+"""The moves of the parameters given the states, which the samplers of the free-form posterior share.
+
+One iteration of a sampler is a move of the states, and then, whatever that move was,
+
+    v | x            exact                                       (`weights_given_states`)
+    Q | x, v         exact, as are R | x and (C, d) | x          (`conditionals.py`), for leaves with the role "sample"
+    θ | x            HMC on the other leaves with the role "sample", the weights integrated out
+    θ ← Adam(x)      one step, on the leaves with the role "optimise": stochastic-approximation EM
+
+The last happens in the first part of the warm-up only, which the chains share (`pilot_length`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from gpssm.core.runtime import in_step
+from gpssm.data.padding import num_moves
+from gpssm.data.series import Series
+from gpssm.inference import dual_averaging, hmc
+from gpssm.inference.dual_averaging import StepSize
+from gpssm.inference.settings import States, pilot_length
+from gpssm.model import conditionals
+from gpssm.model.likelihoods import Gaussian
+from gpssm.model.model import GPSSM
+from gpssm.model.priors import InverseGamma, Normal
+from gpssm.model.target import log_collapsed, log_target, weights_given_states
+
+# Of HMC on the leaves without an exact conditional: leapfrog steps, their size at first, and the acceptance it aims at.
+NUM_STEPS, FIRST_STEP, ACCEPTANCE = 5, 0.05, 0.8
+
+
+class Parameters(NamedTuple):
+    """The leaves that are not fixed, and what their moves remember: HMC its `step`, any other move its `memory`."""
+
+    leaves: dict[str, Array]
+    memory: Any
+    step: StepSize
+
+
+Density = Callable[[GPSSM], Float[Array, ""]]
+MANY_ROWS, MOST_TIMES = 500, 10 / 3  # from which on a learning rate is what it says, and how much larger it is before
+JointDensity = Callable[[GPSSM, States, Float[Array, "Dx M"], list[Series]], Float[Array, ""]]
+
+
+class ParameterMoves(NamedTuple):
+    """The moves of the parameters of one model under one configuration."""
+
+    model: GPSSM
+    num_warmup: int
+    learning_rate: float
+
+    def init(self) -> Parameters:
+        """The model's own values to start from."""
+        memory = self._optimiser().init(self.model.leaves("optimise"))
+        return Parameters(self.model.free_leaves(), memory, dual_averaging.start(FIRST_STEP))
+
+    def apply(self, parameters: Parameters) -> GPSSM:
+        """The model at these parameters."""
+        return self.model.with_leaves(parameters.leaves)
+
+    def update(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+    ) -> Parameters:
+        """All moves of the parameters given the states, the weights integrated out or drawn afresh."""
+        weights_key, conjugate_key, sample_key = jax.random.split(key, 3)
+        weights = self.draw_weights(weights_key, parameters, states, series)
+        parameters = self.draw_conjugate(conjugate_key, parameters, states, weights, series)
+        return self.update_collapsed(sample_key, parameters, states, iteration, series)
+
+    def update_collapsed(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+    ) -> Parameters:
+        """The moves of what has no exact conditional, the weights integrated out: weights held are of no use after."""
+        density = self.density(states, series)
+        parameters = self.sample(key, parameters, density, iteration)
+        return self.optimise(parameters, density, iteration, num_moves(series))
+
+    def density(self, states: States, series: list[Series]) -> Density:
+        """The log density of the states as a function of the model, the weights integrated out: log q*(x)."""
+        return lambda model: log_collapsed(model, states, series)
+
+    @property
+    def joint(self) -> JointDensity | None:
+        """log q*(v, x) of (model, states, weights, series); None if weights go with the path and cannot be held."""
+        return log_target
+
+    def draw_weights(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> Float[Array, "Dx M"]:
+        """v | x, exact."""
+        return conditionals.draw_gaussian(key, weights_given_states(self.apply(parameters), states, series))
+
+    def draw_conjugate(
+        self,
+        key: PRNGKeyArray,
+        parameters: Parameters,
+        states: States,
+        weights: Float[Array, "Dx M"],
+        series: list[Series],
+    ) -> Parameters:
+        """(C, d) | x, R;  Q | x, v  and  R | x, C, d, each if its leaf is to be sampled and its prior is conjugate."""
+        emission_key, noise_key = jax.random.split(key)
+        leaves, names, noises = dict(parameters.leaves), self.conjugate(), {}
+        if "likelihood.C" in names:
+            emission = conditionals.emission_given_noise(self.model.with_leaves(leaves), states, series)
+            rows = conditionals.draw_gaussian(emission_key, emission)
+            leaves |= {"likelihood.C": rows[:, :-1], "likelihood.d": rows[:, -1]}
+        model = self.model.with_leaves(leaves)
+        if "log_process_std" in names:
+            noises["log_process_std"] = conditionals.process_noise_given(model, states, weights, series)
+        if "likelihood.log_std" in names:
+            noises["likelihood.log_std"] = conditionals.noise_given_emission(model, states, series)
+        return parameters._replace(leaves=leaves | conditionals.draw_noises(noise_key, noises))
+
+    def sample(self, key: PRNGKeyArray, parameters: Parameters, density: Density, iteration: Array) -> Parameters:
+        """One HMC move of the sampled leaves that have no exact conditional, from their prior's mean, in its spread."""
+        names = [name for name in self.model.leaves("sample") if name not in self.conjugate()]
+        if not names:
+            return parameters
+        centres, scales = zip(*(_prior_moments(self.model, name) for name in names), strict=True)
+        centre, unravel = ravel_pytree(dict(zip(names, centres, strict=True)))
+        scale, _ = ravel_pytree(dict(zip(names, scales, strict=True)))
+        now, _ = ravel_pytree({name: parameters.leaves[name] for name in names})
+
+        def log_density(standard: Float[Array, " n"]) -> Float[Array, ""]:
+            model = self.model.with_leaves(parameters.leaves | unravel(centre + scale * standard))
+            return density(model) + model.log_prior()
+
+        adapting = iteration < self.num_warmup
+        standard = (now - centre) / scale
+        outcome = hmc.move(key, standard, log_density, parameters.step.size(adapting), NUM_STEPS)
+        step = dual_averaging.update(parameters.step, outcome.acceptance, ACCEPTANCE, adapting)
+        leaves = parameters.leaves | unravel(centre + scale * outcome.position)
+        return parameters._replace(leaves=leaves, step=step)
+
+    def optimise(self, parameters: Parameters, density: Density, iteration: Array, count: ArrayLike) -> Parameters:
+        """One Adam step, while leaves are learned, up the density and the prior, divided by the number of rows."""
+        names = list(self.model.leaves("optimise"))
+        if not names:
+            return parameters
+
+        def climb(parameters: Parameters) -> Parameters:
+            chosen = {name: parameters.leaves[name] for name in names}
+
+            def loss(leaves: dict[str, Array]) -> Float[Array, ""]:
+                model = self.model.with_leaves(parameters.leaves | leaves)
+                return -(density(model) + model.log_prior()) / count
+
+            updates, memory = self._optimiser().update(jax.grad(loss)(chosen), parameters.memory)
+            climbed = jax.tree.map(jnp.add, chosen, updates)
+            return parameters._replace(leaves=parameters.leaves | climbed, memory=memory)
+
+        learning = in_step(iteration < pilot_length(self.num_warmup))
+        return jax.lax.cond(learning, climb, lambda same: same, parameters)
+
+    def conjugate(self) -> set[str]:
+        """The sampled leaves that have an exact conditional."""
+        kinds = {"log_process_std": InverseGamma}
+        if isinstance(self.model.likelihood, Gaussian):
+            kinds |= {"likelihood.C": Normal, "likelihood.d": Normal, "likelihood.log_std": InverseGamma}
+        sampled = self.model.leaves("sample")
+        exact = {name for name, kind in kinds.items() if name in sampled and isinstance(self.model.priors[name], kind)}
+        # C and d are drawn together or not at all.
+        return exact if {"likelihood.C", "likelihood.d"} <= exact else exact - {"likelihood.C", "likelihood.d"}
+
+    def _optimiser(self) -> optax.GradientTransformation:
+        return annealed_adam(self.learning_rate, pilot_length(self.num_warmup))
+
+
+def rate_for(learning_rate: float, states: States) -> float:
+    """Adam's first step size: of few rows up to 3⅓ times as large, since the kernel starts further from its optimum.
+
+    Beyond 500 rows long steps are no gain, and take a kernel that was found by shooting from what free runs need.
+    """
+    rows = sum(len(path) - 1 for path in states)
+    return learning_rate * min(max(MANY_ROWS / rows, 1.0), MOST_TIMES)
+
+
+def annealed_adam(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
+    """Adam with a step size that falls to zero along so many steps, as half a cosine."""
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, max(num_steps, 1)))
+
+
+def _prior_moments(model: GPSSM, name: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """The prior's mean and standard deviation, which centre and scale the leaf's moves."""
+    leaf, prior = model.leaves()[name], model.priors[name]
+    pair = (prior.mean, prior.std) if isinstance(prior, Normal) else (0.0, 1.0)
+    mean, std = (jnp.broadcast_to(value, leaf.shape).astype(leaf.dtype) for value in pair)
+    return mean, std

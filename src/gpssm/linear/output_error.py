@@ -1,0 +1,281 @@
+"""Linear dynamics behind an emission that cannot be undone: free-run least squares from many random starts.
+
+    x_{t+1} = A x_t + B u_t,   ŷ_t = g(C x_{t+1} + d)
+
+An emission such as y = |η| has lost the sign that a linear fit of the outputs would need, so no filter can be started
+from it. A free run has no use for the outputs but to be compared with them: Σ|y − ŷ|² is minimised over stable A, from
+many random starts since it has many minima. The controls must tell where the states are.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import scipy.optimize
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.core.runtime import in_double_precision, jit, on_host
+from gpssm.data.padding import num_moves, pad
+from gpssm.data.series import Series
+from gpssm.linear.excerpts import stages
+from gpssm.linear.identification import RADIUS
+from gpssm.linear.state_space import NOISE_FLOOR, LinearSSM
+from gpssm.model.likelihoods import observed
+
+NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
+LEARNING_RATE = 0.03
+WEIGHTS_COST = 1e-4  # of a curve's weights, beside squared errors relative to the outputs' variances
+PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
+
+Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
+
+
+class Modes(NamedTuple):
+    """A linear model in the coordinates of its modes: every stable A with distinct eigenvalues has this form."""
+
+    logit: Float[Array, " K"]  # modulus of a pair of eigenvalues, RADIUS · sigmoid(logit)
+    angle: Float[Array, " K"]
+    real: Float[Array, " 0|1"]  # the odd eigenvalue, RADIUS · tanh(real), if Dx is odd
+    control: Float[Array, "Dx Du"]
+    C: Float[Array, "Dy Dx"]
+    d: Float[Array, " Dy"]
+    start: Float[Array, "num_series Dx"]
+
+    def transition(self) -> Float[Array, "Dx Dx"]:
+        """A, with a rotation and contraction for each pair of eigenvalues."""
+        modulus = RADIUS * jax.nn.sigmoid(self.logit)
+        cosine, sine = modulus * jnp.cos(self.angle), modulus * jnp.sin(self.angle)
+        blocks = [jnp.array([[c, -s], [s, c]]) for c, s in zip(cosine, sine, strict=True)]
+        return jax.scipy.linalg.block_diag(*blocks, *(RADIUS * jnp.tanh(self.real))[:, None, None])
+
+    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+        """B u."""
+        return u @ self.control.T
+
+    def emit(self, emission: Emission, predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """g(C x + d)."""
+        return emission(predictor)
+
+    def penalty(self) -> float:
+        """None."""
+        return 0.0
+
+
+class CurvedModes(NamedTuple):
+    """Modes behind an emission with weights of its own, to be found with the rest."""
+
+    modes: Modes
+    weights: Float[Array, "Dy K"]
+
+    def transition(self) -> Float[Array, "Dx Dx"]:
+        """A."""
+        return self.modes.transition()
+
+    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+        """B u."""
+        return self.modes.pushes(u)
+
+    def emit(self, emission: Callable[..., Array], predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+        """g(C x + d; w)."""
+        return emission(predictor, self.weights)
+
+    def penalty(self) -> Float[Array, ""]:
+        """What large weights cost."""
+        return WEIGHTS_COST * jnp.sum(self.weights**2)
+
+    @property
+    def C(self) -> Float[Array, "Dy Dx"]:
+        """The output map."""
+        return self.modes.C
+
+    @property
+    def d(self) -> Float[Array, " Dy"]:
+        """Its offset."""
+        return self.modes.d
+
+    @property
+    def start(self) -> Float[Array, "num_series Dx"]:
+        """x₀ of each series."""
+        return self.modes.start
+
+
+class OutputErrorFit(NamedTuple):
+    """The model in coordinates where the states have mean 0 and covariance I, and the states of its free runs."""
+
+    linear: LinearSSM
+    states: list[Float[np.ndarray, "_ Dx"]]
+
+
+@in_double_precision
+@on_host()
+def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> OutputErrorFit:
+    """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
+    sizes = (state_dim, series[0].input_dim, series[0].output_dim)
+    noise, modes, states = fit_from_starts(series, lambda key, count: _random(key, count, *sizes), emission, key)
+    return _normalise(modes, states, noise)
+
+
+@in_double_precision
+@on_host()
+def fit_curved(
+    series: list[Series], state_dim: int, curve: Callable[..., Array], weights: Float[Array, "Dy K"], key: PRNGKeyArray
+) -> tuple[OutputErrorFit, Float[Array, "Dy K"]]:
+    """The best free-run fit of linear dynamics seen through a curve, `curve(C x + d, weights)`, and its weights."""
+
+    def begin(key: PRNGKeyArray, num_series: int) -> CurvedModes:
+        modes_key, key = jax.random.split(key)
+        modes = _random(modes_key, num_series, state_dim, series[0].input_dim, series[0].output_dim)
+        return CurvedModes(modes, jax.random.normal(key, weights.shape))
+
+    noise, found, states = fit_from_starts(series, begin, curve, key)
+    return _normalise(found.modes, states, noise), found.weights
+
+
+def fit_from_starts(
+    series: list[Series], begin: Callable[[PRNGKeyArray, int], Any], emission: Emission, key: PRNGKeyArray
+) -> tuple[Float[np.ndarray, " Dy"], Any, list[Float[np.ndarray, "_ Dx"]]]:
+    """The noise, the model and the states of the best free run, of many that begin at random.
+
+    :param begin: a model of so many series for a key, with all that `Modes` has for a free run.
+    """
+    scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
+    few, *after = stages(series, NUM_LBFGS)
+    problem = Problem.of(few.series, scale)
+    starts = jax.vmap(lambda one: begin(one, len(few.series)))(jax.random.split(key, NUM_STARTS))
+    found, losses = _descend(starts, problem, emission, NUM_STEPS)
+    losses = np.asarray(losses)
+    best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
+    candidates = [jax.tree.map(lambda leaf, at=at: leaf[at], found) for at in best]
+    polished = [_polish(one, problem, emission, few.steps) for one in candidates]
+    error, modes = min(polished, key=lambda one: one[0])
+    for stage in after:
+        modes = eqx.tree_at(lambda one: one.start, modes, modes.start[np.asarray(few.first)])
+        problem = Problem.of(stage.series, scale)
+        error, modes = _polish(modes, problem, emission, stage.steps)
+    states = [np.asarray(run)[: len(one) + 1] for run, one in zip(_free_runs(modes, problem), series, strict=True)]
+    return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
+
+
+class Problem(NamedTuple):
+    """What the free runs are compared with; an argument of compiled code, so that equal shapes share a program."""
+
+    series: list[Series]
+    scale: Float[Array, " Dy"]
+
+    @classmethod
+    def of(cls, series: list[Series], scale: Float[Array, " Dy"]) -> Self:
+        """Of series that are padded for it, since many lengths then share it as well."""
+        return cls([jax.tree.map(jnp.asarray, pad(one)) for one in series], scale)
+
+
+def loss(modes: Modes, problem: Problem, emission: Emission) -> Float[Array, ""]:
+    """The mean of (y − ŷ)², over the variances of the outputs; missing entries count as zero."""
+    errors = []
+    for index, one in enumerate(problem.series):
+        y, present = observed(jnp.asarray(one.y))
+        states = free_run(modes, modes.start[index], jnp.asarray(one.u))
+        predicted = modes.emit(emission, states[1:] @ modes.C.T + modes.d[None])
+        errors.append(jnp.where(present, (y - predicted) ** 2 / problem.scale[None], 0.0))
+    count = num_moves(problem.series) * problem.scale.size
+    return jnp.sum(jnp.concatenate(errors)) / count + modes.penalty()
+
+
+def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dx"]:
+    """x_{t+1} = A x_t + B u_t from x₀ = start."""
+    transition, pushes = modes.transition(), modes.pushes(u)
+
+    def move(x: Array, push: Array) -> tuple[Array, Array]:
+        following = transition @ x + push
+        return following, following
+
+    return jnp.concatenate([start[None], jax.lax.scan(move, start, pushes)[1]])
+
+
+@jit
+def _free_runs(modes: Modes, problem: Problem) -> list[Float[Array, "_ Dx"]]:
+    """The states of every series."""
+    return [free_run(modes, modes.start[index], jnp.asarray(one.u)) for index, one in enumerate(problem.series)]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _random(key: PRNGKeyArray, num_series: int, state_dim: int, controls: int, width: int) -> Modes:
+    """Slow to fast modes, controls and outputs in any direction."""
+    keys, pairs = jax.random.split(key, 6), state_dim // 2
+    return Modes(
+        logit=jax.random.uniform(keys[0], (pairs,), minval=0.5, maxval=4.0),
+        angle=jax.random.uniform(keys[1], (pairs,), minval=0.0, maxval=0.5 * jnp.pi),
+        real=jax.random.uniform(keys[2], (state_dim % 2,), minval=0.5, maxval=2.0),
+        control=0.3 * jax.random.normal(keys[3], (state_dim, controls)),
+        C=0.3 * jax.random.normal(keys[4], (width, state_dim)),
+        d=jax.random.normal(keys[5], (width,)),
+        start=jnp.zeros((num_series, state_dim)),
+    )
+
+
+@jit
+def _descend(starts: Modes, problem: Problem, emission: Emission, num_steps: int) -> tuple[Modes, Float[Array, " n"]]:
+    """Adam from all starts side by side, and the loss at the end of each."""
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps))
+    )
+
+    def run(modes: Modes) -> tuple[Modes, Array]:
+        def step(carry: tuple[Modes, optax.OptState], _: None) -> tuple[tuple[Modes, optax.OptState], None]:
+            modes, state = carry
+            updates, state = optimiser.update(jax.grad(loss)(modes, problem, emission), state)
+            return (jax.tree.map(jnp.add, modes, updates), state), None
+
+        (modes, _), _ = jax.lax.scan(step, (modes, optimiser.init(modes)), None, length=num_steps)
+        return modes, loss(modes, problem, emission)
+
+    return jax.vmap(run)(starts)
+
+
+@jit
+def _value_and_slope(
+    vector: Float[Array, " p"], like: Modes, problem: Problem, emission: Emission
+) -> tuple[Float[Array, ""], Float[Array, " p"]]:
+    return jax.value_and_grad(lambda vector: loss(ravel_pytree(like)[1](vector), problem, emission))(vector)
+
+
+def _polish(modes: Modes, problem: Problem, emission: Emission, num_steps: int) -> tuple[float, Modes]:
+    """L-BFGS to the bottom of the valley: the loss there, and where it is."""
+    flat, unravel = ravel_pytree(modes)
+
+    def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = _value_and_slope(jnp.asarray(vector), modes, problem, emission)
+        return float(value), np.asarray(slope, float)
+
+    options = {"maxiter": num_steps}
+    result = scipy.optimize.minimize(evaluate, np.asarray(flat), jac=True, method="L-BFGS-B", options=options)
+    return float(result.fun), unravel(jnp.asarray(result.x))
+
+
+_transition = jax.jit(Modes.transition)
+
+
+def _normalise(modes: Modes, states: list[np.ndarray], noise: np.ndarray) -> OutputErrorFit:
+    """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and covariance I."""
+    transition, modes = jax.tree.map(np.asarray, (_transition(modes), modes))
+    everything = np.concatenate(states)
+    mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))
+    variances, vectors = np.linalg.eigh(covariance)
+    spread = np.sqrt(np.maximum(variances, 1e-8 * variances.max()))
+    matrix, inverse = (vectors / spread).T, vectors * spread
+    parts = (
+        matrix @ transition @ inverse,
+        matrix @ modes.control,
+        matrix @ (transition @ mean - mean),
+        modes.C @ inverse,
+        modes.d + modes.C @ mean,
+        PROCESS_STD**2 * np.eye(len(mean)),
+        noise,
+    )
+    linear = LinearSSM(*(jnp.asarray(part) for part in parts))
+    return OutputErrorFit(linear, [(path - mean) @ matrix.T for path in states])

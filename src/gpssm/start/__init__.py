@@ -1,1 +1,0 @@
-"""Where a sampler begins: linear fits, and the model built from one."""

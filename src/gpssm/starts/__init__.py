@@ -1,0 +1,1 @@
+"""Where a sampler begins: a model and the states it starts from."""
