@@ -22,7 +22,6 @@ Intervals are never made narrower than the model's.
 """
 
 import dataclasses
-import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -36,12 +35,8 @@ from gpssm.data.series import Series
 from gpssm.fitting.choose import FEWEST as FEWEST_ROWS
 from gpssm.fitting.choose import KNOWN, Fold, forecast_of, make_folds
 from gpssm.fitting.fit import fit
-from gpssm.methods import METHODS
-from gpssm.model.bases import BASES
-from gpssm.model.kernels import KERNELS
-from gpssm.model.likelihoods import LIKELIHOODS, Bernoulli, Poisson
-from gpssm.model.means import MEANS
-from gpssm.model.wiring import Wiring
+from gpssm.inference.runner import Runtime
+from gpssm.model.likelihoods import Bernoulli, Poisson
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -198,40 +193,19 @@ def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
             f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the training series are too "
             "short. Give it rows that the fit did not see, posterior.calibrate(rows)"
         )
-    asked = dict(posterior.config.get("fit", {}))
-    settings = {name: value for name, value in posterior.config.items() if name not in ("method", "fit")}
-    if (name := posterior.config["method"]) not in METHODS:
-        raise ValueError(f"calibrate() fits again by the fit's method, one of {', '.join(METHODS)}; this is {name!r}")
-    if asked.get("mean") == "physics":
-        raise ValueError("calibrate() cannot fit physics again: give rows that the fit did not see, calibrate(rows)")
-    settings["num_draws"] = min(settings["num_draws"], DRAWS)
-    kept = ("state_dim", "num_inducing", "coupling", "rank", "hyper", "fixed", "learn")
-    arguments = {name: asked[name] for name in kept if name in asked}
-    arguments |= {"wiring": Wiring(*asked["wired"])} if "wired" in asked else {}
-    arguments |= {name: _part(posterior, name, asked.get(name)) for name in ("kernel", "mean", "likelihood", "basis")}
-    arguments |= {"method": dataclasses.replace(METHODS[name], **settings), "noise": asked.get("noise", "free")}
-    arguments |= {"delay": posterior.delay or 0}
-    found = []
+    spec = posterior.spec.replace(calibrate=False, num_draws=min(posterior.spec.settings.num_draws, DRAWS))
+    fits = []
     for fold in folds:
-        start = asked.get("start", "em")
-        if start == "states":
+        changes: dict[str, Any] = {}
+        if spec.gives_states:
             posterior.check_states("calibrate() of a fit that began at given states")
             paths = [np.asarray(path[0, -1]) for path in posterior.draws.states]
-            lengths = [len(one) + 1 for one in fold.series]
-            start = [
+            lengths = [len(item) + 1 for item in fold.series]
+            changes["start"] = [
                 path[-length:] if fold.before else path[:length] for path, length in zip(paths, lengths, strict=True)
             ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # one short chain is no posterior to be judged
-            one = fit(fold.series, start=start, num_chains=1, seed=seed, progress=False, **arguments)
-        found.append((one, fold))
-    return found
-
-
-def _part(posterior: Posterior, name: str, asked: str | None) -> Any:
-    """A part of the model by the name it was asked for by, or the part itself if it was given as an object."""
-    means = {*MEANS, "linear-fixed"}  # which is the fold's own linear fit, not that of all rows
-    known = {"kernel": KERNELS, "mean": means, "likelihood": LIKELIHOODS, "basis": BASES}[name]
-    names = re.split(r"[+*]", asked or "")
-    by_name = all(one.strip() in known for one in names) and asked not in ("function", "stacked")
-    return asked if by_name else getattr(posterior.model, name)
+            runtime = Runtime(num_chains=1, seed=seed, progress=False)
+            fits.append((fit(fold.series, spec=spec.replace(**changes), runtime=runtime), fold))
+    return fits

@@ -20,6 +20,7 @@ from gpssm.data.series import Series
 from gpssm.evaluation.assessment import Assessment
 from gpssm.evaluation.baselines import LABELS, Entry, RollingComparison, label
 from gpssm.evaluation.residuals import Residuals
+from gpssm.methods.spec import ChainStart
 from gpssm.model.types import Info
 from gpssm.posterior.diagnostics import (
     AHEAD,
@@ -168,8 +169,15 @@ def check_sampler(info: Info) -> Iterator[Check]:
 
 def own_starts(posterior: Posterior) -> str:
     """The starts and noises of chains that have models of their own; empty where all chains are one posterior."""
-    said = posterior.config.get("fit", {})
-    return f"{said.get('start', 'unknown')}, noise {said.get('noise', 'unknown')}" if posterior.apart else ""
+    if not posterior.apart:
+        return ""
+    spec = posterior.spec
+    if isinstance(spec.start, str):
+        return f"{spec.start}, noise {spec.noise}"
+    starts = [start for start in spec.start if isinstance(start, ChainStart)]
+    names = ", ".join(dict.fromkeys(start.name for start in starts)) or "states"
+    noises = ", ".join(dict.fromkeys(str(start.noise) for start in starts)) or str(spec.noise)
+    return f"{names}, noise {noises}"
 
 
 def check_mixing(rows: Sequence[Row], starts: str = "") -> Iterator[Check]:

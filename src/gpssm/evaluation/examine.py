@@ -76,7 +76,7 @@ class Examination:
     @property
     def method(self) -> str:
         """The name of the fit's method."""
-        return str(self.posterior.config["method"])
+        return self.posterior.method
 
     @property
     def forecast(self) -> Forecast:
@@ -150,7 +150,7 @@ def examine(
     if posterior.current is not None:
         raise ValueError("a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`")
     rows = None if test is None else _test_rows(posterior, test)
-    method, raw, seed = str(posterior.config["method"]), posterior.raw, posterior.seed
+    method, raw, seed = posterior.method, posterior.raw, posterior.seed
     future, judged = choose_future(raw[-1], rows, inputs), choose_rows(raw[-1], rows)
     say("Forecasting")
     own = forecast_rows(posterior, future.u, len(future.u), num_paths, seed)

@@ -52,6 +52,7 @@ PATHS, DRAWS = 200, 100  # of the forecasts that members are weighed by
 LEAST = 0.7  # mean of a member's density over the mixture's below which it is dropped
 STEPS = 1000  # of expectation-maximisation
 FAILURES = (ArithmeticError, RuntimeError, ValueError)  # that leave a member out
+UNNAMED = ("free", "gaussian")
 LIST = "stack.json"  # in the file of a stack, beside its members
 
 Member = Posterior | Mapping[str, Any] | str
@@ -86,10 +87,14 @@ class Stack(Posterior):
         members = {name: dataclasses.replace(one, calibration=None) for name, one in members.items()}
         first, table = next(iter(members.values())), tuple(table)
         fields = {one.name: getattr(first, one.name) for one in dataclasses.fields(Posterior)}
-        fields["config"] = first.config | {"method": "stack", "members": list(table)}
         fields["seconds"] = Seconds(*map(sum, zip(*(one.seconds for one in members.values()), strict=True)))
         fields["notes"] = notes
         return cls(**fields, members=members, weights=np.array(list(weights)), table=table)
+
+    @property
+    def method(self) -> str:
+        """The name of the mixture."""
+        return "stack"
 
     def __repr__(self) -> str:
         return f"Stack({', '.join(f'{name} {weight:.2f}' for name, weight, _ in self._shares(1))})"
@@ -314,9 +319,9 @@ def _name(member: Member) -> str:
     """A member after what it is: its method and what else was set."""
     if isinstance(member, str):
         return member
-    settings = member.config["fit"] | {"method": member.config["method"]} if isinstance(member, Posterior) else member
+    settings = member.spec.describe() | {"method": member.method} if isinstance(member, Posterior) else member
     shown = ("method", "start", "noise", "likelihood", "state_dim", "mean", "kernel")
-    plain = [str(settings[name]) for name in shown if name in settings and settings[name] not in ("free", "gaussian")]
+    plain = [str(settings[name]) for name in shown if name in settings and settings[name] not in UNNAMED]
     return " ".join(plain) or "ffvd"
 
 

@@ -28,6 +28,7 @@ from gpssm.evaluation.checks import (
     sampling_verdict,
 )
 from gpssm.evaluation.residuals import Residuals, find_residuals
+from gpssm.evaluation.stack import Stack
 from gpssm.model.bases import (
     CommonPoints,
     FeaturePoints,
@@ -321,8 +322,8 @@ def summarise(
         nonlinear=figures.nonlinear,
         nonlinear_change=figures.nonlinear_change,
         checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
-        starts=tuple(posterior.config.get("fit", {}).get("starts", ())),
-        members=tuple(posterior.config.get("members", ())),
+        starts=posterior.comparison,
+        members=posterior.table if isinstance(posterior, Stack) else (),
         calibration=() if posterior.calibration is None else tuple(posterior.calibration.table()),
         calibrated_on="" if posterior.calibration is None else posterior.calibration.rows,
         residuals=() if residuals is None else tuple(residuals.table()),
@@ -335,7 +336,7 @@ def _facts(posterior: Posterior) -> Facts:
     inducing = [part.size for part in points if isinstance(part, InducingPoints | FeaturePoints)]
     linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
     return Facts(
-        method=str(posterior.config["method"]),
+        method=posterior.method,
         series=tuple(one.name or f"series {index}" for index, one in enumerate(raw)),
         rows=tuple(len(one) for one in raw),
         outputs=raw[0].outputs,
@@ -351,7 +352,7 @@ def _facts(posterior: Posterior) -> Facts:
         draws=posterior.num_draws,
         seconds=float(sum(posterior.seconds)),
         delay=posterior.delay,
-        wiring=str(posterior.config.get("fit", {}).get("wiring", "")),
+        wiring="" if posterior.spec.wiring is None else posterior.spec.wiring.words(raw[0].inputs),
     )
 
 

@@ -13,12 +13,13 @@ from gpssm.data.align import align_series
 from gpssm.data.delays import as_trained
 from gpssm.data.series import Series, check_trainable
 from gpssm.inference.progress import Mode, check_progress
-from gpssm.inference.runner import sample
+from gpssm.inference.runner import Runtime, run_chains
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods import METHODS
 from gpssm.posterior.conditioning import begin, filter_rows
 from gpssm.posterior.draws import Seconds, absorb_common
 from gpssm.posterior.posterior import Posterior
+from gpssm.starts.build import Start
 
 NUM_PARTICLES = 256  # for the one path from which all chains start
 
@@ -55,7 +56,8 @@ def update(
     seed = posterior.seed + 1 if seed is None else check_seed(seed)
     check_flag("new_experiment", new_experiment)
     check_progress(progress)
-    config, new = _configure(posterior, num_warmup, num_draws), align_series(series, posterior.raw[0])
+    method = _method(posterior, num_warmup, num_draws)
+    new = align_series(series, posterior.raw[0])
     raw = list(posterior.raw)
     if new_experiment:
         raw.append(new)
@@ -72,16 +74,9 @@ def update(
     begin = range(posterior.num_chains) if posterior.apart else [best]
     models = [posterior.model_at(chain, -1) for chain in begin]
     paths = [extend_states(posterior, chain, added, new_experiment, seed, index) for chain in begin]
-    found = sample(
-        config,
-        models[0],
-        paths[0],
-        scaled,
-        num_chains=posterior.num_chains,
-        seed=seed,
-        progress=progress,
-        others=list(zip(models, paths, strict=True))[1:] if posterior.apart else None,
-    )
+    starts = [Start(model, states) for model, states in zip(models, paths, strict=True)]
+    runtime = Runtime(num_chains=posterior.num_chains, seed=seed, progress=progress)
+    found = run_chains(method, starts, scaled, runtime)
     model, draws = absorb_common(models, found.draws)
     updated = dataclasses.replace(
         posterior,
@@ -102,18 +97,19 @@ def update(
     return updated
 
 
-def _configure(posterior: Posterior, num_warmup: int | None, num_draws: int | None) -> MethodSettings:
+def _method(posterior: Posterior, num_warmup: int | None, num_draws: int | None) -> MethodSettings:
     """The settings of the fit with half its warm-up. They stay those of the fit: updates do not halve it over again."""
-    settings = dict(posterior.config)
-    name = settings.pop("method")
-    settings.pop("fit", None)
-    if name not in METHODS:
-        raise ValueError(f"update runs the fit's own method, one of {', '.join(METHODS)}; this fit's was {name!r}")
-    if not METHODS[name].learns:
-        raise ValueError(f"{name!r} finds its parameters before it samples: fit it again, to the old and new data")
-    settings["num_warmup"] = settings["num_warmup"] // 2 if num_warmup is None else num_warmup
-    settings["num_draws"] = settings["num_draws"] if num_draws is None else num_draws
-    return dataclasses.replace(METHODS[name], **settings)
+    spec = posterior.spec
+    if not isinstance(spec.method, MethodSettings):
+        raise ValueError(
+            f"update runs the fit's own method, one of {', '.join(METHODS)}; this was {spec.method_name!r}"
+        )
+    if not spec.settings.learns:
+        raise ValueError(
+            f"{spec.method_name!r} finds its parameters before it samples: fit it again, to the old and new data"
+        )
+    num_warmup = spec.settings.num_warmup // 2 if num_warmup is None else num_warmup
+    return spec.replace(num_warmup=num_warmup, num_draws=num_draws).settings
 
 
 def extend_states(

@@ -52,7 +52,6 @@ from gpssm.core.text import check_seed, check_whole, is_real
 from gpssm.data.align import align_series
 from gpssm.data.delays import unknown_past
 from gpssm.data.series import Series
-from gpssm.methods import METHODS
 from gpssm.model.likelihoods import Gaussian, Likelihood, observed
 from gpssm.model.model import GPSSM, Transition
 from gpssm.model.target import weights_given_states
@@ -469,9 +468,11 @@ def _is_gaussian(posterior: "Posterior") -> bool:
 def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     """Refuse at once what cannot be."""
     check_whole("max_draws", max_draws, 1)
-    name = posterior.config["method"]
-    if name in METHODS and not METHODS[name].learns:
-        raise ValueError(f"{name!r} has no weights to learn: fit with basis='linear' for a linear model that learns")
+    if not posterior.learns:
+        raise ValueError(
+            f"{posterior.spec.method_name!r} has no weights to learn: fit with basis='linear' for a linear model that "
+            "learns"
+        )
     auto = isinstance(forgetting, str) and forgetting == "auto"
     several = forgetting if isinstance(forgetting, list | tuple) else [forgetting]
     if not (forgetting is None or auto or (several and all(is_real(one) and 0 < one <= 1 for one in several))):

@@ -20,6 +20,8 @@ from gpssm.data.clock import Clock
 from gpssm.data.delays import arriving, name_controls, unknown_past
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.inference.settings import MethodSettings
+from gpssm.methods.spec import Spec
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import arviz, conditioning, explore, learning, storage
@@ -83,7 +85,7 @@ class Posterior:
     series: tuple[Series, ...]
     raw: tuple[Series, ...]
     scaler: Scaler
-    config: dict[str, Any]
+    spec: Spec
     seconds: Seconds
     seed: int
     notes: tuple[str, ...] = ()
@@ -94,6 +96,7 @@ class Posterior:
     delay: tuple[int, ...] = ()
     past: Float[np.ndarray, "K Du"] | None = None
     kept_from: tuple[int, ...] = ()
+    comparison: tuple[dict[str, Any], ...] = ()
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at
@@ -103,7 +106,7 @@ class Posterior:
 
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
-        return f"Posterior({self.config['method']}, {self.num_chains} chains of {self.num_draws} draws{notes})"
+        return f"Posterior({self.method}, {self.num_chains} chains of {self.num_draws} draws{notes})"
 
     def _repr_html_(self) -> str:
         raw = self.raw
@@ -120,7 +123,7 @@ class Posterior:
         if self.learned is not None:
             less = " and less" if np.ptp(self.learned.rates) > 0 else ""
             facts["learned since"] = f"{self.learned.rows} rows, forgetting {self.learned.forgetting:.4g}{less}"
-        return card(f"Posterior: {self.config['method']}", facts, notes=self.notes)
+        return card(f"Posterior: {self.method}", facts, notes=self.notes)
 
     @property
     def num_chains(self) -> int:
@@ -143,9 +146,21 @@ class Posterior:
         return any(np.any(ends != ends[:1]) for ends in learned)
 
     @property
+    def method(self) -> str:
+        """The name of the fit's method."""
+        return self.spec.method_name
+
+    @property
+    def learns(self) -> bool:
+        """Whether the method learned a transition as it sampled, as the linear baselines did not."""
+        return not isinstance(self.spec.method, MethodSettings) or self.spec.method.learns
+
+    @property
     def num_gradients(self) -> float:
         """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
-        shared = self.config.get("fit", {}).get("num_shared", 0)
+        method = self.spec.method
+        own = self.apart or not isinstance(method, MethodSettings)
+        shared = 0 if own else method.num_shared(self.model)
         apart = np.sum(self.info.gradients) + np.sum(self.warmup.gradients[:, shared:])
         return float(apart + np.sum(self.warmup.gradients[0, :shared]))
 

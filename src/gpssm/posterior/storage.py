@@ -45,7 +45,8 @@ from gpssm.core.files import digest, write_atomically
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_flag, check_path, demand, demand_shape
 from gpssm.data import clock, scaler, series
-from gpssm.model import bases, kernels, likelihoods, means, model, priors, types
+from gpssm.methods import METHODS, spec
+from gpssm.model import bases, kernels, likelihoods, means, model, priors, types, wiring
 from gpssm.model.likelihoods import LINKS, Link
 from gpssm.posterior import calibration, draws
 
@@ -99,11 +100,18 @@ AXES = {
     "effective": ("step",),
 }
 
+HOMES = (
+    *(kernels, bases, means, likelihoods, priors, model, types, wiring, spec),
+    *(clock, series, scaler, draws, calibration),
+)
 # Every class a description may name.
 TABLE: dict[str, type] = {
     f"{thing.__module__.rpartition('.')[2]}.{thing.__name__}": thing
-    for home in (kernels, bases, means, likelihoods, priors, model, types, clock, series, scaler, draws, calibration)
-    for thing in vars(home).values()
+    for things in (
+        *(vars(home).values() for home in HOMES),
+        [type(method) for method in METHODS.values()],
+    )
+    for thing in things
     if isinstance(thing, type)
     and thing.__module__.startswith("gpssm.")
     and (dataclasses.is_dataclass(thing) or hasattr(thing, "_fields"))
@@ -120,7 +128,8 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "series": (tuple,),
     "raw": (tuple,),
     "scaler": (scaler.Scaler,),
-    "config": (dict,),
+    "spec": (spec.Spec,),
+    "comparison": (tuple,),
     "seconds": (draws.Seconds,),
     "seed": (int, np.integer),
     "notes": (tuple,),
@@ -179,7 +188,9 @@ def _image(posterior: "Posterior") -> bytes:
     """The file's bytes. They are made in memory: HDF5 itself does not survive a disk that fills up."""
     import h5netcdf
 
-    described = {name: describe(getattr(posterior, name)) for name in _fields(type(posterior))}
+    values = {name: getattr(posterior, name) for name in _fields(type(posterior))}
+    values["spec"] = posterior.spec.plain()
+    described = {name: describe(value) for name, value in values.items()}
     texts = {field: json.dumps(description) for field, (description, _) in described.items()}
     # netCDF has no booleans; the description knows which arrays were.
     arrays = {
@@ -318,7 +329,6 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
         for name, kinds in FIELDS.items():
             found = fields.get(name, ADDED.get(name))
             demand(name, isinstance(found, kinds), f"is a {type(found).__name__}")
-        demand("config", isinstance(fields["config"].get("method"), str), "names no method")
         demand("notes", all(isinstance(note, str) for note in fields["notes"]), "are not text")
         demand("seconds", all(isinstance(one, int | float | np.number) for one in fields["seconds"]), "are no numbers")
         _check_data(fields)

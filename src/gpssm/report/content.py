@@ -156,10 +156,7 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
     roles = {role: [name for name, its in posterior.model.roles if its == role] for role in ("sample", "optimise")}
     model = {"states": facts.states, "kernel": facts.kernel or "none", "basis": facts.basis, "mean": facts.mean}
     model |= {"inducing points": facts.inducing, "likelihood": facts.likelihood}
-    settings = {name: value for name, value in posterior.config.items() if name not in ("fit", "members")}
-    settings |= {
-        name: value for name, value in posterior.config.get("fit", {}).items() if name not in ("starts", "wired")
-    }
+    settings = {name: value for name, value in posterior.spec.describe().items() if value is not None}
     return {
         "Method": _flat(settings),
         "Model": model | {f"parameters: {role}": ", ".join(names) or "none" for role, names in roles.items()},
