@@ -15,11 +15,10 @@ from jaxtyping import Array
 from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, count, is_real
-from gpssm.data.delays import Rows, as_trained, find_lags
-from gpssm.data.scaler import Scaler
-from gpssm.data.series import Series, as_given, as_list, check_trainable
+from gpssm.data.dataset import Dataset, StoredRows
+from gpssm.data.delays import Rows
+from gpssm.data.series import Series, as_given, as_list
 from gpssm.fitting.choose import Plan, Prepared, with_any_values
-from gpssm.fitting.keeping import Keep, check_keep, cut, first_kept
 from gpssm.fitting.transfer import check_prior, inherit, with_inherited_roles
 from gpssm.inference.chains import Batching, renamed_to_batching
 from gpssm.inference.progress import Mode, check_progress
@@ -89,7 +88,7 @@ def fit(
     batching: Batching = "auto",
     chunk: int | None = None,
     windows: int = 1,
-    keep_states: Keep = "auto",
+    keep_states: StoredRows = "auto",
     chains: Batching | None = None,
 ) -> Posterior:
     """Draw from the posterior of a Gaussian process state-space model of one series or several.
@@ -145,7 +144,7 @@ def fit(
         ("shard"); "auto" takes the best for the devices there are. `chains` is its old name.
     :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
     :param windows: into how many experiments each series is cut that share everything but their states; forecasts
-        follow the last one (`keeping.py`).
+        follow the last one (`data/dataset.py`).
     :param keep_states: of how many of a series' last rows draws and checkpoints hold the states; "auto" is all of them
         while they take up to 2 GB. The posterior says so where it needs the others.
     """
@@ -153,22 +152,18 @@ def fit(
     given = as_list(as_given(series, u, outputs, inputs))
     if prior is not None:
         given = check_prior(prior, prior_strength, given)
-    lags = find_lags(given, delay) if prior is None else prior.delay
-    raw, whole = as_trained(given, lags)
-    check_trainable(whole)
-    cuts = cut(whole, windows)
-    seen = cuts.series
+    dataset = Dataset.of(given, delay=delay if prior is None else prior.dataset.delay or 0, windows=windows)
+    seen = list(dataset.windowed().experiments)
     config = _configure(method, num_warmup=num_warmup, num_draws=num_draws, thin=thin)
     if prior is not None:
         own = {"state_dim": state_dim, "num_inducing": num_inducing, "kernel": kernel, "mean": mean, "basis": basis}
         own |= {"likelihood": likelihood, "start": start, "noise": noise, "wiring": wiring, "coupling": coupling}
         _check_inherited(config, own | {"physics": physics, "delay": delay}, calibrate)
-    check_keep(keep_states)
-    _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config, keep_states)
+    _check_sizes(state_dim, num_inducing, num_chains, chunk, dataset, config, keep_states)
     _check_parts(kernel, mean, likelihood, basis, start, noise)
     _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
-    plan = Plan(config, seen, likelihood, cuts.cut_states(start), noise, fixed, key, seed, num_chains, progress)
+    plan = Plan(config, seen, likelihood, dataset.cut(start), noise, fixed, key, seed, num_chains, progress)
 
     def with_roles(model: GPSSM) -> GPSSM:
         model = assign_roles(model, hyper if config.learns else "fix", fixed, learn)
@@ -186,17 +181,18 @@ def fit(
         wanted = Parts(0, 0, kernel, mean, "gaussian", basis, wiring, coupling, rank)
         prepared = plan.prepare(_choose_parts(plan, wanted, state_dim, num_inducing, learn), with_roles)
     known = prepared.parts.wiring
-    scaler, scaled, parts, states = prepared.scaler, prepared.series, prepared.parts, prepared.start.states
+    parts, states = prepared.parts, prepared.start.states
     model, others = with_roles(prepared.start.model), None
     if prepared.others is not None:
         others = [(with_roles(one.model), one.states) for one in prepared.others]
-    first, notes = first_kept(whole, keep_states, num_chains * config.num_draws * model.state_dim)
+    dataset = dataclasses.replace(dataset, scaler=prepared.scaler)
+    dataset, notes = dataset.store_last(keep_states, num_chains * config.num_draws * model.state_dim)
     setup = ticks() - began
     found = sample(
         config,
         model,
         states,
-        scaled,
+        prepared.series,
         num_chains=num_chains,
         seed=seed,
         progress=progress,
@@ -205,21 +201,19 @@ def fit(
         batching=renamed_to_batching(batching, chains),
         chunk=chunk,
         others=others,
-        kept_from=cuts.kept_from(first),
+        kept_from=dataset.windowed().first_states or None,
     )
     asked = {"hyper": hyper, "fixed": list(fixed), "learn": list(learn), "num_chains": num_chains}
     asked |= {} if prior is None else {"prior_strength": prior_strength}
     asked |= {"start": prepared.name, "noise": prepared.noise, "starts": prepared.table}
-    asked |= {"delay": list(lags)} if lags else {}
+    asked |= {"delay": list(dataset.delay)} if dataset.delay else {}
     asked |= {"windows": windows} if windows > 1 else {}
-    asked |= {} if known is None else {"wiring": known.words(raw[0].inputs), "wired": known.plain()}
+    asked |= {} if known is None else {"wiring": known.words(dataset.inputs), "wired": known.plain()}
     settings = _write_down(config, config.num_shared(model) if others is None else 0, parts, asked)
-    draws = found.draws._replace(states=cuts.join(found.draws.states))
+    draws = found.draws._replace(states=dataset.join(found.draws.states))
     found = found._replace(draws=draws, notes=(*prepared.start.notes, *notes, *found.notes))
-    scaled = scaled if windows == 1 else [scaler.scale(one) for one in whole]
-    kept_from = first if any(first) else ()
     models = [model, *(own for own, _ in others or ())]
-    posterior = _to_posterior(models, found, scaled, raw, lags, kept_from, scaler, settings, setup, seed)
+    posterior = _to_posterior(models, found, dataset, settings, setup, seed)
     # Not after Ctrl-C, when there are fewer draws than were asked for.
     if calibrate and posterior.num_draws == config.num_draws:
         posterior = posterior.calibrate(without=prepared.without)
@@ -228,12 +222,13 @@ def fit(
 
 def _inherited(prior: Posterior, raw: list[Series], strength: float, seed: int) -> Prepared:
     """What a fit begins with that has a prior of another plant: all but the states are the prior's."""
-    scaled = [prior.scaler.scale(one) for one in raw]
+    scaler = prior.dataset.scaler
+    scaled = [scaler.scale(one) for one in raw]
     start = inherit(prior, scaled, strength, seed)
     model = start.model
     parts = Parts(model.state_dim, model.basis.size, model.kernel, model.mean, model.likelihood, model.basis)
     noise = prior.config.get("fit", {}).get("noise", "free")
-    return Prepared(prior.scaler, scaled, parts, start, "prior", noise, [])
+    return Prepared(scaler, scaled, parts, start, "prior", noise, [])
 
 
 def _check_inherited(config: MethodSettings, given: dict[str, Any], calibrate: bool) -> None:
@@ -287,11 +282,7 @@ def _write_down(config: MethodSettings, num_shared: int, parts: Parts, asked: di
 def _to_posterior(
     models: Sequence[GPSSM],
     found: Sample,
-    scaled: list[Series],
-    raw: list[Series],
-    lags: tuple[int, ...],
-    kept_from: tuple[int, ...],
-    scaler: Scaler,
+    dataset: Dataset,
     settings: dict[str, Any],
     setup: float,
     seed: int,
@@ -303,14 +294,10 @@ def _to_posterior(
         draws,
         found.info,
         found.warmup,
-        tuple(scaled),
-        tuple(raw),
-        scaler,
+        dataset,
         settings,
         Seconds(setup, found.compile_seconds, found.run_seconds),
         seed,
-        delay=lags,
-        kept_from=kept_from,
     )
     posterior = posterior.with_notes(found.notes)
     for note in posterior.notes:
@@ -323,9 +310,9 @@ def _check_sizes(
     num_inducing: Any,
     num_chains: Any,
     chunk: Any,
-    series: list[Series],
+    dataset: Dataset,
     config: MethodSettings,
-    keep_states: Keep,
+    keep_states: StoredRows,
 ) -> None:
     """Refuse at once what is no number, and what no machine could hold."""
     sizes = {"state_dim": state_dim, "num_inducing": num_inducing, "num_chains": num_chains}
@@ -334,8 +321,8 @@ def _check_sizes(
             check_whole(name, value, 1)
     check_whole("chunk", chunk, 1, none="to choose it")
     states, points, chains = (1 if isinstance(value, str) else int(value) for value in sizes.values())
-    first, _ = first_kept(series, keep_states, states * chains * config.num_draws)
-    rows = sum(len(one) + 1 for one in series) - sum(first)
+    stored, _ = dataset.store_last(keep_states, states * chains * config.num_draws)
+    rows = sum(len(one) + 1 for one in dataset.experiments) - sum(stored.first_states)
     size = 8 * states * (points**2 + chains * config.num_draws * (rows + points))
     check_memory(", ".join(f"{name}={value}" for name, value in sizes.items()), size)
 
