@@ -200,7 +200,7 @@ def study_fits(out: Path, selections: Path | None) -> None:
 
 def draw_fit(panel: Any, posterior: Posterior, test: Any) -> None:
     """Outputs without noise before the line, the forecast with its 90 % interval after it."""
-    horizon, length = 30, len(posterior.raw[0])
+    horizon, length = 30, len(posterior.dataset.experiments[0])
     smoothed, forecast = posterior.smooth().outputs, posterior.forecast(horizon, test.u[:horizon])
     shown = min(length, 4 * horizon)
     for paths, first, color, label in ((smoothed, 0, BLUE, "smoothed"), (forecast, length, VERMILION, "forecast")):
@@ -208,7 +208,7 @@ def draw_fit(panel: Any, posterior: Posterior, test: Any) -> None:
         low, high = (limit[:, 0] for limit in paths.interval(0.9))
         shade(panel, steps, low, high, color=color, alpha=0.3, label=f"{label}, 90 %")
         panel.plot(steps, paths.mean[:, 0], color=color, label=f"{label}, mean")
-    actual = np.concatenate([posterior.raw[0].y[:, 0], test.y[:horizon, 0]])
+    actual = np.concatenate([posterior.dataset.experiments[0].y[:, 0], test.y[:horizon, 0]])
     panel.plot(np.arange(len(actual)), actual, ".", color=BLACK, markersize=2.5, label="data")
     panel.axvspan(length, length + horizon, color=LIGHT, zorder=0, linewidth=0, alpha=0.5)
     panel.set_xlim(length - shown, length + horizon)

@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 
 # Public names and where they live. They load on first use: `gpssm --help` must not wait for JAX.
 _NAMES = {
+    "Dataset": "data.dataset",
     "GPSSM": "model.model",
     "Physics": "starts.physics",
     "Posterior": "posterior.posterior",

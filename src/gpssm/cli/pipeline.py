@@ -266,12 +266,12 @@ def forecast_run(
     settings, posterior = run.settings(), run.posterior()
     if inputs is None:
         u = run.test()
-        if u is None and posterior.raw[-1].inputs:
-            names = ", ".join(posterior.raw[-1].inputs)
+        if u is None and posterior.dataset.inputs:
+            names = ", ".join(posterior.dataset.inputs)
             raise ValueError(
                 f"the model has controls ({names}): give a file that has them at the steps to come, --inputs"
             )
-    elif not posterior.raw[-1].inputs:
+    elif not posterior.dataset.inputs:
         raise ValueError("the model has no controls: leave out --inputs, and say how far with --horizon")
     else:
         u = read(inputs, settings.inputs, time=None).y

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.metrics import fit_percent
 from gpssm.core.runtime import in_double_precision
+from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.posterior.conditioning import filter_keys, takes_gaussian
 from gpssm.posterior.draws import merge_chains
@@ -82,8 +83,8 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     """The figures of the longest training series."""
     posterior = posterior.with_states()
     fewer = posterior.thinned(DRAWS)
-    index = int(np.argmax([len(one) for one in posterior.series]))
-    series, states = posterior.series[index], merge_chains(fewer.draws.states[index])
+    index = int(np.argmax([len(one) for one in posterior.dataset.scaled]))
+    series, states = posterior.dataset.scaled[index], merge_chains(fewer.draws.states[index])
     # Rows at which f is looked at, those of the free runs (L, O), a column each, and the one where the filter starts.
     rows = np.unique(np.linspace(0, len(series) - 1, ROWS).astype(int))
     length = min(LONGEST, len(series) // 2)
@@ -118,8 +119,8 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     horizon, tail = min(HORIZON, len(runs)), min(TAIL, len(series) - before)
     errors = series.y[runs] - mean
     inside = (np.abs(errors) <= GAUSSIAN_90 * np.sqrt(variance))[:horizon][~np.isnan(errors[:horizon])]
-    scale = np.array(posterior.scaler.output_std)
-    spread = np.nanstd(np.concatenate([one.y for one in posterior.series]), axis=0)
+    scale = np.array(posterior.dataset.scaler.output_std)
+    spread = output_spread(posterior.dataset.scaled)
     return Assessment(
         spread=scale * spread,
         noise_std=scale * np.sqrt(found.noise),

@@ -27,7 +27,6 @@ from gpssm.core.text import (
     is_real,
     is_whole,
 )
-from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.evaluation.compare import LEVELS, MIXED, print_figures
 from gpssm.fitting.fit import fit
@@ -204,7 +203,7 @@ def backtest(
             raise ValueError("refit='fit' needs a method to fit; a posterior goes on with refit='update' or 'never'")
         if fit_arguments:
             raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
-        posterior, given, known = method, align_series(given, method.raw[0]), 0
+        posterior, given, known = method, method.dataset.align(given), 0
         origins = _origins(given, 0 if start is None else start, horizon, step)
     else:
         if new_experiment:

@@ -135,8 +135,8 @@ def forecast_rows(
 ) -> Forecast:
     """The forecast under controls `u` (a Series or an array of rows); of a long one fewer paths."""
     steps = horizon or (HORIZON if u is None else len(u))
-    most = int(MOST_VALUES / (steps * posterior.raw[-1].output_dim))
-    controls = u if posterior.raw[-1].inputs else None
+    most = int(MOST_VALUES / (steps * len(posterior.dataset.outputs)))
+    controls = u if posterior.dataset.inputs else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a check tells of paths that left
         return posterior.forecast(steps, controls, num_paths=max(min(num_paths, most), 2), seed=seed)

@@ -30,7 +30,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gpssm.core.text import check_flag, check_seed, count
-from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.fitting.choose import FEWEST as FEWEST_ROWS
 from gpssm.fitting.choose import KNOWN, Fold, forecast_of, make_folds
@@ -85,9 +84,9 @@ def calibrate(
         raise TypeError(f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be stretched")
     seed = posterior.seed if seed is None else check_seed(seed)
     check_flag("new_experiment", new_experiment)
-    posterior.training_series(index)
+    posterior.dataset.experiment(index)
     if series is not None:
-        rows = align_series(series, posterior.raw[0])
+        rows = posterior.dataset.align(series)
         found = [measure(posterior, rows, new_experiment, index, seed)]
         words = f"{count(len(rows), 'new row')}"
     else:
@@ -187,7 +186,7 @@ def weighted_quantile(values: Float[np.ndarray, " N"], weights: Float[np.ndarray
 
 def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
     """A posterior of each fold, by the settings of the fit."""
-    folds = make_folds(posterior.raw)
+    folds = make_folds(posterior.dataset.experiments)
     if not folds:
         raise ValueError(
             f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the training series are too "

@@ -128,7 +128,7 @@ class Stack(Posterior):
         """As `Posterior.smooth`: the outputs are the mixture's, the states the heaviest member's in its coordinates."""
         draws = min(one.num_chains * one.num_draws for one in self.members.values())
         found = [self.members[name].thinned(n).smooth(index, noise, seed) for name, _, n in self._shares(draws)]
-        outputs, y = Forecast.join([one.outputs for one in found]), self.training_series(index).y
+        outputs, y = Forecast.join([one.outputs for one in found]), self.dataset.experiment(index).y
         return Smoothed(outputs, found[0].states, np.where(np.isnan(y), outputs.mean, y))
 
     def condition(self, *args: Any, **options: Any) -> Self:  # type: ignore[override]

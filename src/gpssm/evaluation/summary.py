@@ -314,7 +314,7 @@ def summarise(
         facts=facts,
         sampling=sampling,
         outputs=tuple(
-            _output(name, j, figures, posterior.raw[0].units.get(name, "")) for j, name in enumerate(facts.outputs)
+            _output(name, j, figures, posterior.dataset.units.get(name, "")) for j, name in enumerate(facts.outputs)
         ),
         free_run_steps=figures.horizon,
         longest_run=len(figures.widening),
@@ -331,7 +331,8 @@ def summarise(
 
 
 def _facts(posterior: Posterior) -> Facts:
-    model, mean, raw = posterior.model, posterior.model.mean, posterior.raw
+    model, mean, dataset = posterior.model, posterior.model.mean, posterior.dataset
+    raw = dataset.experiments
     points = [part.points if isinstance(part, CommonPoints | MixedPoints) else part for part in parts_of(model.basis)]
     inducing = [part.size for part in points if isinstance(part, InducingPoints | FeaturePoints)]
     linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
@@ -339,8 +340,8 @@ def _facts(posterior: Posterior) -> Facts:
         method=posterior.method,
         series=tuple(one.name or f"series {index}" for index, one in enumerate(raw)),
         rows=tuple(len(one) for one in raw),
-        outputs=raw[0].outputs,
-        inputs=raw[0].inputs,
+        outputs=dataset.outputs,
+        inputs=dataset.inputs,
         missing=float(np.mean(np.isnan(np.concatenate([one.y for one in raw])))),
         states=model.state_dim,
         basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
@@ -351,8 +352,8 @@ def _facts(posterior: Posterior) -> Facts:
         chains=posterior.num_chains,
         draws=posterior.num_draws,
         seconds=float(sum(posterior.seconds)),
-        delay=posterior.delay,
-        wiring="" if posterior.spec.wiring is None else posterior.spec.wiring.words(raw[0].inputs),
+        delay=dataset.delay,
+        wiring="" if posterior.spec.wiring is None else posterior.spec.wiring.words(dataset.inputs),
     )
 
 

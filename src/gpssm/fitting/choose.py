@@ -34,7 +34,8 @@ from jaxtyping import Float, PRNGKeyArray
 
 from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import in_double_precision, in_threads
-from gpssm.data.scaler import Scaler
+from gpssm.data.dataset import Dataset
+from gpssm.data.scaler import Scaler, output_spread
 from gpssm.data.series import Series
 from gpssm.fitting.transfer import inherit
 from gpssm.inference.chains import Chains, Recipe
@@ -125,12 +126,10 @@ class Chain:
 
     def __init__(self, method: MethodSettings, start: Start, scaler: Scaler, fold: Fold, seed: int) -> None:
         self.model = start.model
-        self.scaler = scaler
-        self.fold = fold
         self.seed = seed
-        self.scaled = [scaler.scale(item) for item in fold.series]
+        self.dataset = Dataset(tuple(fold.series), scaler)
         recipe = Recipe(method, start.model, tuple(jnp.asarray(path) for path in start.states))
-        self.chains = Chains([recipe], self.scaled, seed, 1, "map", KEPT)
+        self.chains = Chains([recipe], list(self.dataset.scaled), seed, 1, "map", KEPT)
         self.carry = self.chains.start(pilot=False)
         # No iterations yet, but the program for them: chains that run at the same time would each compile it.
         self.chains.advance(self.carry, 1, 0, 1, keep=False)
@@ -153,8 +152,7 @@ class Chain:
         learned: Any = {name: np.broadcast_to(leaf[:, -1:], leaf.shape) for name, leaf in ends.items()}
         model, draws = absorb_common([self.model], draws._replace(leaves=draws.leaves | learned))
         nothing: Any = None
-        scaled, raw, seconds = tuple(self.scaled), tuple(self.fold.series), Seconds(0, 0, 0)
-        return Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, Spec(), seconds, self.seed)
+        return Posterior(model, draws, nothing, nothing, self.dataset, Spec(), Seconds(0, 0, 0), self.seed)
 
 
 class HeldOut(NamedTuple):
@@ -195,7 +193,7 @@ def forecast_of(posterior: Posterior, rows: Series, steps: int, **options: Any) 
 
 def held_out_errors(posterior: Posterior, fold: Fold, seed: int) -> tuple[list[Errors], float]:
     """The errors of `held_out_forecasts`, and the share of their paths that left."""
-    spread = np.nanstd(np.concatenate([one.y for one in fold.series]), axis=0)
+    spread = output_spread(fold.series)
     found = list(held_out_forecasts(posterior, fold, seed))
     left = [one.forecast.diagnostics.share_left for one in found if one.forecast.diagnostics is not None]
     errors = [Errors((one.forecast.paths - one.rows.y) / spread, one.horizon, one.early) for one in found]
@@ -421,10 +419,11 @@ def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
 def _inherited(spec: Spec, series: Sequence[Series], runtime: Runtime) -> StartChoice:
     """The start of a fit with the posterior of a similar system as its prior: all but the states are the prior's."""
     prior: Posterior = spec.prior
-    scaled = [prior.scaler.scale(item) for item in series]
+    scaler = prior.dataset.scaler
+    scaled = [scaler.scale(item) for item in series]
     start = inherit(prior, scaled, spec.prior_strength, runtime.seed)
     model = assign_roles(start.model, spec, inherited=True)
-    return StartChoice(spec, [start._replace(model=model)], prior.scaler, scaled)
+    return StartChoice(spec, [start._replace(model=model)], scaler, scaled)
 
 
 class Trials:

@@ -12,10 +12,9 @@ from jaxtyping import PRNGKeyArray
 from gpssm.core.elapsed import ticks
 from gpssm.core.files import digest
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.data.delays import as_trained, find_lags
-from gpssm.data.series import Series, as_given, as_list, check_trainable
+from gpssm.data.dataset import Dataset
+from gpssm.data.series import as_given, as_list
 from gpssm.fitting.choose import choose_starts
-from gpssm.fitting.keeping import check_keep, cut, first_kept
 from gpssm.fitting.transfer import check_prior, inherited_spec
 from gpssm.inference.runner import Runtime, run_chains
 from gpssm.linear.fit import linear_fit
@@ -71,27 +70,22 @@ def fit(
     """
     began = ticks()
     spec, runtime = with_settings(spec or Spec(), runtime or Runtime(), settings)
-    given = as_list(as_given(series, u, outputs, inputs))
+    experiments = as_list(as_given(series, u, outputs, inputs))
     if spec.prior is not None:
-        given = check_prior(spec.prior, spec.prior_strength, given)
+        experiments = check_prior(spec.prior, spec.prior_strength, experiments)
         spec = inherited_spec(spec)
-    lags = find_lags(given, spec.delay)
-    raw, whole = as_trained(given, lags)
-    check_trainable(whole)
-    windows = cut(whole, spec.windows)
-    check_keep(runtime.keep_states)
-    _check_memory(spec, runtime, raw)
+    dataset = Dataset.of(experiments, delay=spec.delay, windows=spec.windows)
+    _check_memory(spec, runtime, dataset)
+    windows = dataset.windowed().experiments
     if spec.prior is None and spec.physics is None:
-        spec = spec.resolve(windows.series)
-    start = windows.cut_states(spec.start) if spec.gives_states else spec.start
-    choice = choose_starts(spec.replace(start=start), windows.series, runtime)
-    resolved = choice.spec.replace(delay=lags or 0)
+        spec = spec.resolve(windows)
+    start = dataset.cut(spec.start) if spec.gives_states else spec.start
+    choice = choose_starts(spec.replace(start=start), windows, runtime)
+    resolved = choice.spec.replace(delay=dataset.delay or 0)
     resolved = resolved.replace(start=spec.start) if spec.gives_states else resolved
-    first, notes = first_kept(
-        whole,
-        runtime.keep_states,
-        runtime.num_chains * spec.settings.num_draws * choice.starts[0].model.state_dim,
-    )
+    numbers = runtime.num_chains * spec.settings.num_draws * choice.starts[0].model.state_dim
+    dataset = dataclasses.replace(dataset, scaler=choice.scaler)
+    dataset, notes = dataset.store_last(runtime.keep_states, numbers)
     setup = ticks() - began
     sample = run_chains(
         spec.settings,
@@ -99,23 +93,19 @@ def fit(
         choice.series,
         runtime,
         identity=_identity(resolved),
-        kept_from=windows.kept_from(first),
+        kept_from=dataset.windowed().first_states or None,
     )
-    draws = sample.draws._replace(states=windows.join(sample.draws.states))
+    draws = sample.draws._replace(states=dataset.join(sample.draws.states))
     model, draws = absorb_common([start.model for start in choice.starts], draws)
     posterior = Posterior(
         model,
         draws,
         sample.info,
         sample.warmup,
-        tuple(choice.scaler.scale(item) for item in whole),
-        tuple(raw),
-        choice.scaler,
+        dataset,
         resolved,
         Seconds(setup, sample.compile_seconds, sample.run_seconds),
         runtime.seed,
-        delay=lags,
-        kept_from=first if any(first) else (),
         comparison=choice.comparison,
     ).with_notes((*choice.starts[0].notes, *notes, *sample.notes))
     for note in posterior.notes:
@@ -176,13 +166,13 @@ def _identity(spec: Spec) -> dict[str, str]:
     return identity
 
 
-def _check_memory(spec: Spec, runtime: Runtime, series: list[Series]) -> None:
+def _check_memory(spec: Spec, runtime: Runtime, dataset: Dataset) -> None:
     """Refuse at once what no machine could hold."""
     sizes = {"state_dim": spec.state_dim, "num_inducing": spec.num_inducing}
     states, points = (1 if isinstance(value, str) else int(value) for value in sizes.values())
     draws = runtime.num_chains * spec.settings.num_draws
-    first, _ = first_kept(series, runtime.keep_states, states * draws)
-    rows = sum(len(item) + 1 for item in series) - sum(first)
+    stored, _ = dataset.store_last(runtime.keep_states, states * draws)
+    rows = sum(len(item) + 1 for item in dataset.experiments) - sum(stored.first_states)
     size = 8 * states * (points**2 + draws * (rows + points))
     sizes["num_chains"] = runtime.num_chains
     check_memory(", ".join(f"{name}={value}" for name, value in sizes.items()), size)

@@ -23,7 +23,6 @@ from jaxtyping import Array, Float
 
 from gpssm.core.linalg import cholesky, gram, inverse_root, one_by_one
 from gpssm.core.text import is_real
-from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.fitting.update import extend_states
 from gpssm.inference.settings import MethodSettings
@@ -77,7 +76,7 @@ def learned_weights(posterior: Posterior) -> tuple[GPSSM, Float[Array, "Dx M"], 
     dim, size = fewer.draws.weights.shape[2:]
     if fewer.learned is None:
         draws = fewer.draws._replace(leaves={})
-        moments = map_draws(_moments, model, draws, list(fewer.series)).reshape(-1, dim, size, size + 1)
+        moments = map_draws(_moments, model, draws, list(fewer.dataset.scaled)).reshape(-1, dim, size, size + 1)
         means, covariances = moments[..., 0], moments[..., 1:]
     else:
         means = np.asarray(fewer.learned.weights).reshape(-1, dim, size)
@@ -144,17 +143,10 @@ def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Ser
         raise ValueError(f"prior_strength must be a number from 0 (nothing) on, 1 for all it knows; got {strength!r}")
     if not prior.learns:
         raise ValueError(
-            f"prior must have learned a transition; {prior.spec.method_name!r} has no weights. "
-            "Fit it with another method"
+            f"prior must have learned a transition; {prior.method!r} has no weights. Fit it with another method"
         )
-    found, other = [align_series(one, prior.raw[0]) for one in series], prior.raw[0]
+    found, other = [prior.dataset.align(one) for one in series], prior.dataset.experiments[0]
     for given in series:
-        for column in (*other.outputs, *other.inputs):
-            units = given.units.get(column), other.units.get(column)
-            if None not in units and units[0] != units[1]:
-                raise ValueError(
-                    f"{column} is in {units[0]} here and in {units[1]} in the prior: convert one of them first"
-                )
         if given.dt and other.dt and abs(given.dt / other.dt - 1) > STEP:
             raise ValueError(
                 f"the series has a row every {given.dt:g}, the prior every {other.dt:g}, and what a step does depends "

@@ -9,9 +9,7 @@ from jaxtyping import Float
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_flag, check_seed
-from gpssm.data.align import align_series
-from gpssm.data.delays import as_trained
-from gpssm.data.series import Series, check_trainable
+from gpssm.data.series import Series
 from gpssm.inference.progress import Mode, check_progress
 from gpssm.inference.runner import Runtime, run_chains
 from gpssm.inference.settings import MethodSettings
@@ -57,17 +55,9 @@ def update(
     check_flag("new_experiment", new_experiment)
     check_progress(progress)
     method = _method(posterior, num_warmup, num_draws)
-    new = align_series(series, posterior.raw[0])
-    raw = list(posterior.raw)
-    if new_experiment:
-        raw.append(new)
-    else:
-        old = posterior.training_series(index)
-        raw[index] = dataclasses.replace(old, y=np.concatenate([old.y, new.y]), u=np.concatenate([old.u, new.u]))
-    raw, seen = as_trained(raw, posterior.delay)
-    check_trainable(seen)
-    scaled = [posterior.scaler.scale(one) for one in seen]
-    added = scaled[-1] if new_experiment else scaled[index][len(posterior.raw[index]) :]
+    old = posterior.dataset
+    dataset = old.extend(old.align(series), None if new_experiment else index)
+    added = dataset.scaled[-1] if new_experiment else dataset.scaled[index][len(old.experiments[index]) :]
     # All chains start from the last draw of the chain that found the likeliest states, or each from its own last draw
     # where each has a model of its own.
     best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
@@ -76,7 +66,7 @@ def update(
     paths = [extend_states(posterior, chain, added, new_experiment, seed, index) for chain in begin]
     starts = [Start(model, states) for model, states in zip(models, paths, strict=True)]
     runtime = Runtime(num_chains=posterior.num_chains, seed=seed, progress=progress)
-    found = run_chains(method, starts, scaled, runtime)
+    found = run_chains(method, starts, list(dataset.scaled), runtime)
     model, draws = absorb_common(models, found.draws)
     updated = dataclasses.replace(
         posterior,
@@ -84,12 +74,10 @@ def update(
         draws=draws,
         info=found.info,
         warmup=found.warmup,
-        series=tuple(scaled),
-        raw=tuple(raw),
+        dataset=dataset,
         seconds=Seconds(0.0, found.compile_seconds, found.run_seconds),
         seed=seed,
         current=None,
-        past=None,
         learned=None,
     ).with_notes(found.notes)
     for note in updated.notes:
@@ -118,7 +106,7 @@ def extend_states(
     """The states of that chain's last draw, and the filter's means under it for the new rows."""
     paths = [np.asarray(path[chain, -1]) for path in posterior.draws.states]
     draw = np.array([(chain + 1) * posterior.num_draws - 1])
-    alone = dataclasses.replace(posterior, current=None, past=None)
+    alone = dataclasses.replace(posterior, current=None)
     cloud = begin(alone, draw, new_experiment, NUM_PARTICLES, seed, index, lookback=0)
     means = np.asarray(filter_rows(alone, draw, cloud, new, seed, gaussian=False).means[0])
     if new_experiment:

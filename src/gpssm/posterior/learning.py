@@ -49,13 +49,13 @@ from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, log_n
 from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import check_memory, in_double_precision, jit
 from gpssm.core.text import check_seed, check_whole, is_real
-from gpssm.data.align import align_series
-from gpssm.data.delays import unknown_past
+from gpssm.data.clock import Clock
+from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian, Likelihood, observed
 from gpssm.model.model import GPSSM, Transition
 from gpssm.model.target import weights_given_states
-from gpssm.posterior.conditioning import FILTER, LOOKBACK, NUM_PARTICLES, experiment_clock, filter_keys, seen_rows
+from gpssm.posterior.conditioning import FILTER, NUM_PARTICLES, experiment_clock, filter_keys
 from gpssm.posterior.draws import CurrentState, Learned, batch_size, merge_chains
 from gpssm.posterior.filtering import MEMORY, noise_scale, points
 from gpssm.posterior.forecast import HORIZON, forecast
@@ -124,13 +124,14 @@ def learn(
         (`relocation.py`): each from where it is missed least, one for five rows at most.
     :param max_draws: to go on with, evenly spaced: each holds a covariance of all weights.
     """
-    seed, given = check_seed(seed), align_series(series, posterior.raw[0])
+    seed, given = check_seed(seed), posterior.dataset.align(series)
     _check(posterior, forgetting, max_draws)
     place = check_points(posterior) if move_points else None
     if posterior.num_chains * posterior.num_draws > max_draws:
         posterior = posterior.thinned(max_draws)
     clock = experiment_clock(posterior, given, new_experiment, index)
-    rows = seen_rows(posterior, given, new_experiment, index)
+    past = posterior.past_inputs(index, new_experiment)
+    rows = posterior.dataset.encode(given, past)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     if isinstance(forgetting, str):
         forgetting = choose_forgetting(posterior)
@@ -148,9 +149,8 @@ def learn(
         model, belief = _with_moved_points(members, place, found.belief, np.hstack([states, rows.u]))
         posterior = dataclasses.replace(posterior, model=model)
     drawn = _draw(belief, jnp.asarray(rates), filter_keys(seed, draws), _is_gaussian(posterior))
-    past = np.concatenate([posterior.past_controls(index, new_experiment), given.u])[len(given) :]
-    learned = _with_belief(posterior, belief, drawn, rates, before + len(rows), len(rows), clock)
-    return dataclasses.replace(learned, past=past if posterior.delay else None)
+    past = np.concatenate([past, given.u])[len(given) :]
+    return _with_belief(posterior, belief, drawn, rates, before + len(rows), len(rows), clock, past)
 
 
 def choose_forgetting(posterior: "Posterior") -> tuple[float, ...]:
@@ -168,8 +168,9 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
     each λ, and `ORIGINS` forecasts made on the way. The scores are those of the paths of neighbouring λ together. What
     is far from the best is not followed by what forgets faster still.
     """
-    index = int(np.argmax([len(one) for one in posterior.raw]))
-    raw, rows, fewer = posterior.raw[index], posterior.series[index], posterior.thinned(SCORED)
+    dataset = posterior.dataset
+    index = int(np.argmax([len(one) for one in dataset.experiments]))
+    raw, rows, fewer = dataset.experiments[index], dataset.scaled[index], posterior.thinned(SCORED)
     before = int(SEEN * len(rows))
     horizon = min(HORIZON, (len(rows) - before) // 2)
     if horizon < 1:
@@ -186,10 +187,8 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
                 learned = rows[origins[number - 1] : origin]
                 belief = run_learning(members, belief, learned, jnp.asarray(rate)).belief
             drawn = _draw(belief, jnp.asarray(rate), filter_keys(0, draws), _is_gaussian(fewer))
-            now = _with_belief(fewer, belief, drawn, np.full(len(draws), rate), origin, 0, None)
-            if fewer.delay:
-                past = np.concatenate([unknown_past(fewer.delay), raw.u[:origin]])[origin:]
-                now = dataclasses.replace(now, past=past)
+            past = dataset.past_inputs(index, origin)
+            now = _with_belief(fewer, belief, drawn, np.full(len(draws), rate), origin, 0, None, past)
             ahead = raw[origin : origin + horizon]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of paths that left: what they are worth shows in the score
@@ -371,8 +370,8 @@ def _begin(
     members = members_of(posterior, np.arange(posterior.num_chains * posterior.num_draws))
     count, dim = len(members.weights), posterior.model.state_dim
     if current is None and held is None and not new_experiment:
-        series = posterior.series[index]
-        before = max(len(posterior.training_series(index)) - LOOKBACK, 0)
+        series = posterior.dataset.scaled[index]
+        before = max(len(posterior.dataset.experiment(index)) - LOOKBACK, 0)
         belief = _at_training(posterior, index, before)
         return run_learning(members, belief, series[before:], jnp.asarray(rates)).belief, len(series)
     if held is None:
@@ -384,7 +383,7 @@ def _begin(
         rows, state, covariance = 0, jnp.zeros((count, dim)), jnp.broadcast_to(jnp.eye(dim), (count, dim, dim))
     elif current is None:
         last = merge_chains(posterior.draws.states[index])[:, -1]
-        rows, state, covariance = len(posterior.series[index]), jnp.asarray(last), jnp.zeros((count, dim, dim))
+        rows, state, covariance = len(posterior.dataset.scaled[index]), jnp.asarray(last), jnp.zeros((count, dim, dim))
     else:
         rows, belief = current.rows, belief._replace(surprise=jnp.asarray(merge_chains(current.surprise)))
         if held is not None and held.follows:
@@ -400,14 +399,15 @@ def _at_training(posterior: "Posterior", index: int | None, before: int) -> Beli
     """Each draw's own state at row `before` of training series `index`, and its weights given all states but later
     ones of that series; at the end of all where there is no index.
     """
-    number = range(len(posterior.series))
+    series = posterior.dataset.scaled
+    number = range(len(series))
     chosen = None if index is None else number[index]
-    stops = [before if one == chosen else len(posterior.series[one]) for one in number]
+    stops = [before if one == chosen else len(series[one]) for one in number]
     kept = [one for one in number if stops[one] > 0]
     paths = [jnp.asarray(merge_chains(path)) for path in posterior.draws.states]
     states = [paths[one][:, : stops[one] + 1] for one in kept]
     members = members_of(posterior, np.arange(posterior.num_chains * posterior.num_draws))
-    weights, covariance = _weights(members, states, [posterior.series[one][: stops[one]] for one in kept])
+    weights, covariance = _weights(members, states, [series[one][: stops[one]] for one in kept])
     count, dim, size = len(weights), posterior.model.state_dim, covariance.shape[-1]
     at = jnp.zeros((count, dim)) if chosen is None else paths[chosen][:, before]
     nothing = jnp.zeros((count, dim, dim))
@@ -441,7 +441,8 @@ def _with_belief(
     rates: Float[np.ndarray, " S"],
     rows: int,
     new: int,
-    clock: Any,
+    clock: Clock | None,
+    past: Float[np.ndarray, "K Du"],
 ) -> "Posterior":
     """The posterior with weights and state as drawn, and what is believed kept beside them."""
     axes = (posterior.num_chains, posterior.num_draws)
@@ -455,9 +456,10 @@ def _with_belief(
     fastest = float(rates.min())
     learned = Learned(state, covariance, cross, weights, known, rates.reshape(axes), fastest, new + before)
     gaussian, number = _is_gaussian(posterior), drawn.particles.shape[1]
-    current = CurrentState(split(drawn.particles), np.full((*axes, number), -np.log(number)), rows, gaussian, surprise)
+    equal = np.full((*axes, number), -np.log(number))
+    current = CurrentState(split(drawn.particles), equal, rows, gaussian, surprise, clock, past)
     draws = posterior.draws._replace(weights=split(drawn.weights))
-    return dataclasses.replace(posterior, draws=draws, current=current, clock=clock, learned=learned)
+    return dataclasses.replace(posterior, draws=draws, current=current, learned=learned)
 
 
 def _is_gaussian(posterior: "Posterior") -> bool:
