@@ -13,9 +13,9 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.evaluation import calibrate, metrics
 from gpssm.evaluation.calibrate import Needed, estimate, measure, needed_factors, octaves_to, weighted_quantile
-from gpssm.fitting.choose import make_folds
 from gpssm.model.likelihoods import Poisson
 from gpssm.posterior.calibration import Calibration
+from gpssm.posterior.validation import make_folds
 from posteriors import linear_weights, make_posterior
 
 FACTORS = np.array([[1.0, 1.3], [1.5, 1.0], [2.0, 1.7]])

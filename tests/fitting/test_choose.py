@@ -8,7 +8,7 @@ import pytest
 
 from gpssm.data.series import Series
 from gpssm.fitting import choose as candidates
-from gpssm.fitting.choose import Plan, Trials, make_folds
+from gpssm.fitting.choose import Plan, Trials
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import running_rhat
 from gpssm.linear import output_error
@@ -16,6 +16,7 @@ from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
 from gpssm.model.likelihoods import make_likelihood
 from gpssm.posterior.posterior import load
+from gpssm.posterior.validation import make_folds
 from gpssm.starts import shooting
 from gpssm.starts import start as starts
 

@@ -31,18 +31,23 @@ from jaxtyping import Float, Int
 
 from gpssm.core.text import check_flag, check_seed, count
 from gpssm.data.series import Series
-from gpssm.fitting.choose import FEWEST as FEWEST_ROWS
-from gpssm.fitting.choose import KNOWN, Fold, forecast_of, make_folds
 from gpssm.fitting.fit import fit
 from gpssm.inference.runner import Runtime
 from gpssm.model.likelihoods import Bernoulli, Poisson
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.validation import (
+    CALIBRATION,
+    FEWEST_ROWS,
+    Fold,
+    make_folds,
+    rolling_forecasts,
+    settling_rows,
+)
 
 LEVEL = 0.9
-ORIGINS, PATHS, DRAWS = 40, 300, 100  # at most: origins along a series, paths of a forecast, draws they follow
-LONGEST = 256  # steps ahead
+DRAWS = CALIBRATION.num_draws  # of a fit to a fold: forecasts follow no more
 WORTH = 1.5  # independent squared errors of h-step forecasts in h rows
 WIDTH = 0.35  # of the window around an octave, as the standard deviation of log h
 TRUST = 3.0  # independent forecasts that are worth as much as what is known before
@@ -101,20 +106,21 @@ def calibrate(
 
 def measure(posterior: Posterior, rows: Series, new_experiment: bool, index: int, seed: int) -> Needed:
     """The factors that the outputs of some rows needed, from origins all along them."""
-    known = min(KNOWN, len(rows) // 3) if new_experiment else 0
     if len(rows) < FEWEST_ROWS:
         raise ValueError(f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}")
-    left = len(rows) - known
-    spacing, horizon = max(2, -(-left // ORIGINS)), min(left, LONGEST)
-    origins = range(known, len(rows) - 1, spacing)
-    found = np.full((len(origins), horizon, rows.output_dim), np.nan)
-    own = dataclasses.replace(posterior.thinned(DRAWS), calibration=None)
-    informed = own.condition_at(rows, origins, new_experiment=new_experiment, seed=seed, index=index)
-    for number, (origin, now) in enumerate(zip(origins, informed, strict=True)):
-        ahead = rows[origin : origin + horizon]
-        forecast = forecast_of(now, ahead, horizon, num_paths=PATHS, seed=seed + number, index=index)
-        found[number, : len(ahead)] = needed_factors(forecast, ahead.y)
-    return Needed(found, spacing)
+    settling = settling_rows(len(rows), new_experiment)
+    unseen = len(rows) - settling
+    scheme = CALIBRATION.within(unseen, parts=1)
+    spacing = scheme.spacing(unseen)
+    origins = range(settling, len(rows) - 1, spacing)
+    plain = dataclasses.replace(posterior.thinned(scheme.num_draws), calibration=None)
+    shared: dict[str, Any] = {"seed": seed, "index": index}
+    at_origins = plain.condition_at(rows, origins, new_experiment=new_experiment, **shared)
+    factors = np.full((len(origins), scheme.horizon, rows.output_dim), np.nan)
+    forecasts = rolling_forecasts(at_origins, rows, origins, scheme, **shared)
+    for needed, one in zip(factors, forecasts, strict=True):
+        needed[: len(one.rows)] = needed_factors(one.forecast, one.rows.y)
+    return Needed(factors, spacing)
 
 
 def needed_factors(forecast: Forecast, actual: Float[np.ndarray, "H Dy"]) -> Float[np.ndarray, "H Dy"]:

@@ -4,7 +4,7 @@ A quarter of every series is held out, once at its end and once at its beginning
 is started on the other rows, runs a short chain, and forecasts the held-out rows from many origins, the state found by
 a filter and the functions as they were learned:
 
-    rolling   the mean CRPS of the first `HORIZON` steps, over all origins
+    rolling   the mean CRPS of the first 30 steps, over all origins
     run       the mean CRPS of free runs to the end, over the origins in the first half
 
 Both are over the standard deviation of the outputs. The score is the geometric mean of the two and of the folds: what
@@ -22,20 +22,19 @@ candidates that are about as good, each in its own way, are mixed, and one that 
 import dataclasses
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import in_double_precision, in_threads
 from gpssm.data.dataset import Dataset
-from gpssm.data.scaler import Scaler, output_spread
+from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.fitting.transfer import inherit
 from gpssm.inference.chains import Chains, Recipe
@@ -47,48 +46,21 @@ from gpssm.methods.spec import ChainStart, Spec
 from gpssm.model.likelihoods import Likelihood
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import Seconds, absorb_common
-from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.validation import Errors, Fold, held_out_errors, make_folds
 from gpssm.starts.build import Start, assign_roles
 from gpssm.starts.physics import Physics
 from gpssm.starts.shooting import shoot
 from gpssm.starts.start import SMALL, STARTS, NoiseRegime, make_starts, with_noise
 
-HELD_OUT = 0.25  # share of the rows in each fold
-HORIZON, STEP = 30, 10  # of the rolling forecasts
-MOST_ORIGINS, LONGEST = 24, 400  # of forecasts, spread evenly over the rows held out, and steps of a run, at most
-FEWEST = 15  # rows that a series must hold out to be judged on
-MOST_SERIES = 3  # to judge on
-KNOWN = 20  # rows at the beginning of a series, or a third of those held out, to find its state by
 WARMUP = 200  # iterations of a chain's warm-up, of which it runs no more than the part in which leaves are learned
 SKIP = 80  # iterations before a chain is judged
-KEPT, THIN, PATHS = 24, 2, 96  # draws to judge by, iterations between them, paths of their forecasts
+KEPT, THIN = 24, 2  # draws to judge by, iterations between them
 NOISES = (0.02, SMALL)  # √Q of the regimes to try beside the free one, each if the one before was an improvement
 NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
 GAIN = 0.95  # times the score without, at most: what another start must be worth for chains not to be one posterior
 MODEL_STREAM = 2**32 - 1  # random stream of the parts of a model, in place of a chain's number
 WORSE = 1.1  # times the CRPS of the start's own free runs, from which on a fit is called worse than its start
-
-
-class Fold(NamedTuple):
-    """Series to learn from, and held-out rows by the number of their series: what follows it, or came before."""
-
-    series: list[Series]
-    rest: dict[int, Series]
-    before: bool
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are to learn from."""
-        return sum(len(one) for one in self.series)
-
-
-class Errors(NamedTuple):
-    """Those of all paths of a forecast, in standard deviations of the outputs, its length and whether it is a run."""
-
-    values: Float[np.ndarray, "S H Dy"]
-    horizon: int
-    early: bool
 
 
 class Verdict(NamedTuple):
@@ -102,23 +74,6 @@ class Verdict(NamedTuple):
         """√(rolling · run)."""
         score = math.sqrt(self.rolling * self.run)
         return score if math.isfinite(score) else math.inf
-
-
-def make_folds(series: Sequence[Series]) -> list[Fold]:
-    """The two folds; none if no series is long enough to hold out rows of."""
-    counts = [int(HELD_OUT * len(one)) for one in series]
-    counts = [count if count >= FEWEST else 0 for count in counts]
-    longest = sorted(range(len(series)), key=lambda index: -counts[index])[:MOST_SERIES]
-    judged = sorted(index for index in longest if counts[index])
-    if not judged:
-        return []
-    pairs = list(zip(series, counts, strict=True))
-    last = {index: series[index][len(series[index]) - counts[index] :] for index in judged}
-    first = {index: series[index][: counts[index]] for index in judged}
-    return [
-        Fold([one[: len(one) - count] for one, count in pairs], last, before=False),
-        Fold([one[count:] for one, count in pairs], first, before=True),
-    ]
 
 
 class Chain:
@@ -153,51 +108,6 @@ class Chain:
         model, draws = absorb_common([self.model], draws._replace(leaves=draws.leaves | learned))
         nothing: Any = None
         return Posterior(model, draws, nothing, nothing, self.dataset, Spec(), Seconds(0, 0, 0), self.seed)
-
-
-class HeldOut(NamedTuple):
-    """A forecast of held-out rows, and those rows. `horizon` is what of it is rolling; `early` whether it is a run."""
-
-    forecast: Forecast
-    rows: Series
-    horizon: int
-    early: bool
-
-
-def held_out_forecasts(posterior: Posterior, fold: Fold, seed: int, num_paths: int = PATHS) -> Iterator[HeldOut]:
-    """Forecasts of a fold's held-out rows to their end, from every STEP-th of them; of long ones from fewer."""
-    for index, rows in fold.rest.items():
-        known = min(KNOWN, len(rows) // 3) if fold.before else 0
-        horizon = min(HORIZON, max((len(rows) - known) // 2, 1))
-        last = len(rows) - horizon + 1
-        origins = range(known, last, max(STEP, -(-(last - known) // MOST_ORIGINS)))
-        steps = min(len(rows), LONGEST)
-        informed = posterior.condition_at(rows, origins, new_experiment=fold.before, seed=seed, index=index)
-        for origin, now in zip(origins, informed, strict=True):
-            ahead = rows[origin : origin + steps]
-            found = forecast_of(now, ahead, steps, num_paths=num_paths, seed=seed, index=index)
-            yield HeldOut(found, ahead, horizon, origin <= (len(rows) + known) // 2)
-
-
-def forecast_of(posterior: Posterior, rows: Series, steps: int, **options: Any) -> Forecast:
-    """The forecast of the rows that come next, of which there are at most `steps`.
-
-    It is run over as many steps, so that all with the same number are one program; what lies beyond the rows is cut
-    off. Warnings are for users, and these forecasts are there to be judged.
-    """
-    u = np.pad(rows.u, ((0, steps - len(rows)), (0, 0)), mode="edge")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return posterior.forecast(steps, u, **options)[: len(rows)]
-
-
-def held_out_errors(posterior: Posterior, fold: Fold, seed: int) -> tuple[list[Errors], float]:
-    """The errors of `held_out_forecasts`, and the share of their paths that left."""
-    spread = output_spread(fold.series)
-    found = list(held_out_forecasts(posterior, fold, seed))
-    left = [one.forecast.diagnostics.share_left for one in found if one.forecast.diagnostics is not None]
-    errors = [Errors((one.forecast.paths - one.rows.y) / spread, one.horizon, one.early) for one in found]
-    return errors, float(np.mean(left)) if left else 0.0
 
 
 def judge(several: Sequence[Sequence[Errors]]) -> Verdict:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core import metrics
 from gpssm.core.notebook import card
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_shares, check_whole, in_line, is_real, percent, printable
@@ -190,9 +191,7 @@ class Forecast:
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
         """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
-        from gpssm.core.metrics import central_interval
-
-        return central_interval(self.paths, level)
+        return metrics.central_interval(self.paths, level)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
         """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`.
@@ -222,15 +221,11 @@ class Forecast:
         Figures in the user's units are averages over outputs, of little meaning where those have units of their own:
         `nrmse` and `ncrps` are in standard deviations of the training outputs, and `score_outputs` judges each alone.
         """
-        from gpssm.core.metrics import score
-
-        return score(self.paths, self.rows_of(actual), **self._judged_by(levels))
+        return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
     def score_outputs(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, dict[str, Any]]:
         """`score` of each output by itself, in its own units, by name; those never observed are left out."""
-        from gpssm.core.metrics import score_outputs
-
-        return score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
+        return metrics.score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
 
     def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
         mixture = self.moments_ahead or self.moments

@@ -36,8 +36,8 @@ for which a forecast needs them: what drifts is less certain there. Where the la
 """
 
 import dataclasses
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -58,9 +58,9 @@ from gpssm.model.target import weights_given_states
 from gpssm.posterior.conditioning import FILTER, NUM_PARTICLES, experiment_clock, filter_keys
 from gpssm.posterior.draws import CurrentState, Learned, batch_size, merge_chains
 from gpssm.posterior.filtering import MEMORY, noise_scale, points
-from gpssm.posterior.forecast import HORIZON, forecast
 from gpssm.posterior.relocation import Place, change_basis, check_points, choose_moves
 from gpssm.posterior.rollout import Members, is_shared, members_of
+from gpssm.posterior.validation import FORGETTING, rolling_forecasts
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -70,7 +70,6 @@ MEMORIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)  # of the longest training series
 SEEN = 1 / 3  # share of the longest training series that "auto" starts from; the rest is what it compares by
 AHEAD = 15  # rows: half of what a forecast looks ahead
 PREMIUM = 0.1  # of CRPS in training, that forgetting may cost; forecasts of rows not fitted to lose much less
-ORIGINS, SCORED, PATHS = 10, 40, 200  # forecasts, draws and paths that "auto" compares by
 FAR = 1.5  # times the best CRPS, from which on nothing faster is tried
 JITTER = 1e-12  # of the weights' covariance, relative to its mean diagonal, when they are drawn
 
@@ -169,31 +168,23 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
     is far from the best is not followed by what forgets faster still.
     """
     dataset = posterior.dataset
-    index = int(np.argmax([len(one) for one in dataset.experiments]))
-    raw, rows, fewer = dataset.experiments[index], dataset.scaled[index], posterior.thinned(SCORED)
-    before = int(SEEN * len(rows))
-    horizon = min(HORIZON, (len(rows) - before) // 2)
-    if horizon < 1:
+    index = int(np.argmax([len(item) for item in dataset.experiments]))
+    raw = dataset.experiments[index]
+    before = int(SEEN * len(raw))
+    if len(raw) - before < 2:
         return {(1.0,): 0.0}
-    origins = range(before, len(rows) - horizon + 1, -(-(len(rows) - horizon + 1 - before) // ORIGINS))
-    draws = np.arange(fewer.num_chains * fewer.num_draws)
-    members, start = members_of(fewer, draws), _at_training(fewer, index, before)
+    scheme = FORGETTING.within(len(raw) - before)
+    origins = scheme.origins(len(raw), before)
+    fewer = dataclasses.replace(posterior.thinned(FORGETTING.num_draws), calibration=None)
+    start = _at_training(fewer, index, before)
     deviations: dict[float, list[np.ndarray]] = {}
     scores: dict[tuple[float, ...], float] = {}
-    for rate in (1.0, *(1 - 1 / max(share * len(rows), 2.0) for share in MEMORIES)):
-        belief, deviations[rate] = start, []
-        for number, origin in enumerate(origins):
-            if number:
-                learned = rows[origins[number - 1] : origin]
-                belief = run_learning(members, belief, learned, jnp.asarray(rate)).belief
-            drawn = _draw(belief, jnp.asarray(rate), filter_keys(0, draws), _is_gaussian(fewer))
-            past = dataset.past_inputs(index, origin)
-            now = _with_belief(fewer, belief, drawn, np.full(len(draws), rate), origin, 0, None, past)
-            ahead = raw[origin : origin + horizon]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of paths that left: what they are worth shows in the score
-                found = forecast(now, horizon, ahead.u, num_paths=PATHS, seed=number, calibrated=False)
-            deviations[rate].append((found.paths - ahead.y) / found.scale)
+    for rate in (1.0, *(1 - 1 / max(share * len(raw), 2.0) for share in MEMORIES)):
+        learned = _learned_in_training(fewer, start, index, origins, rate)
+        deviations[rate] = [
+            (one.forecast.paths - one.rows.y) / one.forecast.scale
+            for one in rolling_forecasts(learned, raw, origins, scheme)
+        ]
         for first in range(len(deviations)):
             several = tuple(deviations)[first:]
             pooled = [
@@ -203,6 +194,28 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
         if scores[(rate,)] > FAR * min(scores.values()):
             break
     return scores
+
+
+def _learned_in_training(
+    posterior: "Posterior",
+    belief: Belief,
+    index: int,
+    origins: range,
+    rate: float,
+) -> Iterator["Posterior"]:
+    """The posterior at each of these rows of a training series, from the belief at the first."""
+    dataset = posterior.dataset
+    series = dataset.scaled[index]
+    draws = np.arange(posterior.num_chains * posterior.num_draws)
+    members = members_of(posterior, draws)
+    forgetting = jnp.asarray(rate)
+    rates = np.full(len(draws), rate)
+    for before, origin in pairwise([origins[0], *origins]):
+        if origin > before:
+            belief = run_learning(members, belief, series[before:origin], forgetting).belief
+        drawn = _draw(belief, forgetting, filter_keys(0, draws), _is_gaussian(posterior))
+        past = dataset.past_inputs(index, origin)
+        yield _with_belief(posterior, belief, drawn, rates, origin, 0, None, past)
 
 
 @jit
