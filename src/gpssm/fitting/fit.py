@@ -21,7 +21,7 @@ from gpssm.data.series import Series, as_given, as_list, check_trainable
 from gpssm.fitting.choose import Plan, Prepared, with_any_values
 from gpssm.fitting.keeping import Keep, check_keep, cut, first_kept
 from gpssm.fitting.transfer import check_prior, inherit, with_inherited_roles
-from gpssm.inference.chains import Batching, renamed_to_batching
+from gpssm.inference.chains import Batching
 from gpssm.inference.progress import Mode, check_progress
 from gpssm.inference.runner import Sample, sample
 from gpssm.inference.settings import MethodSettings
@@ -90,7 +90,6 @@ def fit(
     chunk: int | None = None,
     windows: int = 1,
     keep_states: Keep = "auto",
-    chains: Batching | None = None,
 ) -> Posterior:
     """Draw from the posterior of a Gaussian process state-space model of one series or several.
 
@@ -142,7 +141,7 @@ def fit(
     :param progress: True for a bar, "plain" for a line a chunk, False for silence.
     :param checkpoint: a folder to save the run in after each chunk; with `resume`, to go on from what is there.
     :param batching: how chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
-        ("shard"); "auto" takes the best for the devices there are. `chains` is its old name.
+        ("shard"); "auto" takes the best for the devices there are.
     :param chunk: draws between two looks at progress, checkpoint and Ctrl-C.
     :param windows: into how many experiments each series is cut that share everything but their states; forecasts
         follow the last one (`keeping.py`).
@@ -166,7 +165,7 @@ def fit(
     check_keep(keep_states)
     _check_sizes(state_dim, num_inducing, num_chains, chunk, raw, config, keep_states)
     _check_parts(kernel, mean, likelihood, basis, start, noise)
-    _check_names(hyper, fixed, learn, progress, batching, chains, checkpoint)
+    _check_names(hyper, fixed, learn, progress, batching, checkpoint)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), NO_CHAIN)
     plan = Plan(config, seen, likelihood, cuts.cut_states(start), noise, fixed, key, seed, num_chains, progress)
 
@@ -202,7 +201,7 @@ def fit(
         progress=progress,
         checkpoint=checkpoint,
         resume=resume,
-        batching=renamed_to_batching(batching, chains),
+        batching=batching,
         chunk=chunk,
         others=others,
         kept_from=cuts.kept_from(first),
@@ -357,9 +356,7 @@ def _check_parts(kernel: Any, mean: Any, likelihood: Any, basis: Any, start: Any
         raise ValueError(f"noise must be auto, {', '.join(get_args(Noise))}, or a positive number; got {noise!r}.")
 
 
-def _check_names(
-    hyper: Any, fixed: Any, learn: Any, progress: Any, batching: Any, chains: Any, checkpoint: Any
-) -> None:
+def _check_names(hyper: Any, fixed: Any, learn: Any, progress: Any, batching: Any, checkpoint: Any) -> None:
     """Refuse at once words that mean nothing."""
     if not isinstance(hyper, str) or hyper not in get_args(Hyper):
         raise ValueError(f"hyper must be one of {', '.join(get_args(Hyper))}, got {hyper!r}.")
@@ -367,9 +364,8 @@ def _check_names(
         if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
             raise TypeError(f"{name} must be a list of names of parameters, or of patterns; got {value!r}")
     check_progress(progress)
-    for value in (batching, "auto" if chains is None else chains):
-        if not isinstance(value, str) or value not in get_args(Batching):
-            raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {value!r}.")
+    if not isinstance(batching, str) or batching not in get_args(Batching):
+        raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {batching!r}.")
     if checkpoint is not None:
         check_path(checkpoint)
 

@@ -25,7 +25,6 @@ from gpssm.core.linalg import cholesky, gram, inverse_root, one_by_one
 from gpssm.core.text import is_real
 from gpssm.data.align import align_series
 from gpssm.data.series import Series
-from gpssm.fitting.update import extend_states
 from gpssm.methods import METHODS
 from gpssm.model.bases import Informed
 from gpssm.model.means import Shifted
@@ -34,6 +33,7 @@ from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.update import extend_states
 from gpssm.starts.start import Start
 
 MAX_DRAWS = 100  # whose weights are averaged

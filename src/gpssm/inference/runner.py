@@ -15,7 +15,7 @@ from gpssm.core.files import digest, hold
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import stable_repr
 from gpssm.data.series import Series
-from gpssm.inference.chains import Batching, Chains, Chunk, Recipe, renamed_to_batching
+from gpssm.inference.chains import Batching, Chains, Chunk, Recipe
 from gpssm.inference.checkpoint import Checkpoint
 from gpssm.inference.progress import Mode, Report, Status, interruption, reporter, running_rhat
 from gpssm.inference.settings import MethodSettings
@@ -155,7 +155,6 @@ def sample(
     batching: Batching = "auto",
     chunk: int | None = None,
     kept_from: tuple[int, ...] | None = None,
-    chains: Batching | None = None,
     others: Sequence[tuple[GPSSM, Sequence[Float[ArrayLike, "_ Dx"]]]] | None = None,
 ) -> Sample:
     """Run a method's chains on a model and scaled series from these states: `fit` without its preparations.
@@ -166,7 +165,6 @@ def sample(
         in the values of their leaves. No part of the warm-up is then shared.
     :param kept_from: the first state of each series that draws have; None for all.
     """
-    batching = renamed_to_batching(batching, chains)
     for name, value in (("num_chains", num_chains), ("chunk", 1 if chunk is None else chunk)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")

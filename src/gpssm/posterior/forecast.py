@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core import metrics
 from gpssm.core.notebook import card
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_shares, check_whole, in_line, is_real, percent, printable
@@ -22,6 +23,7 @@ from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.clock import Clock
 from gpssm.data.delays import arriving
 from gpssm.data.scaler import Scaler, output_spread
+from gpssm.posterior import checks
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
@@ -46,7 +48,6 @@ HORIZON = 30  # steps, where neither they nor controls are given
 LEVELS = (0.5, 0.9)
 BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
 ARRAYS = 5  # of paths that a forecast has in memory at least: outputs, and two pairs of moments
-SOME = 0.05  # share of the paths that left, above which a note says so; above MANY it says it louder
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +71,8 @@ class ForecastDiagnostics:
     @property
     def notes(self) -> tuple[str, ...]:
         """In plain words, what to distrust; empty when there is nothing."""
-        from gpssm.evaluation.checks import check_paths
-
-        found = check_paths(self)
-        return () if found.level == "good" else (f"{found.name}: {found.figure}. {found.words}",)
+        check = checks.check_paths(self)
+        return () if check.level == "good" else (check.sentence,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -182,9 +181,7 @@ class Forecast:
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
         """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
-        from gpssm.core.metrics import central_interval
-
-        return central_interval(self.paths, level)
+        return metrics.central_interval(self.paths, level)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
         """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`.
@@ -214,15 +211,11 @@ class Forecast:
         Figures in the user's units are averages over outputs, of little meaning where those have units of their own:
         `nrmse` and `ncrps` are in standard deviations of the training outputs, and `score_outputs` judges each alone.
         """
-        from gpssm.core.metrics import score
-
-        return score(self.paths, self.rows_of(actual), **self._judged_by(levels))
+        return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
     def score_outputs(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, dict[str, Any]]:
         """`score` of each output by itself, in its own units, by name; those never observed are left out."""
-        from gpssm.core.metrics import score_outputs
-
-        return score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
+        return metrics.score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
 
     def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
         mixture = self.moments_ahead or self.moments
