@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 import gpssm
-from gpssm.build import linear_start
+from gpssm.starts.build import linear_start
 
 jax.config.update("jax_enable_x64", True)
 

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import gpssm
-from gpssm.build import Parts
+from gpssm.starts.build import Parts
 
 DT = 0.5
 OUTFLOW = 0.4

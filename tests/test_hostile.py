@@ -7,6 +7,7 @@ ours if a `raise` of this library raised it; a forecast must be finite, or come 
 import collections
 import contextlib
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -191,7 +192,7 @@ CALLS = {
     "Comparison.best": (COMPARISON.best, {"figure": "rmse"}, ()),
     "Comparison.plot": (COMPARISON.plot, {"output": "y0", "level": 0.9}, ()),
     "informative": (
-        make_posterior(chains=4, draws=4).informative,
+        partial(gpssm.informative, make_posterior(chains=4, draws=4)),
         {"experiments": {"one": U}, "target": U, "num_paths": 16, "max_draws": 16, "seed": 0},
         (),
     ),
@@ -293,7 +294,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpssm.evaluation.select.default_candidates", lambda _: [{"method": "mean"}])
     monkeypatch.setattr("gpssm.evaluation.stack.default_members", lambda _: ["mean", "last"])
-    monkeypatch.setattr("gpssm.fitting.update.extend_states", reach)
+    monkeypatch.setattr("gpssm.posterior.update.extend_states", reach)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import random_walk
 from builders import make_model
 from compilations import compilations
 from gpssm.core.runtime import max_maps
@@ -94,9 +93,7 @@ def test_seeds_give_other_draws(posterior):
 
 
 def test_vectorised_chains_agree_to_rounding(posterior):
-    with pytest.warns(DeprecationWarning, match="chains='vmap' is called batching='vmap' now") as caught:
-        together = small_fit(chains="vmap")
-    assert caught[0].filename == random_walk.__file__
+    together = small_fit(batching="vmap")
     np.testing.assert_allclose(together.draws.states[0], posterior.draws.states[0], rtol=1e-9)
 
 

@@ -30,9 +30,9 @@ from gpssm.evaluation.baselines import (
     judge_rolling,
     roll,
 )
-from gpssm.evaluation.checks import Check
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.summary import Summary, summarise
+from gpssm.posterior.checks import Check, check_paths
 from gpssm.posterior.diagnostics import Diagnostics
 from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
@@ -90,7 +90,7 @@ class Examination:
     @property
     def notes(self) -> list[str]:
         """What must be known before anything here is used: failures, and checks that found a problem."""
-        problems = [f"{one.name}: {one.figure}. {one.words}" for one in self.checks if one.level == "problem"]
+        problems = [one.sentence for one in self.checks if one.level == "problem"]
         return [*self.failures, *problems]
 
     def to_dict(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def examine(
         checks.check_worth(rolling),
         *checks.check_coverage(rolling),
         *(() if rows is None else checks.check_free_run(own, rows)),
-        *(() if own.diagnostics is None else [checks.check_paths(own.diagnostics)]),
+        *(() if own.diagnostics is None else [check_paths(own.diagnostics)]),
         *checks.check_residuals(residuals),
         *summary.checks,
     )

@@ -38,7 +38,7 @@ from gpssm.fitting.fit import fit
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
-from gpssm.posterior.posterior import Posterior, load
+from gpssm.posterior.posterior import Posterior, load_posterior
 from gpssm.posterior.storage import NotAsSaved
 from gpssm.posterior.validation import (
     FEWEST_ROWS,
@@ -200,7 +200,7 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
                 if len({*names}) != weights.size or not names or not (weights > 0).all() or not weights.sum() < 1.001:
                     raise ValueError("its weights are not those of its members")
                 files = [archive.extract(f"{number}.nc", folder) for number in range(len(names))]
-            members = {name: load(file, parts) for name, file in zip(names, files, strict=True)}
+            members = {name: load_posterior(file, parts) for name, file in zip(names, files, strict=True)}
         except (NotAsSaved, MemoryError):
             raise
         except Exception as error:  # which one depends on where the damage is

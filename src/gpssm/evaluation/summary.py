@@ -17,16 +17,7 @@ from gpssm.core.notebook import card
 from gpssm.core.text import count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
-from gpssm.evaluation.checks import (
-    Check,
-    check_mixing,
-    check_sampler,
-    check_training,
-    doubts,
-    is_chain,
-    own_starts,
-    sampling_verdict,
-)
+from gpssm.evaluation.checks import check_training
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.stack import Stack
 from gpssm.model.bases import (
@@ -39,7 +30,8 @@ from gpssm.model.bases import (
 )
 from gpssm.model.kernels import Kernel, Product, Sum
 from gpssm.model.means import Wired
-from gpssm.posterior.diagnostics import FORECAST, WITHIN, Diagnostics, diagnose
+from gpssm.posterior.checks import Check, check_mixing, check_sampler, doubts, is_chain, sampling_verdict
+from gpssm.posterior.diagnostics import FORECAST, WITHIN, Diagnostics, diagnose, own_starts
 from gpssm.posterior.explore import can_draw
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
@@ -137,7 +129,7 @@ class Summary:
     @property
     def doubts(self) -> tuple[str, ...]:
         """What to distrust, as sentences: notes of the run, and the checks that ask for caution or worse."""
-        found = [f"{one.name}: {one.figure}. {one.words}" for one in doubts(self.checks)]
+        found = [one.sentence for one in doubts(self.checks)]
         return tuple(dict.fromkeys([*self.sampling.notes, *found]))
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from jaxtyping import Array, Float
 from gpssm.core.linalg import cholesky, gram, inverse_root, one_by_one
 from gpssm.core.text import is_real
 from gpssm.data.series import Series
-from gpssm.fitting.update import extend_states
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods.spec import Spec, same
 from gpssm.model.bases import Informed
@@ -34,6 +33,7 @@ from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.update import extend_states
 from gpssm.starts.build import Start
 
 INHERITED = (

@@ -25,6 +25,7 @@ from gpssm.inference.settings import MethodSettings
 from gpssm.linear.fit import pseudo_series, uninformed_likelihood
 from gpssm.linear.identification import select_order
 from gpssm.methods import METHODS
+from gpssm.methods.ffvd import FFVD
 from gpssm.model.bases import BASES, Basis
 from gpssm.model.kernels import Kernel
 from gpssm.model.likelihoods import Likelihood
@@ -158,6 +159,10 @@ class Spec:
         _check_sizes(self)
         _check_parts(self)
         _check_roles(self)
+        if self.coupling in ("lmc", "hammerstein") and not isinstance(self.method, FFVD | Mapping):
+            raise ValueError(
+                "functions that share their weights are sampled by `ffvd`: take coupling='shared', or 'none'."
+            )
         if callable(self.mean) and not isinstance(self.mean, Mean):
             object.__setattr__(self, "mean", Function(self.mean))
         for name in ("fixed", "learn"):

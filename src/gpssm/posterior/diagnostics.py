@@ -18,8 +18,10 @@ from gpssm.core.mixing import Values, bfmi, ess_bulk, ess_tail, rhat
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import figure_table, readable
+from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
+from gpssm.posterior.checks import MIXING, check_mixing, check_sampler
 from gpssm.posterior.draws import map_draws, merge_chains
 from gpssm.posterior.explore import function_values, outputs_of
 from gpssm.posterior.forecast import HORIZON
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 REFERENCES = 20  # inputs at which f is compared
 WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
 FORECAST = f"{HORIZON}-step forecast mean"
-AHEAD, AHEAD_NOISE = "one-step outputs", "one-step noise"
+AHEAD = "one-step outputs"
+AHEAD_NOISE = "one-step noise"
+TRIAL = 100  # runs with fewer draws in a chain are trials, whose mixing is not judged
 ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 
@@ -49,6 +53,26 @@ class Row(NamedTuple):
         """The name as a sentence begins with it."""
         words = readable(self.name)
         return words[:1].upper() + words[1:]
+
+    @property
+    def within(self) -> bool:
+        """Whether each chain is judged by itself."""
+        return self.name.endswith(WITHIN)
+
+    @property
+    def group(self) -> str:
+        """The name of the quantities, whether chains are compared or each is judged by itself."""
+        return self.name.removesuffix(WITHIN)
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it is about outputs: what users see, independent of the states' coordinates."""
+        return self.group in ("smoothed outputs", AHEAD, FORECAST)
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether it is about other quantities that do not depend on the states' coordinates."""
+        return self.group in ("log target", "likelihood.log_std", AHEAD_NOISE)
 
 
 @dataclass(frozen=True)
@@ -145,6 +169,45 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         seconds=posterior.seconds._asdict(),
         notes=posterior.notes,
     )
+
+
+def find_notes(posterior: "Posterior") -> tuple[str, ...]:
+    """Return the problems that `fit` warns of: of the sampler, and chains that disagree.
+
+    Chains are compared by the forecast, which does not depend on the states' coordinates. Where
+    chains have models of their own, each must have settled by itself. Runs of fewer than `TRIAL`
+    draws are trials, whose mixing is not judged.
+
+    Parameters
+    ----------
+    posterior
+        The posterior to judge.
+
+    Returns
+    -------
+    tuple of str
+        One sentence for each problem.
+    """
+    checks = list(check_sampler(posterior.info))
+    if posterior.num_draws >= TRIAL:
+        paths = held_forecast(posterior)
+        forecast = row_within(FORECAST + WITHIN, paths) if posterior.apart else row(FORECAST, paths)
+        if not forecast.rhat <= MIXING["caution"][0]:
+            checks += check_mixing([forecast])
+    return tuple(check.sentence for check in checks if check.level == "problem")
+
+
+def own_starts(posterior: "Posterior") -> str:
+    """The starts and noises of chains that have models of their own; empty where all chains are one posterior."""
+    if not posterior.apart:
+        return ""
+    spec = posterior.spec
+    if isinstance(spec.start, str):
+        return f"{spec.start}, noise {spec.noise}"
+    starts = [start for start in spec.start if isinstance(start, ChainStart)]
+    names = ", ".join(dict.fromkeys(start.name for start in starts)) or "states"
+    noises = ", ".join(dict.fromkeys(str(start.noise) for start in starts)) or str(spec.noise)
+    return f"{names}, noise {noises}"
 
 
 def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"]:

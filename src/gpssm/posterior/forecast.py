@@ -21,6 +21,7 @@ from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_shares, check_whole, in_line, is_real, percent, printable
 from gpssm.data.clock import Clock
 from gpssm.data.dataset import Dataset, align_columns
+from gpssm.posterior import checks
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
@@ -45,7 +46,6 @@ HORIZON = 30  # steps, where neither they nor controls are given
 LEVELS = (0.5, 0.9)
 BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
 ARRAYS = 5  # of paths that a forecast has in memory at least: outputs, and two pairs of moments
-SOME = 0.05  # share of the paths that left, above which a note says so; above MANY it says it louder
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +69,8 @@ class ForecastDiagnostics:
     @property
     def notes(self) -> tuple[str, ...]:
         """In plain words, what to distrust; empty when there is nothing."""
-        from gpssm.evaluation.checks import check_paths
-
-        found = check_paths(self)
-        return () if found.level == "good" else (f"{found.name}: {found.figure}. {found.words}",)
+        check = checks.check_paths(self)
+        return () if check.level == "good" else (check.sentence,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

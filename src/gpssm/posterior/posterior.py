@@ -1,7 +1,6 @@
 """What a fit gives back: draws from the posterior, and the verbs of what can be done with them."""
 
 import functools
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -14,17 +13,17 @@ from jaxtyping import ArrayLike, Float
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_path, check_whole, count, is_whole
+from gpssm.core.text import check_whole, count, is_whole
 from gpssm.data.dataset import Dataset
 from gpssm.data.delays import name_controls
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods.spec import Spec
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
-from gpssm.posterior import arviz, conditioning, explore, learning, storage
+from gpssm.posterior import arviz, conditioning, explore, learning, storage, update
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.control import Rollout, make_rollout
-from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.diagnostics import Diagnostics, diagnose, find_notes
 from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
 from gpssm.posterior.explore import Derivatives, Relevance, Smoothed, TransitionEstimate, UnknownEstimate
 from gpssm.posterior.export import write_export
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from gpssm.evaluation.design import Design
     from gpssm.evaluation.summary import Summary
     from gpssm.posterior.forecast import Forecast
 
@@ -91,6 +89,7 @@ class Posterior:
     learn = _of_all_states(learning.learn)
     predict = conditioning.predict
     simulate = conditioning.simulate
+    update = _of_all_states(update.update)
 
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
@@ -267,17 +266,6 @@ class Posterior:
         """
         return make_rollout(self, num_paths, seed, noise, index, bounds)
 
-    def informative(self, experiments: Any, target: Any = None, **options: Any) -> "Design":
-        """Plans of controls ranked by how much their outputs would sharpen forecasts under the target's controls.
-
-            posterior.informative({"steps": steps, "sines": sines}, target=usual)
-
-        See `gpssm.evaluation.design.informative`.
-        """
-        from gpssm.evaluation.design import informative
-
-        return informative(self, experiments, target, **options)
-
     def export(self, path: str | Path, num_draws: int = 20, *, overwrite: bool = False) -> None:
         """Write the mean model as a Python file that needs NumPy alone: `run(u)`, `step(x, u)`.
 
@@ -350,8 +338,6 @@ class Posterior:
 
     def with_notes(self, said: tuple[str, ...] = ()) -> Self:
         """The posterior with what was said of its run, and what the checks find wrong with it, as notes."""
-        from gpssm.evaluation.checks import find_notes
-
         return replace(self, notes=(*said, *find_notes(self)))
 
     def diagnostics(self) -> Diagnostics:
@@ -367,12 +353,6 @@ class Posterior:
         from gpssm.evaluation.calibrate import calibrate
 
         return calibrate(self, series, **options)
-
-    def update(self, series: Any, **options: Any) -> "Posterior":
-        """Learn from new rows too: sample again from where the draws were; see `gpssm.fitting.update.update`."""
-        from gpssm.fitting.update import update
-
-        return update(self, series, **options)
 
     def summary(self) -> "Summary":
         """One page: what was fitted, how well it sampled, how noisy, predictable and nonlinear it is, what to distrust.
@@ -410,16 +390,6 @@ class Posterior:
 
 
 @in_double_precision
-def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
-    """The posterior that `Posterior.save` wrote, or the stack of several.
-
-        posterior = gpssm.load("run.nc", parts={"mean.function": drag})
-
-    :param parts: the user's own functions in the model by dotted name; where one is missing the error names it.
-    """
-    path = check_path(path)
-    if zipfile.is_zipfile(path):
-        from gpssm.evaluation.stack import load_stack
-
-        return load_stack(path, parts)
+def load_posterior(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
+    """Read one posterior that `Posterior.save` wrote; `gpssm.load` also reads stacks."""
     return Posterior(**storage.read(path, parts))

@@ -16,9 +16,9 @@ from gpssm.core.metrics import coverage
 from gpssm.core.text import percent, to_csv, to_json
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison
-from gpssm.evaluation.checks import Check, count_up, doubts, worst
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.summary import Summary
+from gpssm.posterior.checks import Check, count_up, doubts, worst
 from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior

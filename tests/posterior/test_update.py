@@ -51,7 +51,7 @@ def test_a_new_experiment_is_a_series_of_its_own(posterior, rows, monkeypatch):
         draws = posterior.draws._replace(states=tuple(np.tile(path, (2, 10, 1, 1)) for path in states))
         return Sample(draws, posterior.info, posterior.warmup, 0.0, 0.0, ())
 
-    monkeypatch.setattr("gpssm.fitting.update.sample", sample)
+    monkeypatch.setattr("gpssm.posterior.update.sample", sample)
     # Conditioning in between changes nothing: what is learned from is the training data and the new series.
     updated = posterior.condition(rows).update(rows, new_experiment=True, num_warmup=4, num_draws=5, seed=9)
     assert [path.shape for path in updated.draws.states] == [(2, 10, 21, 1), (2, 10, 11, 1)]

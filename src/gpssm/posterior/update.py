@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -16,15 +16,17 @@ from gpssm.inference.settings import MethodSettings
 from gpssm.methods import METHODS
 from gpssm.posterior.conditioning import begin, filter_rows
 from gpssm.posterior.draws import Seconds, absorb_common
-from gpssm.posterior.posterior import Posterior
 from gpssm.starts.build import Start
+
+if TYPE_CHECKING:
+    from gpssm.posterior.posterior import Posterior
 
 NUM_PARTICLES = 256  # for the one path from which all chains start
 
 
 @in_double_precision
 def update(
-    posterior: Posterior,
+    posterior: "Posterior",
     series: Any,
     *,
     new_experiment: bool = False,
@@ -33,7 +35,7 @@ def update(
     seed: int | None = None,
     progress: Mode = False,
     index: int = -1,
-) -> Posterior:
+) -> "Posterior":
     """Learn from new rows too: sample again, given the old data and the new, from where the old draws were.
 
         posterior = posterior.update(new_rows)
@@ -45,7 +47,6 @@ def update(
         `index`.
     :param num_warmup: half of the fit's by default; `num_draws`: as many as the fit's; `seed`: the last one plus 1.
     """
-    posterior.check_states("update")
     if posterior.current is not None and not new_experiment:
         raise ValueError(
             "this posterior has been conditioned on rows that it has not learned from: update the one from before "
@@ -85,7 +86,7 @@ def update(
     return updated
 
 
-def _method(posterior: Posterior, num_warmup: int | None, num_draws: int | None) -> MethodSettings:
+def _method(posterior: "Posterior", num_warmup: int | None, num_draws: int | None) -> MethodSettings:
     """The settings of the fit with half its warm-up. They stay those of the fit: updates do not halve it over again."""
     spec = posterior.spec
     if not isinstance(spec.method, MethodSettings):
@@ -101,7 +102,7 @@ def _method(posterior: Posterior, num_warmup: int | None, num_draws: int | None)
 
 
 def extend_states(
-    posterior: Posterior, chain: int, new: Series, new_experiment: bool, seed: int, index: int
+    posterior: "Posterior", chain: int, new: Series, new_experiment: bool, seed: int, index: int
 ) -> list[Float[np.ndarray, "_ Dx"]]:
     """The states of that chain's last draw, and the filter's means under it for the new rows."""
     paths = [np.asarray(path[chain, -1]) for path in posterior.draws.states]
