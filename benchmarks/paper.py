@@ -40,7 +40,6 @@ from gpssm.model.types import Draw
 from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, in_house_style, legend, panels, shade
 from gpssm.posterior.draws import absorb_common
 from gpssm.posterior.posterior import Posterior
-from gpssm.starts.build import Parts
 
 jax.config.update("jax_enable_x64", True)
 STATE_DIM, NUM_INDUCING = 4, 100
@@ -103,7 +102,11 @@ def study_time() -> None:
     for name, method in METHODS.items():
         for budget in BUDGETS:
             config = method(num_warmup=budget // 2, num_draws=budget // 10, thin=5)
-            model, states = config.prepare(list(start.series), Parts(STATE_DIM, NUM_INDUCING), jax.random.key(0))
+            model, states, _ = config.prepare(
+                list(start.series),
+                Spec(state_dim=STATE_DIM, num_inducing=NUM_INDUCING, likelihood="gaussian"),
+                jax.random.key(0),
+            )
             model = assign_roles(model, "optimise")
             found = run(config, model, states, list(start.series), 1, budget // 2)
             model, draws = absorb_common([model], found.draws)
