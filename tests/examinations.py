@@ -32,7 +32,7 @@ def make_forecast(rng, rows, start, horizon, paths=60):
 
 def make_examination(posterior, test, methods=("by hand", "last", "mean")):
     """All figures of a posterior and of the rows that follow it, drawn at random."""
-    rng, train = np.random.default_rng(5), posterior.raw[-1]
+    rng, train = np.random.default_rng(5), posterior.dataset.experiments[-1]
     forecasts = {name: make_forecast(rng, test, len(train), len(test)) for name in methods}
     judged = RollingRows(test, 0, HORIZON, HORIZON, True)
     origins = np.arange(0, len(test) - HORIZON + 1, HORIZON)

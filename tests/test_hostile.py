@@ -27,7 +27,7 @@ from gpssm.posterior import storage
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from hostile import VALUES, attempt
-from posteriors import OLD, make_posterior
+from posteriors import fitted, make_posterior
 
 EDITS, FILES = 120, 100
 POSTERIOR = make_posterior()
@@ -69,16 +69,16 @@ ENTRIES = {
     "Scaler.fit": Scaler.fit,
     "Scaler.fit(outputs=)": lambda value: Scaler.fit(SERIES, outputs=value),
     "Scaler": lambda value: Scaler((0.0,), (value,), (), ()),
-    "Scaler.scale": POSTERIOR.scaler.scale,
-    "Scaler.scale_inputs": POSTERIOR.scaler.scale_inputs,
-    "Scaler.unscale_mean": POSTERIOR.scaler.unscale_mean,
+    "Scaler.scale": POSTERIOR.dataset.scaler.scale,
+    "Scaler.scale_inputs": POSTERIOR.dataset.scaler.scale_inputs,
+    "Scaler.unscale_mean": POSTERIOR.dataset.scaler.unscale_mean,
     "read": lambda value: read(value, 0),
     "load": gpssm.load,
     "load(parts=)": lambda value: gpssm.load("nowhere.nc", value),
     "save": lambda value: POSTERIOR.save(value),
     "chain": POSTERIOR.chain,
     "thinned": POSTERIOR.thinned,
-    "training_series": POSTERIOR.training_series,
+    "Dataset.experiment": POSTERIOR.dataset.experiment,
     "smooth": POSTERIOR.smooth,
     "smooth(seed=)": lambda value: POSTERIOR.smooth(seed=value),
     "outputs": POSTERIOR.outputs,
@@ -129,7 +129,7 @@ def suppressed(call, **given):
         call(**given)
 
 
-FITTED = gpssm.load(OLD)
+FITTED = fitted()
 ROWS, LONG = make_series(16, seed=3), make_series(40, seed=4)
 STACK = Stack.of({"one": POSTERIOR, "two": POSTERIOR}, [0.6, 0.4])
 LINEAR, GAIN = POSTERIOR.linearise(), POSTERIOR.static_gain(values=[0.0, 1.0])
@@ -181,7 +181,7 @@ CALLS = {
     "calibrate": (POSTERIOR.calibrate, {"series": ROWS}, ("new_experiment", "index", "seed")),
     "update": (
         lambda **given: suppressed(FITTED.update, **given),
-        {"series": FITTED.raw[0][:5], "num_warmup": 2, "num_draws": 2},
+        {"series": FITTED.dataset.experiments[0][:5], "num_warmup": 2, "num_draws": 2},
         ("new_experiment", "seed", "progress", "index"),
     ),
     "compare": (

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpssm import plots as plots
     from gpssm import priors as priors
     from gpssm import target as target
+    from gpssm.data.dataset import Dataset as Dataset
     from gpssm.data.delays import delayed as delayed
     from gpssm.data.delays import delays as delays
     from gpssm.data.preparing import detrend as detrend
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
     from gpssm.evaluation.select import select as select
     from gpssm.evaluation.stack import Stack as Stack
     from gpssm.evaluation.stack import stack as stack
+    from gpssm.fitting.fit import build_model as build_model
     from gpssm.fitting.fit import fit as fit
+    from gpssm.inference.runner import Runtime as Runtime
+    from gpssm.methods.spec import Spec as Spec
     from gpssm.model.model import GPSSM as GPSSM
     from gpssm.model.wiring import Wiring as Wiring
     from gpssm.posterior.posterior import Posterior as Posterior
-    from gpssm.starts.build import build_model as build_model
     from gpssm.starts.physics import Physics as Physics
     from gpssm.starts.physics import Unknown as Unknown
 
@@ -58,6 +61,7 @@ __version__ = "0.1.0"
 # Public names and the modules that define them. They are imported on first use, so that
 # `gpssm --help` need not wait for JAX. The imports above tell type checkers the same.
 _NAMES = {
+    "Dataset": "data.dataset",
     "GPSSM": "model.model",
     "Physics": "starts.physics",
     "Posterior": "posterior.posterior",
@@ -67,7 +71,9 @@ _NAMES = {
     "Unknown": "starts.physics",
     "Wiring": "model.wiring",
     "backtest": "evaluation.backtest",
-    "build_model": "starts.build",
+    "Runtime": "inference.runner",
+    "Spec": "methods.spec",
+    "build_model": "fitting.fit",
     "compare": "evaluation.compare",
     "delayed": "data.delays",
     "delays": "data.delays",

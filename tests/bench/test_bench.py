@@ -27,6 +27,7 @@ from gpssm.data.series import Series, as_list
 from gpssm.evaluation.stack import stack
 from gpssm.fitting.fit import fit
 from gpssm.methods import ARX
+from gpssm.posterior.validation import BENCHMARK
 from stand_ins import write_stand_ins
 
 SMALL = {"num_chains": 2, "num_draws": 20}
@@ -154,10 +155,10 @@ def test_no_method_sees_the_test_half(method):
 
 
 def test_a_rolling_forecast_knows_the_rows_before_its_origin_and_no_others(posterior):
-    test, protocol = toy_series()[60:], Rolling(horizon=10, step=10, num_paths=20)
+    test, protocol = toy_series()[60:], Rolling(replace(BENCHMARK, horizon=10, num_paths=20))
 
     def paths(series):
-        return {origin: one.paths for origin, one in protocol.forecasts(posterior, series, 0)}
+        return {one.origin: one.forecast.paths for one in protocol.forecasts(posterior, series, 0)}
 
     y = test.y.copy()
     y[20:] += 3.0

@@ -48,7 +48,7 @@ def test_shapes_and_names(posterior):
     assert posterior.warmup.log_target.shape == (2, 6)
     assert posterior.config["method"] == "RandomWalk"
     assert posterior.config["size"] == 0.05
-    assert posterior.raw == (small_series(),)
+    assert posterior.dataset.experiments == (small_series(),)
     assert posterior.seconds.compile > 0
     assert repr(posterior) == "Posterior(RandomWalk, 2 chains of 10 draws)"
 

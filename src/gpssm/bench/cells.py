@@ -210,17 +210,17 @@ def _success(cell: Cell, protocol: str, fitting: Attempt, facts: Attempt, judgin
 
 def _fit_facts(posterior: Posterior) -> dict[str, Any]:
     """What a fit tells of itself, whatever the protocol; `draws` is a hash that only an equal fit has."""
-    asked = posterior.config.get("fit", {})
+    spec = posterior.spec.describe()
     return {
-        "start": asked.get("start"),
-        "noise": asked.get("noise"),
+        "start": spec["start"],
+        "noise": spec["noise"],
         "state_dim": posterior.model.state_dim,
         "num_weights": posterior.model.basis.size,
         "num_chains": posterior.num_chains,
         "num_draws": posterior.num_draws,
         "forecast_rhat": posterior.diagnostics()[f"{HORIZON}-step forecast mean"].rhat,
         "draws": digest(posterior.draws),
-        "weights": {row["member"]: row["weight"] for row in posterior.config.get("members", ())},
+        "weights": {row["member"]: row["weight"] for row in getattr(posterior, "table", ())},
     }
 
 

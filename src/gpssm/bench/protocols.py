@@ -20,9 +20,16 @@ import numpy as np
 
 from gpssm.core.metrics import score
 from gpssm.data.series import Series
-from gpssm.evaluation.backtest import Route
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.validation import (
+    BENCHMARK,
+    BENCHMARK_LEARNING,
+    RollingForecast,
+    RollingOrigin,
+    extended,
+    rolling_forecasts,
+)
 
 
 class Outcome(NamedTuple):
@@ -52,47 +59,31 @@ class FreeRun:
 
 @dataclass(frozen=True)
 class Rolling:
-    """Forecasts of `horizon` steps from every `step`-th row of the test half, all origins in one filter pass.
+    """Rolling forecasts of the test half, by a posterior that is filtered or learns on the way."""
 
-    Filtering costs draws × particles a row, so that at most `num_draws` draws are filtered: see `Posterior.thinned`.
-    """
-
-    horizon: int = 30
-    step: int = 10
-    num_paths: int = 1000
-    num_draws: int = 250
+    scheme: RollingOrigin = BENCHMARK
+    learns: bool = False
 
     def judge(self, posterior: Posterior, test: Series, seed: int) -> Outcome:
         """Means over origins of all figures, with the standard deviation of the RMSE and the number of origins."""
-        outcomes = [_score(forecast, test[origin:]) for origin, forecast in self.forecasts(posterior, test, seed)]
+        outcomes = [_score(one.forecast, one.rows) for one in self.forecasts(posterior, test, seed)]
         names = outcomes[0].metrics
         metrics = {name: float(np.mean([one.metrics[name] for one in outcomes])) for name in names}
         metrics["rmse_sd_over_origins"] = float(np.std([one.metrics["rmse"] for one in outcomes]))
         metrics["origins"] = float(len(outcomes))
         return Outcome(metrics, float(np.mean([one.share_left for one in outcomes])))
 
-    def forecasts(self, posterior: Posterior, test: Series, seed: int) -> Iterator[tuple[int, Forecast]]:
-        """The forecast from each origin, whose row number in the test half is the first test row it does not know."""
-        _check_length(test, self.horizon)
-        origins = range(0, len(test) - self.horizon + 1, self.step)
-        for origin, informed in zip(origins, self.informed(posterior, test, origins, seed), strict=True):
-            u = test.u[origin : origin + self.horizon]
-            yield origin, informed.forecast(self.horizon, u, num_paths=self.num_paths, seed=seed)
-
-    def informed(self, posterior: Posterior, test: Series, origins: range, seed: int) -> Iterator[Posterior]:
-        """The posterior with what the rows up to each origin say of the state."""
-        return posterior.thinned(self.num_draws).condition_at(test, origins, seed=seed)
-
-
-@dataclass(frozen=True)
-class Learning(Rolling):
-    """The same origins, with a posterior that has learned from the rows up to each, forgetting as training rows say."""
-
-    num_draws: int = 100
-
-    def informed(self, posterior: Posterior, test: Series, origins: range, seed: int) -> Iterator[Posterior]:
-        """The posterior with what the rows up to each origin say of state and functions."""
-        return Route(test, origins, 0, False, seed).learned(posterior, "auto", self.num_draws)
+    def forecasts(self, posterior: Posterior, test: Series, seed: int) -> Iterator[RollingForecast]:
+        """The forecast from each origin, a row number in the test half."""
+        _check_length(test, self.scheme.horizon)
+        origins = self.scheme.origins(len(test))
+        if self.learns:
+            first = {"forgetting": "auto"}
+            most = {"max_draws": self.scheme.num_draws}
+            informed = extended(posterior, test, origins, "learn", first, seed=seed, **most)
+        else:
+            informed = posterior.thinned(self.scheme.num_draws).condition_at(test, origins, seed=seed)
+        return rolling_forecasts(informed, test, origins, self.scheme, seed=seed, quiet=False)
 
 
 @dataclass(frozen=True)
@@ -122,7 +113,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "p30": FreeRun(30),
     "full": FreeRun(None),
     "rolling": Rolling(),
-    "learn": Learning(),
+    "learn": Rolling(BENCHMARK_LEARNING, learns=True),
     "simulate": Simulate(),
 }
 

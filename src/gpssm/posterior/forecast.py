@@ -19,10 +19,8 @@ from gpssm.core import metrics
 from gpssm.core.notebook import card
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_shares, check_whole, in_line, is_real, percent, printable
-from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.clock import Clock
-from gpssm.data.delays import arriving
-from gpssm.data.scaler import Scaler, output_spread
+from gpssm.data.dataset import Dataset, align_columns
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
@@ -103,17 +101,27 @@ class Forecast:
     scale: Float[np.ndarray, " Dy"] | None = None
 
     @classmethod
-    def of_paths(cls, found: Paths, scaler: Scaler, bounds: float | None, u: np.ndarray, **known: Any) -> Self:
+    def of_paths(cls, found: Paths, dataset: Dataset, bounds: float | None, u: np.ndarray, **settings: Any) -> Self:
         """What a rollout within these bounds found over the rows of u, in the user's units.
 
-        It may have gone further. `known` are outputs, start, inputs, clock and so on.
+        It may have gone further. `settings` are start, dt and clock.
         """
         # In NumPy, which compiles nothing for a new horizon.
         emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], found)
         emission = jax.tree.map(lambda part: np.ascontiguousarray(np.moveaxis(part, 0, 1)), emission)
-        paths, moments, ahead = emission.in_units(scaler)
-        diagnostics = ForecastDiagnostics(left, novelty, bounds is not None)
-        return cls(paths=paths, u=u, moments=moments, moments_ahead=ahead, diagnostics=diagnostics, **known)
+        paths, moments, ahead = emission.in_units(dataset)
+        return cls(
+            paths=paths,
+            u=u,
+            moments=moments,
+            moments_ahead=ahead,
+            diagnostics=ForecastDiagnostics(left, novelty, bounds is not None),
+            outputs=dataset.outputs,
+            inputs=dataset.inputs,
+            units=dataset.units,
+            scale=dataset.output_spread,
+            **settings,
+        )
 
     @classmethod
     def join(cls, parts: Sequence["Forecast"]) -> "Forecast":
@@ -294,43 +302,31 @@ def forecast(
     one_function: bool = False,
 ) -> Forecast:
     """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
-    series, seed = posterior.training_series(index), check_seed(seed)
-    controls = future_inputs(u, series.inputs, horizon, HORIZON, min(posterior.delay, default=0))
-    check_paths(num_paths, bounds, len(controls) * (series.output_dim + posterior.model.state_dim))
-    clock = series.axis if posterior.current is None else posterior.clock
-    start = len(series) if posterior.current is None else posterior.current.rows
-    if clock is not None and (said := clock.complaint("the controls", u, start)):
+    dataset, current = posterior.dataset, posterior.current
+    series, seed = dataset.experiment(index), check_seed(seed)
+    horizon = HORIZON if horizon is None and u is None else horizon
+    inputs, encoded = dataset.inputs_ahead(u, horizon, posterior.past_inputs(index))
+    check_paths(num_paths, bounds, len(inputs) * (series.output_dim + posterior.model.state_dim))
+    clock, start = (series.axis, len(series)) if current is None else (current.clock, current.rows)
+    if clock is not None and (said := clock.complaint("the inputs", u, start)):
         warnings.warn(said + "They are taken as those of the steps ahead", stacklevel=4)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
-    surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
+    surprise = np.ones(len(draws)) if current is None else merge_chains(current.surprise)[draws]
     scale = noise_scale(jnp.asarray(surprise))
-    acting = posterior.scaler.scale_inputs(arriving(controls, posterior.delay, posterior.past_controls(index)))
-    scaled = np.pad(acting, ((0, -len(controls) % BLOCK), (0, 0)), mode="edge")
+    padded = np.pad(encoded, ((0, -len(inputs) % BLOCK), (0, 0)), mode="edge")
     found = simulate_paths(
         members_of(posterior, draws),
         scale,
         start_states(posterior, index, draws, keys, scale),
-        jnp.asarray(scaled),
+        jnp.asarray(padded),
         keys,
         jnp.asarray(slots),
         None if bounds is None else training_box(posterior, draws, bounds),
         noise,
         one_function and can_draw_functions(posterior.model),
     )
-    result = Forecast.of_paths(
-        found,
-        posterior.scaler,
-        bounds,
-        controls,
-        outputs=series.outputs,
-        start=start,
-        inputs=series.inputs,
-        dt=series.dt,
-        clock=clock,
-        units=series.units,
-        scale=output_spread(posterior.raw),
-    )
+    result = Forecast.of_paths(found, dataset, bounds, inputs, start=start, dt=series.dt, clock=clock)
     warn_of_paths(result)
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
 
