@@ -3,20 +3,20 @@
 from gpssm.bench.problems import GROUPS, SUITES, Problem, load_problem
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED
-from gpssm.bench.sweep import AUTO, VARIANTS, Cell, load_results, run_cell, run_sweep
+from gpssm.bench.sweep import STACK, VARIANTS, load_results, make_cell, run_cell, run_sweep
 from gpssm.bench.tables import provenance, result_tables, summarise, write_report
 
 __all__ = [
-    "AUTO",
     "GROUPS",
     "PROTOCOLS",
     "PUBLISHED",
+    "STACK",
     "SUITES",
     "VARIANTS",
-    "Cell",
     "Problem",
     "load_problem",
     "load_results",
+    "make_cell",
     "provenance",
     "result_tables",
     "run_cell",

@@ -11,16 +11,23 @@ A forecast is given the inputs of the steps that it covers, and none of their ou
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpssm.bench.problems import Problem
 from gpssm.core import metrics
 from gpssm.data.series import Series, as_list
-from gpssm.evaluation.backtest import Route
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.validation import (
+    BENCHMARK,
+    BENCHMARK_LEARNING,
+    RollingForecast,
+    RollingOrigin,
+    extended,
+    rolling_forecasts,
+)
 
 Figures = dict[str, float]
 
@@ -53,45 +60,27 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Rolling:
-    """Forecasts of `horizon` steps from every `step`-th test row, with one filter pass for all.
+    """Forecasts from many origins in the test rows, by a posterior that is filtered or learns."""
 
-    The filter costs draws × particles per row, therefore at most `num_draws` draws are used.
-    """
-
-    horizon: int = 30
-    step: int = 10
-    num_paths: int = 1000
-    num_draws: int = 250
+    scheme: RollingOrigin = BENCHMARK
+    learns: bool = False
 
     def judge(self, posterior: Posterior, problem: Problem, seed: int) -> Figures:
         """Figures over all origins."""
-        origins = range(0, len(_at_least(problem.test, self.horizon)) - self.horizon + 1, self.step)
-        rows = [problem.test[origin : origin + self.horizon] for origin in origins]
-        states = self.conditioned(posterior, problem.test, origins, seed)
-        forecasts = [
-            state.forecast(self.horizon, window.u, num_paths=self.num_paths, seed=seed)
-            for state, window in zip(states, rows, strict=True)
-        ]
-        return score(forecasts, rows, problem) | {"origins": float(len(origins))}
+        rolling = list(self.forecasts(posterior, problem.test, seed))
+        figures = score([one.forecast for one in rolling], [one.rows for one in rolling], problem)
+        return figures | {"origins": float(len(rolling))}
 
-    def conditioned(
-        self, posterior: Posterior, test: Series, origins: range, seed: int
-    ) -> Iterator[Posterior]:
-        """The posterior whose state is given the rows before each origin."""
-        return posterior.thinned(self.num_draws).condition_at(test, origins, seed=seed)
-
-
-@dataclass(frozen=True)
-class Learning(Rolling):
-    """The same with functions learned up to each origin; forgetting is chosen on training rows."""
-
-    num_draws: int = 100
-
-    def conditioned(
-        self, posterior: Posterior, test: Series, origins: range, seed: int
-    ) -> Iterator[Posterior]:
-        """The posterior whose state and functions are given the rows before each origin."""
-        return Route(test, origins, 0, False, seed).learned(posterior, "auto", self.num_draws)
+    def forecasts(self, posterior: Posterior, test: Series, seed: int) -> Iterator[RollingForecast]:
+        """The forecast from each origin."""
+        draws = self.scheme.num_draws
+        origins = self.scheme.origins(len(_at_least(test, self.scheme.horizon)))
+        if self.learns:  # forgetting is chosen on the training rows
+            first = {"forgetting": "auto"}
+            states = extended(posterior, test, origins, "learn", first, seed=seed, max_draws=draws)
+        else:
+            states = posterior.thinned(draws).condition_at(test, origins, seed=seed)
+        return rolling_forecasts(states, test, origins, self.scheme, seed=seed, quiet=False)
 
 
 Protocol = Simulation | Rolling
@@ -99,8 +88,8 @@ PROTOCOLS: dict[str, Protocol] = {
     "p30": Simulation(30),
     "simulation": Simulation(),
     "rolling": Rolling(),
-    "learn": Learning(),
-    "daisy-rolling": Rolling(step=30),
+    "learn": Rolling(BENCHMARK_LEARNING, learns=True),
+    "daisy-rolling": Rolling(replace(BENCHMARK, step=30)),
 }
 
 

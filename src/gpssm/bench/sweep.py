@@ -9,7 +9,6 @@ recorded with its error and stops no other.
 import dataclasses
 import functools
 import gc
-import inspect
 import json
 import os
 import platform
@@ -20,10 +19,9 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -34,14 +32,14 @@ from gpssm.core.files import digest, make_folder, write_atomically
 from gpssm.core.places import Place
 from gpssm.core.text import check_choice, check_whole, jsonable, to_json
 from gpssm.evaluation.stack import stack
-from gpssm.fitting.fit import fit
+from gpssm.fitting.fit import SPEC_FIELDS, fit, with_settings
 from gpssm.inference.progress import Mode, check_progress, tracked
-from gpssm.methods import METHODS
+from gpssm.inference.runner import Runtime
+from gpssm.methods.spec import METHOD_NUMBERS, Spec, check_names
 from gpssm.posterior.forecast import HORIZON
-from gpssm.posterior.posterior import Posterior
 
 CELLS = "cells"  # subfolder of the result files
-AUTO = "ffvd-auto"  # the name of `gpssm.stack` as a method
+STACK = "ffvd-auto"  # `gpssm.stack` as a method
 # Names of methods with settings.
 VARIANTS: dict[str, dict[str, Any]] = {
     "ffvd-shared": {"method": "ffvd", "coupling": "shared"},
@@ -49,127 +47,109 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ffvd-cascade": {"method": "ffvd", "wiring": "cascade"},
     "ffvd-chain": {"method": "ffvd", "wiring": "chain"},
 }
-# Arguments of `fit` that a cell sets itself, or that do not change a result.
-NOT_SETTINGS = ("series", "u", "outputs", "inputs", "seed", "progress", "checkpoint", "resume")
-NOT_SETTINGS += ("prior", "prior_strength", "jobs", "cluster", "chunk", "chains", "fit_arguments")
 CACHED_MEGABYTES = 1200.0  # of memory, above which compiled programs are discarded between cells
 
 Record = dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """A problem, a method with settings, a seed, and the protocols that apply of those wanted.
-
-    `settings` are keywords of `fit` (of `stack` for "ffvd-auto") and fields of the method's own
-    settings; with "method" among them `method` is merely the name in tables.
-    """
+class Cell(NamedTuple):
+    """A problem, what to fit to it, and the protocols to judge the fit by."""
 
     dataset: str
-    method: str
-    seed: int
-    problem: Problem = field(repr=False)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    protocols: tuple[str, ...] = tuple(PROTOCOLS)
-
-    def __post_init__(self) -> None:
-        settings = VARIANTS.get(self.method, {}) | dict(self.settings)
-        object.__setattr__(self, "settings", settings)
-        for name in settings:
-            check_choice(f"a setting of {self.method!r}", name, ["method", *self.config])
-        for name in self.protocols:
-            check_choice("a protocol", name, PROTOCOLS)
-        learns = self.method != AUTO and self.method_settings.learns
-        wanted = {name for name in self.protocols if learns or name != "learn"}
-        applying = SUITES[self.problem.suite].protocols
-        object.__setattr__(self, "protocols", tuple(name for name in applying if name in wanted))
+    problem: Problem
+    method: str  # its name in tables
+    spec: Spec
+    runtime: Runtime
+    protocols: tuple[str, ...]
+    stacked: Mapping[str, Any] | None = None  # keywords of `gpssm.stack`, if that is the method
 
     @property
-    def method_settings(self) -> Any:
-        """The settings of the method itself, with the fields that the cell's settings replace."""
-        name = self.settings.get("method", "ffvd" if self.method == AUTO else self.method)
-        if isinstance(name, str):
-            check_choice("a method", name, METHODS)
-        default = METHODS[name] if isinstance(name, str) else name
-        fields = {one.name for one in dataclasses.fields(default)}
-        return dataclasses.replace(
-            default, **{key: value for key, value in self.settings.items() if key in fields}
+    def name(self) -> str:
+        """Name of the result file; cells with other settings or data have other names."""
+        settings = (self.spec.to_dict(), self.runtime.num_chains, to_json(self.stacked))
+        identity = digest(settings, self.problem.fingerprint)
+        name = f"{self.dataset}-{self.method}-{self.runtime.seed}-{identity}.json"
+        return re.sub(r"[^\w.-]", "_", name)
+
+    @property
+    def config(self) -> Record:
+        """Every setting as a plain value."""
+        chains = {"num_chains": self.runtime.num_chains}
+        return jsonable(self.spec.describe() | chains | dict(self.stacked or {}))
+
+
+def make_cell(
+    dataset: str,
+    problem: Problem,
+    method: str,
+    settings: Mapping[str, Any],
+    seed: int = 0,
+    protocols: Sequence[str] = tuple(PROTOCOLS),
+) -> Cell:
+    """The cell of a method by name, with those of the protocols that apply.
+
+    Parameters
+    ----------
+    dataset, problem
+        The data, and what they are called in tables.
+    method
+        A name of `METHODS`, `VARIANTS` or "ffvd-auto"; or any, with a "method" among the settings.
+    settings
+        Fields of `Spec`, of the method's own settings, and num_chains; for "ffvd-auto" keywords
+        of `gpssm.stack`.
+    seed
+        Seed of fit and forecasts.
+    protocols
+        Names of protocols.
+    """
+    settings = VARIANTS.get(method, {}) | dict(settings)
+    stacked = {**settings, "seed": seed} if method == STACK else None
+    settings.pop("members", None)
+    spec = Spec(method=settings.pop("method", "ffvd" if method == STACK else method))
+    fields = [one.name for one in dataclasses.fields(spec.settings) if one.name not in SPEC_FIELDS]
+    check_names(settings, [*SPEC_FIELDS, *METHOD_NUMBERS, "num_chains", *fields], method)
+    chosen = {name: settings.pop(name) for name in fields if name in settings}
+    spec = spec.replace(method=dataclasses.replace(spec.settings, **chosen))
+    spec, runtime = with_settings(spec, Runtime(seed=seed, progress=False), settings)
+    for name in protocols:
+        check_choice("a protocol", name, PROTOCOLS)
+    suite = SUITES[problem.suite]
+    learns = method != STACK and spec.settings.learns
+    applying = [name for name in suite.protocols if name in protocols]
+    applying = [name for name in applying if learns or name != "learn"]
+    if not applying:
+        raise ValueError(
+            f"{method!r} on {dataset!r} is judged by none of {', '.join(protocols)}; "
+            f"the protocols of its suite are {', '.join(suite.protocols)}"
         )
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Everything that decides the posterior except rows and seed, defaults included."""
-        parameters = dict(inspect.signature(fit).parameters)
-        if self.method == AUTO:
-            parameters |= inspect.signature(stack).parameters
-        defaults = {name: one.default for name, one in parameters.items()}
-        config = defaults | dataclasses.asdict(self.method_settings) | dict(self.settings)
-        config["method"] = type(self.method_settings).__name__
-        return {name: config[name] for name in config if name not in NOT_SETTINGS}
-
-    @property
-    def file(self) -> str:
-        """Name of the result file; cells with other settings or data have another one."""
-        identity = digest(to_json(self.config, sort_keys=True), self.problem.fingerprint)
-        name = f"{self.dataset}-{self.method}-{self.seed}-{identity}"
-        return re.sub(r"[^\w.-]", "_", name) + ".json"
-
-    def record(self, **errors: str) -> Record:
-        """A result without figures."""
-        return {
-            "dataset": self.dataset,
-            "suite": self.problem.suite,
-            "method": self.method,
-            "seed": self.seed,
-            "config": jsonable(self.config),
-            "note": self.problem.note,
-            "protocols": list(self.protocols),
-            "fit": {},
-            "figures": {},
-            "errors": errors,
-            "tracebacks": {},
-            "code": code_version(),
-            "finished": datetime.now(UTC).isoformat(),
-        }
-
-    def fit(self) -> Posterior:
-        """The posterior of the training rows."""
-        if self.method == AUTO:
-            return stack(self.problem.train, seed=self.seed, **self.settings)
-        accepted = inspect.signature(fit).parameters
-        keywords = {name: value for name, value in self.settings.items() if name in accepted}
-        keywords["method"] = self.method_settings
-        return fit(self.problem.train, seed=self.seed, progress=False, **keywords)
+    return Cell(dataset, problem, method, spec, runtime, tuple(applying), stacked)
 
 
 def run_cell(cell: Cell) -> Record:
     """Fit and judge. Errors are part of the result, by protocol, or under "fit"."""
-    record = cell.record()
-
-    def attempt(
-        part: str, function: Callable[..., dict[str, Any]], *arguments: Any
-    ) -> dict[str, Any]:
-        try:
-            return function(*arguments)
-        except Exception as error:
-            record["errors"][part] = f"{type(error).__name__}: {error}"
-            record["tracebacks"][part] = traceback.format_exc()
-            return {}
-
+    record = _blank(cell)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        record["fit"] = attempt("fit", _fit, cell)
-        posterior = record["fit"].pop("posterior", None)
+        posterior, record["fit"] = _attempt(record, "fit", _fit, cell) or (None, {})
         for name in cell.protocols if posterior is not None else ():
             judge = PROTOCOLS[name].judge
-            if figures := attempt(name, judge, posterior, cell.problem, cell.seed):
-                record["figures"][name] = figures
+            figures = _attempt(record, name, judge, posterior, cell.problem, cell.runtime.seed)
+            record["figures"] |= {name: figures} if figures else {}
     messages = {str(one.message) for one in caught if issubclass(one.category, UserWarning)}
     record["warnings"] = sorted(messages)
     if _peak_megabytes() > CACHED_MEGABYTES:
         jax.clear_caches()
         gc.collect()
     return jsonable(record)
+
+
+def _attempt(record: Record, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function returns; None after an error, which is recorded."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        record["errors"][part] = f"{type(error).__name__}: {error}"
+        record["traceback"] = traceback.format_exc()
 
 
 def run_sweep(
@@ -198,8 +178,7 @@ def run_sweep(
         "all" (the six benchmark sets), "daisy", "records". Or a mapping of names to series or
         `Problem`s of the user's own.
     methods
-        Names of `gpssm.methods.METHODS` or `VARIANTS`, "ffvd-auto" for `gpssm.stack`, or any name
-        with a "method" in `settings`.
+        Names of methods, see `make_cell`.
     seeds
         The seeds, or how many, from 0 on.
     protocols
@@ -213,7 +192,7 @@ def run_sweep(
     shard
         (i, n) runs the i-th of n parts of the cells, for n machines.
     settings
-        Keywords of `fit` and fields of the method's settings, by method.
+        Settings by method, see `make_cell`.
     progress
         True for a bar, "plain" for one line per cell, False for silence.
     retry
@@ -225,7 +204,19 @@ def run_sweep(
         One result per cell, as `load_results` reads them.
     """
     check_progress(progress)
-    cells = _cells(datasets, methods, seeds, protocols, settings or {})
+    settings = settings or {}
+    for name in settings:
+        check_choice("a method with settings", name, methods)
+    # Seed after seed, so that an interrupted sweep has results of everything.
+    problems = load_problems(datasets)
+    cells = [
+        make_cell(name, problem, method, settings.get(method, {}), seed, protocols)
+        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
+        for name, problem in problems.items()
+        for method in methods
+    ]
+    if not cells:
+        raise ValueError("a sweep needs at least one data set, one method and one seed")
     part, parts = shard
     check_whole("the number of shards", parts, 1)
     if not 1 <= part <= parts:
@@ -234,13 +225,14 @@ def run_sweep(
     missing = [cell for cell in cells[part - 1 :: parts] if _is_missing(cell, folder, retry)]
     arrivals = Place(jobs, cluster).run(missing, run_cell)
     make_folder(folder)
-    for number, result in tracked(
-        arrivals, progress, "sweep", lambda arrival: missing[arrival[0]].file, len(missing)
+    names = [cell.name for cell in missing]
+    for index, result in tracked(
+        arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)
     ):
-        cell = missing[number]
-        # An exception in place of a result: the process of the cell died.
-        record = cell.record(fit=str(result)) if isinstance(result, Exception) else result
-        path = folder / cell.file
+        record = result
+        if isinstance(result, Exception):  # the process of the cell died
+            record = _blank(missing[index]) | {"errors": {"fit": str(result)}}
+        path = folder / names[index]
         if path.is_file():
             record["figures"] = json.loads(path.read_text())["figures"] | record["figures"]
             record["protocols"] = list(dict.fromkeys([*record["protocols"], *record["figures"]]))
@@ -253,45 +245,15 @@ def load_results(*folders: str | Path) -> list[Record]:
     """All results of the folders of one or more sweeps, one per cell."""
     paths = [path for folder in folders for path in sorted((Path(folder) / CELLS).glob("*.json"))]
     if not paths:
-        names = ", ".join(map(str, folders))
         raise FileNotFoundError(
-            f"there are no results in {names}: run a sweep with it as `out` first"
+            f"there are no results in {', '.join(map(str, folders))}: run a sweep into it first"
         )
     return [json.loads(path.read_text()) for path in {path.name: path for path in paths}.values()]
 
 
-def _cells(
-    datasets: Sequence[str] | str | Mapping[str, Any],
-    methods: Sequence[str],
-    seeds: int | Sequence[int],
-    protocols: Sequence[str],
-    settings: Mapping[str, Mapping[str, Any]],
-) -> list[Cell]:
-    """All cells, seed after seed, so that an interrupted sweep has results of everything."""
-    for name in settings:
-        check_choice("a method with settings", name, methods)
-    problems = load_problems(datasets)
-    seeds = range(seeds) if isinstance(seeds, int) else seeds
-    cells = [
-        Cell(name, method, seed, problem, settings.get(method, {}), tuple(protocols))
-        for seed in seeds
-        for name, problem in problems.items()
-        for method in methods
-    ]
-    if not cells:
-        raise ValueError("a sweep needs at least one data set, one method and one seed")
-    for cell in cells:
-        if not cell.protocols:
-            raise ValueError(
-                f"{cell.method!r} on {cell.dataset!r} is judged by none of {', '.join(protocols)}; "
-                f"the protocols of its suite are {', '.join(SUITES[cell.problem.suite].protocols)}"
-            )
-    return cells
-
-
 def _is_missing(cell: Cell, folder: Path, retry: bool) -> bool:
     """Whether the folder lacks a result of a protocol, or has an error and `retry` is true."""
-    path = folder / cell.file
+    path = folder / cell.name
     if not path.is_file():
         return True
     record = json.loads(path.read_text())
@@ -300,20 +262,41 @@ def _is_missing(cell: Cell, folder: Path, retry: bool) -> bool:
     return not set(cell.protocols) <= set(record["figures"])
 
 
-def _fit(cell: Cell) -> dict[str, Any]:
-    """The posterior of a cell, what it cost, and facts that tell whether it can be trusted."""
-    cpu, wall = _cpu_seconds(), time.perf_counter()
-    posterior = cell.fit()
+def _blank(cell: Cell) -> Record:
+    """A result without figures."""
     return {
-        "posterior": posterior,
+        "dataset": cell.dataset,
+        "suite": cell.problem.suite,
+        "note": cell.problem.note,
+        "method": cell.method,
+        "seed": cell.runtime.seed,
+        "config": cell.config,
+        "protocols": list(cell.protocols),
+        "fit": {},
+        "figures": {},
+        "errors": {},
+        "code": code_version(),
+        "finished": datetime.now(UTC).isoformat(),
+    }
+
+
+def _fit(cell: Cell) -> tuple[Any, Record]:
+    """The posterior of a cell; what it cost, and facts that tell whether it can be trusted."""
+    cpu = _cpu_seconds()
+    wall = time.perf_counter()
+    train = cell.problem.train
+    if cell.stacked is not None:
+        posterior = stack(train, **cell.stacked)
+    else:
+        posterior = fit(train, spec=cell.spec, runtime=cell.runtime)
+    return posterior, {
         "cpu": _cpu_seconds() - cpu,
         "wall": time.perf_counter() - wall,
         "compile": posterior.seconds.compile,
-        "state_dim": posterior.model.state_dim,
-        "num_draws": posterior.num_chains * posterior.num_draws,
+        "spec": posterior.spec.describe(),
         "rhat": posterior.diagnostics()[f"{HORIZON}-step forecast mean"].rhat,
         "draws": digest(posterior.draws),
-        "weights": {row["member"]: row["weight"] for row in posterior.config.get("members", ())},
+        "weights": {row["member"]: row["weight"] for row in getattr(posterior, "table", ())},
     }
 
 
@@ -334,13 +317,14 @@ def _peak_megabytes() -> float:
 
 @functools.cache
 def code_version() -> str:
-    """Versions of gpssm, with its commit where it runs from a checkout, and of what it stands on."""
+    """Versions of gpssm, with its commit where it runs from a checkout, jax and Python."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        commit = (
-            " " + subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        )
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         commit = ""
+    else:
+        commit = f" at {result.stdout.strip()}"
     python = platform.python_version()
-    return f"gpssm {__version__}{commit}, jax {jax.__version__} on {jax.default_backend()}, Python {python}"
+    backend = jax.default_backend()
+    return f"gpssm {__version__}{commit}, jax {jax.__version__} on {backend}, Python {python}"

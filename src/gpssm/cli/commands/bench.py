@@ -70,12 +70,12 @@ def sweep(
     gpssm bench --methods all --set ffvd.num_chains=2 --jobs 4 --out DIR
     gpssm bench report DIR
     """
-    from gpssm.bench import AUTO, PROTOCOLS, VARIANTS, run_sweep
+    from gpssm.bench import PROTOCOLS, STACK, VARIANTS, run_sweep
     from gpssm.methods import METHODS
 
     check_paths(out)
     with usage():
-        known = [AUTO, *METHODS]
+        known = [STACK, *METHODS]
         chosen = known if methods == ALL else _names(methods, "method", [*known, *VARIANTS])
         judged = _names(protocols, "protocol", [ALL, *PROTOCOLS])
         part, _, parts = shard.partition("/")
