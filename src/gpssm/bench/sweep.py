@@ -226,9 +226,7 @@ def run_sweep(
     arrivals = Place(jobs, cluster).run(missing, run_cell)
     make_folder(folder)
     names = [cell.name for cell in missing]
-    for index, result in tracked(
-        arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)
-    ):
+    for index, result in tracked(arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)):
         record = result
         if isinstance(result, Exception):  # the process of the cell died
             record = _blank(missing[index]) | {"errors": {"fit": str(result)}}
@@ -245,9 +243,7 @@ def load_results(*folders: str | Path) -> list[Record]:
     """All results of the folders of one or more sweeps, one per cell."""
     paths = [path for folder in folders for path in sorted((Path(folder) / CELLS).glob("*.json"))]
     if not paths:
-        raise FileNotFoundError(
-            f"there are no results in {', '.join(map(str, folders))}: run a sweep into it first"
-        )
+        raise FileNotFoundError(f"there are no results in {', '.join(map(str, folders))}: run a sweep into it first")
     return [json.loads(path.read_text()) for path in {path.name: path for path in paths}.values()]
 
 

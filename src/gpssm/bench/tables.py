@@ -119,9 +119,7 @@ def result_tables(summary: "pd.DataFrame", wide: bool = False) -> list[Table]:
             for index, entry in entries.iterrows():
                 cells = [_mean(entry[name], entry[f"{name}_sd"]) for name in leading]
                 cells += [_number(entry[name]) for name in ["ratio", *rest]]
-                seeds = f"{entry.seeds:.0f}" + (
-                    f", {entry.failed:.0f} failed" if entry.failed else ""
-                )
+                seeds = f"{entry.seeds:.0f}" + (f", {entry.failed:.0f} failed" if entry.failed else "")
                 rows.append(["  " + index[-1], *cells, seeds])
             for method, (mean, sd) in PUBLISHED.get((suite, protocol, dataset), {}).items():
                 rows.append([f"  {method}*", _mean(mean, math.nan if sd is None else sd)])

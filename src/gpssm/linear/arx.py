@@ -269,9 +269,7 @@ class Ridge(NamedTuple):
         bounds = [LOG_SCALE] * len(self.lags) + [LOGIT_DECAY] * len(self.lags)
         objective: Callable[[np.ndarray], tuple[float, np.ndarray]] = self.loss
         options = {"maxiter": NUM_LBFGS}
-        return scipy.optimize.minimize(
-            objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
-        ).x
+        return scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
 
     def posterior_mean(self, hyper: Float[np.ndarray, " h"]) -> tuple[Float[np.ndarray, " p"], float]:
         """m and σ²."""

@@ -89,7 +89,9 @@ def innovations_form(reduction: Reduction, order: int) -> tuple[LinearSSM, float
     width, controls = reduction.y.shape[1], reduction.u.shape[1]
     order = min(order, reduction.before.shape[1])
     observed = np.isfinite(reduction.y).all(1)
-    z, after, u, y = (part[observed] for part in (reduction.before[:, :order], reduction.after[:, :order], *reduction[2:4]))
+    z, after, u, y = (
+        part[observed] for part in (reduction.before[:, :order], reduction.after[:, :order], *reduction[2:4])
+    )
     inputs = np.hstack([z, u, np.ones((len(z), 1))])
     outputs = _least_squares(inputs, y)
     errors = y - inputs @ outputs.T

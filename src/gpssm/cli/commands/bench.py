@@ -33,9 +33,7 @@ def sweep(
             help="Of p30, simulation, rolling, learn, daisy-rolling; all: those that apply.",
         ),
     ] = ALL,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")
-    ] = Path("runs/bench"),
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")] = Path("runs/bench"),
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,18 +43,14 @@ def sweep(
         ),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run failures again.")] = False,
-    jobs: Annotated[
-        int, typer.Option(min=1, help="Processes, one thread each.", rich_help_panel=RUNNING)
-    ] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, one thread each.", rich_help_panel=RUNNING)] = 1,
     cluster: Annotated[
         str | None,
         typer.Option(help="Dask scheduler, tcp://host:8786.", rich_help_panel=RUNNING),
     ] = None,
     shard: Annotated[
         str,
-        typer.Option(
-            metavar="I/N", help="Run part I of N, for N machines.", rich_help_panel=RUNNING
-        ),
+        typer.Option(metavar="I/N", help="Run part I of N, for N machines.", rich_help_panel=RUNNING),
     ] = "1/1",
 ) -> Answer:
     """Fit methods to the first rows of many series and judge them on later ones.
