@@ -40,7 +40,6 @@ from gpssm.model.types import Draw
 from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, in_house_style, legend, panels, shade
 from gpssm.posterior.draws import absorb_common
 from gpssm.posterior.posterior import Posterior
-from gpssm.starts.build import Parts
 
 jax.config.update("jax_enable_x64", True)
 STATE_DIM, NUM_INDUCING = 4, 100
@@ -103,7 +102,11 @@ def study_time() -> None:
     for name, method in METHODS.items():
         for budget in BUDGETS:
             config = method(num_warmup=budget // 2, num_draws=budget // 10, thin=5)
-            model, states = config.prepare(list(start.series), Parts(STATE_DIM, NUM_INDUCING), jax.random.key(0))
+            model, states, _ = config.prepare(
+                list(start.series),
+                Spec(state_dim=STATE_DIM, num_inducing=NUM_INDUCING, likelihood="gaussian"),
+                jax.random.key(0),
+            )
             model = assign_roles(model, "optimise")
             found = run(config, model, states, list(start.series), 1, budget // 2)
             model, draws = absorb_common([model], found.draws)
@@ -200,7 +203,7 @@ def study_fits(out: Path, selections: Path | None) -> None:
 
 def draw_fit(panel: Any, posterior: Posterior, test: Any) -> None:
     """Outputs without noise before the line, the forecast with its 90 % interval after it."""
-    horizon, length = 30, len(posterior.raw[0])
+    horizon, length = 30, len(posterior.dataset.experiments[0])
     smoothed, forecast = posterior.smooth().outputs, posterior.forecast(horizon, test.u[:horizon])
     shown = min(length, 4 * horizon)
     for paths, first, color, label in ((smoothed, 0, BLUE, "smoothed"), (forecast, length, VERMILION, "forecast")):
@@ -208,7 +211,7 @@ def draw_fit(panel: Any, posterior: Posterior, test: Any) -> None:
         low, high = (limit[:, 0] for limit in paths.interval(0.9))
         shade(panel, steps, low, high, color=color, alpha=0.3, label=f"{label}, 90 %")
         panel.plot(steps, paths.mean[:, 0], color=color, label=f"{label}, mean")
-    actual = np.concatenate([posterior.raw[0].y[:, 0], test.y[:horizon, 0]])
+    actual = np.concatenate([posterior.dataset.experiments[0].y[:, 0], test.y[:horizon, 0]])
     panel.plot(np.arange(len(actual)), actual, ".", color=BLACK, markersize=2.5, label="data")
     panel.axvspan(length, length + horizon, color=LIGHT, zorder=0, linewidth=0, alpha=0.5)
     panel.set_xlim(length - shown, length + horizon)

@@ -42,7 +42,7 @@ def benchmarks(names: list[str]) -> Iterator[tuple[str, gpssm.Series, gpssm.Seri
 
 def judge(posterior: gpssm.Posterior, test: gpssm.Series, spacing: int, num_paths: int) -> dict[str, dict[int, list]]:
     """Coverage, width and CRPS by step for both ways, and the seconds of a forecast."""
-    spread = np.nanstd(posterior.raw[0].y, axis=0)
+    spread = np.nanstd(posterior.dataset.experiments[0].y, axis=0)
     horizon = min(max(STEPS), len(test))
     origins = range(0, max(len(test) - min(30, horizon), 1), spacing)
     found = {name: {step: [] for step in (*STEPS, 0)} for name in ("step", "path")}

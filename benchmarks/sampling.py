@@ -29,14 +29,15 @@ import numpy as np
 
 from gpssm.data.datasets import load, simulate
 from gpssm.data.scaler import Scaler
-from gpssm.fitting.fit import fit
+from gpssm.fitting.fit import build_model, fit
 from gpssm.inference.runner import sample
 from gpssm.inference.whitening import unstack, whiten
+from gpssm.linear.fit import linear_fit
 from gpssm.methods import FFVD, FFVDCM, FFVDNUTS, MethodSettings
+from gpssm.methods.spec import Spec
 from gpssm.model.target import log_collapsed
 from gpssm.posterior.diagnostics import ess_bulk, forecast_mean
 from gpssm.posterior.posterior import Posterior
-from gpssm.starts.build import build_model, linear_start
 
 jax.config.update("jax_enable_x64", True)
 CHAINS, HORIZON, STATE_DIM, NUM_INDUCING = 2, 30, 4, 50
@@ -139,8 +140,8 @@ def cost(lengths: tuple[int, ...] = (1_000, 10_000, 100_000)) -> None:
     for length in lengths:
         truth = simulate("duffing", num_steps=length, seed=0).series
         series = [Scaler.fit(truth).scale(truth)]
-        start = linear_start(series, 2)
-        model = build_model(series, 2, NUM_INDUCING, start=start)
+        start = linear_fit(series, Spec(state_dim=2))
+        model = build_model(series, 2, NUM_INDUCING, linear=start)
         states = jnp.asarray(start.states[0])
         make = eqx.filter_jit(lambda m, x, s: whiten(m, x, s, 8).at(m))
         jax.block_until_ready(make(model, states, series))

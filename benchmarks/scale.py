@@ -37,13 +37,12 @@ import gpssm
 from gpssm.core import chunks
 from gpssm.core.runtime import OPTIONS
 from gpssm.data.series import Series
-from gpssm.fitting.fit import assign_roles
+from gpssm.fitting.fit import assign_roles, build_model
 from gpssm.inference.whitening import Whitening, unstack, whiten
 from gpssm.linear.state_space import LinearSSM
 from gpssm.methods.ffvd import FFVD
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed
-from gpssm.starts.build import build_model, from_path
 
 REPEATS, GRADIENTS = 3, 11
 PROCESS_STD, NOISE_STD = 0.1, 0.1
@@ -64,8 +63,8 @@ def example(rows: int, states: int, points: int) -> tuple[GPSSM, np.ndarray, lis
     linear = LinearSSM(
         *map(jnp.asarray, (transition, control, np.zeros(states), np.eye(1, states), np.zeros(1), *noises))
     )
-    start = from_path(linear, [path], series)
-    return assign_roles(build_model(series, states, points, start=start), "optimise"), path, series
+    start = LinearFit.of(linear, [path], series)
+    return assign_roles(build_model(series, states, points, linear=start), "optimise"), path, series
 
 
 def compare(rows: int, states: int, points: int, run: bool) -> None:

@@ -22,9 +22,11 @@ import numpy as np
 
 import gpssm
 from gpssm.core.runtime import in_double_precision
+from gpssm.fitting.fit import build_model
+from gpssm.linear.fit import linear_fit
+from gpssm.methods.spec import Spec
 from gpssm.model.target import log_collapsed
 from gpssm.plots.style import BLACK, BLUE, GREEN, VERMILION, in_house_style, legend, panels
-from gpssm.starts.build import build_model, linear_start
 
 STATES, TRAIN, TEST = 6, 60, 150
 WAYS: dict[str, dict[str, Any]] = {
@@ -51,9 +53,9 @@ def ring(num_steps: int, seed: int) -> gpssm.Series:
 def cost(num_steps: int, num_inducing: int) -> None:
     """Milliseconds of one gradient of the collapsed target."""
     series = gpssm.Scaler.fit(ring(num_steps, 0)).scale(ring(num_steps, 0))
-    start = linear_start(series, STATES)
+    start = linear_fit(series, Spec(state_dim=STATES))
     for name, given in WAYS.items():
-        model = build_model(series, STATES, num_inducing, start=start, **given)
+        model = build_model(series, STATES, num_inducing, linear=start, **given)
         slope = jax.jit(jax.grad(lambda x, model=model: log_collapsed(model, x, series)))
         states = jnp.asarray(start.states[0])
         slope(states).block_until_ready()

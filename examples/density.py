@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 
 import gpssm
-from gpssm.build import linear_start
+from gpssm.linear.fit import linear_fit
+from gpssm.methods.spec import Spec
 
 jax.config.update("jax_enable_x64", True)
 
@@ -14,8 +15,8 @@ def main() -> None:
     simulated = gpssm.datasets.simulate("duffing", num_steps=200, seed=1)
     train, _ = simulated.series.split(0.5)
     series = gpssm.Scaler.fit(train).scale(train)
-    start = linear_start(series, state_dim=2)
-    model = gpssm.build_model(series, state_dim=2, num_inducing=20, start=start)
+    start = linear_fit(series, Spec(state_dim=2))
+    model = gpssm.build_model(series, state_dim=2, num_inducing=20, linear=start)
     print("leaves:", {name: leaf.shape for name, leaf in model.leaves().items()})
 
     density = jax.jit(jax.value_and_grad(lambda states: gpssm.target.log_collapsed(model, states, series)))

@@ -78,10 +78,15 @@ def control(
     posterior: gpssm.Posterior, rows: int, num_paths: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Closed loop: levels, pumps, and seconds a row of filter and search."""
-    level, now = float(posterior.raw[-1].y[-1, 0]), posterior
+    history, now = posterior.dataset.experiments[-1], posterior
+    level = float(history.y[-1, 0])
     with jax.enable_x64(True):
         rollout = posterior.rollout(num_paths)
-        plan, free, before = make_planner(rollout), jnp.zeros(HORIZON), jnp.asarray(posterior.raw[-1].u[-1, 0])
+        plan, free, before = (
+            make_planner(rollout),
+            jnp.zeros(HORIZON),
+            jnp.asarray(history.u[-1, 0]),
+        )
         levels, pumps, seconds = [], [], []
         for _ in range(rows):
             began = time.perf_counter()

@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import gpssm
-from gpssm.build import Parts
 
 DT = 0.5
 OUTFLOW = 0.4
@@ -47,9 +46,7 @@ class TankMethod(gpssm.methods.FFVD):
         """The physics, m(x, u) = level + dt · pump. Controls come scaled: back to the pump's units first."""
         return x + DT * (self.input_mean + self.input_std * u)
 
-    def prepare(
-        self, series: list[gpssm.Series], parts: Parts, key: PRNGKeyArray
-    ) -> tuple[gpssm.GPSSM, list[np.ndarray]]:
+    def prepare(self, series: list[gpssm.Series], spec: gpssm.Spec, key: PRNGKeyArray) -> Start:
         """The model, and where each series' states start: at the measured levels."""
         states = [np.concatenate([one.y[:1], one.y]) for one in series]
         levels = np.linspace(0.0, 1.2 * np.max(np.concatenate(states)), 12)
@@ -59,10 +56,10 @@ class TankMethod(gpssm.methods.FFVD):
             kernel=gpssm.kernels.Active(inner, dims=(0,)),
             basis=gpssm.bases.InducingPoints(jnp.asarray(np.stack([levels, np.zeros(12)], axis=1))),
             mean=gpssm.means.Function(self.inflow),
-            likelihood=parts.likelihood,
+            likelihood=spec.likelihood,
             process_std=jnp.array([0.02]),
         )
-        return model, states
+        return Start(model, states)
 
 
 # --8<-- [end:method]

@@ -21,7 +21,7 @@ from scipy import signal, stats
 import gpssm
 from gpssm.datasets import Simulated
 from gpssm.diagnostics import ess_bulk, rhat
-from gpssm.loop import sample
+from gpssm.inference.runner import sample
 from gpssm.methods import METHODS, MethodSettings
 
 jax.config.update("jax_enable_x64", True)

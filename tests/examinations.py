@@ -8,6 +8,7 @@ from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.residuals import Correlation, Residuals
 from gpssm.evaluation.summary import Facts, OutputSummary, Sampling, Summary
+from gpssm.posterior.checks import check_mixing
 from gpssm.posterior.diagnostics import Diagnostics, Row
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
 
@@ -31,7 +32,7 @@ def make_forecast(rng, rows, start, horizon, paths=60):
 
 def make_examination(posterior, test, methods=("by hand", "last", "mean")):
     """All figures of a posterior and of the rows that follow it, drawn at random."""
-    rng, train = np.random.default_rng(5), posterior.raw[-1]
+    rng, train = np.random.default_rng(5), posterior.dataset.experiments[-1]
     forecasts = {name: make_forecast(rng, test, len(train), len(test)) for name in methods}
     judged = RollingRows(test, 0, HORIZON, HORIZON, True)
     origins = np.arange(0, len(test) - HORIZON + 1, HORIZON)
@@ -77,7 +78,7 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
     outputs = tuple(OutputSummary(name, 1.0, 0.1, 0.1, 0.2, 0.5, 3, None) for name in train.outputs)
     sampling = Sampling("good", 1.01, 400, 1.01, 400, 0, 0.8, ())
     found = (checks.check_worth(rolling), *checks.check_coverage(rolling), *checks.check_residuals(residuals))
-    summary = Summary(facts, sampling, outputs, 30, 60, 0.9, 0.1, 0.2, tuple(checks.check_mixing(rows)))
+    summary = Summary(facts, sampling, outputs, 30, 60, 0.9, 0.1, 0.2, tuple(check_mixing(rows)))
     hindsight = make_forecast(rng, train, 0, len(train))
     return Examination(
         posterior=posterior,

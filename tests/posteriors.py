@@ -1,19 +1,30 @@
-"""Posteriors made by hand, of draws that a test chose, and the file of one that was fitted: none has to be sampled."""
+"""Posteriors made by hand, of draws that a test chose, and one of a small fit."""
 
-from pathlib import Path
+import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import gpssm
 from builders import make_model, make_series
+from gpssm.data.dataset import Dataset
 from gpssm.data.scaler import Scaler
 from gpssm.model.types import Draw, Info
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.posterior import Posterior
 
 CHAINS, DRAWS = 2, 3
-OLD = Path(__file__).parent / "posterior" / "data" / "posterior-0.1.0.nc"  # ffvd, 2 chains of 6 draws
+
+
+@functools.cache
+def fitted():
+    """A posterior of `ffvd` with two states, two chains of six draws each."""
+    settings = {"state_dim": 2, "num_inducing": 5, "start": "em", "noise": "free", "num_chains": 2, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that so short a chain has not settled
+        return gpssm.fit(make_series(40, output_dim=1), num_warmup=8, num_draws=6, thin=1, **settings)
 
 
 def make_posterior(
@@ -35,11 +46,9 @@ def make_posterior(
     scaler = Scaler.fit(raw) if scaler is None else scaler
     info = Info(*(np.zeros(size) for _ in Info._fields))
     draws_of = jax.tree.map(jnp.asarray, Draw(tuple(states), weights, leaves))
-    scaled = tuple(scaler.scale(one) for one in raw)
     config = {"method": "by hand", "num_warmup": 0}
-    return Posterior(
-        model, draws_of, info, info, scaled, tuple(raw), scaler, config, Seconds(0, 0, 0), seed=0, current=current
-    )
+    dataset = Dataset(tuple(raw), scaler)
+    return Posterior(model, draws_of, info, info, dataset, config, Seconds(0, 0, 0), seed=0, current=current)
 
 
 def linear_weights(model, transition, control, offset):

@@ -7,6 +7,7 @@ ours if a `raise` of this library raised it; a forecast must be finite, or come 
 import collections
 import contextlib
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from gpssm.posterior import storage
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from hostile import VALUES, attempt
-from posteriors import OLD, make_posterior
+from posteriors import fitted, make_posterior
 
 EDITS, FILES = 120, 100
 POSTERIOR = make_posterior()
@@ -68,16 +69,16 @@ ENTRIES = {
     "Scaler.fit": Scaler.fit,
     "Scaler.fit(outputs=)": lambda value: Scaler.fit(SERIES, outputs=value),
     "Scaler": lambda value: Scaler((0.0,), (value,), (), ()),
-    "Scaler.scale": POSTERIOR.scaler.scale,
-    "Scaler.scale_inputs": POSTERIOR.scaler.scale_inputs,
-    "Scaler.unscale_mean": POSTERIOR.scaler.unscale_mean,
+    "Scaler.scale": POSTERIOR.dataset.scaler.scale,
+    "Scaler.scale_inputs": POSTERIOR.dataset.scaler.scale_inputs,
+    "Scaler.unscale_mean": POSTERIOR.dataset.scaler.unscale_mean,
     "read": lambda value: read(value, 0),
     "load": gpssm.load,
     "load(parts=)": lambda value: gpssm.load("nowhere.nc", value),
     "save": lambda value: POSTERIOR.save(value),
     "chain": POSTERIOR.chain,
     "thinned": POSTERIOR.thinned,
-    "training_series": POSTERIOR.training_series,
+    "Dataset.experiment": POSTERIOR.dataset.experiment,
     "smooth": POSTERIOR.smooth,
     "smooth(seed=)": lambda value: POSTERIOR.smooth(seed=value),
     "outputs": POSTERIOR.outputs,
@@ -128,7 +129,7 @@ def suppressed(call, **given):
         call(**given)
 
 
-FITTED = gpssm.load(OLD)
+FITTED = fitted()
 ROWS, LONG = make_series(16, seed=3), make_series(40, seed=4)
 STACK = Stack.of({"one": POSTERIOR, "two": POSTERIOR}, [0.6, 0.4])
 LINEAR, GAIN = POSTERIOR.linearise(), POSTERIOR.static_gain(values=[0.0, 1.0])
@@ -180,7 +181,7 @@ CALLS = {
     "calibrate": (POSTERIOR.calibrate, {"series": ROWS}, ("new_experiment", "index", "seed")),
     "update": (
         lambda **given: suppressed(FITTED.update, **given),
-        {"series": FITTED.raw[0][:5], "num_warmup": 2, "num_draws": 2},
+        {"series": FITTED.dataset.experiments[0][:5], "num_warmup": 2, "num_draws": 2},
         ("new_experiment", "seed", "progress", "index"),
     ),
     "compare": (
@@ -191,7 +192,7 @@ CALLS = {
     "Comparison.best": (COMPARISON.best, {"figure": "rmse"}, ()),
     "Comparison.plot": (COMPARISON.plot, {"output": "y0", "level": 0.9}, ()),
     "informative": (
-        make_posterior(chains=4, draws=4).informative,
+        partial(gpssm.informative, make_posterior(chains=4, draws=4)),
         {"experiments": {"one": U}, "target": U, "num_paths": 16, "max_draws": 16, "seed": 0},
         (),
     ),
@@ -293,7 +294,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpssm.evaluation.select.default_candidates", lambda _: [{"method": "mean"}])
     monkeypatch.setattr("gpssm.evaluation.stack.default_members", lambda _: ["mean", "last"])
-    monkeypatch.setattr("gpssm.fitting.update.extend_states", reach)
+    monkeypatch.setattr("gpssm.posterior.update.extend_states", reach)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

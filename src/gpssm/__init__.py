@@ -1,26 +1,67 @@
-"""Gaussian process state-space models: nonlinear system identification and forecasts with honest uncertainty.
+"""Gaussian process state-space models: system identification and forecasts with uncertainty.
 
-A folder is a room, and this list of them is the way of the data; a file imports from its own room and those before it:
+A package imports only from itself and from the packages before it:
 
-    core → data → model → linear → starts → inference → methods → posterior → fitting → evaluation → plots → report →
-    bench → cli
+    core → data → model → linear → starts → inference → methods → posterior → fitting →
+    evaluation → plots → report → bench → cli
+
+The modules beside the packages (`gpssm.kernels`, `gpssm.metrics`, ...) only name what is public;
+no package imports from them.
 """
 
 import importlib
-import importlib.abc
-import importlib.machinery
-import sys
-from collections.abc import Sequence
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from gpssm.core import forks
+
+if TYPE_CHECKING:
+    from gpssm import bases as bases
+    from gpssm import benchmark as benchmark
+    from gpssm import conditionals as conditionals
+    from gpssm import datasets as datasets
+    from gpssm import diagnostics as diagnostics
+    from gpssm import kernels as kernels
+    from gpssm import likelihoods as likelihoods
+    from gpssm import means as means
+    from gpssm import methods as methods
+    from gpssm import metrics as metrics
+    from gpssm import plots as plots
+    from gpssm import priors as priors
+    from gpssm import target as target
+    from gpssm.data.dataset import Dataset as Dataset
+    from gpssm.data.delays import delayed as delayed
+    from gpssm.data.delays import delays as delays
+    from gpssm.data.preparing import detrend as detrend
+    from gpssm.data.preparing import merge as merge
+    from gpssm.data.preparing import resample as resample
+    from gpssm.data.readers import read as read
+    from gpssm.data.scaler import Scaler as Scaler
+    from gpssm.data.series import Series as Series
+    from gpssm.evaluation.backtest import backtest as backtest
+    from gpssm.evaluation.compare import compare as compare
+    from gpssm.evaluation.design import informative as informative
+    from gpssm.evaluation.load import load as load
+    from gpssm.evaluation.select import select as select
+    from gpssm.evaluation.stack import Stack as Stack
+    from gpssm.evaluation.stack import stack as stack
+    from gpssm.fitting.fit import build_model as build_model
+    from gpssm.fitting.fit import fit as fit
+    from gpssm.inference.runner import Runtime as Runtime
+    from gpssm.methods.spec import Spec as Spec
+    from gpssm.model.model import GPSSM as GPSSM
+    from gpssm.model.wiring import Wiring as Wiring
+    from gpssm.posterior.posterior import Posterior as Posterior
+    from gpssm.starts.physics import Physics as Physics
+    from gpssm.starts.physics import Unknown as Unknown
 
 forks.watch()
 
 __version__ = "0.1.0"
 
-# Public names and where they live. They load on first use: `gpssm --help` must not wait for JAX.
+# Public names and the modules that define them. They are imported on first use, so that
+# `gpssm --help` need not wait for JAX. The imports above tell type checkers the same.
 _NAMES = {
+    "Dataset": "data.dataset",
     "GPSSM": "model.model",
     "Physics": "starts.physics",
     "Posterior": "posterior.posterior",
@@ -30,75 +71,50 @@ _NAMES = {
     "Unknown": "starts.physics",
     "Wiring": "model.wiring",
     "backtest": "evaluation.backtest",
-    "build_model": "starts.build",
+    "Runtime": "inference.runner",
+    "Spec": "methods.spec",
+    "build_model": "fitting.fit",
     "compare": "evaluation.compare",
     "delayed": "data.delays",
     "delays": "data.delays",
     "detrend": "data.preparing",
     "fit": "fitting.fit",
-    "load": "posterior.posterior",
+    "informative": "evaluation.design",
+    "load": "evaluation.load",
     "merge": "data.preparing",
     "read": "data.readers",
     "resample": "data.preparing",
     "select": "evaluation.select",
     "stack": "evaluation.stack",
 }
-# Modules that are public under a name of their own, `gpssm.kernels`, whatever room they are in.
-_MODULES = {
-    "bases": "model.bases",
-    "benchmark": "bench",
-    "conditionals": "model.conditionals",
-    "datasets": "data.datasets",
-    "diagnostics": "posterior.diagnostics",
-    "kernels": "model.kernels",
-    "likelihoods": "model.likelihoods",
-    "means": "model.means",
-    "methods": "methods",
-    "metrics": "core.metrics",
-    "plots": "plots",
-    "priors": "model.priors",
-    "target": "model.target",
-}
-# Where version 0.1.0 had a module that documentation and examples imported from; it is found there still.
-_FORMER = {
-    "build": "starts.build",
-    "loop": "inference.runner",
-    "scaler": "data.scaler",
-    "series": "data.series",
-    "types": "model.types",
-}
-_ADDRESSES = _FORMER | _MODULES
+_MODULES = (
+    "bases",
+    "benchmark",
+    "conditionals",
+    "datasets",
+    "diagnostics",
+    "kernels",
+    "likelihoods",
+    "means",
+    "methods",
+    "metrics",
+    "plots",
+    "priors",
+    "target",
+)
 
 __all__ = [*_NAMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
+# Hidden from type checkers, for which every misspelt name would otherwise be an `object`.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return importlib.import_module(f"gpssm.{_MODULES[name]}")
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"gpssm.{_NAMES[name]}"), name)
-    raise AttributeError(f"gpssm has no {name!r}. It has: {', '.join(__all__)}.")
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return importlib.import_module(f"gpssm.{name}")
+        if name in _NAMES:
+            return getattr(importlib.import_module(f"gpssm.{_NAMES[name]}"), name)
+        raise AttributeError(f"gpssm has no {name!r}. It has: {', '.join(__all__)}.")
 
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-class _PublicModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """`from gpssm.kernels import Sum`: the module of the room, under its public name."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        home = _ADDRESSES.get(fullname.removeprefix("gpssm."))
-        moved = fullname.startswith("gpssm.") and home is not None and fullname != f"gpssm.{home}"
-        return importlib.machinery.ModuleSpec(fullname, self) if moved else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(
-            f"gpssm.{_ADDRESSES[module.__name__.removeprefix('gpssm.')]}"
-        )
-
-
-# Before the finder of folders: one that an older version left behind, with nothing but caches in it, is no module.
-sys.meta_path.insert(0, _PublicModules())

@@ -294,7 +294,7 @@ def test_a_model_without_controls_or_test_rows_forecasts_30_steps(data, tmp_path
     assert found["metrics"]["test"] is None
     assert len(answer("forecast", tmp_path / "run")["step"]) == 30
     posterior = Run(tmp_path / "run").posterior()
-    assert len(posterior.raw) == 2
+    assert len(posterior.dataset.experiments) == 2
     assert found["metrics"]["summary"]["calibration"] == posterior.calibration.table()
     assert Run(tmp_path / "run").settings().fit["calibrate"] is True
     assert "no controls" in complaint("forecast", tmp_path / "run", "--inputs", data, code=1)
@@ -312,7 +312,7 @@ def test_a_delay_is_found_and_told_of(tmp_path, monkeypatch):
     with bare():
         assert "Controls:  u (acts 4 rows later)\n" in call(*words, "--delay", "auto", "--out", tmp_path / "run").stdout
     run = Run(tmp_path / "run")
-    assert (run.posterior().delay, run.settings().fit["delay"]) == ((4,), "auto")
+    assert (run.posterior().dataset.delay, run.settings().fit["delay"]) == ((4,), "auto")
     # The rows held out are given as they were recorded. A free run errs by the process noise, 0.1 / sqrt(1 - 0.8²), and
     # so many correlated errors know that to a half.
     assert run.metrics()["scores"]["full"]["arx"]["rmse"] == pytest.approx(0.1 / 0.6, rel=0.5)
@@ -326,7 +326,7 @@ def test_a_record_is_cut_and_the_last_of_its_states_are_kept(data, tmp_path, mon
     with bare():
         answer(*words, "--keep-states", 25, "--out", tmp_path / "run")
     run = Run(tmp_path / "run")
-    assert run.posterior().kept_from == (35,)
+    assert run.posterior().dataset.first_states == (35,)
     assert (run.settings().fit["windows"], run.settings().fit["keep_states"]) == (2, 25)
     assert "--keep-states is a whole number or auto" in complaint(*words, "--keep-states", "some", code=2)
 
@@ -408,7 +408,7 @@ def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, t
     table = pd.read_csv(tmp_path / "run" / "forecast.csv", index_col=0, parse_dates=True)
     assert (table.index == dates[28:]).all()
     assert Run(tmp_path / "run").test().clock.show(0) == "2024-04-02 00:00:00"
-    assert np.isnan(Run(tmp_path / "run").posterior().raw[0].y[7]).all()
+    assert np.isnan(Run(tmp_path / "run").posterior().dataset.experiments[0].y[7]).all()
     steps = call("forecast", tmp_path / "run", "--horizon", "5", "--levels", "50,80,90").stdout
     assert "2024-04-02 00:00" in steps
     heads = [line.split() for line in steps.splitlines() if line.split()[:1] == ["when"]]

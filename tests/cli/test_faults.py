@@ -13,7 +13,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from gpssm.cli.app import app
 from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
 from gpssm.inference.progress import interruption
+from posteriors import fitted
 
 PICTURES = {"series": lambda: None, "forecast": lambda: None}
 
@@ -311,18 +311,19 @@ def test_clocks_that_jump_back_at_every_write_change_nothing(data, undisturbed, 
 
 
 FORECAST = (
-    "import gpssm, sys; p = gpssm.load(sys.argv[1]); print(p.forecast(u=p.raw[0].u[:4], num_paths=12).mean.sum())"
+    "import gpssm, sys; p = gpssm.load(sys.argv[1]); "
+    "print(p.forecast(u=p.dataset.experiments[0].u[:4], num_paths=12).mean.sum())"
 )
 
 
 @pytest.mark.slow
 def test_a_cache_of_programs_that_is_corrupt_or_shared_changes_nothing(tmp_path):
-    old = Path(__file__).parent.parent / "posterior" / "data" / "posterior-0.1.0.nc"
+    fitted().save(tmp_path / "fitted.nc")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION")}
     environment |= {"GPSSM_CACHE": str(tmp_path / "cache")}
 
     def forecast():
-        command = [sys.executable, "-c", FORECAST, old]
+        command = [sys.executable, "-c", FORECAST, tmp_path / "fitted.nc"]
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
 
     whole = forecast()

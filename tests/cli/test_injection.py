@@ -91,7 +91,7 @@ def test_no_cell_is_a_formula(run):
 def test_names_come_back_as_they_were(run):
     found, _ = run
     assert (found.test().outputs, found.test().inputs) == ((OUTPUT,), (INPUT,))
-    assert found.posterior().raw[0].outputs == (OUTPUT,)
+    assert found.posterior().dataset.experiments[0].outputs == (OUTPUT,)
     assert f"{OUTPUT} mean" in found.forecasts()["arx"].columns
     assert json.loads((found.folder / "metrics.json").read_text())
 
@@ -103,7 +103,12 @@ def test_every_picture_is_drawn(run):
 def test_what_python_prints_does_not_speak_to_the_terminal_either(run):
     posterior = run[0].posterior()
     forecast = posterior.forecast(u=np.zeros((3, 1)), num_paths=20)
-    for thing in (posterior.summary(), forecast, posterior.raw[0], gpssm.compare({OUTPUT: forecast}, posterior.raw[0])):
+    for thing in (
+        posterior.summary(),
+        forecast,
+        posterior.dataset.experiments[0],
+        gpssm.compare({OUTPUT: forecast}, posterior.dataset.experiments[0]),
+    ):
         for text in (str(thing), repr(thing)):
             assert "\x1b" not in text
             assert not lines_of_names(text)
@@ -111,7 +116,7 @@ def test_what_python_prints_does_not_speak_to_the_terminal_either(run):
 
 
 def test_names_of_series_are_no_code_either(run, tmp_path):
-    (rows,) = run[0].posterior().raw
+    (rows,) = run[0].posterior().dataset.experiments
     several = [Series(rows.y[part], rows.u[part], name=NAME) for part in (slice(15), slice(15, None))]
     posterior = gpssm.fit(several, method="arx", num_draws=10, num_chains=1, progress=False)
     pictures = {path.stem: path.read_bytes() for path in (run[0].folder / "figures").iterdir()}
@@ -131,4 +136,4 @@ def test_names_of_series_are_no_code_either(run, tmp_path):
         assert not cell.startswith("=")
     assert to_png(plot_series(several))
     posterior.save(tmp_path / "posterior.nc")
-    assert gpssm.load(tmp_path / "posterior.nc").raw[1].name == NAME
+    assert gpssm.load(tmp_path / "posterior.nc").dataset.experiments[1].name == NAME

@@ -42,7 +42,7 @@ def test_experiments_have_the_columns_of_the_first():
     both = merge(first, [second])
     np.testing.assert_array_equal(both[1].u, second.u[:, ::-1])
     assert both[1].units == {"a": "V"}
-    with pytest.raises(ValueError, match="'a' is in V in series 0 and in mV in series 1"):
+    with pytest.raises(ValueError, match="'a' is in mV, and in V before"):
         merge(first, replace(second, units={"a": "mV"}))
 
 

@@ -120,11 +120,11 @@ def test_refitting_learns_from_all_rows_before_each_origin():
 def test_updating_is_given_the_rows_since_the_last_origin(posterior, monkeypatch, new_experiment):
     given = []
 
-    def learn(posterior, rows, *, new_experiment):
+    def update(posterior, rows, *, new_experiment=False):
         given.append((rows, new_experiment))
         return posterior.condition(rows, new_experiment=new_experiment)
 
-    monkeypatch.setattr(type(posterior), "update", learn)
+    monkeypatch.setattr(type(posterior), "update", update)
     rows = SERIES[START:75]
     found = gpssm.backtest(rows, posterior, refit="update", new_experiment=new_experiment, **SETTINGS)
     assert [len(one) for one, _ in given] == [7, 7]
@@ -138,7 +138,7 @@ def test_updating_is_given_the_rows_since_the_last_origin(posterior, monkeypatch
 def test_learning_is_given_the_rows_since_the_last_origin(posterior, monkeypatch):
     given = []
 
-    def learn(posterior, rows, *, forgetting, new_experiment, max_draws, seed):
+    def learn(posterior, rows, *, max_draws, seed, forgetting=None, new_experiment=False):
         given.append((len(rows), forgetting, new_experiment, max_draws))
         return posterior.condition(rows, new_experiment=new_experiment)
 

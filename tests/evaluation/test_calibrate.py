@@ -13,10 +13,10 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.evaluation import calibrate, metrics
 from gpssm.evaluation.calibrate import Needed, estimate, measure, needed_factors, octaves_to, weighted_quantile
-from gpssm.fitting.choose import make_folds
 from gpssm.model.likelihoods import Poisson
 from gpssm.posterior.calibration import Calibration
-from posteriors import OLD, linear_weights, make_posterior
+from gpssm.posterior.validation import make_folds
+from posteriors import linear_weights, make_posterior
 
 FACTORS = np.array([[1.0, 1.3], [1.5, 1.0], [2.0, 1.7]])
 HORIZON = 5  # two steps more than were measured
@@ -71,12 +71,11 @@ def test_a_posterior_that_was_not_calibrated_has_nothing_to_widen_by(posterior):
     np.testing.assert_array_equal(plain.forecast(HORIZON, u, num_paths=60).paths, own.paths)
 
 
-def test_files_keep_the_calibration_and_old_ones_have_none(posterior, tmp_path):
+def test_files_keep_the_calibration(posterior, tmp_path):
     posterior.save(tmp_path / "run.nc")
     found = gpssm.load(tmp_path / "run.nc").calibration
     for field in dataclasses.fields(Calibration):
         np.testing.assert_array_equal(getattr(found, field.name), getattr(posterior.calibration, field.name))
-    assert gpssm.load(OLD).calibration is None
 
 
 def test_the_factor_needed_is_the_least_that_covers(forecasts, posterior):
@@ -232,9 +231,9 @@ def test_parts_that_were_given_as_objects_are_used_again():
 
 def test_what_cannot_be_calibrated_says_so(fitted):
     with pytest.raises(ValueError, match="15 rows"):
-        measure(fitted[1], fitted[1].raw[0][:9], False, -1, 0)
+        measure(fitted[1], fitted[1].dataset.experiments[0][:9], False, -1, 0)
     short = make_posterior(raw=[make_series(20)])
-    assert make_folds(short.raw) == []
+    assert make_folds(short.dataset.experiments) == []
     with pytest.raises(ValueError, match=r"posterior\.calibrate\(rows\)"):
         short.calibrate()
     counts = make_model(output_dim=1)

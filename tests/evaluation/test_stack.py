@@ -12,8 +12,8 @@ import gpssm
 from gpssm.core import metrics
 from gpssm.data.series import Series
 from gpssm.evaluation.stack import Stack, default_members, share_out, stacking_weights
-from gpssm.fitting.choose import make_folds
 from gpssm.methods import ARX
+from gpssm.posterior.validation import make_folds
 from gpssm.report import write_report
 from linear_systems import tank_series
 

@@ -114,7 +114,7 @@ def test_several_series_a_gaussian_process_and_missing_outputs():
     assert 0 < summary.nonlinear < 1
     assert all(np.isfinite([one.one_step_error, one.free_run_error, one.noise]).all() for one in summary.outputs)
     variances = np.exp(2 * np.asarray(posterior.model.likelihood.log_std))
-    scale = np.array(posterior.scaler.output_std)
+    scale = np.array(posterior.dataset.scaler.output_std)
     np.testing.assert_allclose([one.noise for one in summary.outputs], scale * np.sqrt(variances))
     process = np.exp(2 * posterior.draws.leaves["log_process_std"]).mean((0, 1))
     expected = scale * np.sqrt(np.asarray(posterior.model.likelihood.C) ** 2 @ np.asarray(process))
@@ -165,7 +165,7 @@ def test_other_likelihoods():
     summary = posterior.summary()
     assert summary.facts.likelihood == "StudentT"
     variance = float(likelihood.moments(jnp.zeros((1, 2)))[1][0, 0])
-    assert summary.outputs[0].noise == pytest.approx(posterior.scaler.output_std[0] * np.sqrt(variance))
+    assert summary.outputs[0].noise == pytest.approx(posterior.dataset.scaler.output_std[0] * np.sqrt(variance))
     assert np.isfinite(summary.outputs[0].one_step_error)
 
 

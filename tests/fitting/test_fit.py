@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import random_walk
 from builders import make_model
 from compilations import compilations
 from gpssm.core.runtime import max_maps
@@ -49,7 +48,7 @@ def test_shapes_and_names(posterior):
     assert posterior.warmup.log_target.shape == (2, 6)
     assert posterior.config["method"] == "RandomWalk"
     assert posterior.config["size"] == 0.05
-    assert posterior.raw == (small_series(),)
+    assert posterior.dataset.experiments == (small_series(),)
     assert posterior.seconds.compile > 0
     assert repr(posterior) == "Posterior(RandomWalk, 2 chains of 10 draws)"
 
@@ -94,9 +93,7 @@ def test_seeds_give_other_draws(posterior):
 
 
 def test_vectorised_chains_agree_to_rounding(posterior):
-    with pytest.warns(DeprecationWarning, match="chains='vmap' is called batching='vmap' now") as caught:
-        together = small_fit(chains="vmap")
-    assert caught[0].filename == random_walk.__file__
+    together = small_fit(batching="vmap")
     np.testing.assert_allclose(together.draws.states[0], posterior.draws.states[0], rtol=1e-9)
 
 

@@ -11,7 +11,7 @@ import gpssm
 from builders import make_model, make_series, make_states
 from gpssm.fitting.transfer import inherit, temper
 from gpssm.model.target import weights_given_states
-from posteriors import OLD, make_posterior
+from posteriors import fitted, make_posterior
 
 weights_given = eqx.filter_jit(weights_given_states)
 
@@ -29,7 +29,7 @@ def test_the_rows_of_the_other_plant_count_as_if_they_were_here(basis):
     first, second = make_states(9), make_states(7, seed=4)
     weights = np.zeros((1, 1, 2, model.basis.size))
     prior = make_posterior(model, [before], weights, {}, None, [first[None, None]], 1, 1)
-    scaled = [prior.scaler.scale(one) for one in (before, after)]
+    scaled = [prior.dataset.scaler.scale(one) for one in (before, after)]
     told = inherit(prior, [scaled[1]], 1.0, 0).model
     found = weights_given(told, jnp.asarray(second), scaled[1])
     both = weights_given(model, [jnp.asarray(first), jnp.asarray(second)], scaled)
@@ -63,7 +63,7 @@ def test_the_strength_is_how_often_a_row_counts():
 def test_what_was_learned_row_by_row_is_handed_on():
     prior, rows = make_posterior(chains=1, draws=1), make_series(6, seed=3)
     later = prior.learn(rows)
-    told = [inherit(one, [one.scaler.scale(rows)], 1.0, 0).model for one in (prior, later)]
+    told = [inherit(one, [one.dataset.scaler.scale(rows)], 1.0, 0).model for one in (prior, later)]
     size = later.learned.weights.shape[-1]
     for d, factor in enumerate(np.asarray(told[1].basis.factor)):
         block = slice(d * size, (d + 1) * size)
@@ -74,25 +74,25 @@ def test_what_was_learned_row_by_row_is_handed_on():
 
 @pytest.fixture(scope="module")
 def old():
-    return gpssm.load(OLD)
+    return fitted()
 
 
 def test_a_fit_with_a_prior_is_a_posterior_like_others(old, tmp_path):
-    rows = old.raw[0][:20]
+    rows = old.dataset.experiments[0][:20]
     found = gpssm.fit(rows, prior=old, prior_strength=0.5, num_chains=1, num_warmup=30, num_draws=4, progress=False)
-    assert found.scaler == old.scaler
+    assert found.dataset.scaler == old.dataset.scaler
     assert found.config["fit"]["prior_strength"] == 0.5
     assert {name.split(".")[0] for name in found.draws.leaves} <= {"log_process_std", "likelihood"}
     np.testing.assert_array_equal(found.model.kernel.log_variance, old.model.kernel.log_variance)
     found.save(tmp_path / "told.nc")
     again = gpssm.load(tmp_path / "told.nc")
-    paths = [one.forecast(4, old.raw[0].u[:4], num_paths=8).paths for one in (found, again)]
+    paths = [one.forecast(4, old.dataset.experiments[0].u[:4], num_paths=8).paths for one in (found, again)]
     np.testing.assert_array_equal(*paths)
     assert np.isfinite(paths[0]).all()
 
 
 def test_what_does_not_fit_is_refused(old):
-    rows = old.raw[0][:20]
+    rows = old.dataset.experiments[0][:20]
 
     def fit(series=rows, **options):
         return gpssm.fit(series, **{"prior": old, "progress": False} | options)
@@ -110,8 +110,9 @@ def test_what_does_not_fit_is_refused(old):
     with pytest.raises(ValueError, match="takes no prior"):
         fit(method="lgssm")
     name = rows.outputs[0]
-    metric = dataclasses.replace(old, raw=(dataclasses.replace(old.raw[0], units={name: "m"}, dt=1.0), *old.raw[1:]))
-    with pytest.raises(ValueError, match="in ft here and in m"):
+    experiments = (dataclasses.replace(old.dataset.experiments[0], units={name: "m"}, dt=1.0),)
+    metric = dataclasses.replace(old, dataset=dataclasses.replace(old.dataset, experiments=experiments))
+    with pytest.raises(ValueError, match="is in ft, and in m before"):
         fit(dataclasses.replace(rows, units={name: "ft"}), prior=metric)
     with pytest.raises(ValueError, match="resample"):
         fit(dataclasses.replace(rows, dt=2.0, clock=None), prior=metric)

@@ -61,7 +61,7 @@ def test_fits_by_way_of_excerpts_are_as_good(monkeypatch):
         monkeypatch.setattr(excerpts, "ROWS", rows)
         monkeypatch.setattr(excerpts, "STRETCH", stretch)
         found = fit_output_error(series, 3, lambda predictor: predictor, jax.random.key(0))
-        errors.append(float(found.linear.noise_std[0]))
+        errors.append(float(found.model.noise_std[0]))
         linear = fit_linear(unstable, 3)
         assert spectral_radius(linear) <= RADIUS
         likelihoods.append(float(log_marginal(linear, unstable)))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gpssm.data.series import Series
+from gpssm.linear.fit import linear_fit
 from gpssm.linear.output_error import Modes, Problem, fit_output_error, free_run, loss
-from gpssm.starts.build import linear_start
+from gpssm.methods.spec import Spec
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_models_with_such_an_emission_start_from_it(series, monkeypatch):
         "gpssm.starts.build.fit_output_error", lambda *given: asked.append(given) or fit_output_error(*given)
     )
     monkeypatch.setattr("gpssm.linear.output_error.NUM_STEPS", 5)
-    linear_start([series], 2, "softplus")
+    linear_fit([series], Spec(state_dim=2, likelihood="softplus"))
     assert not asked
-    assert linear_start([series], 2, "abs").state_dim == 2
+    assert linear_fit([series], Spec(state_dim=2, likelihood="abs")).state_dim == 2
     assert len(asked) == 1

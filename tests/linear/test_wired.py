@@ -7,11 +7,13 @@ import pytest
 
 import gpssm
 from gpssm.data.series import Series
+from gpssm.fitting.fit import build_model
+from gpssm.linear.fit import linear_fit
 from gpssm.linear.state_space import smooth
 from gpssm.linear.wired import EXACT_STD
+from gpssm.methods.spec import Spec
 from gpssm.model.wiring import Wiring, make_wiring
-from gpssm.starts.build import Parts, build_model, linear_start
-from gpssm.starts.start import make_start, output_error_start
+from gpssm.starts.start import make_starts
 
 # Two tanks in a row: the pump fills the first, what runs out of it the second, whose level is measured.
 A, B = np.array([[0.9, 0.0], [0.2, 0.8]]), np.array([0.5, 0.0])
@@ -34,29 +36,29 @@ SERIES = [tanks(120, 0), tanks(60, 1)]
 
 @pytest.fixture(scope="module")
 def cascade():
-    return linear_start(SERIES, 2, "gaussian", "cascade")
+    return linear_fit(SERIES, Spec(state_dim=2, likelihood="gaussian", wiring="cascade"))
 
 
 @pytest.fixture(scope="module")
 def chain():
-    return linear_start(SERIES, 2, "gaussian", "chain")
+    return linear_fit(SERIES, Spec(state_dim=2, likelihood="gaussian", wiring="chain"))
 
 
 def test_the_fit_has_the_zeros_of_the_wiring_and_finds_the_rest(cascade):
-    transition, control = np.asarray(cascade.linear.transition), np.asarray(cascade.linear.control)
+    transition, control = np.asarray(cascade.model.transition), np.asarray(cascade.model.control)
     assert transition[0, 1] == 0
     assert control[1, 0] == 0
     # Up to the scale of the first state, which nothing shows, and which tank is the slow one: no linear model can tell.
     np.testing.assert_allclose(np.sort(np.diag(transition)), np.sort(np.diag(A)), atol=0.03)
     np.testing.assert_allclose(transition[1, 0] * control[0, 0], 0.2 * 0.5, rtol=0.1)
-    np.testing.assert_array_equal(cascade.linear.C, [[0.0, 1.0]])
-    np.testing.assert_array_equal(cascade.linear.d, [0.0])
-    process = np.asarray(cascade.linear.process_cov)
+    np.testing.assert_array_equal(cascade.model.C, [[0.0, 1.0]])
+    np.testing.assert_array_equal(cascade.model.d, [0.0])
+    process = np.asarray(cascade.model.process_cov)
     np.testing.assert_array_equal(process, np.diag(np.diag(process)))
 
 
 def test_states_are_smoothed_and_of_unit_scale_but_for_those_that_are_outputs(cascade):
-    expected = smooth(cascade.linear, [jax.tree.map(jnp.asarray, one) for one in SERIES]).mean
+    expected = smooth(cascade.model, [jax.tree.map(jnp.asarray, one) for one in SERIES]).mean
     # The prior of x₀ has moved with the coordinates: it is forgotten after some rows.
     np.testing.assert_allclose(np.concatenate(cascade.states)[20:100], expected[20:100], atol=1e-3)
     everything = np.concatenate(cascade.states)
@@ -66,11 +68,11 @@ def test_states_are_smoothed_and_of_unit_scale_but_for_those_that_are_outputs(ca
 
 
 def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
-    rows = np.hstack([chain.linear.transition, chain.linear.control])
+    rows = np.hstack([chain.model.transition, chain.model.control])
     assert rows[0, 0] == 1
     assert rows[0, 1] > 0
     assert rows[0, 2] == 0
-    model = build_model(SERIES, 2, 6, wiring="chain", start=chain)
+    model = build_model(SERIES, 2, 6, wiring="chain", linear=chain)
     step = model.transition()(jnp.asarray(RNG.normal(size=(3, 2))), jnp.asarray(RNG.normal(size=(3, 1))))
     assert np.all(np.asarray(step.gain[0]) == 0)
     assert np.all(np.asarray(step.residual[0]) == 0)
@@ -85,7 +87,7 @@ def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
 def test_delays_hold_controls_and_states():
     wiring = make_wiring("delay-2", 3, 1, 1)
     start = output_error_start(SERIES, 3, "gaussian", wiring)
-    transition, control = np.asarray(start.linear.transition), np.asarray(start.linear.control)
+    transition, control = np.asarray(start.model.transition), np.asarray(start.model.control)
     np.testing.assert_array_equal(transition[:2], [[0, 0, 0], [1, 0, 0]])
     np.testing.assert_array_equal(control, [[1], [0], [0]])
     for path, one in zip(start.states, SERIES, strict=True):
@@ -99,15 +101,15 @@ def test_without_controls_the_likelihood_alone_finds_it():
     for _ in range(80):
         x = np.array([x[0] + 0.3 * x[1], 0.95 * x[1] - 0.3 * x[0] + 0.1 * rng.normal()])
         y.append(x[0] + 0.02 * rng.normal())
-    start = linear_start(Series(np.array(y)), 2, "gaussian", "second-order")
-    found = np.linalg.eigvals(np.asarray(start.linear.transition))
+    start = linear_fit(Series(np.array(y)), Spec(state_dim=2, wiring="second-order"))
+    found = np.linalg.eigvals(np.asarray(start.model.transition))
     expected = np.linalg.eigvals(np.array([[1.0, 0.3], [-0.3, 0.95]]))
     assert abs(abs(np.angle(found[0])) - abs(np.angle(expected[0]))) < 0.04
 
 
 def test_parts_that_take_no_wiring_say_so(cascade):
     with pytest.raises(ValueError, match="takes no wiring: take 'inducing' or 'fourier'"):
-        build_model(SERIES, 2, 6, basis="hilbert", wiring="cascade", start=cascade)
+        build_model(SERIES, 2, 6, basis="hilbert", wiring="cascade", linear=cascade)
     with pytest.raises(ValueError, match="takes no wiring: leave it out"):
         gpssm.fit(SERIES, method="lgssm", state_dim=2, wiring="cascade", progress=False)
     with pytest.raises(ValueError, match="drop it from learn"):
@@ -115,7 +117,8 @@ def test_parts_that_take_no_wiring_say_so(cascade):
 
 
 def test_shooting_keeps_known_rows(chain):
-    start = make_start("em+shooting", SERIES, Parts(2, 6, wiring="chain"), jax.random.key(0), linear=chain)
+    spec = Spec(state_dim=2, num_inducing=6, wiring=make_wiring("chain", 2, 1, 1), likelihood="gaussian")
+    (start,) = make_starts("em+shooting", spec, [SERIES], [chain], [jax.random.key(0)])
     mean = np.asarray(start.model.mean.known)
     np.testing.assert_array_equal(mean[0, [0, 2]], [1.0, 0.0])
     np.testing.assert_allclose(np.exp(start.model.log_process_std), [EXACT_STD, 0.01])

@@ -91,11 +91,6 @@ def test_a_method_without_a_build_is_not_a_method():
         MethodSettings().build(builders.make_model(), ())
 
 
-def test_the_old_name_of_the_settings_is_known():
-    with pytest.warns(DeprecationWarning, match="now called MethodSettings"):
-        assert gpssm.methods.Config is MethodSettings
-
-
 # Samplers without bias: where everything is linear and Gaussian, their states have the law of the Kalman smoother.
 EXACT = {
     "ffvd": FFVD(num_warmup=200, rank=5),

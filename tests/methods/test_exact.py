@@ -17,7 +17,6 @@ from gpssm.methods.exact import at_own_inputs, inputs, log_dense_normal, log_exa
 from gpssm.model.bases import InducingPoints
 from gpssm.model.priors import InverseGamma
 from gpssm.model.target import log_collapsed, weights_given_states
-from gpssm.starts.build import Parts
 
 LIMIT = 4.0  # standard errors
 
@@ -143,9 +142,9 @@ def test_a_fit_forecasts_and_comes_back_from_a_file(tmp_path):
 def test_what_it_cannot_do_is_said():
     long = [builders.make_series(300, seed=i) for i in range(2)]
     with pytest.raises(ValueError, match="500 rows at most, over all series; there are 600"):
-        Exact().prepare(long, Parts(), jax.random.key(0))
+        Exact().prepare(long, Spec(likelihood="gaussian"), jax.random.key(0))
     with pytest.raises(ValueError, match="takes no basis but the default: got 'hilbert'"):
-        Exact().prepare(long, Parts(basis="hilbert"), jax.random.key(0))
+        Exact().prepare(long, Spec(basis="hilbert", likelihood="gaussian"), jax.random.key(0))
     model, _, states = problem((5, 4))
     with pytest.raises(ValueError, match="a row for each and the role 'fix': it has 9 and the role 'optimise'"):
         Exact().build(model, states)

@@ -86,7 +86,7 @@ def test_the_last_fifth_is_not_trained_on_and_decides_when_to_stop():
 
 
 def test_filtering_is_teacher_forcing(posterior):
-    whole = posterior.scaler.scale(bent_series())
+    whole = posterior.dataset.scaler.scale(bent_series())
     states = by_hand(posterior.model.mean, whole, np.zeros(1 + 2 * UNITS))[0]
     later = posterior.condition(bent_series()[50:])
     np.testing.assert_allclose(later.current.particles.mean((0, 1, 2)), states[-1], atol=2e-3)
@@ -96,11 +96,11 @@ def test_filtering_is_teacher_forcing(posterior):
 def test_a_forecast_is_a_free_run(posterior):
     rest = bent_series()[50:]
     start_at = posterior.draws.states[0][0, 0, -1]
-    free = by_hand(posterior.model.mean, posterior.scaler.scale(rest), start_at, free=True)[1]
+    free = by_hand(posterior.model.mean, posterior.dataset.scaler.scale(rest), start_at, free=True)[1]
     quiet = posterior.model.with_leaves({"log_process_std": jnp.full(1 + 2 * UNITS, -20.0)})
     calm = Posterior(**{**vars(posterior), "model": quiet}).forecast(10, rest.u)
-    np.testing.assert_allclose(calm.mean, posterior.scaler.unscale_mean(free), atol=0.01)
-    spread = posterior.forecast(10, rest.u).std[0] / posterior.scaler.unscale_variance(np.ones((1, 1))) ** 0.5
+    np.testing.assert_allclose(calm.mean, posterior.dataset.scaler.unscale_mean(free), atol=0.01)
+    spread = posterior.forecast(10, rest.u).std[0] / posterior.dataset.scaler.unscale_variance(np.ones((1, 1))) ** 0.5
     np.testing.assert_allclose(spread, np.exp(posterior.model.log_process_std[:1])[None], rtol=0.1)
     assert np.isfinite(posterior.forecast(30, np.full((30, 1), 30.0)).paths).all()
 

@@ -11,12 +11,14 @@ from scipy.stats import multivariate_normal, norm
 
 import builders
 import gpssm
+from gpssm.fitting.fit import build_model
 from gpssm.inference.whitening import unstack, whiten
+from gpssm.linear.fit import linear_fit
+from gpssm.methods.spec import Spec
 from gpssm.model.bases import Apart, CommonPoints, InducingPoints, LinearFeatures, MixedPoints, Stacked
 from gpssm.model.conditionals import process_noise_given
 from gpssm.model.kernels import Common, Mixed, make_kernel
 from gpssm.model.target import feynman_kac, log_collapsed, log_target, weights_given_states
-from gpssm.starts.build import build_model, linear_start
 
 RNG = np.random.default_rng(0)
 Z = jnp.asarray(RNG.normal(size=(6, 4)))
@@ -221,7 +223,7 @@ def test_one_kernel_takes_a_wiring_that_is_the_same_in_all_functions():
 
 def test_bad_couplings_say_what_to_do():
     series = builders.make_series(30, 1, 1)
-    start = linear_start(series, 2)
+    start = linear_fit(series, Spec(state_dim=2))
     for words, given in {
         "Known: none, shared, lmc": {"coupling": "all"},
         "from 1 to as many as there are states, 2; got rank=3": {"coupling": "lmc", "rank": 3},
@@ -235,6 +237,6 @@ def test_bad_couplings_say_what_to_do():
         "takes inducing points and a kernel by name": {"coupling": "shared", "basis": "hilbert"},
     }.items():
         with pytest.raises((KeyError, ValueError), match=words):
-            build_model(series, 2, 5, start=start, **given)
+            build_model(series, 2, 5, linear=start, **given)
     with pytest.raises(ValueError, match="are sampled by `ffvd`"):
         gpssm.fit(series, method="prssm", state_dim=2, coupling="lmc", rank=1, progress=False)

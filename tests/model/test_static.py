@@ -7,9 +7,11 @@ import pytest
 
 import gpssm
 from gpssm.data.series import Series
+from gpssm.fitting.fit import build_model
+from gpssm.linear.fit import linear_fit
+from gpssm.methods.spec import Spec
 from gpssm.model.curves import KNOTS, REACH
 from gpssm.model.likelihoods import AMPLITUDE, LENGTH, make_likelihood
-from gpssm.starts.build import build_model, linear_start
 
 RNG = np.random.default_rng(0)
 C, D, STD = jnp.array([[1.0, 0.5], [-0.3, 0.8]]), jnp.array([0.1, -0.2]), jnp.array([0.2, 0.3])
@@ -60,8 +62,8 @@ def driven(length, seed, static_input=lambda u: u, static_output=lambda y: y):
 
 def test_a_hammerstein_model_is_linear_but_for_its_controls():
     series = driven(60, 0)
-    start = linear_start(series, 2)
-    model = build_model(series, 2, 7, coupling="hammerstein", start=start)
+    start = linear_fit(series, Spec(state_dim=2))
+    model = build_model(series, 2, 7, coupling="hammerstein", linear=start)
     weights = jnp.asarray(RNG.normal(size=model.weights_shape))
 
     def step(x, u):
@@ -82,8 +84,8 @@ def test_a_hammerstein_model_is_linear_but_for_its_controls():
 def test_a_monotone_control_enters_by_a_curve_that_rises():
     """∂f/∂u = B g'(u) with g' > 0, whatever the weights, and nothing else of u."""
     series = driven(60, 0)
-    start = linear_start(series, 2)
-    model = build_model(series, 2, 7, coupling="hammerstein-monotone", start=start)
+    start = linear_fit(series, Spec(state_dim=2))
+    model = build_model(series, 2, 7, coupling="hammerstein-monotone", linear=start)
     drawn = jnp.asarray(RNG.normal(size=model.weights_shape))
     u = jnp.linspace(-4, 4, 9)[:, None]
 
@@ -99,12 +101,10 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
 
     by_state, by_control = map(np.asarray, slopes(jnp.asarray(RNG.normal(size=(1, KNOTS - 1)))))
     np.testing.assert_allclose(by_state - by_state[0], 0, atol=1e-12)
-    curve = by_control / np.asarray(start.linear.control)[:, 0]
+    curve = by_control / np.asarray(start.model.control)[:, 0]
     np.testing.assert_allclose(curve[:, 0], curve[:, 1], rtol=1e-9)
     assert np.all(curve > 0)
-    np.testing.assert_allclose(
-        slopes(jnp.zeros((1, KNOTS - 1)))[1], np.broadcast_to(start.linear.control[:, 0], (9, 2))
-    )
+    np.testing.assert_allclose(slopes(jnp.zeros((1, KNOTS - 1)))[1], np.broadcast_to(start.model.control[:, 0], (9, 2)))
     for words, given in {
         "the data have none": {"series": Series(series.y), "start": None},
         "leave mean at 'linear'": {"mean": "zero"},

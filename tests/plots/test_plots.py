@@ -170,8 +170,8 @@ def test_a_forecast_is_marked_where_it_should_be_trusted_less():
 @pytest.mark.parametrize("index", [0, 1])
 def test_smoothed_outputs_have_data_bands_and_what_was_missing(posterior, index):
     figure = drawn(plots.plot_smoothed(posterior, index))
-    y, outputs = posterior.raw[index].y, smooth(posterior, index).outputs
-    assert [panel.get_ylabel() for panel in figure.axes] == list(posterior.raw[index].outputs)
+    y, outputs = posterior.dataset.experiments[index].y, smooth(posterior, index).outputs
+    assert [panel.get_ylabel() for panel in figure.axes] == list(posterior.dataset.experiments[index].outputs)
     for column, panel in enumerate(figure.axes):
         missing = np.isnan(y[:, column])
         np.testing.assert_array_equal(lines(panel, "data")[0].get_ydata(), y[:, column])
@@ -211,7 +211,7 @@ def test_one_state_has_a_curve_over_the_visited_range(input_dim, curves):
     found = [line for line in panel.lines if str(line.get_label()).startswith("f")]
     assert len(found) == curves
     x = found[0].get_xdata()
-    u = np.repeat(np.median(made.raw[0].u, axis=0)[None], len(x), 0)
+    u = np.repeat(np.median(made.dataset.experiments[0].u, axis=0)[None], len(x), 0)
     expected = transition(made, x[:, None], u)
     np.testing.assert_allclose(found[0].get_ydata(), expected.mean[:, 0])
     visited = np.mean(made.draws.states[0], axis=(0, 1))[:-1, 0]
@@ -234,7 +234,9 @@ def test_two_states_have_arrows_and_maps(posterior):
         np.testing.assert_allclose(lines(panel, "inducing points")[0].get_xydata(), locations[:, :2])
     (arrows,) = [one for one in field.collections if isinstance(one, mpl.quiver.Quiver)]
     one = posterior.chain(0)
-    u = np.repeat(np.median(np.concatenate([raw.u for raw in posterior.raw]), axis=0)[None], arrows.N, 0)
+    u = np.repeat(
+        np.median(np.concatenate([raw.u for raw in posterior.dataset.experiments]), axis=0)[None], arrows.N, 0
+    )
     x = np.stack([arrows.X, arrows.Y], -1)
     np.testing.assert_allclose(np.stack([arrows.U, arrows.V], -1), transition(one, x, u).mean - x, atol=1e-12)
     with pytest.raises(IndexError, match="2 chains, counted from 0; got chain 2"):
@@ -348,11 +350,11 @@ def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
     axes = np.reshape(figure.axes, (2, 3))
     for column, (own, correlations, cross) in enumerate(axes):
         shown = own.lines[0].get_ydata()
-        np.testing.assert_array_equal(np.isnan(shown), np.isnan(posterior.raw[0].y[:20, column]))
+        np.testing.assert_array_equal(np.isnan(shown), np.isnan(posterior.dataset.experiments[0].y[:20, column]))
         assert correlations.get_title(loc="left").startswith("with its past\n")
         assert "p = " in correlations.get_title(loc="left")
         assert cross.get_title(loc="left").startswith("with u\n")
-        assert own.get_ylabel() == f"of {posterior.raw[0].outputs[column]}"
+        assert own.get_ylabel() == f"of {posterior.dataset.experiments[0].outputs[column]}"
 
 
 def test_parameters_show_prior_posterior_and_optimised(posterior):

@@ -38,10 +38,10 @@ def tree(posterior):
 
 def emitted(posterior):
     """Mean and standard deviation of y in the user's units, from the definition."""
-    leaves, std = posterior.draws.leaves, np.array(posterior.scaler.output_std)
+    leaves, std = posterior.draws.leaves, np.array(posterior.dataset.scaler.output_std)
     mean = np.einsum("cdyx,cdtx->cdty", leaves["likelihood.C"], posterior.draws.states[0][:, :, 1:])
     mean = mean + leaves["likelihood.d"][:, :, None]
-    return mean * std + posterior.scaler.output_mean, np.exp(leaves["likelihood.log_std"])[:, :, None] * std
+    return mean * std + posterior.dataset.scaler.output_mean, np.exp(leaves["likelihood.log_std"])[:, :, None] * std
 
 
 def test_groups_names_and_axes(tree):
@@ -68,14 +68,14 @@ def test_values_are_those_of_the_posterior_in_the_users_units(posterior, tree):
     np.testing.assert_array_equal(found["log_process_std"], leaves["log_process_std"])
     np.testing.assert_allclose(found["process_std"], np.exp(leaves["log_process_std"]))
     np.testing.assert_allclose(found["noise_std"], emitted(posterior)[1][:, :, 0])
-    np.testing.assert_array_equal(tree["observed_data"]["y"], posterior.raw[0].y)
-    np.testing.assert_array_equal(tree["constant_data"]["u"], posterior.raw[0].u)
+    np.testing.assert_array_equal(tree["observed_data"]["y"], posterior.dataset.experiments[0].y)
+    np.testing.assert_array_equal(tree["constant_data"]["u"], posterior.dataset.experiments[0].u)
     np.testing.assert_array_equal(tree["sample_stats"]["lp"], posterior.info.log_target)
     assert tree["sample_stats"]["diverging"].dtype == bool
 
 
 def test_log_likelihood_is_that_of_the_observed_entries_in_the_users_units(posterior, tree):
-    y = posterior.raw[0].y
+    y = posterior.dataset.experiments[0].y
     mean, std = emitted(posterior)
     expected = np.nansum(stats.norm.logpdf(y, mean, std), -1)
     rows = ~np.isnan(y).all(-1)
@@ -137,7 +137,7 @@ def test_a_density_without_a_sampler_has_no_predictive_draws():
     made = make_posterior((make_series(5),), model, scaling="none")
     tree = made.to_arviz()
     assert "posterior_predictive" not in tree.children
-    expected = -0.5 * np.sum((made.raw[0].y - made.draws.states[0][:, :, 1:]) ** 2, -1)
+    expected = -0.5 * np.sum((made.dataset.experiments[0].y - made.draws.states[0][:, :, 1:]) ** 2, -1)
     np.testing.assert_allclose(tree["log_likelihood"]["y"], expected)
 
 

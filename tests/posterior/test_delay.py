@@ -59,7 +59,7 @@ def assert_same_paths(found, wanted):
 
 def test_the_draws_are_those_of_controls_shifted_by_hand(late, plain, record):
     jax.tree.map(np.testing.assert_array_equal, late.draws, plain.draws)
-    np.testing.assert_array_equal(late.raw[0].u, record.u[:TRAIN])  # as they were given
+    np.testing.assert_array_equal(late.dataset.experiments[0].u, record.u[:TRAIN])  # as they were given
     assert "u0 (acts 3 rows later), u1 (acts 1 row later)" in str(late.summary())
     assert "u0 (acts 3 rows later)" in late._repr_html_()
 
@@ -86,7 +86,7 @@ def test_new_rows_go_on_where_the_last_ones_ended(late, plain, rows, tmp_path):
     later = late.condition(rows[0][:1]).condition(rows[0][1:2])
     later.save(tmp_path / "later.nc")
     loaded = gpssm.load(tmp_path / "later.nc")
-    assert loaded.delay == LAGS
+    assert loaded.dataset.delay == LAGS
     assert_same_paths(loaded.condition(rows[0][2:6]).forecast(u=future), wanted)
     assert_same_paths(late.predict(rows[0][:6], 2), plain.predict(rows[1][:6], 2))
     found, wanted = (
@@ -111,7 +111,7 @@ def test_learning_goes_on(late, plain, rows):
         patch.setitem(METHODS, "RandomWalk", RandomWalk())
         found, wanted = late.update(rows[0]), plain.update(rows[1])
     jax.tree.map(np.testing.assert_array_equal, found.draws, wanted.draws)
-    jax.tree.map(np.testing.assert_array_equal, found.series, wanted.series)
+    jax.tree.map(np.testing.assert_array_equal, found.dataset.scaled, wanted.dataset.scaled)
     later = [one.learn(test[:6]).forecast(u=test.u[6 : 6 + H]) for one, test in ((late, rows[0]), (plain, rows[1]))]
     assert_same_paths(*later)
 

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import gpssm
 from gpssm.model.types import Draw
 from gpssm.posterior import diagnostics, explore
 from gpssm.posterior.diagnostics import non_gaussianity
-from posteriors import OLD
+from posteriors import fitted
 
 
 def autoregression(chains, draws, rho, shape=(), seed=0):
@@ -122,13 +121,13 @@ def test_the_share_of_marginals_that_are_not_gaussian():
 
 def test_the_dynamics_as_outputs_show_them():
     """C f(x_t, u_t) + d along a draw's own path, and √diag(C Q Cᵀ + R), by NumPy."""
-    posterior = gpssm.load(OLD)
+    posterior = fitted()
     draws, model = posterior.draws, posterior.model
     draw = jax.tree.map(lambda leaf: leaf[1, 3], draws)
     leaves = {name: np.asarray(leaf) for name, leaf in (model.leaves() | draw.leaves).items()}
-    f = explore.function_values(posterior, draw.states[0][:-1], posterior.series[0].u)[1, 3]
+    f = explore.function_values(posterior, draw.states[0][:-1], posterior.dataset.scaled[0].u)[1, 3]
     with jax.enable_x64(True):
-        found = np.asarray(diagnostics._one_step(model.with_leaves(draw.leaves), draw, posterior.series[0].u))
+        found = np.asarray(diagnostics._one_step(model.with_leaves(draw.leaves), draw, posterior.dataset.scaled[0].u))
     C, d = leaves["likelihood.C"], leaves["likelihood.d"]
     assert found[:-1] == pytest.approx(f @ C.T + d)
     covariance = C @ np.diag(np.exp(2 * leaves["log_process_std"])) @ C.T
@@ -136,7 +135,7 @@ def test_the_dynamics_as_outputs_show_them():
 
 
 def test_the_diagnostics_of_a_posterior():
-    posterior = gpssm.load(OLD)
+    posterior = fitted()
     found = posterior.diagnostics()
     names = [one.name for one in found.rows]
     assert names[:2] == ["likelihood.log_std", "log_process_std"]

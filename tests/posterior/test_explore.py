@@ -20,7 +20,7 @@ def test_outputs_are_those_of_each_draws_own_likelihood():
     posterior = make_posterior(leaves={"likelihood.d": offsets})
     found = posterior.smooth(1)
     C, states = np.asarray(base.model.likelihood.C), np.asarray(posterior.draws.states[1])
-    expected = posterior.scaler.unscale_mean(states[:, :, 1:] @ C.T + offsets[:, :, None])
+    expected = posterior.dataset.scaler.unscale_mean(states[:, :, 1:] @ C.T + offsets[:, :, None])
     np.testing.assert_allclose(found.outputs.paths, expected.reshape(6, 5, 2), rtol=1e-9)
     np.testing.assert_allclose(posterior.outputs(1), expected, rtol=1e-9)
     assert (found.outputs.start, found.outputs.horizon) == (0, 5)
@@ -35,7 +35,7 @@ def test_states_are_in_scaled_units_with_the_initial_one(posterior):
 
 
 def test_only_missing_outputs_are_imputed(posterior):
-    found, y = posterior.smooth(), posterior.raw[0].y
+    found, y = posterior.smooth(), posterior.dataset.experiments[0].y
     missing = np.isnan(y)
     assert missing.sum() == 3
     np.testing.assert_array_equal(found.imputed[~missing], y[~missing])
@@ -47,7 +47,7 @@ def test_noise_is_that_of_the_outputs():
     weights = np.zeros((2, 1500, 2, 6))
     posterior = make_posterior(states=states, weights=weights, leaves={}, draws=1500)
     found = posterior.smooth(1, noise=True)
-    scale = np.exp(posterior.model.likelihood.log_std) * np.array(posterior.scaler.output_std)
+    scale = np.exp(posterior.model.likelihood.log_std) * np.array(posterior.dataset.scaler.output_std)
     np.testing.assert_allclose(found.outputs.std / scale, 1, atol=4 / np.sqrt(6000))
     np.testing.assert_allclose(found.outputs.moments[1], np.broadcast_to(scale**2, (3000, 5, 2)))
     flat = found.outputs.paths.reshape(3000, -1)
@@ -72,7 +72,7 @@ def each_step(posterior, x, u):
 
 def test_the_spread_is_that_between_draws_and_within(posterior):
     found = posterior.transition(X, U)
-    scaled = posterior.scaler.scale_inputs(U)
+    scaled = posterior.dataset.scaler.scale_inputs(U)
     means, residuals, priors = map(np.stack, zip(*each_step(posterior, X, scaled), strict=True))
     np.testing.assert_allclose(found.mean, means.mean(0), rtol=1e-9)
     np.testing.assert_allclose(found.std**2, means.var(0) + residuals.mean(0), rtol=1e-6)
@@ -91,21 +91,16 @@ def test_derivatives_agree_with_differences_in_the_users_units(posterior):
     found, size = posterior.derivatives(X, U), 1e-5
 
     def values(x, u):
-        return posterior.function(x, posterior.scaler.scale_inputs(u)).reshape(6, 4, 2)
+        return posterior.function(x, posterior.dataset.scaler.scale_inputs(u)).reshape(6, 4, 2)
 
     state = np.stack([values(X + size * e, U) - values(X - size * e, U) for e in np.eye(2)], -1) / (2 * size)
     control = (values(X, U + size) - values(X, U - size))[..., None] / (2 * size)
     for ours, theirs in ((found[:2], state), (found[2:4], control)):
         np.testing.assert_allclose(ours[0], theirs.mean(0), atol=1e-7)
         np.testing.assert_allclose(ours[1], theirs.std(0), atol=1e-7)
-    output = np.diag(posterior.scaler.output_std) @ np.asarray(posterior.model.likelihood.C)
+    output = np.diag(posterior.dataset.scaler.output_std) @ np.asarray(posterior.model.likelihood.C)
     np.testing.assert_allclose(found.output, np.broadcast_to(output, (4, 2, 2)), rtol=1e-9)
     np.testing.assert_allclose(found.output_std, 0, atol=1e-12)
-
-
-def test_the_former_name_still_works(posterior):
-    with pytest.warns(DeprecationWarning, match=r"derivatives\(x, u\)"):
-        np.testing.assert_array_equal(posterior.linearise(X, U).state, posterior.derivatives(X, U).state)
 
 
 def test_one_state_may_come_alone(posterior):

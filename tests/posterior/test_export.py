@@ -25,10 +25,10 @@ def mean_outputs(posterior, u):
         for draw in range(posterior.num_draws):
             model, x, found = posterior.model_at(chain, draw), posterior.draws.states[-1][chain, draw, -1], []
             move = model.transition()
-            for control in posterior.scaler.scale_inputs(u):
+            for control in posterior.dataset.scaler.scale_inputs(u):
                 x = move(x[None], control[None]).given(posterior.draws.weights[chain, draw])[0]
                 found.append(model.likelihood.moments(x[None])[0][0])
-            total = total + posterior.scaler.unscale_mean(np.array(found))
+            total = total + posterior.dataset.scaler.unscale_mean(np.array(found))
     return total / (posterior.num_chains * posterior.num_draws)
 
 

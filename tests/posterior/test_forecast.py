@@ -46,7 +46,7 @@ def linear_posterior(rates, num_series=1, **settings):
 
 def gaussian_recursion(posterior, rate, u, start):
     """Mean and covariance of y_t, in the user's units, of a linear model whose start is known."""
-    model, scaler = posterior.model, posterior.scaler
+    model, scaler = posterior.model, posterior.dataset.scaler
     transition = rate * np.array([[0.8, 0.6], [-0.6, 0.8]])
     control, offset = np.array([[0.3], [-0.2]]), np.array([0.1, -0.05])
     C, d = np.asarray(model.likelihood.C), np.asarray(model.likelihood.d)
@@ -69,12 +69,12 @@ def test_a_linear_model_follows_the_exact_gaussian_recursion():
         np.testing.assert_allclose(found.mean[step], mean, atol=4 * np.max(std) / np.sqrt(number))
         sample = np.cov(found.paths[:, step].T) / np.outer(std, std)
         np.testing.assert_allclose(sample, covariance / np.outer(std, std), atol=4 * np.sqrt(2 / number))
-        noise = np.square(posterior.scaler.output_std) * np.exp(2 * posterior.model.likelihood.log_std)
+        noise = np.square(posterior.dataset.scaler.output_std) * np.exp(2 * posterior.model.likelihood.log_std)
         np.testing.assert_allclose(free.std[step] ** 2 + noise, std**2, rtol=5 * np.sqrt(2 / number))
         np.testing.assert_allclose(found.moments[1][:, step], np.broadcast_to(noise, (number, 2)))
         # y_t | x_t has the noise of one transition too, and its mixture over paths the moments of y_t.
         ahead, spread = (part[:, step] for part in found.moments_ahead)
-        C = np.asarray(posterior.model.likelihood.C) * np.array(posterior.scaler.output_std)[:, None]
+        C = np.asarray(posterior.model.likelihood.C) * np.array(posterior.dataset.scaler.output_std)[:, None]
         expected = C**2 @ posterior.model.process_variance + noise
         np.testing.assert_allclose(spread, np.broadcast_to(expected, spread.shape))
         np.testing.assert_allclose(ahead.var(0) + spread[0], std**2, rtol=5 * np.sqrt(2 / number))
@@ -101,7 +101,7 @@ def test_a_nonlinear_model_agrees_with_a_literal_loop():
     posterior = make_posterior(make_model(num=2), chains=1, draws=2)
     number, steps = 2000, 4
     found = posterior.forecast(steps, CONTROLS, num_paths=2 * number, seed=3, bounds=None, noise=False)
-    rng, u = np.random.default_rng(7), posterior.scaler.scale_inputs(CONTROLS)
+    rng, u = np.random.default_rng(7), posterior.dataset.scaler.scale_inputs(CONTROLS)
     for draw in range(2):
         model, weights = posterior.model_at(0, draw), posterior.draws.weights[0, draw]
         transition = jax.jit(model.transition())
@@ -110,7 +110,7 @@ def test_a_nonlinear_model_agrees_with_a_literal_loop():
             now = transition(x, np.repeat(u[step : step + 1], number, axis=0))
             variance = np.asarray(now.residual).T + np.asarray(model.process_variance)
             x = np.asarray(now.given(weights)) + np.sqrt(variance) * rng.normal(size=x.shape)
-            y = posterior.scaler.unscale_mean(model.likelihood.moments(x)[0])
+            y = posterior.dataset.scaler.unscale_mean(model.likelihood.moments(x)[0])
             ours = found.paths[draw * number : (draw + 1) * number, step]
             std = y.std(0)
             np.testing.assert_allclose(ours.mean(0), y.mean(0), atol=5 * np.sqrt(2 / number) * std.max())
@@ -167,7 +167,7 @@ def test_once_most_paths_have_left_they_start_anew_from_their_own_training_state
     # Each path that has left emits what one of the nine training states of its own draw does, at that step.
     states = np.repeat(posterior.draws.states[0].reshape(6, 1, 9, 2), 10, axis=1).reshape(60, 9, 2)
     emitted = posterior.model.likelihood.moments(states.reshape(-1, 2))[0].reshape(60, 9, 2)
-    emitted = posterior.scaler.unscale_mean(emitted)
+    emitted = posterior.dataset.scaler.unscale_mean(emitted)
     anew = np.isclose(found.paths[:, lost, None], emitted, rtol=1e-9).all(-1).any(-1)
     assert np.mean(anew) == pytest.approx(left[lost])
 
@@ -182,20 +182,25 @@ def test_without_bounds_an_overflow_is_kept_and_reported():
 
 
 def test_novelty_grows_away_from_the_inducing_points(posterior):
-    starts = [np.zeros((2, 3, len(one) + 1, 2)) + place for one, place in zip(posterior.raw, (0.0, 30.0), strict=True)]
+    pairs = zip(posterior.dataset.experiments, (0.0, 30.0), strict=True)
+    starts = [np.zeros((2, 3, len(one) + 1, 2)) + place for one, place in pairs]
     moved = dataclasses.replace(posterior, draws=posterior.draws._replace(states=tuple(map(jnp.asarray, starts))))
     near, far = (moved.forecast(1, CONTROLS, num_paths=30, index=index) for index in (0, 1))
     assert near.diagnostics.novelty[0] < 0.7
     assert far.diagnostics.novelty[0] == pytest.approx(1.0)
 
 
+def with_scaler(posterior, scaler):
+    return dataclasses.replace(posterior, dataset=dataclasses.replace(posterior.dataset, scaler=scaler))
+
+
 @pytest.mark.parametrize(("factor", "shift"), [(1000.0, 0.0), (1e-3, 7.0), (-1.0, 1.0)])
 def test_units_are_the_users(posterior, factor, shift):
-    old = posterior.scaler
+    old = posterior.dataset.scaler
     means = tuple(factor * value + shift for value in old.output_mean)
     inputs = tuple(factor * value + shift for value in old.input_mean)
     stds = (tuple(factor * value for value in stds) for stds in (old.output_std, old.input_std))
-    changed = dataclasses.replace(posterior, scaler=Scaler(means, next(stds), inputs, next(stds)))
+    changed = with_scaler(posterior, Scaler(means, next(stds), inputs, next(stds)))
     ours = posterior.forecast(6, CONTROLS, num_paths=30)
     theirs = changed.forecast(6, factor * CONTROLS + shift, num_paths=30)
     np.testing.assert_allclose(theirs.paths, factor * ours.paths + shift, rtol=1e-6)
@@ -204,12 +209,10 @@ def test_units_are_the_users(posterior, factor, shift):
 
 
 def test_outputs_may_be_permuted(posterior):
-    likelihood, scaler = jax.tree.map(lambda leaf: leaf[::-1], posterior.model.likelihood), posterior.scaler
-    turned = dataclasses.replace(
-        posterior,
-        model=dataclasses.replace(posterior.model, likelihood=likelihood),
-        scaler=dataclasses.replace(scaler, output_mean=scaler.output_mean[::-1], output_std=scaler.output_std[::-1]),
-    )
+    likelihood, scaler = jax.tree.map(lambda leaf: leaf[::-1], posterior.model.likelihood), posterior.dataset.scaler
+    means, stds = scaler.output_mean[::-1], scaler.output_std[::-1]
+    turned = with_scaler(posterior, dataclasses.replace(scaler, output_mean=means, output_std=stds))
+    turned = dataclasses.replace(turned, model=dataclasses.replace(posterior.model, likelihood=likelihood))
     ours, theirs = (one.forecast(6, CONTROLS, num_paths=30, noise=False) for one in (posterior, turned))
     np.testing.assert_allclose(theirs.paths, ours.paths[..., ::-1], rtol=1e-9)
     np.testing.assert_allclose(theirs.moments[1], ours.moments[1][..., ::-1], rtol=1e-9)
@@ -226,7 +229,9 @@ def test_each_series_has_its_own_end(posterior):
 def test_a_cloud_says_where_the_paths_start(posterior):
     last = np.asarray(posterior.draws.states[-1])[:, :, -1:]
     weights = np.log(np.broadcast_to([1.0, 1e-300], (2, 3, 2)))
-    cloud = CurrentState(np.concatenate([last, last + 100], axis=2), weights, 12, False, np.ones((2, 3)))
+    cloud = CurrentState(
+        np.concatenate([last, last + 100], axis=2), weights, 12, False, np.ones((2, 3)), None, np.zeros((0, 1))
+    )
     found = dataclasses.replace(posterior, current=cloud).forecast(5, CONTROLS, num_paths=30)
     assert found.start == 12
     np.testing.assert_array_equal(found.paths, posterior.forecast(5, CONTROLS, num_paths=30).paths)
@@ -253,7 +258,7 @@ def test_controls_go_by_name_and_set_the_horizon():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(horizon=5), "1 controls .u., whose values at all steps ahead must be known: pass u with 5 rows"),
+        (dict(horizon=5), "1 inputs .u., whose values at all steps ahead must be known: pass u with 5 rows"),
         (dict(horizon=41, u=CONTROLS), "a row for each of the 41 steps ahead; got 40 rows"),
         (dict(horizon=0, u=CONTROLS), "horizon must be a whole number of at least 1.*got 0"),
         (dict(u=np.zeros((5, 2))), "u must have 1 columns: u; got 2"),
@@ -274,7 +279,9 @@ def test_surprise_widens_a_forecast_and_leaves_its_middle():
     points = np.random.default_rng(0).normal(size=(1, 2, 4, 2))
     found = []
     for surprise in (1.0, 4.0, 9.0):
-        cloud = CurrentState(points, np.full((1, 2, 4), -np.log(4)), 9, True, np.full((1, 2), surprise))
+        cloud = CurrentState(
+            points, np.full((1, 2, 4), -np.log(4)), 9, True, np.full((1, 2), surprise), None, np.zeros((0, 1))
+        )
         forecast = dataclasses.replace(posterior, current=cloud).forecast(6, np.ones((6, 1)), num_paths=20)
         found.append((np.sqrt(float(noise_scale(jnp.array([surprise]))[0])), forecast.paths))
     (a, one), (b, two), (c, three) = found

@@ -185,7 +185,7 @@ def test_it_starts_from_the_weights_given_the_states_of_each_draw(posterior):
     found = posterior.learn(Series(np.full((1, 2), np.nan), np.zeros((1, 1))), new_experiment=True).learned
     for chain, draw in ((0, 0), (1, 2)):
         states = [jnp.asarray(path[chain, draw]) for path in posterior.draws.states]
-        batch = weights_given_states(posterior.model_at(chain, draw), states, list(posterior.series))
+        batch = weights_given_states(posterior.model_at(chain, draw), states, list(posterior.dataset.scaled))
         np.testing.assert_allclose(found.weights[chain, draw], batch.mean, atol=1e-9)
         size = batch.mean.shape[1]
         block = found.covariance[chain, draw][size:, size:]
@@ -302,7 +302,9 @@ def test_forgetting_is_the_widest_range_that_costs_little_in_training(monkeypatc
     chosen = choose_forgetting(drifting)
     assert scores[chosen] <= 1.1 * min(scores.values())
     assert all(score > 1.1 * min(scores.values()) for one, score in scores.items() if len(one) > len(chosen))
-    assert drifting.learn(drifting.raw[0][100:103], forgetting="auto").learned.forgetting in chosen  # of the one draw
+    assert (
+        drifting.learn(drifting.dataset.experiments[0][100:103], forgetting="auto").learned.forgetting in chosen
+    )  # of the one draw
     monkeypatch.setattr(learning, "score_forgetting", lambda posterior: {(1.0,): np.inf})
     assert choose_forgetting(drifting) == (1.0,)
 

@@ -74,7 +74,7 @@ def test_of_a_nonlinear_model_too_the_operating_point_is_at_rest():
     posterior = make_posterior()
     found = posterior.linearise(at=[0.2])
     assert len(found.A) + found.missing == 6
-    u = posterior.scaler.scale_inputs(np.array([[0.2]]))
+    u = posterior.dataset.scaler.scale_inputs(np.array([[0.2]]))
     settled = posterior.function(found.x[:1], u).reshape(6, 2)
     assert np.min(np.abs(settled - found.x[0]).max(1)) < 1e-6
     # Its slopes are those of `derivatives` at the same point, draw by draw.

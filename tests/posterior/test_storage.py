@@ -19,6 +19,7 @@ import xarray as xr
 import gpssm
 from builders import BASIS_NAMES, make_basis, make_model, make_series
 from gpssm.core.files import digest
+from gpssm.data.dataset import Dataset
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.methods import METHODS
@@ -40,7 +41,6 @@ from gpssm.posterior import storage
 from gpssm.posterior.draws import CurrentState, Seconds
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.storage import TABLE, describe, restore, user_parts
-from posteriors import OLD
 
 STATE_DIM, INPUT_DIM, OUTPUT_DIM = 2, 1, 2
 DIM = STATE_DIM + INPUT_DIM
@@ -259,10 +259,8 @@ def make_posterior(raw, model, draws=DRAWS, spread=0.1, scaling="standard", **fi
         {name: leaf + spread * normal(*leaf.shape) for name, leaf in free.items()},
     )
     defaults = {"config": {"method": "ffvd"}, "seconds": Seconds(0.1, 0.2, 0.3), "seed": 3}
-    scaled = tuple(scaler.scale(one) for one in raw)
-    return Posterior(
-        model, drawn, make_info(rng, draws), make_info(rng, WARMUP), scaled, raw, scaler, **(defaults | fields)
-    )
+    dataset = Dataset(tuple(raw), scaler)
+    return Posterior(model, drawn, make_info(rng, draws), make_info(rng, WARMUP), dataset, **(defaults | fields))
 
 
 def fields(posterior):
@@ -272,12 +270,10 @@ def fields(posterior):
 def assert_same_posterior(first, second):
     assert type(first) is type(second) is Posterior
     one, other = fields(first), fields(second)
-    for name in one.keys() - {"series", "raw", "scaler"}:
+    for name in one.keys() - {"dataset"}:
         assert_same(one[name], other[name])
-    assert one["scaler"] == other["scaler"]
-    for name in ("series", "raw"):  # the names are not part of a series' tree
-        assert one[name] == other[name]
-        assert_same(one[name], other[name])
+    assert one["dataset"] == other["dataset"]  # the names are not part of a series' tree
+    assert_same(one["dataset"].experiments, other["dataset"].experiments)
 
 
 @pytest.fixture
@@ -326,7 +322,7 @@ def test_no_controls_and_no_free_leaves(tmp_path):
     again = gpssm.load(tmp_path / "run.nc")
     assert_same_posterior(made, again)
     assert again.draws.leaves == {}
-    assert again.raw[0].u.shape == (7, 0)
+    assert again.dataset.experiments[0].u.shape == (7, 0)
 
 
 def test_arrays_whose_dtype_came_from_a_file(tmp_path):
@@ -336,14 +332,14 @@ def test_arrays_whose_dtype_came_from_a_file(tmp_path):
     series = Series(plain.y.astype(foreign), plain.u.astype(foreign))
     assert repr(series.y.dtype) != repr(np.dtype(float))
     make_posterior((series,), make_model()).save(tmp_path / "posterior.nc")
-    np.testing.assert_array_equal(gpssm.load(tmp_path / "posterior.nc").raw[0].y, plain.y)
+    np.testing.assert_array_equal(gpssm.load(tmp_path / "posterior.nc").dataset.experiments[0].y, plain.y)
 
 
 def test_special_values_and_a_cloud(posterior, tmp_path):
     posterior.draws.weights[0, 0] = [[np.nan, np.inf, -np.inf, -0.0, 5e-324, 1 / 3]] * 2
     rng = np.random.default_rng(0)
     particles, log_weights = rng.normal(size=(CHAINS, DRAWS, 4, 2)), rng.normal(size=(CHAINS, DRAWS, 4))
-    cloud = CurrentState(particles, log_weights, 12, True, rng.uniform(1, 2, (CHAINS, DRAWS)))
+    cloud = CurrentState(particles, log_weights, 12, True, rng.uniform(1, 2, (CHAINS, DRAWS)), None, np.zeros((0, 1)))
     made = dataclasses.replace(posterior, current=cloud)
     made.save(tmp_path / "run.nc")
     with pytest.warns(UserWarning, match="1 of 10 draws are not finite, in chain 0"):
@@ -357,19 +353,6 @@ def test_arrays_large_enough_to_be_compressed(tmp_path):
     with h5netcdf.File(tmp_path / "run.nc", "r") as file:
         assert file["draws/states.0"].compression == "gzip"
         assert file["draws/weights"].compression is None
-
-
-def test_a_file_of_version_0_1_0_and_what_is_saved_of_it_again(tmp_path):
-    old = gpssm.load(OLD)
-    assert (digest(old.draws), digest(old.info)) == ("b2f12e4f620934af", "96450be3c98bed7d")
-    assert (digest(list(old.raw)), old.config["method"], old.current) == ("73595e92201c36b4", "ffvd", None)
-    u = old.raw[0].u[:4]
-    forecast = old.forecast(u=u, num_paths=12, seed=5)
-    np.testing.assert_allclose(forecast.mean[:, 0], [-0.1302776, 0.54085438, 0.33388028, 0.56717781], rtol=1e-6)
-    old.save(tmp_path / "run.nc")
-    again = gpssm.load(tmp_path / "run.nc")
-    assert_same_posterior(old, again)
-    np.testing.assert_array_equal(forecast.paths, again.forecast(u=u, num_paths=12, seed=5).paths)
 
 
 def wave(x, u):
@@ -458,17 +441,17 @@ def damage(path, change):
         change(file)
 
 
-def test_a_newer_format(saved):
+def test_another_format(saved):
     damage(saved, lambda file: file.attrs.__setitem__("format_version", storage.VERSION + 1))
-    with pytest.raises(ValueError, match="Upgrade gpssm"):
+    with pytest.raises(ValueError, match="Load it with that version"):
         gpssm.load(saved)
 
 
 CHANGES = {
     "an array without a variable": lambda file: file["draws"]._h5group.__delitem__("weights"),
     "a field without a group": lambda file: file._h5group.__delitem__("info"),
-    "a field without a description": lambda file: file.attrs.__delitem__("raw"),
-    "a changed number": lambda file: file["raw/0.y"].__setitem__((0, 0), 1.25),
+    "a field without a description": lambda file: file.attrs.__delitem__("dataset"),
+    "a changed number": lambda file: file["dataset/experiments.0.y"].__setitem__((0, 0), 1.25),
     "a changed description": lambda file: file.attrs.__setitem__("seed", "4"),
     "no hash": lambda file: file.attrs.__delitem__("content_hash"),
 }
@@ -534,9 +517,12 @@ FORGED = {
     "an array that is none": ("draws", retold(lambda found: found["fields"]["weights"].update(shape=[10**9, 10**9]))),
     "text of a petabyte": ("draws", retold(lambda found: found["fields"]["weights"].update(dtype=f"<U{2**30}"))),
     "an unknown link": ("notes", lambda text: '{"link": "nothing"}'),
-    "a scaler without spread": ("scaler", retold(lambda found: found["fields"]["output_std"]["tuple"].append(0.0))),
+    "a scaler without spread": (
+        "dataset",
+        retold(lambda found: found["fields"]["scaler"]["fields"]["output_std"]["tuple"].append(0.0)),
+    ),
     "no method": ("config", lambda text: '{"dict": {}}'),
-    "no series": ("raw", lambda text: '{"tuple": []}'),
+    "no series": ("dataset", retold(lambda found: found["fields"].update(experiments={"tuple": []}))),
 }
 
 

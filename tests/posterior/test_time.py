@@ -37,7 +37,7 @@ def test_a_forecast_continues_the_index_also_after_new_rows_and_a_file(tmp_path)
     later.save(tmp_path / "later.nc")
     loaded = gpssm.load(tmp_path / "later.nc")
     same(of_forecast(loaded), DATES[12:16])
-    assert loaded.raw == later.raw
+    assert loaded.dataset.experiments == later.dataset.experiments
     assert loaded.forecast(u=np.zeros((1, 1)), num_paths=2).units == {"y0": "m"}
 
 
@@ -54,13 +54,13 @@ def test_controls_of_other_dates_are_warned_about():
     posterior = make_posterior(raw=[dated(9)])
     plan = pd.DataFrame({"u": 0.0, "note": "more than is needed"}, index=DATES)
     posterior.forecast(u=plan[9:], num_paths=6)
-    with pytest.warns(UserWarning, match="the controls begin at 2024-03-31 00:00"):
+    with pytest.warns(UserWarning, match="the inputs begin at 2024-03-31 00:00"):
         posterior.forecast(u=plan, num_paths=6)
 
 
 def test_axes_have_times_and_units():
     posterior = make_posterior(raw=[dated(9)])
-    figure = posterior.forecast(u=np.zeros((4, 1)), num_paths=6).plot(history=posterior.raw[0])
+    figure = posterior.forecast(u=np.zeros((4, 1)), num_paths=6).plot(history=posterior.dataset.experiments[0])
     assert [panel.get_ylabel() for panel in figure.axes] == ["y0 [m]", "y1"]
     assert figure.axes[-1].get_xlabel() == "when"
     drawn = [np.asarray(line.get_xdata()) for line in figure.axes[0].lines]

@@ -19,8 +19,8 @@ from builders import make_series
 from examinations import make_examination, make_forecast
 from gpssm.core.text import figure, jsonable
 from gpssm.data.series import Series
-from gpssm.evaluation.checks import Check
 from gpssm.plots.style import to_png
+from gpssm.posterior.checks import Check
 from gpssm.report import make_report, write_report
 from gpssm.report.charts import fit_group, numbers, smoothed_errors
 from gpssm.report.content import forecast_table

@@ -12,13 +12,16 @@ from gpssm.core import linalg
 from gpssm.data.datasets import load, names, simulate
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.fitting.fit import build_model
+from gpssm.linear.fit import linear_fit
 from gpssm.linear.state_space import log_marginal, smooth
+from gpssm.methods.spec import Spec
 from gpssm.model.bases import Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
 from gpssm.model.kernels import KERNELS, SquaredExponential
 from gpssm.model.likelihoods import LIKELIHOODS, LINKS, Custom, FunctionGaussian, Gaussian
 from gpssm.model.means import Function, Identity, LinearMap, Zero
 from gpssm.model.target import log_collapsed
-from gpssm.starts.build import BOX_MARGIN, build_model, inducing_locations, linear_start
+from gpssm.starts.build import BOX_MARGIN, inducing_locations
 
 T, NUM = 60, 6
 TRUTH = simulate("duffing", num_steps=T, force=2.0)
@@ -30,7 +33,7 @@ density = eqx.filter_jit(log_collapsed)
 
 @pytest.fixture(scope="module")
 def start():
-    return linear_start(SERIES, 2)
+    return linear_fit(SERIES, Spec(state_dim=2))
 
 
 def outputs_for(likelihood):
@@ -49,12 +52,12 @@ def assert_usable(model, states, series):
 def test_start_has_the_states_and_inputs_of_every_transition(start):
     assert [path.shape for path in start.states] == [(T + 1, 2)]
     np.testing.assert_array_equal(start.z, np.hstack([start.states[0][:-1], SERIES.u]))
-    np.testing.assert_allclose(start.states[0], smooth(start.linear, SERIES).mean)
+    np.testing.assert_allclose(start.states[0], smooth(start.model, SERIES).mean)
     assert start.state_dim == 2
 
 
 def test_default_model_starts_at_the_linear_fit(start):
-    model, linear = build_model(SERIES, 2, NUM, start=start), start.linear
+    model, linear = build_model(SERIES, 2, NUM, linear=start), start.model
     assert isinstance(model.basis, Stacked)
     assert model.basis.size == NUM + DZ + 1
     expected = {
@@ -73,19 +76,19 @@ def test_default_model_starts_at_the_linear_fit(start):
 
 def test_without_a_gaussian_process_the_density_is_that_of_the_linear_model(start):
     nothing = LinearFeatures.build(2, DZ, 1e-9)
-    model = build_model(SERIES, 2, mean="linear-fixed", basis=nothing, start=start)
-    posterior = smooth(start.linear, SERIES)
+    model = build_model(SERIES, 2, mean="linear-fixed", basis=nothing, linear=start)
+    posterior = smooth(start.model, SERIES)
     # log p(x, y) = log p(y) + log p(x | y) at the mean x of a Gaussian with precision Λ
     at_mean = 0.5 * (linalg.log_det(posterior.factor) - posterior.mean.size * np.log(2 * np.pi))
-    expected = log_marginal(start.linear, SERIES) + at_mean
+    expected = log_marginal(start.model, SERIES) + at_mean
     np.testing.assert_allclose(density(model, posterior.mean, SERIES), expected, rtol=1e-8)
 
 
 def test_every_kernel_name(start):
     for name, build in KERNELS.items():
-        model = build_model(SERIES, 2, NUM, kernel=name, start=start)
+        model = build_model(SERIES, 2, NUM, kernel=name, linear=start)
         assert isinstance(model.kernel, build.__self__)
-    model = build_model(SERIES, 2, NUM, kernel="neural-network + linear * periodic", start=start)
+    model = build_model(SERIES, 2, NUM, kernel="neural-network + linear * periodic", linear=start)
     assert_usable(model, start.states[0], SERIES)
 
 
@@ -94,7 +97,7 @@ MEANS = {"linear": LinearMap, "linear-fixed": LinearMap, "identity": Identity, "
 
 @pytest.mark.parametrize("name", MEANS)
 def test_every_mean_name(name, start):
-    model = build_model(SERIES, 2, NUM, mean=name, start=start)
+    model = build_model(SERIES, 2, NUM, mean=name, linear=start)
     assert type(model.mean) is MEANS[name]
     assert isinstance(model.basis, Stacked) == (name == "linear")
     assert_usable(model, start.states[0], SERIES)
@@ -105,22 +108,22 @@ BASES = {"inducing": InducingPoints, "hilbert": Hilbert, "fourier": RandomFourie
 
 @pytest.mark.parametrize("name", BASES)
 def test_every_basis_name(name, start):
-    model = build_model(SERIES, 2, NUM, mean="linear-fixed", basis=name, start=start)
+    model = build_model(SERIES, 2, NUM, mean="linear-fixed", basis=name, linear=start)
     assert type(model.basis) is BASES[name]
     assert model.basis.size == (DZ + 1 if name == "linear" else NUM)
     assert_usable(model, start.states[0], SERIES)
 
 
 def test_linear_features_are_not_stacked_on_themselves(start):
-    model = build_model(SERIES, 2, basis="linear", start=start)
+    model = build_model(SERIES, 2, basis="linear", linear=start)
     assert isinstance(model.basis, LinearFeatures)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_every_likelihood_name(likelihood):
     series = Series(outputs_for(likelihood), SERIES.u)
-    start = linear_start(series, 2, likelihood)
-    model = build_model(series, 2, NUM, likelihood=likelihood, start=start)
+    start = linear_fit(series, Spec(state_dim=2, likelihood=likelihood))
+    model = build_model(series, 2, NUM, likelihood=likelihood, linear=start)
     assert_usable(model, start.states[0], series)
     # What the model expects to see at the smoothed states follows the outputs.
     expected = np.asarray(model.likelihood.moments(jnp.asarray(start.states[0][1:]))[0])
@@ -129,35 +132,37 @@ def test_every_likelihood_name(likelihood):
 
 def test_basis_covers_the_smoothed_states(start):
     low, high = start.z.min(axis=0), start.z.max(axis=0)
-    locations = np.asarray(build_model(SERIES, 2, NUM, mean="zero", start=start).basis.locations)
+    locations = np.asarray(build_model(SERIES, 2, NUM, mean="zero", linear=start).basis.locations)
     assert np.all((locations >= low) & (locations <= high))
-    box = build_model(SERIES, 2, NUM, mean="zero", basis="hilbert", start=start).basis
+    box = build_model(SERIES, 2, NUM, mean="zero", basis="hilbert", linear=start).basis
     np.testing.assert_allclose(box.center, 0.5 * (low + high))
     assert np.all(box.half_width >= BOX_MARGIN * 0.5 * (high - low) - 1e-12)
 
 
 def test_one_key_one_model(start):
     for basis in ("inducing", "fourier"):
-        models = [build_model(SERIES, 2, NUM, basis=basis, key=jax.random.key(seed), start=start) for seed in (0, 0, 1)]
+        models = [
+            build_model(SERIES, 2, NUM, basis=basis, key=jax.random.key(seed), linear=start) for seed in (0, 0, 1)
+        ]
         assert eqx.tree_equal(models[0], models[1])
         assert not eqx.tree_equal(models[0], models[2])
-    assert eqx.tree_equal(build_model(SERIES, 2, NUM), build_model(SERIES, 2, NUM, start=start))
+    assert eqx.tree_equal(build_model(SERIES, 2, NUM), build_model(SERIES, 2, NUM, linear=start))
 
 
 def test_several_series_share_one_model():
     other = simulate("duffing", num_steps=T, force=2.0, seed=1).series
     several = [SERIES, Scaler.fit(TRUTH.series).scale(other)]
-    start = linear_start(several, 2)
+    start = linear_fit(several, Spec(state_dim=2))
     assert [path.shape for path in start.states] == [(T + 1, 2)] * 2
     inputs = [np.hstack([path[:-1], one.u]) for path, one in zip(start.states, several, strict=True)]
     np.testing.assert_array_equal(start.z, np.concatenate(inputs))
-    assert_usable(build_model(several, 2, NUM, start=start), start.states, several)
+    assert_usable(build_model(several, 2, NUM, linear=start), start.states, several)
 
 
 def test_no_controls():
     series = Series(SERIES.y)
-    start = linear_start(series, 2)
-    model = build_model(series, 2, NUM, start=start)
+    start = linear_fit(series, Spec(state_dim=2))
+    model = build_model(series, 2, NUM, linear=start)
     assert start.z.shape == (T, 2)
     assert model.mean.control.shape == (2, 0)
     assert_usable(model, start.states[0], series)
@@ -168,8 +173,8 @@ def test_missing_outputs(likelihood):
     y = outputs_for(likelihood).copy()
     y[10:15] = np.nan
     series = Series(np.hstack([y, outputs_for(likelihood)]), SERIES.u)
-    start = linear_start(series, 2, likelihood)
-    assert_usable(build_model(series, 2, NUM, likelihood=likelihood, start=start), start.states[0], series)
+    start = linear_fit(series, Spec(state_dim=2, likelihood=likelihood))
+    assert_usable(build_model(series, 2, NUM, likelihood=likelihood, linear=start), start.states[0], series)
 
 
 class Pendulum(eqx.Module):
@@ -182,13 +187,13 @@ class Pendulum(eqx.Module):
 
 
 def test_mean_of_the_user(start):
-    plain = build_model(SERIES, 2, NUM, mean=lambda x, u: 0.9 * x, start=start)
+    plain = build_model(SERIES, 2, NUM, mean=lambda x, u: 0.9 * x, linear=start)
     assert_usable(plain, start.states[0], SERIES)
-    learned = build_model(SERIES, 2, NUM, mean=Pendulum(jnp.asarray(0.1)), start=start)
+    learned = build_model(SERIES, 2, NUM, mean=Pendulum(jnp.asarray(0.1)), linear=start)
     assert isinstance(learned.mean, Function)
     assert "mean.function.step" in learned.leaves("optimise")
     assert_usable(learned, start.states[0], SERIES)
-    assert build_model(SERIES, 2, NUM, mean=(own := Identity()), start=start).mean == own
+    assert build_model(SERIES, 2, NUM, mean=(own := Identity()), linear=start).mean == own
 
 
 def test_kernel_basis_and_likelihood_of_the_user(start):
@@ -200,7 +205,7 @@ def test_kernel_basis_and_likelihood_of_the_user(start):
     assert model.likelihood.function is likelihood.function
     assert_usable(model, start.states[0], SERIES)
     custom = Custom(lambda x, y: -jnp.abs(y - x[:1]))
-    assert_usable(build_model(SERIES, 2, likelihood=custom, basis=basis, start=start), start.states[0], SERIES)
+    assert_usable(build_model(SERIES, 2, likelihood=custom, basis=basis, linear=start), start.states[0], SERIES)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +219,14 @@ def test_kernel_basis_and_likelihood_of_the_user(start):
 )
 def test_unknown_names_list_the_known(options, message, start):
     with pytest.raises(KeyError, match=message):
-        build_model(SERIES, 2, NUM, start=start, **options)
+        build_model(SERIES, 2, NUM, linear=start, **options)
 
 
 @pytest.mark.parametrize("options", [{"state_dim": 0}, {"state_dim": 2.0}, {"num_inducing": -3}])
 def test_wrong_sizes_are_refused(options, start):
     name, value = next(iter(options.items()))
     with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got {value}"):
-        build_model(SERIES, start=start, **options)
+        build_model(SERIES, linear=start, **options)
 
 
 def kernel_of(state_dim, dim):
@@ -250,17 +255,17 @@ def gaussian_of(output_dim, state_dim):
 )
 def test_parts_that_do_not_fit_are_refused(options, message, start):
     with pytest.raises(ValueError, match=message):
-        build_model(SERIES, 2, NUM, start=start, **options)
+        build_model(SERIES, 2, NUM, linear=start, **options)
 
 
 def test_fourier_features_refuse_a_kernel_without_a_spectral_law(start):
     with pytest.raises(TypeError, match=r"Periodic has no spectral sampler\. Random Fourier features take"):
-        build_model(SERIES, 2, NUM, kernel="periodic", basis="fourier", start=start)
+        build_model(SERIES, 2, NUM, kernel="periodic", basis="fourier", linear=start)
 
 
 def test_start_of_another_dimension_is_refused(start):
     with pytest.raises(ValueError, match="linear model with 2 states; state_dim=3"):
-        build_model(SERIES, 3, NUM, start=start)
+        build_model(SERIES, 3, NUM, linear=start)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +288,8 @@ def test_precision_is_double_whatever_the_setting_which_is_left_as_it_was():
 def test_benchmarks_build(name):
     train = load(name)[:T]
     series = Scaler.fit(train).scale(train)
-    start = linear_start(series, 2)
-    assert_usable(build_model(series, 2, NUM, start=start), start.states[0], series)
+    start = linear_fit(series, Spec(state_dim=2))
+    assert_usable(build_model(series, 2, NUM, linear=start), start.states[0], series)
 
 
 @pytest.mark.parametrize("count", [200, 7, 1])

@@ -7,8 +7,11 @@ import pytest
 
 from builders import BASIS_NAMES, make_model, make_series
 from gpssm.data.series import Series
+from gpssm.fitting.fit import build_model
+from gpssm.linear.fit import linear_fit
+from gpssm.methods.spec import Spec
 from gpssm.starts import shooting
-from gpssm.starts.build import build_model, linear_start
+from gpssm.starts.build import Start
 from gpssm.starts.shooting import BOX, DEFECT, Point, cut, loss, shoot, window_lengths
 
 
@@ -117,14 +120,14 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_free_runs_get_better(case):
     series = [scaled(one) for one in CASES[case]()]
-    start = linear_start(series, 2)
-    model = build_model(series, 2, 10, start=start)
-    found = shoot(model, start.states, series, num_steps=200)
-    assert [len(path) for path in found.states] == [len(one) + 1 for one in series]
+    start = linear_fit(series, Spec(state_dim=2))
+    model = build_model(series, 2, 10, linear=start)
+    found = shoot(Start(model, start.states), series, num_steps=200)
+    assert [len(path) for path in found.start.states] == [len(one) + 1 for one in series]
     zero = np.zeros((2, model.basis.size))
-    for before, after, one in zip(start.states, found.states, series, strict=True):
+    for before, after, one in zip(start.states, found.start.states, series, strict=True):
         first = free_run_error(model, zero, before, one)
-        assert free_run_error(found.model, found.weights, after, one) < max(0.5 * first, 0.1)
+        assert free_run_error(found.start.model, found.weights, after, one) < max(0.5 * first, 0.1)
     assert found.clipped == 0.0
     for before, after in found.objective.values():
         assert after <= before
@@ -133,19 +136,19 @@ def test_free_runs_get_better(case):
 def test_an_emission_that_loses_the_sign():
     driven = simulated()
     series = Series(np.abs(driven.y) / driven.y.std(), driven.u)
-    start = linear_start(series, 2, "abs")
-    model = build_model(series, 2, 10, likelihood="abs", start=start)
-    found = shoot(model, start.states, series, num_steps=200)
+    start = linear_fit(series, Spec(state_dim=2, likelihood="abs"))
+    model = build_model(series, 2, 10, likelihood="abs", linear=start)
+    found = shoot(Start(model, start.states), series, num_steps=200)
     first = free_run_error(model, np.zeros((2, model.basis.size)), start.states[0], series, np.abs)
-    assert free_run_error(found.model, found.weights, found.states[0], series, np.abs) < first
+    assert free_run_error(found.start.model, found.weights, found.start.states[0], series, np.abs) < first
 
 
 def test_fixed_leaves_stay_and_the_result_is_the_same_twice():
     series = scaled(simulated(48))
-    start = linear_start(series, 2)
-    model = build_model(series, 2, 10, start=start).with_roles("fix", "likelihood.*")
-    one, two = (shoot(model, start.states, series, num_steps=20) for _ in range(2))
-    np.testing.assert_array_equal(one.states[0], two.states[0])
+    start = linear_fit(series, Spec(state_dim=2))
+    model = build_model(series, 2, 10, linear=start).with_roles("fix", "likelihood.*")
+    one, two = (shoot(Start(model, start.states), series, num_steps=20) for _ in range(2))
+    np.testing.assert_array_equal(one.start.states[0], two.start.states[0])
     np.testing.assert_array_equal(one.weights, two.weights)
-    np.testing.assert_array_equal(one.model.likelihood.C, model.likelihood.C)
-    assert not np.array_equal(one.model.kernel.log_lengthscale, model.kernel.log_lengthscale)
+    np.testing.assert_array_equal(one.start.model.likelihood.C, model.likelihood.C)
+    assert not np.array_equal(one.start.model.kernel.log_lengthscale, model.kernel.log_lengthscale)

@@ -73,7 +73,7 @@ def execute(
     for doubt in doubts:
         say(str(doubt.message))
     check_trainable(rows.train)  # before there is a folder
-    delay = find_lags(rows.train, settings.fit_arguments["delay"]) or 0
+    delay = find_lags(rows.train, settings.spec.delay) or 0
     settings = settings.complete()
     with Run.claimed(out):
         run = Run.create(out, settings, resume=resume, overwrite=overwrite)
@@ -182,11 +182,12 @@ def _posterior(run: Run, settings: Settings, train: list[Series], delay: Rows, p
     """The run's posterior: the one saved, or a fit that is saved when all its draws are there."""
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
-    compares = settings.config.compares and settings.fit_arguments["start"] == "auto"
+    compares = settings.spec.settings.compares and settings.spec.start == "auto"
     verb = "Comparing starts, then fitting" if compares else "Fitting"
     say(f"{verb} {settings.method} to {sum(map(len, train))} rows")
-    arguments: dict[str, Any] = settings.fit_arguments | {"delay": delay}
-    posterior = fit(train, progress=progress, checkpoint=run.checkpoint, resume=True, **arguments)
+    spec = settings.spec.replace(delay=delay)
+    runtime = settings.runtime.replace(progress=progress, checkpoint=run.checkpoint, resume=True)
+    posterior = fit(train, spec=spec, runtime=runtime)
     wanted = settings.config.num_draws
     if posterior.num_draws < wanted:
         raise KeyboardInterrupt(f"Stopped after {posterior.num_draws} of {wanted} draws a chain")
@@ -265,12 +266,12 @@ def forecast_run(
     settings, posterior = run.settings(), run.posterior()
     if inputs is None:
         u = run.test()
-        if u is None and posterior.raw[-1].inputs:
-            names = ", ".join(posterior.raw[-1].inputs)
+        if u is None and posterior.dataset.inputs:
+            names = ", ".join(posterior.dataset.inputs)
             raise ValueError(
                 f"the model has controls ({names}): give a file that has them at the steps to come, --inputs"
             )
-    elif not posterior.raw[-1].inputs:
+    elif not posterior.dataset.inputs:
         raise ValueError("the model has no controls: leave out --inputs, and say how far with --horizon")
     else:
         u = read(inputs, settings.inputs, time=None).y

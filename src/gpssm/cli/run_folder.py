@@ -43,8 +43,9 @@ from gpssm.cli.settings import HEAD, Settings, from_toml
 from gpssm.core.files import hold, make_folder, write_atomically
 from gpssm.core.text import check_path, from_csv, read_csv, to_csv, to_json
 from gpssm.data.series import Series
+from gpssm.evaluation.load import load
 from gpssm.inference.checkpoint import CARRY
-from gpssm.posterior.posterior import Posterior, load
+from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     import pandas as pd

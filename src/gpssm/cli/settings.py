@@ -14,7 +14,6 @@ import datetime
 import difflib
 import hashlib
 import importlib.metadata
-import inspect
 import platform
 import re
 import tomllib
@@ -27,8 +26,10 @@ import gpssm
 from gpssm.core.text import as_share, check_path
 from gpssm.data.readers import DATE, read
 from gpssm.data.series import Series
-from gpssm.fitting.fit import Hyper, fit
+from gpssm.fitting.fit import with_settings
+from gpssm.inference.runner import Runtime
 from gpssm.methods import METHODS, MethodSettings
+from gpssm.methods.spec import Hyper, Spec
 from gpssm.model.bases import BASES
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
@@ -40,21 +41,10 @@ from gpssm.starts.start import STARTS
 ALL = "all"
 DATA = ("files", "outputs", "inputs", "train", "dt", "time", "regrid", "controls", "units")  # fields of [data]
 # Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
+OBJECTS = ("method", "physics", "prior", "prior_strength")  # that a file cannot hold, or has elsewhere
 FIT = (
-    *(
-        "state_dim",
-        "num_inducing",
-        "kernel",
-        "mean",
-        "likelihood",
-        "basis",
-        "wiring",
-        "coupling",
-        "rank",
-        "start",
-        "noise",
-    ),
-    *("num_chains", "hyper", "fixed", "learn", "delay", "calibrate", "windows", "keep_states"),
+    *(field.name for field in dataclasses.fields(Spec) if field.name not in OBJECTS),
+    *("num_chains", "keep_states"),
 )
 NEVER = ("function", "stacked")  # parts that take more than a name
 HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"
@@ -124,11 +114,18 @@ class Settings:
         return dataclasses.replace(standard, **{name: _frozen(value) for name, value in self.method_settings.items()})
 
     @property
-    def fit_arguments(self) -> dict[str, Any]:
-        """All arguments for `gpssm.fit` but the data and how to run."""
-        defaults = {name: inspect.signature(fit).parameters[name].default for name in FIT}
-        given = {name: _frozen(value) for name, value in self.fit.items()}
-        return {"method": self.config, "seed": self.seed} | defaults | given
+    def spec(self) -> Spec:
+        """What to fit."""
+        return with_settings(Spec(method=self.config), Runtime(), self._settings)[0]
+
+    @property
+    def runtime(self) -> Runtime:
+        """How to run."""
+        return with_settings(Spec(), Runtime(seed=self.seed), self._settings)[1]
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {name: _frozen(value) for name, value in self.fit.items()}
 
     def load(self) -> Rows:
         """Read the files; the rows of the last one are split."""
@@ -151,7 +148,8 @@ class Settings:
     def complete(self) -> "Settings":
         """The same with every default written out, and with what is true here and now: paths, hashes, versions."""
         paths = [Path(path).resolve() for path in self.files]
-        fitted = {name: value for name, value in self.fit_arguments.items() if name in FIT}
+        chosen = dataclasses.asdict(self.runtime) | self.spec.to_dict()
+        fitted = {name: chosen[name] for name in FIT}
         return dataclasses.replace(
             self,
             files=tuple(map(str, paths)),

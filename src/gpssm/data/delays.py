@@ -82,7 +82,9 @@ def delayed(series: Any, rows: Rows) -> Any:
         return [delayed(one, rows) for one in as_list(series)]
     (one,) = as_list(series)
     lags = find_lags(one, rows)
-    return as_arriving(one, lags, unknown_past(lags))[max(lags, default=0) :]
+    longest = max(lags, default=0)
+    unknown = np.full((longest, len(lags)), np.nan)
+    return replace(one, u=arriving(one.u, lags, unknown))[longest:]
 
 
 def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
@@ -116,11 +118,6 @@ def name_controls(names: Sequence[str], lags: Sequence[int]) -> list[str]:
     return [f"{name} (acts {count(late[name], 'row')} later)" if late.get(name) else name for name in names]
 
 
-def unknown_past(lags: Sequence[int]) -> Float[np.ndarray, "K Du"]:
-    """What is known of controls before the first row of an experiment: nothing, which is NaN."""
-    return np.full((max(lags, default=0), len(lags)), np.nan)
-
-
 def arriving(u: Any, lags: Sequence[int], past: Any) -> Any:
     """The controls u' (T, Du) that arrive at the rows of u, of the K = max d controls of the rows before, and of u.
 
@@ -134,21 +131,6 @@ def arriving(u: Any, lags: Sequence[int], past: Any) -> Any:
     first = known[xp.argmin(xp.isnan(known[:, 0]))]
     known = xp.where(xp.isnan(known), first[None], known)
     return xp.stack([known[len(past) - lag :][: len(u), j] for j, lag in enumerate(lags)], axis=1)
-
-
-def as_arriving(series: Series, lags: Sequence[int], past: Float[np.ndarray, "K Du"]) -> Series:
-    """The rows as a model sees them: controls as they arrive, outputs missing where unknown ones have acted on them."""
-    if not lags:
-        return series
-    y = series.y.copy()
-    y[: np.isnan(past[:, 0]).sum()] = np.nan
-    return replace(series, y=y, u=arriving(series.u, lags, past))
-
-
-def as_trained(several: Sequence[Series], lags: Sequence[int]) -> tuple[list[Series], list[Series]]:
-    """Training series as they were given, but for outputs that unknown controls acted on, and as a model sees them."""
-    seen = [as_arriving(one, lags, unknown_past(lags)) for one in several]
-    return [replace(one, y=arrived.y) for one, arrived in zip(several, seen, strict=True)], seen
 
 
 class _Regressions:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from gpssm.core.runtime import check_memory
 from gpssm.core.text import check_whole, is_real
-from gpssm.data.align import align_series
+from gpssm.data.dataset import align_rows
 from gpssm.data.series import Series, as_list
 
 
@@ -82,12 +82,7 @@ def merge(*series: Any) -> list[Series]:
     several = [one for thing in series for one in as_list(thing)]
     if not several:
         raise ValueError("nothing to merge: give at least one series")
-    first = several[0]
-    for number, one in enumerate(several):
-        for name, unit in one.units.items():
-            if first.units.get(name, unit) != unit:
-                raise ValueError(f"{name!r} is in {first.units[name]} in series 0 and in {unit} in series {number}")
-    return [align_series(one, first) for one in several]
+    return [align_rows(one, several[0]) for one in several]
 
 
 def _ratio(factor: float) -> tuple[int, int]:

@@ -67,13 +67,9 @@ class Scaler:
         return _to_scaled(u, self.input_mean, self.input_std, "inputs")
 
     def unscale_mean(self, y: Any) -> Float[np.ndarray, "*batch Dy"]:
-        """Means (..., Dy) in the user's units: output_std · y + output_mean."""
+        """Means or paths (..., Dy) in the user's units: output_std · y + output_mean."""
         array = _checked(y, self.output_std, "outputs")
         return array * np.array(self.output_std) + np.array(self.output_mean)
-
-    def unscale_paths(self, paths: Any) -> Float[np.ndarray, "*batch T Dy"]:
-        """Paths (..., T, Dy) in the user's units: the same map as that of a mean."""
-        return self.unscale_mean(paths)
 
     def unscale_variance(self, variance: Any) -> Float[np.ndarray, "*batch Dy"]:
         """Variances (..., Dy) in the user's units: output_std² · variance."""

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.metrics import fit_percent
 from gpssm.core.runtime import in_double_precision
+from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.posterior.conditioning import filter_keys, takes_gaussian
 from gpssm.posterior.draws import merge_chains
@@ -21,10 +22,10 @@ from gpssm.posterior.filtering import CurrentStates, advance
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.rollout import BOUNDS, Box, Ensemble, Members, assemble, members_of, training_box
+from gpssm.posterior.validation import TRAINING
 
-DRAWS, PARTICLES = 50, 16
+PARTICLES = 16
 TAIL, LEAD = 40, 10  # rows at the end that are predicted one step ahead, after the lead, in which the filter settles
-STARTS, LONGEST = 8, 120  # free runs, evenly spaced over the series, and the most steps of each
 ROWS = 400  # at most at which f is looked at
 GAUSSIAN_90 = 1.645  # standard deviations to each side that hold 90 % of a Gaussian
 TINY = 1e-12  # of the states' variance, near one: below it there are only rounding errors
@@ -81,13 +82,15 @@ class Assessment(NamedTuple):
 def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     """The figures of the longest training series."""
     posterior = posterior.with_states()
-    fewer = posterior.thinned(DRAWS)
-    index = int(np.argmax([len(one) for one in posterior.series]))
-    series, states = posterior.series[index], merge_chains(fewer.draws.states[index])
+    fewer = posterior.thinned(TRAINING.num_draws)
+    index = int(np.argmax([len(item) for item in posterior.dataset.scaled]))
+    series, states = posterior.dataset.scaled[index], merge_chains(fewer.draws.states[index])
     # Rows at which f is looked at, those of the free runs (L, O), a column each, and the one where the filter starts.
     rows = np.unique(np.linspace(0, len(series) - 1, ROWS).astype(int))
-    length = min(LONGEST, len(series) // 2)
-    runs = np.unique(np.linspace(0, len(series) - length, STARTS).astype(int)) + np.arange(length)[:, None]
+    length = min(TRAINING.horizon, len(series) // 2)
+    runs = (
+        np.unique(np.linspace(0, len(series) - length, TRAINING.most_origins).astype(int)) + np.arange(length)[:, None]
+    )
     before = max(len(series) - TAIL - LEAD, 0)
 
     draws, starts = np.arange(len(states)), states[:, runs[0]]
@@ -118,8 +121,8 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     horizon, tail = min(HORIZON, len(runs)), min(TAIL, len(series) - before)
     errors = series.y[runs] - mean
     inside = (np.abs(errors) <= GAUSSIAN_90 * np.sqrt(variance))[:horizon][~np.isnan(errors[:horizon])]
-    scale = np.array(posterior.scaler.output_std)
-    spread = np.nanstd(np.concatenate([one.y for one in posterior.series]), axis=0)
+    scale = np.array(posterior.dataset.scaler.output_std)
+    spread = output_spread(posterior.dataset.scaled)
     return Assessment(
         spread=scale * spread,
         noise_std=scale * np.sqrt(found.noise),

@@ -1,15 +1,9 @@
-"""What a backtest found: forecasts from many rows of a series, and their scores by origin and by step ahead.
+"""Backtests: rolling forecasts of a series, and their scores by origin and by step ahead."""
 
-Rolling origin: forecasts from many rows of a series, each made with what was known there.
-
-    origin r: functions and parameters as learned, the state given rows 0..r−1, a forecast of rows r..r+horizon−1
-
-A forecast is given the controls of the rows it covers, and no output of theirs.
-"""
-
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -27,7 +21,6 @@ from gpssm.core.text import (
     is_real,
     is_whole,
 )
-from gpssm.data.align import align_series
 from gpssm.data.series import Series
 from gpssm.evaluation.compare import LEVELS, MIXED, print_figures
 from gpssm.fitting.fit import fit
@@ -35,6 +28,7 @@ from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.methods import MethodSettings
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.validation import BACKTEST, extended, rolling_forecasts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,14 +152,14 @@ def backtest(
     series: Any,
     method: str | MethodSettings | Posterior = "ffvd",
     *,
-    horizon: int = 30,
-    step: int = 10,
+    horizon: int = BACKTEST.horizon,
+    step: int = BACKTEST.step,
     start: int | float | None = None,
     refit: Refit = "never",
     forgetting: float | Sequence[float] | Literal["auto"] | None = None,
     levels: Sequence[float] = LEVELS,
-    num_paths: int = 1000,
-    max_draws: int = 200,
+    num_paths: int = BACKTEST.num_paths,
+    max_draws: int = BACKTEST.num_draws,
     new_experiment: bool = False,
     seed: int = 0,
     progress: Mode = True,
@@ -196,97 +190,72 @@ def backtest(
     levels, seed = tuple(check_shares("levels", levels)), check_seed(seed)
     for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
         check_whole(name, value, 1)
-    given = Series.of(series)
-    if not isinstance(given, Series):
-        raise TypeError(f"backtest takes one series at a time; got a list of {len(given)}. Call once for each")
-    if isinstance(method, Posterior):
-        if refit == "fit":
-            raise ValueError("refit='fit' needs a method to fit; a posterior goes on with refit='update' or 'never'")
-        if fit_arguments:
-            raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
-        posterior, given, known = method, align_series(given, method.raw[0]), 0
-        origins = _origins(given, 0 if start is None else start, horizon, step)
+    rows = Series.of(series)
+    if not isinstance(rows, Series):
+        raise TypeError(f"backtest takes one series at a time; got a list of {len(rows)}. Call once for each")
+    fitted = isinstance(method, Posterior)
+    if fitted and refit == "fit":
+        raise ValueError("refit='fit' needs a method to fit; a posterior goes on with refit='update' or 'never'")
+    if fitted and fit_arguments:
+        raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
+    if not fitted and new_experiment:
+        raise ValueError("new_experiment is for a posterior; here the model is fitted to the series' first rows")
+    if fitted:
+        rows = method.dataset.align(rows)
+    if start is None:
+        start = 0 if fitted else 0.5
+    scheme = replace(BACKTEST, horizon=horizon, step=step, num_paths=num_paths)
+    origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
+    if fitted:
+        posterior = method
+        known = 0
     else:
-        if new_experiment:
-            raise ValueError("new_experiment is for a posterior; here the model is fitted to the series' first rows")
-        origins = _origins(given, 0.5 if start is None else start, horizon, step)
         fit_arguments = {"method": method, "seed": seed, **fit_arguments}
-        posterior, known = fit(given[: origins[0]], progress=progress, **fit_arguments), origins[0]
-    plan = Route(given, origins, known, new_experiment, seed)
+        known = origins[0]
+        posterior = fit(rows[:known], progress=progress, **fit_arguments)
+    rest = rows[known:]
+    stops = [origin - known for origin in origins]
+    first: dict[str, Any] = {"new_experiment": new_experiment}
     if refit == "never":
-        informed = plan.filtered(posterior.thinned(max_draws))
+        at_origins = posterior.thinned(max_draws).condition_at(rest, stops, seed=seed, **first)
     elif refit == "learn":
-        informed = plan.learned(posterior, forgetting, max_draws)
+        first["forgetting"] = forgetting
+        at_origins = extended(posterior, rest, stops, refit, first, max_draws=max_draws, seed=seed)
+    elif refit == "update":
+        at_origins = extended(posterior, rest, stops, refit, first)
     else:
-        informed = plan.updated(posterior) if refit == "update" else plan.fitted(posterior, fit_arguments)
-    forecasts, figures = [], []
-    for number, origin in enumerate(tracked(origins, progress, "backtest", lambda row: f"origin at row {row}")):
-        rows = given[origin : origin + horizon]
+        later = (fit(rows[:origin], progress=False, **fit_arguments) for origin in origins[1:])
+        at_origins = itertools.chain([posterior], later)
+    rolling = rolling_forecasts(at_origins, rows, origins, scheme, seed=seed, quiet=False)
+    forecasts = []
+    figures = []
+    for origin in tracked(origins, progress, "backtest", lambda row: f"origin at row {row}"):
         try:
-            # With one seed for all, the paths' errors would be the same everywhere, and stay in the means.
-            forecast = next(informed).forecast(horizon, rows.u, num_paths=num_paths, seed=seed + number)
-            figures.append({} if np.isnan(rows.y).all() else forecast.score(rows, levels))
+            one = next(rolling)
+            missing = np.isnan(one.rows.y).all()
+            figures.append({} if missing else one.forecast.score(one.rows, levels))
         except ValueError as error:
             raise ValueError(f"the forecast from row {origin} failed: {error}") from error
-        forecasts.append(forecast)
-    return Backtest(given, np.array(origins), tuple(forecasts), tuple(figures), tuple(levels), refit)
+        forecasts.append(one.forecast)
+    return Backtest(
+        series=rows,
+        origins=np.array(origins),
+        forecasts=tuple(forecasts),
+        figures=tuple(figures),
+        levels=levels,
+        refit=refit,
+    )
 
 
-@dataclass(frozen=True)
-class Route:
-    """Where the origins lie in a series of which the posterior knows the first `known` rows, and ways to go along."""
-
-    series: Series
-    origins: range
-    known: int
-    new_experiment: bool
-    seed: int
-
-    def filtered(self, posterior: Posterior) -> Iterator[Posterior]:
-        """The posterior given the rows up to each origin, in one pass."""
-        rows = [origin - self.known for origin in self.origins]
-        rest = self.series[self.known :]
-        return posterior.condition_at(rest, rows, new_experiment=self.new_experiment, seed=self.seed)
-
-    def learned(
-        self, posterior: Posterior, forgetting: float | Sequence[float] | Literal["auto"] | None, max_draws: int
-    ) -> Iterator[Posterior]:
-        """The posterior that has learned from the rows up to each origin, in one pass."""
-        new, known = self.new_experiment, self.known
-        for origin in self.origins:
-            if origin > known:
-                rows = self.series[known:origin]
-                posterior = posterior.learn(
-                    rows, forgetting=forgetting, new_experiment=new, max_draws=max_draws, seed=self.seed
-                )
-                new, forgetting = False, None  # later calls keep to the first one's
-            known = origin
-            yield posterior
-
-    def updated(self, posterior: Posterior) -> Iterator[Posterior]:
-        """The posterior that has learned from the rows up to each origin, each from the one before."""
-        new, known = self.new_experiment, self.known
-        for origin in self.origins:
-            if origin > known:
-                posterior, new = posterior.update(self.series[known:origin], new_experiment=new), False
-            known = origin
-            yield posterior
-
-    def fitted(self, first: Posterior, arguments: Mapping[str, Any]) -> Iterator[Posterior]:
-        """A posterior of its own for the rows up to each origin."""
-        yield first
-        for origin in self.origins[1:]:
-            yield fit(self.series[:origin], progress=False, **arguments)
-
-
-def _origins(series: Series, start: int | float, horizon: int, step: int) -> range:
-    """Every `step`-th row from `start` on that has `horizon` rows from it on."""
-    # The margin keeps 0.29 · 100 from falling to 28.
-    share = is_real(start) and 0 <= start < 1 and not is_whole(start)
-    first = int(start) if is_whole(start) else math.floor(start * len(series) + 1e-9) if share else -1
-    if not 0 <= first <= len(series) - horizon:
+def _first_origin(start: Any, rows: int, horizon: int) -> int:
+    """The row number of a first origin, itself or as a fraction of the rows."""
+    first = start
+    if is_real(start) and not is_whole(start) and 0 <= start < 1:
+        # The margin keeps 0.29 · 100 from falling to 28.
+        first = math.floor(start * rows + 1e-9)
+    if not is_whole(first) or not 0 <= first <= rows - horizon:
         raise ValueError(
-            f"start must be a row number or a fraction of the {len(series)} rows that leaves {horizon} rows to "
-            f"forecast; got {start!r}. Give more rows, or a shorter horizon"
+            f"start must be a row number or a fraction of the {rows} rows that leaves {horizon} "
+            f"rows to forecast; got {start!r}. Give more rows, or a shorter horizon"
         )
-    return range(first, len(series) - horizon + 1, step)
+    return int(first)

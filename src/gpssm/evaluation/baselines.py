@@ -22,12 +22,11 @@ from gpssm.evaluation.backtest import Backtest, backtest
 from gpssm.fitting.fit import fit
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.validation import BASELINES as ROLLING
 
 BASELINES = ("arx", "lgssm", "last", "mean")
 LABELS = {"arx": "ARX", "lgssm": "Linear state-space model", "last": "Last value", "mean": "Training mean"}
-ORIGINS, STEP = 20, 10  # origins at most, and rows between two of them at least
 HELD_OUT, TAIL = 600, 180  # rows that are looked at, at most: a filter's time grows with them
-DRAWS, PATHS = 100, 500
 MOST_VALUES = 2e7  # of all paths of a forecast together: more do not fit where they are sorted and scored
 
 
@@ -135,8 +134,8 @@ def forecast_rows(
 ) -> Forecast:
     """The forecast under controls `u` (a Series or an array of rows); of a long one fewer paths."""
     steps = horizon or (HORIZON if u is None else len(u))
-    most = int(MOST_VALUES / (steps * posterior.raw[-1].output_dim))
-    controls = u if posterior.raw[-1].inputs else None
+    most = int(MOST_VALUES / (steps * len(posterior.dataset.outputs)))
+    controls = u if posterior.dataset.inputs else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a check tells of paths that left
         return posterior.forecast(steps, controls, num_paths=max(min(num_paths, most), 2), seed=seed)
@@ -154,10 +153,9 @@ def choose_rows(last: Series, test: Series | None) -> RollingRows:
     else:
         rows, held_out = last[-TAIL:], False
         start = len(rows) // 3  # where a filter that starts afresh has settled
-    left = len(rows) - start
-    horizon = min(HORIZON, max(left // 2, 1))
-    step = max(STEP, -(-(left - horizon) // (ORIGINS - 1)))
-    return RollingRows(rows, start, step, horizon, held_out)
+    unseen = len(rows) - start
+    horizon = ROLLING.within(unseen).horizon
+    return RollingRows(rows, start, ROLLING.spacing(unseen - horizon), horizon, held_out)
 
 
 def roll(posterior: Posterior, judged: RollingRows) -> Backtest:
@@ -171,8 +169,8 @@ def roll(posterior: Posterior, judged: RollingRows) -> Backtest:
             step=judged.step,
             start=judged.start,
             new_experiment=not judged.held_out,
-            num_paths=PATHS,
-            max_draws=DRAWS,
+            num_paths=ROLLING.num_paths,
+            max_draws=ROLLING.num_draws,
             progress=False,
         )
 

@@ -22,7 +22,6 @@ Intervals are never made narrower than the model's.
 """
 
 import dataclasses
-import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -31,24 +30,24 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gpssm.core.text import check_flag, check_seed, count
-from gpssm.data.align import align_series
 from gpssm.data.series import Series
-from gpssm.fitting.choose import FEWEST as FEWEST_ROWS
-from gpssm.fitting.choose import KNOWN, Fold, forecast_of, make_folds
 from gpssm.fitting.fit import fit
-from gpssm.methods import METHODS
-from gpssm.model.bases import BASES
-from gpssm.model.kernels import KERNELS
-from gpssm.model.likelihoods import LIKELIHOODS, Bernoulli, Poisson
-from gpssm.model.means import MEANS
-from gpssm.model.wiring import Wiring
+from gpssm.inference.runner import Runtime
+from gpssm.model.likelihoods import Bernoulli, Poisson
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.validation import (
+    CALIBRATION,
+    FEWEST_ROWS,
+    Fold,
+    make_folds,
+    rolling_forecasts,
+    settling_rows,
+)
 
 LEVEL = 0.9
-ORIGINS, PATHS, DRAWS = 40, 300, 100  # at most: origins along a series, paths of a forecast, draws they follow
-LONGEST = 256  # steps ahead
+DRAWS = CALIBRATION.num_draws  # of a fit to a fold: forecasts follow no more
 WORTH = 1.5  # independent squared errors of h-step forecasts in h rows
 WIDTH = 0.35  # of the window around an octave, as the standard deviation of log h
 TRUST = 3.0  # independent forecasts that are worth as much as what is known before
@@ -90,9 +89,9 @@ def calibrate(
         raise TypeError(f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be stretched")
     seed = posterior.seed if seed is None else check_seed(seed)
     check_flag("new_experiment", new_experiment)
-    posterior.training_series(index)
+    posterior.dataset.experiment(index)
     if series is not None:
-        rows = align_series(series, posterior.raw[0])
+        rows = posterior.dataset.align(series)
         found = [measure(posterior, rows, new_experiment, index, seed)]
         words = f"{count(len(rows), 'new row')}"
     else:
@@ -107,20 +106,21 @@ def calibrate(
 
 def measure(posterior: Posterior, rows: Series, new_experiment: bool, index: int, seed: int) -> Needed:
     """The factors that the outputs of some rows needed, from origins all along them."""
-    known = min(KNOWN, len(rows) // 3) if new_experiment else 0
     if len(rows) < FEWEST_ROWS:
         raise ValueError(f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}")
-    left = len(rows) - known
-    spacing, horizon = max(2, -(-left // ORIGINS)), min(left, LONGEST)
-    origins = range(known, len(rows) - 1, spacing)
-    found = np.full((len(origins), horizon, rows.output_dim), np.nan)
-    own = dataclasses.replace(posterior.thinned(DRAWS), calibration=None)
-    informed = own.condition_at(rows, origins, new_experiment=new_experiment, seed=seed, index=index)
-    for number, (origin, now) in enumerate(zip(origins, informed, strict=True)):
-        ahead = rows[origin : origin + horizon]
-        forecast = forecast_of(now, ahead, horizon, num_paths=PATHS, seed=seed + number, index=index)
-        found[number, : len(ahead)] = needed_factors(forecast, ahead.y)
-    return Needed(found, spacing)
+    settling = settling_rows(len(rows), new_experiment)
+    unseen = len(rows) - settling
+    scheme = CALIBRATION.within(unseen, parts=1)
+    spacing = scheme.spacing(unseen)
+    origins = range(settling, len(rows) - 1, spacing)
+    plain = dataclasses.replace(posterior.thinned(scheme.num_draws), calibration=None)
+    shared: dict[str, Any] = {"seed": seed, "index": index}
+    at_origins = plain.condition_at(rows, origins, new_experiment=new_experiment, **shared)
+    factors = np.full((len(origins), scheme.horizon, rows.output_dim), np.nan)
+    forecasts = rolling_forecasts(at_origins, rows, origins, scheme, **shared)
+    for needed, one in zip(factors, forecasts, strict=True):
+        needed[: len(one.rows)] = needed_factors(one.forecast, one.rows.y)
+    return Needed(factors, spacing)
 
 
 def needed_factors(forecast: Forecast, actual: Float[np.ndarray, "H Dy"]) -> Float[np.ndarray, "H Dy"]:
@@ -192,46 +192,25 @@ def weighted_quantile(values: Float[np.ndarray, " N"], weights: Float[np.ndarray
 
 def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
     """A posterior of each fold, by the settings of the fit."""
-    folds = make_folds(posterior.raw)
+    folds = make_folds(posterior.dataset.experiments)
     if not folds:
         raise ValueError(
             f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the training series are too "
             "short. Give it rows that the fit did not see, posterior.calibrate(rows)"
         )
-    asked = dict(posterior.config.get("fit", {}))
-    settings = {name: value for name, value in posterior.config.items() if name not in ("method", "fit")}
-    if (name := posterior.config["method"]) not in METHODS:
-        raise ValueError(f"calibrate() fits again by the fit's method, one of {', '.join(METHODS)}; this is {name!r}")
-    if asked.get("mean") == "physics":
-        raise ValueError("calibrate() cannot fit physics again: give rows that the fit did not see, calibrate(rows)")
-    settings["num_draws"] = min(settings["num_draws"], DRAWS)
-    kept = ("state_dim", "num_inducing", "coupling", "rank", "hyper", "fixed", "learn")
-    arguments = {name: asked[name] for name in kept if name in asked}
-    arguments |= {"wiring": Wiring(*asked["wired"])} if "wired" in asked else {}
-    arguments |= {name: _part(posterior, name, asked.get(name)) for name in ("kernel", "mean", "likelihood", "basis")}
-    arguments |= {"method": dataclasses.replace(METHODS[name], **settings), "noise": asked.get("noise", "free")}
-    arguments |= {"delay": posterior.delay or 0}
-    found = []
+    spec = posterior.spec.replace(calibrate=False, num_draws=min(posterior.spec.settings.num_draws, DRAWS))
+    fits = []
     for fold in folds:
-        start = asked.get("start", "em")
-        if start == "states":
+        changes: dict[str, Any] = {}
+        if spec.gives_states:
             posterior.check_states("calibrate() of a fit that began at given states")
             paths = [np.asarray(path[0, -1]) for path in posterior.draws.states]
-            lengths = [len(one) + 1 for one in fold.series]
-            start = [
+            lengths = [len(item) + 1 for item in fold.series]
+            changes["start"] = [
                 path[-length:] if fold.before else path[:length] for path, length in zip(paths, lengths, strict=True)
             ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # one short chain is no posterior to be judged
-            one = fit(fold.series, start=start, num_chains=1, seed=seed, progress=False, **arguments)
-        found.append((one, fold))
-    return found
-
-
-def _part(posterior: Posterior, name: str, asked: str | None) -> Any:
-    """A part of the model by the name it was asked for by, or the part itself if it was given as an object."""
-    means = {*MEANS, "linear-fixed"}  # which is the fold's own linear fit, not that of all rows
-    known = {"kernel": KERNELS, "mean": means, "likelihood": LIKELIHOODS, "basis": BASES}[name]
-    names = re.split(r"[+*]", asked or "")
-    by_name = all(one.strip() in known for one in names) and asked not in ("function", "stacked")
-    return asked if by_name else getattr(posterior.model, name)
+            runtime = Runtime(num_chains=1, seed=seed, progress=False)
+            fits.append((fit(fold.series, spec=spec.replace(**changes), runtime=runtime), fold))
+    return fits

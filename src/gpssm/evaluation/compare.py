@@ -17,7 +17,7 @@ from gpssm.core.text import (
     figure_table,
     in_line,
 )
-from gpssm.data.align import align_columns
+from gpssm.data.dataset import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
@@ -131,7 +131,8 @@ def compare(
     for name in tracked([*candidates, *baselines], progress, "compare"):
         one = candidates.get(name)
         if one is None and posterior is not None:
-            one = fit(list(posterior.raw), method=name, delay=posterior.delay or 0, seed=seed, progress=False)
+            train, delay = list(posterior.dataset.experiments), posterior.dataset.delay or 0
+            one = fit(train, method=name, delay=delay, seed=seed, progress=False)
         forecasts[name] = _forecast(name, one, rows, horizon, num_paths, seed)
     outputs = next(iter(forecasts.values())).outputs
     y = align_columns(rows, outputs, "y")
@@ -175,7 +176,7 @@ def _forecast(name: str, candidate: Any, test: Series, horizon: int, num_paths: 
     """The candidate's forecast of the test rows, whose outputs must be its own."""
     if not isinstance(candidate, Posterior | Forecast):
         raise TypeError(f"{name} must be a Posterior or a Forecast; got {type(candidate)}")
-    known = candidate.raw[0] if isinstance(candidate, Posterior) else candidate
+    known = candidate.dataset if isinstance(candidate, Posterior) else candidate
     try:
         align_columns(test, known.outputs, "y")
         if isinstance(candidate, Forecast):

@@ -24,7 +24,6 @@ from jaxtyping import Float
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_seed, check_whole
-from gpssm.data.align import future_inputs
 from gpssm.posterior.control import Rollout
 from gpssm.posterior.forecast import check_paths
 from gpssm.posterior.posterior import Posterior
@@ -91,14 +90,14 @@ def informative(
     check_paths(num_paths, None, 1000)
     check_whole("max_draws", max_draws, 1)
     seed = check_seed(seed)
-    names = posterior.raw[0].inputs
-    if not names:
+    dataset = posterior.dataset
+    if not dataset.inputs:
         raise ValueError("the model has no controls: there is no experiment to choose")
     several = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(experiments, str | bytes)
     if not several or getattr(experiments, "ndim", 1) == 0:
         raise TypeError(f"experiments are controls by name, or a list of them; got {type(experiments).__name__}")
     given = experiments if isinstance(experiments, Mapping) else {str(k): one for k, one in enumerate(experiments)}
-    plans = {name: future_inputs(one, names, None, 1) for name, one in given.items()}
+    plans = {name: dataset.inputs_ahead(one)[0] for name, one in given.items()}
     if not plans:
         raise ValueError("give one experiment at least: controls with a row a step")
     fewer = posterior.thinned(max_draws)
@@ -107,9 +106,9 @@ def informative(
         raise ValueError(f"{draws} draws are too few to tell what an experiment teaches: {2 * FOLDS} at least")
     paths = max(num_paths, draws)
     owner = np.arange(paths) * draws // paths
-    scale = np.array(posterior.scaler.output_std)
+    scale = np.array(dataset.scaler.output_std)
     wanted = fewer.rollout(paths, seed=seed + TARGET_SEED, noise=False)
-    aims = list(plans.values()) if target is None else [future_inputs(target, names, None, 1)]
+    aims = list(plans.values()) if target is None else [dataset.inputs_ahead(target)[0]]
     Z = np.concatenate([_outputs(wanted, plan) / scale for plan in aims], axis=1)
     Z = np.stack([Z[owner == s].mean(0) for s in range(draws)])
     shown = fewer.rollout(paths, seed=seed)
@@ -117,10 +116,9 @@ def informative(
     for name, plan in plans.items():
         Y = (_outputs(shown, plan) / scale).reshape(paths, -1)
         left[name], before = _errors(Z, Y, owner)
-    outputs = posterior.raw[0].outputs
     return Design(
         {name: float(1 - np.sum(one) / np.sum(before)) for name, one in left.items()},
-        {name: dict(zip(outputs, (1 - one / before).tolist(), strict=True)) for name, one in left.items()},
+        {name: dict(zip(dataset.outputs, (1 - one / before).tolist(), strict=True)) for name, one in left.items()},
         draws,
     )
 

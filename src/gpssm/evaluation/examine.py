@@ -17,8 +17,7 @@ from jaxtyping import Float
 
 from gpssm.core.files import digest
 from gpssm.core.text import count
-from gpssm.data.align import align_columns, align_series
-from gpssm.data.scaler import output_spread
+from gpssm.data.dataset import align_columns
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.baselines import (
@@ -31,9 +30,9 @@ from gpssm.evaluation.baselines import (
     judge_rolling,
     roll,
 )
-from gpssm.evaluation.checks import Check
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.summary import Summary, summarise
+from gpssm.posterior.checks import Check, check_paths
 from gpssm.posterior.diagnostics import Diagnostics
 from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
@@ -76,7 +75,7 @@ class Examination:
     @property
     def method(self) -> str:
         """The name of the fit's method."""
-        return str(self.posterior.config["method"])
+        return self.posterior.method
 
     @property
     def forecast(self) -> Forecast:
@@ -91,19 +90,19 @@ class Examination:
     @property
     def notes(self) -> list[str]:
         """What must be known before anything here is used: failures, and checks that found a problem."""
-        problems = [f"{one.name}: {one.figure}. {one.words}" for one in self.checks if one.level == "problem"]
+        problems = [one.sentence for one in self.checks if one.level == "problem"]
         return [*self.failures, *problems]
 
     def to_dict(self) -> dict[str, Any]:
         """All figures in dicts, lists, numbers and strings."""
         posterior, test, judged = self.posterior, self.test, self.rolling.judged
-        where = test and {"rows": len(test), "first": len(posterior.raw[-1]), "hash": digest(test)}
+        where = test and {"rows": len(test), "first": len(posterior.dataset.experiments[-1]), "hash": digest(test)}
         return {
             "method": self.method,
             "state_dim": posterior.model.state_dim,
             "num_chains": posterior.num_chains,
             "num_draws": posterior.num_draws,
-            "units": dict(posterior.raw[-1].units),
+            "units": posterior.dataset.units,
             "horizons": dict(self.horizons),
             "scores": self.scores,
             "by_output": self.by_output,
@@ -150,16 +149,17 @@ def examine(
     if posterior.current is not None:
         raise ValueError("a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`")
     rows = None if test is None else _test_rows(posterior, test)
-    method, raw, seed = str(posterior.config["method"]), posterior.raw, posterior.seed
+    method, dataset, seed = posterior.method, posterior.dataset, posterior.seed
+    raw = dataset.experiments
     future, judged = choose_future(raw[-1], rows, inputs), choose_rows(raw[-1], rows)
     say("Forecasting")
     own = forecast_rows(posterior, future.u, len(future.u), num_paths, seed)
-    found: dict[str, Any] = score_forecasts({method: own}, rows) | {"units": raw[-1].units}
+    found: dict[str, Any] = score_forecasts({method: own}, rows) | {"units": dataset.units}
     scored(found)
     say("Fitting the baselines")
     baselines = baselines() if callable(baselines) else baselines
     if not isinstance(baselines, BaselineResults):
-        same = {"own": method, "delay": posterior.delay or 0, "num_paths": num_paths, "seed": seed}
+        same = {"own": method, "delay": dataset.delay or 0, "num_paths": num_paths, "seed": seed}
         baselines = judge_baselines(raw, future.u, judged, baselines, **same)
     forecasts = {method: own, **baselines.forecasts}
     others = score_forecasts(baselines.forecasts, rows)
@@ -170,7 +170,8 @@ def examine(
     scored(found | {"scores": scores, "by_output": by_output})
     say("Judging")
     rolled = roll(posterior, judged)
-    rolling = RollingComparison(judged, (judge_rolling(method, rolled, output_spread(raw)), *baselines.entries), rolled)
+    entry = judge_rolling(method, rolled, dataset.output_spread)
+    rolling = RollingComparison(judged, (entry, *baselines.entries), rolled)
     diagnostics, residuals = posterior.diagnostics(), find_residuals(posterior)
     summary = summarise(posterior, diagnostics, residuals)
     smoothed, observed = smoothed_outputs(posterior.with_states(), len(raw) - 1)
@@ -178,7 +179,7 @@ def examine(
         checks.check_worth(rolling),
         *checks.check_coverage(rolling),
         *(() if rows is None else checks.check_free_run(own, rows)),
-        *(() if own.diagnostics is None else [checks.check_paths(own.diagnostics)]),
+        *(() if own.diagnostics is None else [check_paths(own.diagnostics)]),
         *checks.check_residuals(residuals),
         *summary.checks,
     )
@@ -246,8 +247,8 @@ def choose_future(last: Series, test: Series | None, inputs: Any = None) -> Futu
 
 def _test_rows(posterior: Posterior, test: Any) -> Series:
     """The test rows with the columns of the training series, in their order."""
-    given, known = Series.of(test), posterior.raw[-1]
+    given, known = Series.of(test), posterior.dataset.experiments[-1]
     if not isinstance(given, Series):
         raise TypeError(f"test must be the rows that follow the last training series; got a list of {len(given)}")
-    found = align_series(given, known)
+    found = posterior.dataset.align(given)
     return found if found.axis or not known.axis else replace(found, dt=known.dt, clock=known.axis.shifted(len(known)))

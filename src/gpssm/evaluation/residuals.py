@@ -73,7 +73,7 @@ def find_residuals(
     :param num_paths: from which the probabilities are found; residuals cannot exceed about Φ⁻¹(1 − 1/(2 num_paths)).
     """
     check_whole("rows", rows, 1)
-    series = posterior.training_series(index)[:rows]
+    series = posterior.dataset.experiment(index)[:rows]
     forecast = predict(posterior, series, steps=1, new_experiment=True, num_paths=num_paths, seed=seed)
     values = special.ndtri(pit(forecast.paths, series.y))
     own, controls = [], []

@@ -1,8 +1,9 @@
 """Which model to fit: candidates compared by rolling forecasts inside the training data, and nothing else."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +17,13 @@ from gpssm.fitting.choose import may_be_rectified
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.linear.identification import select_order
+from gpssm.posterior.validation import BACKTEST, RollingOrigin
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ORDERS = (2, 5)  # of the candidates at least and at most; more states are slow to sample
-FEWER = 3  # parts of the training data's rest, after `share`, of which the horizon takes one at most
+PARTS = 3  # of the rows to forecast, of which the horizon takes one at most
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ def select(
     candidates: Sequence[Mapping[str, Any]] | None = None,
     *,
     share: float = 0.7,
-    horizon: int = 30,
-    step: int = 10,
+    horizon: int = BACKTEST.horizon,
+    step: int = BACKTEST.step,
     score: str = "ncrps",
     seed: int = 0,
     progress: Mode = True,
@@ -89,9 +91,11 @@ def select(
     if not tried:
         raise ValueError("select needs at least one candidate: settings of fit, such as {'state_dim': 2}")
     start = int(share * len(whole))
-    steps = max(1, min(horizon, (len(whole) - start) // FEWER))
-    tasks = [Task(whole, start, {"horizon": steps, "step": step, "seed": seed}, fit_arguments | one) for one in tried]
-    arrivals, found = Place(jobs, cluster).run(tasks, _score), {}
+    scheme = replace(BACKTEST, horizon=horizon, step=step).within(len(whole) - start, PARTS)
+    settings = [{"seed": seed, **fit_arguments, **one, "progress": False} for one in tried]
+    score_one = partial(_score, whole, start, scheme, seed)
+    arrivals = Place(jobs, cluster).run(settings, score_one)
+    found = {}
 
     def in_words(arrival: Arrival) -> str:
         return ", ".join(f"{name} {value}" for name, value in tried[arrival[0]].items())[:30]
@@ -107,20 +111,19 @@ def select(
     return Selection(tried[order[0]], pandas.DataFrame([rows[place] for place in order]))
 
 
-class Task(NamedTuple):
-    """A candidate to be fitted to the rows before `start`, and to forecast the others."""
-
-    series: Series
-    start: int
-    forecasts: Mapping[str, Any]
-    settings: Mapping[str, Any]
-
-
-def _score(task: Task) -> dict[str, float]:
-    """The scores of a candidate."""
-    known, rest = task.series[: task.start], task.series[task.start :]
-    posterior = fit(known, **{"seed": task.forecasts["seed"], **task.settings, "progress": False})
-    return backtest(rest, posterior, **task.forecasts, progress=False).scores
+def _score(
+    series: Series, start: int, scheme: RollingOrigin, seed: int, settings: Mapping[str, Any]
+) -> dict[str, float]:
+    """The scores of a candidate, fitted to the rows before `start`, on the others."""
+    posterior = fit(series[:start], **settings)
+    return backtest(
+        series[start:],
+        posterior,
+        horizon=scheme.horizon,
+        step=scheme.step,
+        seed=seed,
+        progress=False,
+    ).scores
 
 
 def default_candidates(series: Series) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
@@ -32,26 +33,26 @@ from gpssm.core.text import check_flag, check_kind, check_path, check_seed, chec
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.calibrate import calibrate, fit_folds
 from gpssm.evaluation.checks import DEPENDENT
-from gpssm.fitting.choose import (
-    FEWEST,
-    HELD_OUT,
-    Fold,
-    competitors,
-    held_out_forecasts,
-    make_folds,
-    may_be_rectified,
-)
+from gpssm.fitting.choose import competitors, may_be_rectified
 from gpssm.fitting.fit import fit
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
-from gpssm.posterior.posterior import Posterior, load
+from gpssm.posterior.posterior import Posterior, load_posterior
 from gpssm.posterior.storage import NotAsSaved
+from gpssm.posterior.validation import (
+    FEWEST_ROWS,
+    HELD_OUT,
+    STACKING,
+    Fold,
+    held_out_forecasts,
+    make_folds,
+)
 
-PATHS, DRAWS = 200, 100  # of the forecasts that members are weighed by
 LEAST = 0.7  # mean of a member's density over the mixture's below which it is dropped
 STEPS = 1000  # of expectation-maximisation
 FAILURES = (ArithmeticError, RuntimeError, ValueError)  # that leave a member out
+UNNAMED = ("free", "gaussian")
 LIST = "stack.json"  # in the file of a stack, beside its members
 
 Member = Posterior | Mapping[str, Any] | str
@@ -86,10 +87,14 @@ class Stack(Posterior):
         members = {name: dataclasses.replace(one, calibration=None) for name, one in members.items()}
         first, table = next(iter(members.values())), tuple(table)
         fields = {one.name: getattr(first, one.name) for one in dataclasses.fields(Posterior)}
-        fields["config"] = first.config | {"method": "stack", "members": list(table)}
         fields["seconds"] = Seconds(*map(sum, zip(*(one.seconds for one in members.values()), strict=True)))
         fields["notes"] = notes
         return cls(**fields, members=members, weights=np.array(list(weights)), table=table)
+
+    @property
+    def method(self) -> str:
+        """The name of the mixture."""
+        return "stack"
 
     def __repr__(self) -> str:
         return f"Stack({', '.join(f'{name} {weight:.2f}' for name, weight, _ in self._shares(1))})"
@@ -123,7 +128,7 @@ class Stack(Posterior):
         """As `Posterior.smooth`: the outputs are the mixture's, the states the heaviest member's in its coordinates."""
         draws = min(one.num_chains * one.num_draws for one in self.members.values())
         found = [self.members[name].thinned(n).smooth(index, noise, seed) for name, _, n in self._shares(draws)]
-        outputs, y = Forecast.join([one.outputs for one in found]), self.training_series(index).y
+        outputs, y = Forecast.join([one.outputs for one in found]), self.dataset.experiment(index).y
         return Smoothed(outputs, found[0].states, np.where(np.isnan(y), outputs.mean, y))
 
     def condition(self, *args: Any, **options: Any) -> Self:  # type: ignore[override]
@@ -195,7 +200,7 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
                 if len({*names}) != weights.size or not names or not (weights > 0).all() or not weights.sum() < 1.001:
                     raise ValueError("its weights are not those of its members")
                 files = [archive.extract(f"{number}.nc", folder) for number in range(len(names))]
-            members = {name: load(file, parts) for name, file in zip(names, files, strict=True)}
+            members = {name: load_posterior(file, parts) for name, file in zip(names, files, strict=True)}
         except (NotAsSaved, MemoryError):
             raise
         except Exception as error:  # which one depends on where the damage is
@@ -280,21 +285,22 @@ def stack(
         if fit_arguments:
             raise TypeError(f"posteriors are fitted already and take no {', '.join(fit_arguments)}")
         unseen = [Fold([], {-1: one}, before=False) for one in raw]
-        return _combine(
-            {name: _weigh([one] * len(raw), unseen, seed) for name, one in ready.items()}, ready.__getitem__
-        )
+        return combine({name: _weigh([one] * len(raw), unseen, seed) for name, one in ready.items()}, ready.__getitem__)
     folds = make_folds(raw)
     if not folds:
-        raise ValueError(f"a stack needs a series of {int(FEWEST / HELD_OUT)} rows or more, to hold out some of them")
+        raise ValueError(
+            f"a stack needs a series of {int(FEWEST_ROWS / HELD_OUT)} rows or more, to hold out some of them"
+        )
     shared: dict[str, Any] = {"seed": seed, "progress": False, "num_chains": num_chains} | fit_arguments
     settings: dict[str, dict[str, Any]] = {
         name: shared | ({"method": one} if isinstance(one, str) else {**one}) for name, one in named.items()
     }
-    tasks = [Task(one, folds, seed) for one in settings.values()]
-    arrived: dict[int, Weighed | Exception] = dict(Place(jobs, cluster).run(tasks, _fit_and_weigh))
+    weigh = partial(_fit_and_weigh, folds, seed)
+    arrived: dict[int, Weighed | Exception]
+    arrived = dict(Place(jobs, cluster).run([*settings.values()], weigh))
     if wrong := [one for one in arrived.values() if isinstance(one, Exception) and not isinstance(one, FAILURES)]:
         raise wrong[0]
-    return _combine({name: arrived[k] for k, name in enumerate(settings)}, lambda name: fit(raw, **settings[name]))
+    return combine({name: arrived[k] for k, name in enumerate(settings)}, lambda name: fit(raw, **settings[name]))
 
 
 def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
@@ -314,9 +320,9 @@ def _name(member: Member) -> str:
     """A member after what it is: its method and what else was set."""
     if isinstance(member, str):
         return member
-    settings = member.config["fit"] | {"method": member.config["method"]} if isinstance(member, Posterior) else member
+    settings = member.spec.describe() | {"method": member.method} if isinstance(member, Posterior) else member
     shown = ("method", "start", "noise", "likelihood", "state_dim", "mean", "kernel")
-    plain = [str(settings[name]) for name in shown if name in settings and settings[name] not in ("free", "gaussian")]
+    plain = [str(settings[name]) for name in shown if name in settings and settings[name] not in UNNAMED]
     return " ".join(plain) or "ffvd"
 
 
@@ -328,28 +334,20 @@ class Weighed(NamedTuple):
     rows: int
 
 
-class Task(NamedTuple):
-    """A member to be weighed: its settings of `fit`, and the folds to weigh it by."""
-
-    settings: Mapping[str, Any]
-    folds: Sequence[Fold]
-    seed: int
-
-
-def _fit_and_weigh(task: Task) -> Weighed:
+def _fit_and_weigh(folds: Sequence[Fold], seed: int, settings: Mapping[str, Any]) -> Weighed:
     """A member fitted to each fold, with one chain, and weighed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [fit(fold.series, **{**task.settings, "num_chains": 1}) for fold in task.folds]
-    return _weigh(found, task.folds, task.seed)
+        posteriors = [fit(fold.series, **{**settings, "num_chains": 1}) for fold in folds]
+    return _weigh(posteriors, folds, seed)
 
 
 def _weigh(posteriors: Sequence[Posterior], folds: Sequence[Fold], seed: int) -> Weighed:
     """Rolling forecasts of the held-out rows of each fold, by the posterior that has not seen them."""
     densities, scores = [], []
     for posterior, fold in zip(posteriors, folds, strict=True):
-        for found, rows, horizon, _ in held_out_forecasts(posterior.thinned(DRAWS), fold, seed, PATHS):
-            paths, y = found.paths[:, :horizon], rows.y[:horizon]
+        for _, forecast, rows, horizon, _ in held_out_forecasts(posterior, fold, STACKING, seed):
+            paths, y = forecast.paths[:, :horizon], rows.y[:horizon]
             if not np.isnan(y).all():
                 densities.append(metrics.log_density(paths, y)[~np.isnan(y)])
                 scores.append(metrics.crps(paths, y))
@@ -359,7 +357,7 @@ def _weigh(posteriors: Sequence[Posterior], folds: Sequence[Fold], seed: int) ->
     return Weighed(np.concatenate(densities), float(np.mean(scores)), held)
 
 
-def _combine(weighed: Mapping[str, Weighed | Exception], finish: Callable[[str], Posterior]) -> Stack:
+def combine(weighed: Mapping[str, Weighed | Exception], finish: Callable[[str], Posterior]) -> Stack:
     """The stack of the members with weight, and notes of those that failed or have next to none."""
     sound = {name: one for name, one in weighed.items() if isinstance(one, Weighed)}
     notes = [f"{name} failed and is left out: {one}" for name, one in weighed.items() if isinstance(one, Exception)]

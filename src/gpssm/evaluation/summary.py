@@ -17,17 +17,9 @@ from gpssm.core.notebook import card
 from gpssm.core.text import count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
-from gpssm.evaluation.checks import (
-    Check,
-    check_mixing,
-    check_sampler,
-    check_training,
-    doubts,
-    is_chain,
-    own_starts,
-    sampling_verdict,
-)
+from gpssm.evaluation.checks import check_training
 from gpssm.evaluation.residuals import Residuals, find_residuals
+from gpssm.evaluation.stack import Stack
 from gpssm.model.bases import (
     CommonPoints,
     FeaturePoints,
@@ -38,7 +30,8 @@ from gpssm.model.bases import (
 )
 from gpssm.model.kernels import Kernel, Product, Sum
 from gpssm.model.means import Wired
-from gpssm.posterior.diagnostics import FORECAST, WITHIN, Diagnostics, diagnose
+from gpssm.posterior.checks import Check, check_mixing, check_sampler, doubts, is_chain, sampling_verdict
+from gpssm.posterior.diagnostics import FORECAST, WITHIN, Diagnostics, diagnose, own_starts
 from gpssm.posterior.explore import can_draw
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
@@ -136,7 +129,7 @@ class Summary:
     @property
     def doubts(self) -> tuple[str, ...]:
         """What to distrust, as sentences: notes of the run, and the checks that ask for caution or worse."""
-        found = [f"{one.name}: {one.figure}. {one.words}" for one in doubts(self.checks)]
+        found = [one.sentence for one in doubts(self.checks)]
         return tuple(dict.fromkeys([*self.sampling.notes, *found]))
 
     def to_dict(self) -> dict[str, Any]:
@@ -313,7 +306,7 @@ def summarise(
         facts=facts,
         sampling=sampling,
         outputs=tuple(
-            _output(name, j, figures, posterior.raw[0].units.get(name, "")) for j, name in enumerate(facts.outputs)
+            _output(name, j, figures, posterior.dataset.units.get(name, "")) for j, name in enumerate(facts.outputs)
         ),
         free_run_steps=figures.horizon,
         longest_run=len(figures.widening),
@@ -321,8 +314,8 @@ def summarise(
         nonlinear=figures.nonlinear,
         nonlinear_change=figures.nonlinear_change,
         checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
-        starts=tuple(posterior.config.get("fit", {}).get("starts", ())),
-        members=tuple(posterior.config.get("members", ())),
+        starts=posterior.comparison,
+        members=posterior.table if isinstance(posterior, Stack) else (),
         calibration=() if posterior.calibration is None else tuple(posterior.calibration.table()),
         calibrated_on="" if posterior.calibration is None else posterior.calibration.rows,
         residuals=() if residuals is None else tuple(residuals.table()),
@@ -330,16 +323,17 @@ def summarise(
 
 
 def _facts(posterior: Posterior) -> Facts:
-    model, mean, raw = posterior.model, posterior.model.mean, posterior.raw
+    model, mean, dataset = posterior.model, posterior.model.mean, posterior.dataset
+    raw = dataset.experiments
     points = [part.points if isinstance(part, CommonPoints | MixedPoints) else part for part in parts_of(model.basis)]
     inducing = [part.size for part in points if isinstance(part, InducingPoints | FeaturePoints)]
     linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
     return Facts(
-        method=str(posterior.config["method"]),
+        method=posterior.method,
         series=tuple(one.name or f"series {index}" for index, one in enumerate(raw)),
         rows=tuple(len(one) for one in raw),
-        outputs=raw[0].outputs,
-        inputs=raw[0].inputs,
+        outputs=dataset.outputs,
+        inputs=dataset.inputs,
         missing=float(np.mean(np.isnan(np.concatenate([one.y for one in raw])))),
         states=model.state_dim,
         basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
@@ -350,8 +344,8 @@ def _facts(posterior: Posterior) -> Facts:
         chains=posterior.num_chains,
         draws=posterior.num_draws,
         seconds=float(sum(posterior.seconds)),
-        delay=posterior.delay,
-        wiring=str(posterior.config.get("fit", {}).get("wiring", "")),
+        delay=dataset.delay,
+        wiring="" if posterior.spec.wiring is None else posterior.spec.wiring.words(dataset.inputs),
     )
 
 

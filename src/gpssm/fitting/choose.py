@@ -4,7 +4,7 @@ A quarter of every series is held out, once at its end and once at its beginning
 is started on the other rows, runs a short chain, and forecasts the held-out rows from many origins, the state found by
 a filter and the functions as they were learned:
 
-    rolling   the mean CRPS of the first `HORIZON` steps, over all origins
+    rolling   the mean CRPS of the first 30 steps, over all origins
     run       the mean CRPS of free runs to the end, over the origins in the first half
 
 Both are over the standard deviation of the outputs. The score is the geometric mean of the two and of the folds: what
@@ -22,88 +22,45 @@ candidates that are about as good, each in its own way, are mixed, and one that 
 import dataclasses
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import in_double_precision, in_threads
+from gpssm.data.dataset import Dataset
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.fitting.transfer import inherit
 from gpssm.inference.chains import Chains, Recipe
-from gpssm.inference.progress import Mode, announcing
+from gpssm.inference.progress import announcing
+from gpssm.inference.runner import Runtime
 from gpssm.inference.settings import MethodSettings
-from gpssm.model.likelihoods import Likelihood, make_likelihood
-from gpssm.model.model import GPSSM
+from gpssm.linear.state_space import LinearFit
+from gpssm.methods.spec import ChainStart, Spec
+from gpssm.model.likelihoods import Likelihood
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import Seconds, absorb_common
-from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
-from gpssm.starts.build import LinearStart, Parts
-from gpssm.starts.start import SMALL, STARTS, Noise, Start, Task, make_starts, with_noise
+from gpssm.posterior.validation import Errors, Fold, held_out_errors, make_folds
+from gpssm.starts.build import Start, assign_roles
+from gpssm.starts.physics import Physics
+from gpssm.starts.shooting import shoot
+from gpssm.starts.start import SMALL, STARTS, NoiseRegime, make_starts, with_noise
 
-HELD_OUT = 0.25  # share of the rows in each fold
-HORIZON, STEP = 30, 10  # of the rolling forecasts
-MOST_ORIGINS, LONGEST = 24, 400  # of forecasts, spread evenly over the rows held out, and steps of a run, at most
-FEWEST = 15  # rows that a series must hold out to be judged on
-MOST_SERIES = 3  # to judge on
-KNOWN = 20  # rows at the beginning of a series, or a third of those held out, to find its state by
 WARMUP = 200  # iterations of a chain's warm-up, of which it runs no more than the part in which leaves are learned
 SKIP = 80  # iterations before a chain is judged
-KEPT, THIN, PATHS = 24, 2, 96  # draws to judge by, iterations between them, paths of their forecasts
+KEPT, THIN = 24, 2  # draws to judge by, iterations between them
 NOISES = (0.02, SMALL)  # √Q of the regimes to try beside the free one, each if the one before was an improvement
 NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
 GAIN = 0.95  # times the score without, at most: what another start must be worth for chains not to be one posterior
+MODEL_STREAM = 2**32 - 1  # random stream of the parts of a model, in place of a chain's number
 WORSE = 1.1  # times the CRPS of the start's own free runs, from which on a fit is called worse than its start
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Candidate:
-    """A start, a regime of the process noise and an emission, by name; an emission may be the user's own."""
-
-    start: str
-    noise: Noise | float
-    likelihood: str | Likelihood
-
-    def row(self) -> dict[str, Any]:
-        """Its names, for a table."""
-        likelihood = self.likelihood if isinstance(self.likelihood, str) else type(self.likelihood).__name__
-        return {"start": self.start, "noise": self.noise, "likelihood": likelihood}
-
-
-class Choice(NamedTuple):
-    """The candidate of each chain, the figures of all, best first, and what there is to say about the best of them."""
-
-    taken: list[Candidate]
-    table: list[dict[str, Any]]
-    notes: tuple[str, ...]
-
-
-class Fold(NamedTuple):
-    """Series to learn from, and held-out rows by the number of their series: what follows it, or came before."""
-
-    series: list[Series]
-    rest: dict[int, Series]
-    before: bool
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are to learn from."""
-        return sum(len(one) for one in self.series)
-
-
-class Errors(NamedTuple):
-    """Those of all paths of a forecast, in standard deviations of the outputs, its length and whether it is a run."""
-
-    values: Float[np.ndarray, "S H Dy"]
-    horizon: int
-    early: bool
 
 
 class Verdict(NamedTuple):
@@ -119,33 +76,15 @@ class Verdict(NamedTuple):
         return score if math.isfinite(score) else math.inf
 
 
-def make_folds(series: Sequence[Series]) -> list[Fold]:
-    """The two folds; none if no series is long enough to hold out rows of."""
-    counts = [int(HELD_OUT * len(one)) for one in series]
-    counts = [count if count >= FEWEST else 0 for count in counts]
-    longest = sorted(range(len(series)), key=lambda index: -counts[index])[:MOST_SERIES]
-    judged = sorted(index for index in longest if counts[index])
-    if not judged:
-        return []
-    pairs = list(zip(series, counts, strict=True))
-    last = {index: series[index][len(series[index]) - counts[index] :] for index in judged}
-    first = {index: series[index][: counts[index]] for index in judged}
-    return [
-        Fold([one[: len(one) - count] for one, count in pairs], last, before=False),
-        Fold([one[count:] for one, count in pairs], first, before=True),
-    ]
-
-
 class Chain:
     """A short chain of one candidate on one fold."""
 
-    def __init__(
-        self, config: MethodSettings, model: GPSSM, states: Any, scaler: Scaler, fold: Fold, seed: int
-    ) -> None:
-        self.model, self.scaler, self.fold, self.seed = model, scaler, fold, seed
-        self.scaled = [scaler.scale(one) for one in fold.series]
-        recipe = Recipe(config, model, tuple(jnp.asarray(path) for path in states))
-        self.chains = Chains([recipe], self.scaled, seed, 1, "map", KEPT)
+    def __init__(self, method: MethodSettings, start: Start, scaler: Scaler, fold: Fold, seed: int) -> None:
+        self.model = start.model
+        self.seed = seed
+        self.dataset = Dataset(tuple(fold.series), scaler)
+        recipe = Recipe(method, start.model, tuple(jnp.asarray(path) for path in start.states))
+        self.chains = Chains([recipe], list(self.dataset.scaled), seed, 1, "map", KEPT)
         self.carry = self.chains.start(pilot=False)
         # No iterations yet, but the program for them: chains that run at the same time would each compile it.
         self.chains.advance(self.carry, 1, 0, 1, keep=False)
@@ -168,53 +107,7 @@ class Chain:
         learned: Any = {name: np.broadcast_to(leaf[:, -1:], leaf.shape) for name, leaf in ends.items()}
         model, draws = absorb_common([self.model], draws._replace(leaves=draws.leaves | learned))
         nothing: Any = None
-        scaled, raw, seconds = tuple(self.scaled), tuple(self.fold.series), Seconds(0, 0, 0)
-        return Posterior(model, draws, nothing, nothing, scaled, raw, self.scaler, {}, seconds, self.seed)
-
-
-class HeldOut(NamedTuple):
-    """A forecast of held-out rows, and those rows. `horizon` is what of it is rolling; `early` whether it is a run."""
-
-    forecast: Forecast
-    rows: Series
-    horizon: int
-    early: bool
-
-
-def held_out_forecasts(posterior: Posterior, fold: Fold, seed: int, num_paths: int = PATHS) -> Iterator[HeldOut]:
-    """Forecasts of a fold's held-out rows to their end, from every STEP-th of them; of long ones from fewer."""
-    for index, rows in fold.rest.items():
-        known = min(KNOWN, len(rows) // 3) if fold.before else 0
-        horizon = min(HORIZON, max((len(rows) - known) // 2, 1))
-        last = len(rows) - horizon + 1
-        origins = range(known, last, max(STEP, -(-(last - known) // MOST_ORIGINS)))
-        steps = min(len(rows), LONGEST)
-        informed = posterior.condition_at(rows, origins, new_experiment=fold.before, seed=seed, index=index)
-        for origin, now in zip(origins, informed, strict=True):
-            ahead = rows[origin : origin + steps]
-            found = forecast_of(now, ahead, steps, num_paths=num_paths, seed=seed, index=index)
-            yield HeldOut(found, ahead, horizon, origin <= (len(rows) + known) // 2)
-
-
-def forecast_of(posterior: Posterior, rows: Series, steps: int, **options: Any) -> Forecast:
-    """The forecast of the rows that come next, of which there are at most `steps`.
-
-    It is run over as many steps, so that all with the same number are one program; what lies beyond the rows is cut
-    off. Warnings are for users, and these forecasts are there to be judged.
-    """
-    u = np.pad(rows.u, ((0, steps - len(rows)), (0, 0)), mode="edge")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return posterior.forecast(steps, u, **options)[: len(rows)]
-
-
-def held_out_errors(posterior: Posterior, fold: Fold, seed: int) -> tuple[list[Errors], float]:
-    """The errors of `held_out_forecasts`, and the share of their paths that left."""
-    spread = np.nanstd(np.concatenate([one.y for one in fold.series]), axis=0)
-    found = list(held_out_forecasts(posterior, fold, seed))
-    left = [one.forecast.diagnostics.share_left for one in found if one.forecast.diagnostics is not None]
-    errors = [Errors((one.forecast.paths - one.rows.y) / spread, one.horizon, one.early) for one in found]
-    return errors, float(np.mean(left)) if left else 0.0
+        return Posterior(model, draws, nothing, nothing, self.dataset, Spec(), Seconds(0, 0, 0), self.seed)
 
 
 def judge(several: Sequence[Sequence[Errors]]) -> Verdict:
@@ -231,7 +124,7 @@ def judge(several: Sequence[Sequence[Errors]]) -> Verdict:
 def competitors(series: Sequence[Series]) -> list[str]:
     """The starts that compete by default.
 
-    Without controls the free run of a linear model dies away, or goes round for ever. With them it is no match for what
+    Without inputs the simulation of a linear model dies away, or oscillates for ever. With them it is no match for what
     shooting makes of it.
     """
     return ["em", "output-error+shooting" if series[0].input_dim > 0 else "em+shooting"]
@@ -239,278 +132,362 @@ def competitors(series: Sequence[Series]) -> list[str]:
 
 def may_be_rectified(series: Sequence[Series]) -> bool:
     """Whether outputs touch zero and never go below: they may be the absolute value of what changes sign."""
-    y = np.concatenate([one.y for one in series])
+    y = np.concatenate([item.y for item in series])
     lowest, highest = np.nanmin(y, 0), np.nanmax(y, 0)
     return series[0].input_dim > 0 and bool(np.all((lowest >= 0) & (lowest <= NEAR_ZERO * highest)))
 
 
-def with_any_values(likelihood: str | Likelihood, width: int) -> Likelihood:
-    """A likelihood to ask what its class says, for which any values will do."""
-    return make_likelihood(likelihood, jnp.ones((width, 1)), jnp.ones(width), jnp.ones(width))
+class StartChoice(NamedTuple):
+    """What a fit begins with, and how it was chosen.
 
+    Parameters
+    ----------
+    spec
+        What is asked for, with nothing left to choose.
+    starts
+        The start of each chain, or one for all.
+    scaler, series
+        The scaler that suits the likelihood, and the series scaled by it.
+    comparison
+        A row for every candidate, best first; empty if there was nothing to compare.
+    held_out
+        The short chains of the best candidate, each with the fold that it was judged on.
+    """
 
-class Prepared(NamedTuple):
-    """What a fit begins with, and how it was found: a table of candidates, empty if there was nothing to compare."""
-
+    spec: Spec
+    starts: list[Start]
     scaler: Scaler
     series: list[Series]
-    parts: Parts
-    start: Start
-    name: str  # of the start, or of several
-    noise: Noise | str | float
-    table: list[dict[str, Any]]
-    without: tuple[tuple[Posterior, Fold], ...] = ()  # the short chains of the candidate taken, on the folds
-    others: list[Start] | None = None  # of all chains but the first, where each has a start of its own
+    comparison: tuple[dict[str, Any], ...] = ()
+    held_out: tuple[tuple[Posterior, Fold], ...] = ()
 
 
-class Plan(NamedTuple):
-    """What was asked for in the way of a start, as `fit` says."""
+def choose_starts(spec: Spec, series: Sequence[Series], runtime: Runtime) -> StartChoice:
+    """Where each chain starts: as the spec says, or the best of the candidates it leaves open.
 
-    config: MethodSettings
-    raw: Sequence[Series]
-    likelihood: str | Likelihood
-    start: str | Sequence[Any]
-    noise: Noise | str | float
-    fixed: Sequence[str]
-    key: PRNGKeyArray
-    seed: int
-    num_chains: int = 1
-    progress: Mode = False
+    Parameters
+    ----------
+    spec
+        What is asked for, with sizes that are numbers.
+    series
+        The training experiments in the user's units, with inputs as they arrive.
+    runtime
+        Its number of chains, seed and progress are used.
+    """
+    if spec.prior is not None:
+        return _inherited(spec, series, runtime)
+    if spec.physics is not None:
+        return _from_physics(spec, series)
+    key = jax.random.fold_in(jax.random.key(runtime.seed, impl="threefry2x32"), MODEL_STREAM)
+    if start_names(spec, series) is None:
+        return _from_states(spec, series, key)
+    candidates = first_candidates(spec, series)
+    noises = candidate_noises(spec, len(start_names(spec, series) or ()) > 1)
+    taken = candidates[:1] * runtime.num_chains
+    comparison, notes, held_out = (), (), ()
+    if isinstance(spec.start, tuple) and isinstance(spec.start[0], ChainStart):
+        taken = [candidates[chain % len(candidates)] for chain in range(runtime.num_chains)]
+    elif len(candidates) * len(noises) > 1:
+        trials = Trials(series, runtime.seed, key)
+        if trials.folds:
+            with announcing(runtime.progress, "starts") as trials.announce:
+                taken, comparison, notes = compare_candidates(trials, candidates, noises, runtime.num_chains)
+            held_out = tuple(zip(trials.posteriors[taken[0]], trials.folds, strict=True))
+    best = taken[0]
+    scaler, scaled = best.scale(series)
+    if has_own_start(best):
+        starts = [best.settings.prepare(scaled, best, key)]
+    else:
+        same = len(set(taken)) == 1 and not STARTS[best.start].shooting
+        taken = taken[:1] if same else taken
+        starts = starts_of(taken, scaled, key)
+    starts = [with_noise(start, candidate.noise) for start, candidate in zip(starts, taken, strict=False)]
+    notes = (*dict.fromkeys(note for start in starts for note in start.notes), *notes)
+    starts[0] = starts[0]._replace(notes=notes)
+    starts = [start._replace(model=assign_roles(start.model, best)) for start in starts]
+    if len(set(taken)) > 1:
+        best = best.replace(start=tuple(ChainStart(item.start, item.noise) for item in taken), noise="auto")
+    return StartChoice(best, starts, scaler, scaled, comparison, held_out)
 
-    def scale(self, likelihood: str | Likelihood) -> tuple[Scaler, list[Series]]:
-        """The series as this likelihood may see them."""
-        scaler = Scaler.fit(list(self.raw), outputs=with_any_values(likelihood, self.raw[0].output_dim).scaling)
-        return scaler, [scaler.scale(one) for one in self.raw]
 
-    def prepare(self, parts: Parts, roles: Callable[[GPSSM], GPSSM]) -> Prepared:
-        """The start that was asked for, or the best of those to compare."""
-        own = type(self.config).prepare is not MethodSettings.prepare
-        names = self._names(own)
-        likelihoods = self._likelihoods(compared=names is not None and len(names) > 1)
-        noises = self._noises(compared=names is not None and len(names) > 1)
-        taken, table, notes = [Candidate("" if names is None else names[0], noises[0], likelihoods[0])], [], ()
-        taken *= self.num_chains
-        without: tuple[tuple[Posterior, Fold], ...] = ()
-        if names is not None and len(names) * len(noises) * len(likelihoods) > 1:
-            trials = Trials(self, parts, roles)
-            if trials.folds:
-                with announcing(self.progress, "starts") as trials.tell:
-                    taken, table, notes = choose(trials, names, noises, likelihoods, self.num_chains)
-                without = tuple(zip(trials.posteriors[taken[0]], trials.folds, strict=True))
-        parts = parts._replace(likelihood=taken[0].likelihood)
-        scaler, series = self.scale(parts.likelihood)
-        apart = names is not None and not own and (len(set(taken)) > 1 or STARTS[taken[0].start].shooting)
-        taken = taken if apart else taken[:1]
-        starts = self._starts(taken, series, parts, own)
-        if names is None:
-            starts = [starts[0]._replace(states=self._states(starts[0].states))]
-        rows = sum(len(one) for one in series)
-        noisy = zip(starts, taken, strict=True)
-        start, *others = (one._replace(model=with_noise(one.model, each.noise, rows)) for one, each in noisy)
-        start = start._replace(notes=(*dict.fromkeys(note for one in starts for note in one.notes), *notes))
-        name = ", ".join(dict.fromkeys(one.start for one in taken)) or "states"
-        several = list(dict.fromkeys(one.noise for one in taken))
-        noise = several[0] if len(several) == 1 else ", ".join(map(str, several))
-        return Prepared(scaler, series, parts, start, name, noise, table, without, others if apart else None)
+def has_own_start(spec: Spec) -> bool:
+    """Whether the method makes its model from the data alone, as the baselines do."""
+    return type(spec.settings).prepare is not MethodSettings.prepare
 
-    def _starts(self, taken: list[Candidate], series: list[Series], parts: Parts, own: bool) -> list[Start]:
-        """The start of each chain; after shooting each has a shot of its own."""
-        if own or not taken[0].start:
-            return [Start(*self.config.prepare(series, parts, self.key))]
-        starts: dict[int, Start] = {}
-        for name in dict.fromkeys(one.start for one in taken):
-            recipe, chains = STARTS[name], [chain for chain, one in enumerate(taken) if one.start == name]
-            linear = recipe.linear(series, parts.state_dim, parts.likelihood, parts.wiring)
-            shots = chains if recipe.shooting else chains[:1]
-            keys = [jax.random.fold_in(self.key, chain) if chain else self.key for chain in shots]
-            tasks = [Task(series, key, linear) for key in keys]
-            made = make_starts(name, tasks, parts, self.fixed, self.config.slack)
-            starts |= zip(chains, made if recipe.shooting else made * len(chains), strict=True)
-        return [starts[chain] for chain in range(len(taken))]
 
-    def _names(self, own: bool) -> list[str] | None:
-        """The starts to compare, or the only one; None where states were given."""
-        if isinstance(self.start, str):
-            if self.start != "auto":
-                names = [self.start]
-            elif self.config.compares and not own:
-                names = competitors(self.raw)
-            else:
-                names = ["em"]
-        elif len(self.start) and all(isinstance(one, str) for one in self.start):
-            names = list(self.start)
+def start_names(spec: Spec, series: Sequence[Series]) -> list[str] | None:
+    """The starts to compare, or the only one; None where states are given."""
+    own = has_own_start(spec)
+    if isinstance(spec.start, str):
+        if spec.start != "auto":
+            names = [spec.start]
         else:
-            return None
-        if unknown := [name for name in names if name not in STARTS]:
-            known = ", ".join(["auto", *STARTS])
-            raise KeyError(f"Unknown start {unknown[0]!r}. Known: {known}; or give a path of states for each series.")
-        if own and names != ["em"]:
-            raise ValueError(f"{type(self.config).__name__} has a start of its own: leave out start={self.start!r}.")
-        return names
+            names = competitors(series) if spec.settings.compares and not own else ["em"]
+    elif spec.gives_states:
+        return None
+    else:
+        names = [start if isinstance(start, str) else start.name for start in spec.start]
+    if unknown := [name for name in names if name not in STARTS]:
+        known = ", ".join(["auto", *STARTS])
+        raise KeyError(f"Unknown start {unknown[0]!r}. Known: {known}; or give a path of states for each series.")
+    if own and names != ["em"]:
+        raise ValueError(f"{type(spec.settings).__name__} has a start of its own: leave out start={spec.start!r}.")
+    return names
 
-    def _noises(self, compared: bool) -> list[Noise | float]:
-        if self.noise == "auto":
-            return ["free", *NOISES] if compared else ["free"]
-        return [self.noise]  # type: ignore[list-item]
 
-    def _likelihoods(self, compared: bool) -> list[str | Likelihood]:
-        if self.likelihood != "auto":
-            return [self.likelihood]
-        return ["gaussian", "abs"] if compared and may_be_rectified(self.raw) else ["gaussian"]
+def candidate_noises(spec: Spec, compared: bool) -> list[NoiseRegime | float]:
+    """Regimes of the process noise: the first for all starts, the others for the best of them only."""
+    if spec.noise == "auto":
+        return ["free", *NOISES] if compared else ["free"]
+    return [spec.noise]
 
-    def _states(self, like: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The states that were given, one path a series."""
-        given = [self.start] if len(self.raw) == 1 and np.ndim(self.start[0]) == 1 else self.start
-        paths = [np.asarray(path, float) for path in given]
-        if [path.shape for path in paths] != [path.shape for path in like]:
-            raise ValueError(
-                f"start takes states of shapes {[path.shape for path in like]}, (T+1, Dx) a series; got "
-                f"{[path.shape for path in paths]}."
-            )
-        return paths
+
+def first_candidates(spec: Spec, series: Sequence[Series]) -> list[Spec]:
+    """The candidates that are compared first: every start under every emission, with one noise regime."""
+    names = start_names(spec, series) or []
+    if isinstance(spec.start, tuple) and isinstance(spec.start[0], ChainStart):
+        return [
+            spec.replace(start=start.name, noise=start.noise, likelihood=_emissions(spec, series, False)[0])
+            for start in spec.start
+        ]
+    compared = len(names) > 1
+    emissions = _emissions(spec, series, compared)
+    noise = candidate_noises(spec, compared)[0]
+    return [
+        spec.replace(start=name, noise=noise, likelihood=emission)
+        for emission in emissions
+        for name in names
+        # Behind a link that loses the sign, the linear fit `em` is that of output-error.
+        if not (name == "em+shooting" and len(emissions) > 1 and emission in ("abs", "square"))
+    ]
+
+
+def _emissions(spec: Spec, series: Sequence[Series], compared: bool) -> list[str | Likelihood]:
+    if not (isinstance(spec.likelihood, str) and spec.likelihood == "auto"):
+        return [spec.likelihood]
+    return ["gaussian", "abs"] if compared and may_be_rectified(series) else ["gaussian"]
+
+
+def starts_of(candidates: Sequence[Spec], series: list[Series], key: PRNGKeyArray) -> list[Start]:
+    """The start of each chain on scaled series; after shooting each chain has a shot of its own."""
+    starts: dict[int, Start] = {}
+    for name in dict.fromkeys(candidate.start for candidate in candidates):
+        chains = [chain for chain, candidate in enumerate(candidates) if candidate.start == name]
+        spec = candidates[chains[0]]
+        shots = chains if STARTS[name].shooting else chains[:1]
+        fits = [STARTS[name].linear(series, spec)] * len(shots)
+        keys = [jax.random.fold_in(key, chain) if chain else key for chain in shots]
+        made = make_starts(name, spec, [series] * len(shots), fits, keys, spec.settings.slack)
+        starts |= zip(chains, made if STARTS[name].shooting else made * len(chains), strict=True)
+    return [starts[chain] for chain in range(len(candidates))]
+
+
+def _from_states(spec: Spec, series: Sequence[Series], key: PRNGKeyArray) -> StartChoice:
+    """A start at the states that the user gave, one path for each series."""
+    spec = spec.replace(likelihood=_emissions(spec, series, False)[0], noise=candidate_noises(spec, False)[0])
+    scaler, scaled = spec.scale(series)
+    start = spec.settings.prepare(scaled, spec, key)
+    single = len(series) == 1 and np.ndim(spec.start[0]) == 1
+    paths = [np.asarray(path, float) for path in ([spec.start] if single else spec.start)]
+    expected = [path.shape for path in start.states]
+    if [path.shape for path in paths] != expected:
+        raise ValueError(
+            f"start takes states of shapes {expected}, (T+1, Dx) for each series; got {[path.shape for path in paths]}."
+        )
+    start = with_noise(start._replace(states=paths), spec.noise)
+    return StartChoice(spec, [start._replace(model=assign_roles(start.model, spec))], scaler, scaled)
+
+
+def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
+    """The start that the user's physics describes."""
+    if not isinstance(spec.physics, Physics):
+        raise TypeError(
+            "physics is not stored in files: give it again, gpssm.fit(data, spec=spec.replace(physics=...))."
+        )
+    standard = {"kernel": "se", "mean": "linear", "basis": "inducing", "wiring": None, "coupling": "none"}
+    if any(getattr(spec, name) != value for name, value in standard.items()):
+        raise ValueError("physics says what the model is: leave out kernel, mean, basis, wiring and coupling.")
+    if spec.start not in ("auto", "shooting") or spec.likelihood not in ("auto", "gaussian"):
+        raise ValueError(
+            "physics says where its states start and how they are seen: leave out likelihood, and start too, or take "
+            "start='shooting' to begin at what simulations of windows make of it."
+        )
+    noise = candidate_noises(spec, False)[0]
+    spec = spec.replace(likelihood="gaussian", noise=noise)
+    scaler, scaled = spec.scale(series)
+    start = spec.physics.start(series, scaler)
+    if spec.start == "shooting":
+        held = start._replace(model=start.model.with_roles("fix", *spec.fixed))
+        shot = shoot(held, scaled).start
+        learned = {name: leaf for name, leaf in shot.model.leaves().items() if name in held.model.free_leaves()}
+        start = start._replace(model=start.model.with_leaves(learned), states=shot.states)
+    start = with_noise(start, noise)
+    spec = spec.replace(state_dim=start.model.state_dim, num_inducing=start.model.basis.size)
+    return StartChoice(spec, [start._replace(model=assign_roles(start.model, spec))], scaler, scaled)
+
+
+def _inherited(spec: Spec, series: Sequence[Series], runtime: Runtime) -> StartChoice:
+    """The start of a fit with the posterior of a similar system as its prior: all but the states are the prior's."""
+    prior: Posterior = spec.prior
+    scaler = prior.dataset.scaler
+    scaled = [scaler.scale(item) for item in series]
+    start = inherit(prior, scaled, spec.prior_strength, runtime.seed)
+    model = assign_roles(start.model, spec, inherited=True)
+    return StartChoice(spec, [start._replace(model=model)], scaler, scaled)
 
 
 class Trials:
     """The chains of all candidates so far, on all folds, and how they forecast."""
 
-    def __init__(self, plan: Plan, parts: Parts, roles: Callable[[GPSSM], GPSSM]) -> None:
-        self.config = dataclasses.replace(plan.config, num_warmup=WARMUP)
-        self.plan, self.parts, self.roles, self.folds = plan, parts, roles, make_folds(plan.raw)
-        self.linear: dict[Any, list[LinearStart]] = {}
+    def __init__(self, series: Sequence[Series], seed: int, key: PRNGKeyArray) -> None:
+        self.series = series
+        self.seed = seed
+        self.key = key
+        self.folds = make_folds(series)
+        self.linear: dict[Any, list[LinearFit]] = {}
         self.starts: dict[Any, list[Start]] = {}
-        self.chains: dict[Candidate, list[Chain]] = {}
-        self.posteriors: dict[Candidate, list[Posterior]] = {}  # on each of the folds
-        self.errors: dict[Candidate, list[list[Errors]]] = {}  # the same
-        self.rows: dict[Candidate, dict[str, Any]] = {}
-        self.tell: Callable[[str], None] = lambda words: None  # what is tried next
+        self.chains: dict[Spec, list[Chain]] = {}
+        self.posteriors: dict[Spec, list[Posterior]] = {}  # on each of the folds
+        self.errors: dict[Spec, list[list[Errors]]] = {}  # the same
+        self.rows: dict[Spec, dict[str, Any]] = {}
+        self.announce: Callable[[str], None] = lambda message: None  # what is tried next
 
-    def run(self, candidate: Candidate) -> None:
+    def run(self, candidate: Spec) -> None:
         """Run a candidate's chains, and judge them."""
         began = time.process_time()
-        emission = candidate.row()["likelihood"]
-        behind = "" if emission == "gaussian" else f", {emission}"
-        self.tell(f"{candidate.start}, noise {candidate.noise}{behind}")
-        row = candidate.row() | {"score": math.inf, "rolling": math.inf, "run": math.inf, "left": 1.0}
+        row = candidate_row(candidate)
+        behind = "" if row["likelihood"] == "gaussian" else f", {row['likelihood']}"
+        self.announce(f"{candidate.start}, noise {candidate.noise}{behind}")
+        row |= {"score": math.inf, "rolling": math.inf, "run": math.inf, "left": 1.0}
         try:
             chains = self.chains[candidate] = self._begin(candidate)
             draws = in_threads(Chain.run, chains)
-            found = self.posteriors[candidate] = [
+            posteriors = self.posteriors[candidate] = [
                 chain.posterior(drawn) for chain, drawn in zip(chains, draws, strict=True)
             ]
-            errors, left = self._errors(found)
+            errors, left = self._errors(posteriors)
         except (ArithmeticError, RuntimeError, ValueError) as error:
             row["failed"] = str(error)
         else:
             self.errors[candidate] = errors
-            verdicts = [judge([one]) for one in errors]
-            row["score"], row["left"] = _mean([one.score for one in verdicts]), float(np.mean(left))
-            row["rolling"], row["run"] = (_mean([one[at] for one in verdicts]) for at in (0, 1))
+            verdicts = [judge([fold]) for fold in errors]
+            row["score"] = _mean([verdict.score for verdict in verdicts])
+            row["left"] = float(np.mean(left))
+            row["rolling"] = _mean([verdict.rolling for verdict in verdicts])
+            row["run"] = _mean([verdict.run for verdict in verdicts])
         row["cpu_seconds"] = time.process_time() - began
         self.rows[candidate] = row
 
-    def ranked(self) -> list[Candidate]:
+    def ranked(self) -> list[Spec]:
         """Best first; in a tie the one that came first."""
-        return sorted(self.rows, key=lambda one: self.rows[one]["score"])
+        return sorted(self.rows, key=lambda candidate: self.rows[candidate]["score"])
 
-    def score(self, mixed: Sequence[Candidate]) -> float:
+    def score(self, mixed: Sequence[Spec]) -> float:
         """That of the mixture of these candidates' forecasts, each with the same weight."""
-        folds = zip(*(self.errors[one] for one in mixed), strict=True)
+        folds = zip(*(self.errors[candidate] for candidate in mixed), strict=True)
         return _mean([judge(fold).score for fold in folds])
 
-    def share_out(self, num_chains: int) -> list[Candidate]:
+    def share_out(self, num_chains: int) -> list[Spec]:
         """The candidate of each chain, the best first: greedily what makes the mixture better, or the same again."""
         best = self.ranked()[0]
-        taken, least = [best], 1.0 if STARTS[best.start].shooting else GAIN
+        taken = [best]
+        least = 1.0 if STARTS[best.start].shooting else GAIN
         # Chains differ in their arrays, not in what they are made of.
-        among = [one for one in self.errors if one.likelihood is best.likelihood]
+        among = [candidate for candidate in self.errors if candidate.likelihood is best.likelihood]
         while len(taken) < num_chains:
-            scores = {one: self.score([*taken, one]) for one in among}
+            scores = {candidate: self.score([*taken, candidate]) for candidate in among}
             new = min(among, key=scores.__getitem__)
             taken.append(new if scores[new] < least * scores[best] else best)
         return sorted(taken, key=taken.index)
 
-    def at_start(self, candidate: Candidate) -> float:
-        """The CRPS of the free runs of the start itself."""
+    def at_start(self, candidate: Spec) -> float:
+        """The CRPS of the simulations of the start itself."""
         errors, _ = self._errors([chain.posterior(chain.at_start()) for chain in self.chains[candidate]])
-        return _mean([judge([one]).run for one in errors])
+        return _mean([judge([fold]).run for fold in errors])
 
     def _errors(self, posteriors: Sequence[Posterior]) -> tuple[list[list[Errors]], list[float]]:
         """What each fold's posterior forecasts of its held-out rows, and the shares of paths that left."""
         pairs = zip(posteriors, self.folds, strict=True)
-        found = [held_out_errors(posterior, fold, self.plan.seed) for posterior, fold in pairs]
-        return [errors for errors, _ in found], [left for _, left in found]
+        judged = [held_out_errors(posterior, fold, self.seed) for posterior, fold in pairs]
+        return [errors for errors, _ in judged], [left for _, left in judged]
 
-    def _begin(self, candidate: Candidate) -> list[Chain]:
+    def _begin(self, candidate: Spec) -> list[Chain]:
         """A chain at the candidate's start, on each of the folds."""
-        parts, emission = self.parts._replace(likelihood=candidate.likelihood), candidate.row()["likelihood"]
-        scaled = [self.plan._replace(raw=fold.series).scale(candidate.likelihood) for fold in self.folds]
-        recipe = STARTS[candidate.start]
-        if (recipe.linear, emission) not in self.linear:
-            shape = (parts.state_dim, parts.likelihood, parts.wiring)
-            self.linear[recipe.linear, emission] = [recipe.linear(series, *shape) for _, series in scaled]
+        emission = candidate_row(candidate)["likelihood"]
+        scaled = [candidate.scale(fold.series) for fold in self.folds]
+        method = STARTS[candidate.start]
+        if (method.linear, emission) not in self.linear:
+            self.linear[method.linear, emission] = [method.linear(series, candidate) for _, series in scaled]
         if (candidate.start, emission) not in self.starts:
-            pairs = zip(scaled, self.linear[recipe.linear, emission], strict=True)
-            tasks = [Task(series, self.plan.key, linear) for (_, series), linear in pairs]
-            made = make_starts(candidate.start, tasks, parts, self.plan.fixed, self.config.slack)
-            self.starts[candidate.start, emission] = made
+            self.starts[candidate.start, emission] = make_starts(
+                candidate.start,
+                candidate,
+                [series for _, series in scaled],
+                self.linear[method.linear, emission],
+                [self.key] * len(scaled),
+                candidate.settings.slack,
+            )
         chains = []
         for fold, (scaler, _), start in zip(self.folds, scaled, self.starts[candidate.start, emission], strict=True):
-            model = self.roles(with_noise(start.model, candidate.noise, fold.rows))
-            chains.append(Chain(self.config, model, start.states, scaler, fold, self.plan.seed))
+            held = with_noise(start, candidate.noise)
+            held = held._replace(model=assign_roles(held.model, candidate))
+            method_settings = dataclasses.replace(candidate.settings, num_warmup=WARMUP)
+            chains.append(Chain(method_settings, held, scaler, fold, self.seed))
         return chains
 
 
-@in_double_precision
-def choose(
-    trials: Trials,
-    starts: Sequence[str],
-    noises: Sequence[Noise | float],
-    likelihoods: Sequence[Any],
-    num_chains: int,
-) -> Choice:
-    """The best of the candidates, or several of them, for so many chains.
+def candidate_row(candidate: Spec) -> dict[str, Any]:
+    """What a candidate is, for a table."""
+    likelihood = candidate.likelihood
+    name = likelihood if isinstance(likelihood, str) else type(likelihood).__name__
+    return {"start": candidate.start, "noise": candidate.noise, "likelihood": name}
 
-    :param noises: regimes of the process noise: the first for all starts, the others for the best of them only.
+
+@in_double_precision
+def compare_candidates(
+    trials: Trials, first: Sequence[Spec], noises: Sequence[NoiseRegime | float], num_chains: int
+) -> tuple[list[Spec], tuple[dict[str, Any], ...], tuple[str, ...]]:
+    """The candidate of each chain, the figures of all, best first, and what there is to say about the best.
+
+    Parameters
+    ----------
+    trials
+        What runs and judges candidates.
+    first
+        The candidates that are compared first.
+    noises
+        Regimes of the process noise: the first is that of these candidates, the others are tried for the best only.
+    num_chains
+        Number of chains to share out.
     """
-    first = [
-        Candidate(start, noises[0], likelihood)
-        for likelihood in likelihoods
-        for start in starts
-        if not (start == "em+shooting" and _same_fit(likelihood, likelihoods))
-    ]
     for candidate in first:
         trials.run(candidate)
     best = trials.ranked()[0]
-    if all("failed" in trials.rows[one] for one in first):
-        reasons = {one.start: trials.rows[one]["failed"] for one in first}
+    if all("failed" in trials.rows[candidate] for candidate in first):
+        reasons = {candidate.start: trials.rows[candidate]["failed"] for candidate in first}
         raise RuntimeError(
-            "no start led anywhere on the training rows but for a quarter of them, by which starts are compared. "
+            "every candidate start failed on the reduced training sets by which starts are compared. "
             + " ".join(f"{name}: {reason}." for name, reason in reasons.items())
             + " Name one, start='em', to have it tried on all rows"
         )
-    others = [dataclasses.replace(best, noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
-    for before, candidate in pairwise([best, *others]):
+    quieter = [best.replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
+    for before, candidate in pairwise([best, *quieter]):
         trials.run(candidate)
         if trials.rows[candidate]["score"] > trials.rows[before]["score"]:
             break
     taken = trials.share_out(num_chains)
-    for one in taken:
-        trials.rows[one]["chains"] = taken.count(one)
+    for candidate in taken:
+        trials.rows[candidate]["chains"] = taken.count(candidate)
     best, notes = taken[0], ()
     at_start = trials.at_start(best)
-    trials.rows[best]["run_of_start"] = at_start
-    if trials.rows[best]["run"] > WORSE * at_start:
+    row = trials.rows[best]
+    row["run_of_start"] = at_start
+    if row["run"] > WORSE * at_start:
         notes = (
-            f"On held-out training rows the fit's free runs are worse than those of its start, {best.start}: CRPS "
-            f"{trials.rows[best]['run']:.3g} against {at_start:.3g} standard deviations. Longer chains, or "
-            "noise='small', may help.",
+            f"On held-out training rows the fit's simulations are worse than those of its start, {best.start}: CRPS "
+            f"{row['run']:.3g} against {at_start:.3g} standard deviations. Longer chains, or noise='small', may help.",
         )
-    return Choice(taken, [_plain(trials.rows[one]) for one in trials.ranked()], notes)
-
-
-def _same_fit(likelihood: Any, likelihoods: Sequence[Any]) -> bool:
-    """Whether the linear fit `em` would be that of output-error: behind a link that loses the sign."""
-    return len(likelihoods) > 1 and likelihood in ("abs", "square")
+    return taken, tuple(_plain(trials.rows[candidate]) for candidate in trials.ranked()), notes
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -23,10 +23,9 @@ from jaxtyping import Array, Float
 
 from gpssm.core.linalg import cholesky, gram, inverse_root, one_by_one
 from gpssm.core.text import is_real
-from gpssm.data.align import align_series
 from gpssm.data.series import Series
-from gpssm.fitting.update import extend_states
-from gpssm.methods import METHODS
+from gpssm.inference.settings import MethodSettings
+from gpssm.methods.spec import Spec, same
 from gpssm.model.bases import Informed
 from gpssm.model.means import Shifted
 from gpssm.model.model import GPSSM
@@ -34,8 +33,21 @@ from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws
 from gpssm.posterior.posterior import Posterior
-from gpssm.starts.start import Start
+from gpssm.posterior.update import extend_states
+from gpssm.starts.build import Start
 
+INHERITED = (
+    "state_dim",
+    "num_inducing",
+    "kernel",
+    "mean",
+    "likelihood",
+    "basis",
+    "wiring",
+    "coupling",
+    "rank",
+    "delay",
+)
 MAX_DRAWS = 100  # whose weights are averaged
 STEP = 0.01  # relative difference of sampling intervals that is no difference
 
@@ -56,12 +68,6 @@ def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: i
     return Start(told, [extend_states(prior, chain, one, True, seed, -1)[-1] for one in series])
 
 
-def with_inherited_roles(model: GPSSM) -> GPSSM:
-    """The model with kernel, basis and mean fixed."""
-    names = (name for name in model.leaves() if name.startswith(("kernel.", "basis.", "mean.")))
-    return model.with_roles("fix", *names)
-
-
 def learned_weights(posterior: Posterior) -> tuple[GPSSM, Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
     """One model for all draws, at the mean of their parameters, and the moments of the weights under it."""
     fewer = posterior.thinned(MAX_DRAWS)
@@ -70,7 +76,7 @@ def learned_weights(posterior: Posterior) -> tuple[GPSSM, Float[Array, "Dx M"], 
     dim, size = fewer.draws.weights.shape[2:]
     if fewer.learned is None:
         draws = fewer.draws._replace(leaves={})
-        moments = map_draws(_moments, model, draws, list(fewer.series)).reshape(-1, dim, size, size + 1)
+        moments = map_draws(_moments, model, draws, list(fewer.dataset.scaled)).reshape(-1, dim, size, size + 1)
         means, covariances = moments[..., 0], moments[..., 1:]
     else:
         means = np.asarray(fewer.learned.weights).reshape(-1, dim, size)
@@ -108,6 +114,24 @@ def temper(
     return found[:, :, 0], found[:, :, 1:]
 
 
+def inherited_spec(spec: Spec) -> Spec:
+    """The spec with what a prior decides; what it decides may not be asked for otherwise."""
+    prior: Posterior = spec.prior
+    standard = Spec()
+    changed = [
+        name
+        for name in (*INHERITED, "start", "noise", "physics")
+        if not any(same(getattr(spec, name), getattr(other, name)) for other in (standard, prior.spec))
+    ]
+    if changed:
+        raise ValueError(f"{', '.join(changed)} come with prior, in whose coordinates it was learned: leave out")
+    if spec.calibrate:
+        raise ValueError("calibrate=True measures on fits of the fit's own rows: call posterior.calibrate() afterwards")
+    if type(spec.settings).prepare is not MethodSettings.prepare:
+        raise ValueError(f"{type(spec.settings).__name__} makes its model from the data alone, and takes no prior")
+    return spec.replace(**{name: getattr(prior.spec, name) for name in INHERITED})
+
+
 def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Series]:
     """The series with the columns of the prior's in their order, if it can be one of theirs."""
     if not isinstance(prior, Posterior):
@@ -117,17 +141,12 @@ def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Ser
         raise ValueError("prior must have weights of each state's own: fit it with coupling='none' or 'shared'")
     if not is_real(strength) or not 0 <= strength <= 1e6:
         raise ValueError(f"prior_strength must be a number from 0 (nothing) on, 1 for all it knows; got {strength!r}")
-    name = prior.config["method"]
-    if name in METHODS and not METHODS[name].learns:
-        raise ValueError(f"prior must have learned a transition; {name!r} has no weights. Fit it with another method")
-    found, other = [align_series(one, prior.raw[0]) for one in series], prior.raw[0]
+    if not prior.learns:
+        raise ValueError(
+            f"prior must have learned a transition; {prior.method!r} has no weights. Fit it with another method"
+        )
+    found, other = [prior.dataset.align(one) for one in series], prior.dataset.experiments[0]
     for given in series:
-        for column in (*other.outputs, *other.inputs):
-            units = given.units.get(column), other.units.get(column)
-            if None not in units and units[0] != units[1]:
-                raise ValueError(
-                    f"{column} is in {units[0]} here and in {units[1]} in the prior: convert one of them first"
-                )
         if given.dt and other.dt and abs(given.dt / other.dt - 1) > STEP:
             raise ValueError(
                 f"the series has a row every {given.dt:g}, the prior every {other.dt:g}, and what a step does depends "

@@ -9,7 +9,6 @@ Chains may share the first part of their warm-up. It is then done by the *pilot*
 all of them go on from where it ended.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -308,11 +307,3 @@ def _add_to_block(before: Info, info: Info, thin: Array) -> Info:
         divergent=before.divergent | info.divergent,
         gradients=before.gradients + info.gradients,
     )
-
-
-def renamed_to_batching(batching: Batching, chains: Batching | None) -> Batching:
-    """The batching, also where it is given by its old name; to be called by functions in double precision."""
-    if chains is None:
-        return batching
-    warnings.warn(f"chains={chains!r} is called batching={chains!r} now", DeprecationWarning, stacklevel=4)
-    return chains

@@ -1,26 +1,90 @@
 """The only training loop: chunks of compiled iterations, with progress, checkpoints and a way out between them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float
 
 import gpssm
 from gpssm.core.files import digest, hold
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import stable_repr
+from gpssm.core.text import check_path, check_seed, check_whole, stable_repr
 from gpssm.data.series import Series
-from gpssm.inference.chains import Batching, Chains, Chunk, Recipe, renamed_to_batching
+from gpssm.inference.chains import Batching, Chains, Chunk, Recipe
 from gpssm.inference.checkpoint import Checkpoint
-from gpssm.inference.progress import Mode, Report, Status, interruption, reporter, running_rhat
+from gpssm.inference.progress import (
+    Mode,
+    Report,
+    Status,
+    check_progress,
+    interruption,
+    reporter,
+    running_rhat,
+)
 from gpssm.inference.settings import MethodSettings
-from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
+from gpssm.starts.build import Start
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a run is done: what does not belong to the model.
+
+    The result depends on `num_chains` and `seed`, bit for bit, and on nothing else here; `batching`
+    and the device change the rounding.
+
+    Parameters
+    ----------
+    num_chains
+        Number of chains.
+    seed
+        Seed of all randomness.
+    progress
+        True for a bar, "plain" for one line per chunk, False for silence.
+    checkpoint
+        A folder to save the run in after each chunk.
+    resume
+        Whether to continue from what is in that folder.
+    batching
+        How chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
+        ("shard"); "auto" takes the best for the devices there are.
+    chunk
+        Draws between two looks at progress, checkpoint and Ctrl-C; None to choose it.
+    keep_states
+        Of how many of the last rows of each series draws and checkpoints hold the states; "all",
+        or "auto", which is all of them while they take up to 2 GB.
+    """
+
+    num_chains: int = 4
+    seed: int = 0
+    progress: Mode = True
+    checkpoint: str | Path | None = None
+    resume: bool = False
+    batching: Batching = "auto"
+    chunk: int | None = None
+    keep_states: int | Literal["auto", "all"] = "auto"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        check_whole("num_chains", self.num_chains, 1)
+        object.__setattr__(self, "num_chains", int(self.num_chains))
+        check_whole("chunk", self.chunk, 1, none="to choose it")
+        check_progress(self.progress)
+        if not isinstance(self.batching, str) or self.batching not in get_args(Batching):
+            raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {self.batching!r}.")
+        if self.checkpoint is not None:
+            check_path(self.checkpoint)
+        if self.resume and self.checkpoint is None:
+            raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values."""
+        return replace(self, **changes)
 
 
 class Sample(NamedTuple):
@@ -141,58 +205,59 @@ def _join(parts: Sequence[Any]) -> Any:
 
 
 @in_double_precision
-def sample(
-    config: MethodSettings,
-    model: GPSSM,
-    states: Sequence[Float[ArrayLike, "_ Dx"]],
+def run_chains(
+    method: MethodSettings,
+    starts: Sequence[Start],
     series: list[Series],
+    runtime: Runtime,
     *,
-    num_chains: int = 4,
-    seed: int = 0,
-    progress: Mode = False,
-    checkpoint: str | Path | None = None,
-    resume: bool = False,
-    batching: Batching = "auto",
-    chunk: int | None = None,
+    identity: Mapping[str, str] | None = None,
     kept_from: tuple[int, ...] | None = None,
-    chains: Batching | None = None,
-    others: Sequence[tuple[GPSSM, Sequence[Float[ArrayLike, "_ Dx"]]]] | None = None,
 ) -> Sample:
-    """Run a method's chains on a model and scaled series from these states: `fit` without its preparations.
+    """Run a method's chains from their starts, on scaled series.
 
-    The other arguments are those of `fit`.
-
-    :param others: model and states of the second chain, the third and so on, where each has its own: models that differ
-        in the values of their leaves. No part of the warm-up is then shared.
-    :param kept_from: the first state of each series that draws have; None for all.
+    Parameters
+    ----------
+    method
+        The settings of the method.
+    starts
+        One start for all chains, or one for each: models that differ in the values of their
+        leaves. Where each chain has its own, no part of the warm-up is shared.
+    series
+        Scaled, with inputs as they arrive.
+    runtime
+        Chains, seed, and how the run is done.
+    identity
+        What a checkpoint must agree with besides data, seed and number of chains; the method and
+        the models by default.
+    kept_from
+        The first state of each series that draws hold; None for all.
     """
-    batching = renamed_to_batching(batching, chains)
-    for name, value in (("num_chains", num_chains), ("chunk", 1 if chunk is None else chunk)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
-    if resume and checkpoint is None:
-        raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
-    if others is not None and len(others) != num_chains - 1:
-        raise ValueError(f"others must be one for each chain but the first, {num_chains - 1}; got {len(others)}.")
-    recipes = [
-        Recipe(config, own, tuple(jnp.asarray(path) for path in paths))
-        for own, paths in [(model, states), *(others or ())]
-    ]
-    runner = Chains(recipes, series, seed, num_chains, batching, chunk, kept_from)
+    if len(starts) not in (1, runtime.num_chains):
+        raise ValueError(
+            f"starts must be one for all chains, or one for each of {runtime.num_chains}; got {len(starts)}."
+        )
+    recipes = [Recipe(method, start.model, tuple(jnp.asarray(path) for path in start.states)) for start in starts]
+    chains = Chains(recipes, series, runtime.seed, runtime.num_chains, runtime.batching, runtime.chunk, kept_from)
     store = None
-    if checkpoint is not None:
+    if runtime.checkpoint is not None:
+        if identity is None:
+            identity = {
+                "method": stable_repr(method),
+                "model": digest([start.model for start in starts]),
+            }
         fingerprint = {
             "data": digest(series),
-            "method": stable_repr(config),
-            "model": digest([model, *(own for own, _ in others)] if others else model),
-            "seed": str(seed),
-            "chains": str(num_chains),
+            **identity,
+            "seed": str(runtime.seed),
+            "chains": str(runtime.num_chains),
             "version": gpssm.__version__,
         }
         fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
-        store = Checkpoint.open(checkpoint, fingerprint, resume)
-    loop = Loop(config, runner, store, config.num_shared(model) if others is None else 0)
+        store = Checkpoint.open(runtime.checkpoint, fingerprint, runtime.resume)
+    shared = method.num_shared(starts[0].model) if len(starts) == 1 else 0
+    loop = Loop(method, chains, store, shared)
     alone = nullcontext() if store is None else hold(store.folder)
-    with alone, reporter(progress, loop.total) as report, interruption() as pressed:
+    with alone, reporter(runtime.progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)
     return loop.result()

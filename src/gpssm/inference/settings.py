@@ -3,7 +3,7 @@
 A method is a frozen dataclass of settings with a `build`, which gives three pure functions: `init`, `step` and `draw`
 (`gpssm.model.types.Method`). `fit` calls, in this order,
 
-    prepare(series, parts, key)     the model of the scaled series, and the states to start from
+    prepare(series, spec, key)      the model of the scaled series, and the states to start from
     adopt(model)                    the model with its leaves' roles as the method plays them
     num_shared(model)               how much of the warm-up one pilot chain does for all
     build(model, states)            the three functions
@@ -13,16 +13,19 @@ share: a posterior given optimised parameters is one posterior, so all chains mu
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
+from gpssm.linear.fit import linear_fit
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Method
-from gpssm.starts.build import SLACK, Parts, build_model, linear_start
+from gpssm.starts.build import SLACK, Start, build
+
+if TYPE_CHECKING:
+    from gpssm.methods.spec import Spec
 
 States = tuple[Float[Array, "_ Dx"], ...]
 
@@ -63,11 +66,10 @@ class MethodSettings:
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate!r}.")
 
-    def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
+    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The model of scaled series, and the states of each to start from: those of a linear fit."""
-        start = linear_start(series, parts.state_dim, parts.likelihood, parts.wiring)
-        start = start._replace(slack=self.slack(len(start.z)))
-        return build_model(series, *parts, key=key, start=start), start.states
+        linear = linear_fit(series, spec)
+        return build(spec, linear, key, self.slack(len(linear.z)))
 
     def slack(self, rows: int) -> float:
         """How far a linear mean may stray from the linear fit to so many rows that is the start."""

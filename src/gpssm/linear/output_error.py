@@ -25,7 +25,7 @@ from gpssm.data.padding import num_moves, pad
 from gpssm.data.series import Series
 from gpssm.linear.excerpts import stages
 from gpssm.linear.identification import RADIUS
-from gpssm.linear.state_space import NOISE_FLOOR, LinearSSM
+from gpssm.linear.state_space import NOISE_FLOOR, LinearFit, LinearSSM
 from gpssm.model.likelihoods import observed
 
 NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
@@ -105,28 +105,21 @@ class CurvedModes(NamedTuple):
         return self.modes.start
 
 
-class OutputErrorFit(NamedTuple):
-    """The model in coordinates where the states have mean 0 and covariance I, and the states of its free runs."""
-
-    linear: LinearSSM
-    states: list[Float[np.ndarray, "_ Dx"]]
-
-
 @in_double_precision
 @on_host()
-def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> OutputErrorFit:
+def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> LinearFit:
     """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
     sizes = (state_dim, series[0].input_dim, series[0].output_dim)
     noise, modes, states = fit_from_starts(series, lambda key, count: _random(key, count, *sizes), emission, key)
-    return _normalise(modes, states, noise)
+    return _normalise(modes, states, noise, series)
 
 
 @in_double_precision
 @on_host()
 def fit_curved(
     series: list[Series], state_dim: int, curve: Callable[..., Array], weights: Float[Array, "Dy K"], key: PRNGKeyArray
-) -> tuple[OutputErrorFit, Float[Array, "Dy K"]]:
-    """The best free-run fit of linear dynamics seen through a curve, `curve(C x + d, weights)`, and its weights."""
+) -> LinearFit:
+    """The best free-run fit of linear dynamics seen through a curve, `curve(C x + d, weights)`."""
 
     def begin(key: PRNGKeyArray, num_series: int) -> CurvedModes:
         modes_key, key = jax.random.split(key)
@@ -134,7 +127,7 @@ def fit_curved(
         return CurvedModes(modes, jax.random.normal(key, weights.shape))
 
     noise, found, states = fit_from_starts(series, begin, curve, key)
-    return _normalise(found.modes, states, noise), found.weights
+    return _normalise(found.modes, states, noise, series)._replace(curve=found.weights)
 
 
 def fit_from_starts(
@@ -260,7 +253,7 @@ def _polish(modes: Modes, problem: Problem, emission: Emission, num_steps: int) 
 _transition = jax.jit(Modes.transition)
 
 
-def _normalise(modes: Modes, states: list[np.ndarray], noise: np.ndarray) -> OutputErrorFit:
+def _normalise(modes: Modes, states: list[np.ndarray], noise: np.ndarray, series: list[Series]) -> LinearFit:
     """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and covariance I."""
     transition, modes = jax.tree.map(np.asarray, (_transition(modes), modes))
     everything = np.concatenate(states)
@@ -278,4 +271,4 @@ def _normalise(modes: Modes, states: list[np.ndarray], noise: np.ndarray) -> Out
         noise,
     )
     linear = LinearSSM(*(jnp.asarray(part) for part in parts))
-    return OutputErrorFit(linear, [(path - mean) @ matrix.T for path in states])
+    return LinearFit.of(linear, [(path - mean) @ matrix.T for path in states], series)

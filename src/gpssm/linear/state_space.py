@@ -9,7 +9,7 @@ NaN in y means missing: that output's row of C is dropped at that time.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,45 @@ class LinearSSM(NamedTuple):
     d: Float[Array, " Dy"]
     process_cov: Float[Array, "Dx Dx"]
     noise_std: Float[Array, " Dy"]
+
+
+class LinearFit(NamedTuple):
+    """A linear model of some series, and their states under it.
+
+    Parameters
+    ----------
+    model
+        The model, in coordinates where states have mean 0 and, mostly, covariance I.
+    states
+        States (T+1, Dx) of each series: smoothed, or those of the simulation that fits best.
+    z
+        [x_t; u_t] over all transitions (N, Dx+Du).
+    curve
+        Weights (Dy, K) of a curve at the output, where the likelihood has one.
+    """
+
+    model: LinearSSM
+    states: list[Float[np.ndarray, "_ Dx"]]
+    z: Float[np.ndarray, "N Dz"]
+    curve: Float[Array, "Dy K"] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: LinearSSM,
+        states: list[Float[np.ndarray, "_ Dx"]],
+        series: Sequence[Series],
+        curve: Float[Array, "Dy K"] | None = None,
+    ) -> Self:
+        """The fit of a model with these states along these series."""
+        pairs = zip(states, series, strict=True)
+        z = np.concatenate([np.hstack([path[:-1], item.u]) for path, item in pairs])
+        return cls(model, states, z, curve)
+
+    @property
+    def state_dim(self) -> int:
+        """Dx."""
+        return self.model.offset.shape[0]
 
 
 class Smoothed(NamedTuple):

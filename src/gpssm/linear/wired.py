@@ -20,8 +20,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series
-from gpssm.linear.output_error import PROCESS_STD, OutputErrorFit, fit_from_starts
-from gpssm.linear.state_space import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, smoothed_moments
+from gpssm.linear.output_error import PROCESS_STD, fit_from_starts
+from gpssm.linear.state_space import (
+    PROCESS_FLOOR,
+    LinearFit,
+    LinearSSM,
+    log_marginal,
+    noise_floor,
+    smoothed_moments,
+)
 from gpssm.model.wiring import Wiring
 
 EXACT_STD = 0.003  # √Q of a row that is known, for states of unit scale
@@ -112,7 +119,7 @@ class WiredModel(eqx.Module):
 
 @in_double_precision
 @on_host()
-def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> OutputErrorFit:
+def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> LinearFit:
     """The linear model with the greatest likelihood that keeps the wiring, and its smoothed states."""
     outputs = series[0].output_dim
     if wiring.input_dim:
@@ -126,19 +133,20 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Output
     linear = linear._replace(noise_std=jnp.maximum(linear.noise_std, floor))
     states, spread = map(np.asarray, smoothed_moments(linear, arrays))
     ends = np.cumsum([len(one) + 1 for one in series])[:-1]
-    return _in_unit_scale(linear, np.split(states, ends), wiring, np.diagonal(spread, axis1=1, axis2=2).mean(0))
+    uncertainty = np.diagonal(spread, axis1=1, axis2=2).mean(0)
+    return _in_unit_scale(linear, np.split(states, ends), wiring, uncertainty, series)
 
 
 @in_double_precision
 @on_host()
 def fit_wired_output_error(
     series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
-) -> OutputErrorFit:
+) -> LinearFit:
     """The linear model that keeps the wiring whose free run, through the emission, has the least squared error."""
     noise, model, paths = _free_runs(series, wiring, emission, key)
-    found = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim))
+    found = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
     process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
-    return found._replace(linear=found.linear._replace(noise_std=jnp.asarray(noise), process_cov=process_cov))
+    return found._replace(model=found.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov))
 
 
 def _same(predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
@@ -189,8 +197,12 @@ def _loss_and_gradient(
 
 
 def _in_unit_scale(
-    linear: LinearSSM, states: list[np.ndarray], wiring: Wiring, uncertainty: Float[np.ndarray, " Dx"]
-) -> OutputErrorFit:
+    linear: LinearSSM,
+    states: list[np.ndarray],
+    wiring: Wiring,
+    uncertainty: Float[np.ndarray, " Dx"],
+    series: list[Series],
+) -> LinearFit:
     """The same model with x' = (x − m) / s, so that states have mean 0 and variance 1, one by one.
 
     A state that is an output stays as it is, as does one that holds a control, and one that holds another state has
@@ -217,4 +229,5 @@ def _in_unit_scale(
         d=np.asarray(linear.d) + np.asarray(linear.C) @ middle,
         process_cov=np.diag(np.where(wiring.learned, variance, EXACT_STD**2)),
     )
-    return OutputErrorFit(LinearSSM(*map(jnp.asarray, moved)), [(path - middle) / scale for path in states])
+    paths = [(path - middle) / scale for path in states]
+    return LinearFit.of(LinearSSM(*map(jnp.asarray, moved)), paths, series)

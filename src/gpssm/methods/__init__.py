@@ -1,8 +1,5 @@
 """The registry of methods: a name, and the settings of the method with their defaults."""
 
-import warnings
-from typing import Any
-
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods.exact import Exact
 from gpssm.methods.ffvd import FFVD
@@ -62,11 +59,3 @@ __all__ = [
     "ReducedRank",
     "VCDTFactorised",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """`Config` is what `MethodSettings` was called up to 0.1."""
-    if name == "Config":
-        warnings.warn("gpssm.methods.Config is now called MethodSettings.", DeprecationWarning, stacklevel=2)
-        return MethodSettings
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

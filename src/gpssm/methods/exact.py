@@ -12,23 +12,26 @@ function is not one draw: a forecast draws the residual B(z) afresh at each step
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root
 from gpssm.data.series import Series
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters, rate_for
 from gpssm.inference.settings import Assumptions, States
+from gpssm.linear.fit import linear_fit
 from gpssm.methods.ffvd import FFVD, build_hmc
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_boundary
 from gpssm.model.types import Draw, Method
-from gpssm.starts.build import Parts, build_model, linear_start
+from gpssm.starts.build import Start, build
+
+if TYPE_CHECKING:
+    from gpssm.methods.spec import Spec
 
 MAX_ROWS = 500  # of all series together: a gradient takes a tenth of a second there, eight times that at twice as many
 
@@ -46,16 +49,16 @@ class Exact(FFVD):
     num_warmup: int = 300
     num_draws: int = 100
 
-    def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
+    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The model with an inducing location for each transition: `num_inducing` plays no part."""
-        if parts.basis != "inducing":
+        if spec.basis != "inducing":
             raise ValueError(
-                f"`exact` has the Gaussian process itself and takes no basis but the default: got {parts.basis!r}."
+                f"`exact` has the Gaussian process itself and takes no basis but the default: got {spec.basis!r}."
             )
         _check_rows(sum(len(one) for one in series))
-        start = linear_start(series, parts.state_dim, parts.likelihood, parts.wiring)
-        model = build_model(series, *parts._replace(basis=InducingPoints(jnp.asarray(start.z))), key=key, start=start)
-        return model.with_roles("fix", _locations_name(model)), start.states
+        linear = linear_fit(series, spec)
+        start = build(spec.replace(basis=InducingPoints(jnp.asarray(linear.z))), linear, key)
+        return start._replace(model=start.model.with_roles("fix", _locations_name(start.model)))
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The three functions of the method, started at these states."""

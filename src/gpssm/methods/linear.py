@@ -14,7 +14,7 @@ forecast, conditioned, scored and saved like everything else. Their parameters a
 import abc
 import itertools
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,10 @@ from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import LinearMap
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
-from gpssm.starts.build import Parts
+from gpssm.starts.build import Start
+
+if TYPE_CHECKING:
+    from gpssm.methods.spec import Spec
 
 # Standard deviation of noises that the model does not have, in units of the scaled data: small beside any residual, not
 # so small that precisions overflow what float64 can add up.
@@ -55,16 +58,14 @@ class Baseline(MethodSettings):
     def linear(self, series: list[Series]) -> LinearSSM:
         """The model for scaled series; its Q is diagonal."""
 
-    def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
-        """The baseline as a GPSSM, and its smoothed states. Of `parts` only a Gaussian likelihood makes sense here."""
-        if parts.likelihood != "gaussian":
-            raise ValueError(
-                f"A linear baseline has Gaussian outputs: likelihood={parts.likelihood!r} does not fit it."
-            )
-        if parts.wiring is not None:
+    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
+        """The baseline as a GPSSM, and its smoothed states. Of `spec` only a Gaussian likelihood makes sense here."""
+        if spec.likelihood != "gaussian":
+            raise ValueError(f"A linear baseline has Gaussian outputs: likelihood={spec.likelihood!r} does not fit it.")
+        if spec.wiring is not None:
             raise ValueError("a linear baseline finds its own coefficients and takes no wiring: leave it out.")
         linear = jax.tree.map(jnp.asarray, self.linear(series))
-        return as_model(linear), [np.asarray(smooth(linear, one).mean) for one in series]
+        return Start(as_model(linear), [np.asarray(smooth(linear, item).mean) for item in series])
 
     def build(self, model: GPSSM, states: States) -> Method:
         """Independent draws of the states from the exact smoothing distribution."""

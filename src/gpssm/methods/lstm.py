@@ -12,7 +12,7 @@ there is the noise. An output that is missing is replaced by what the network ex
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,7 +33,10 @@ from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.means import LSTM
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Method
-from gpssm.starts.build import Parts
+from gpssm.starts.build import Start
+
+if TYPE_CHECKING:
+    from gpssm.methods.spec import Spec
 
 HELD_OUT = 0.2  # of each series, at its end
 LARGEST = 1.0  # norm of a gradient: longer ones are cut
@@ -63,11 +66,11 @@ class LSTMNetwork(MethodSettings):
         for name in ("units", "max_epochs", "patience"):
             check_whole(name, getattr(self, name), 1)
 
-    def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
-        """The trained network as a GPSSM, and its states along the series. Of `parts` only Gaussian outputs fit."""
-        if parts.likelihood != "gaussian":
-            raise ValueError(f"`lstm` has Gaussian outputs: likelihood={parts.likelihood!r} does not fit it.")
-        if parts.wiring is not None:
+    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
+        """The trained network as a GPSSM, and its states along the series. Of `spec` only Gaussian outputs fit."""
+        if spec.likelihood != "gaussian":
+            raise ValueError(f"`lstm` has Gaussian outputs: likelihood={spec.likelihood!r} does not fit it.")
+        if spec.wiring is not None:
             raise ValueError("`lstm` has states of its own and takes no wiring: leave it out.")
         for which in (_early, _late):
             if not np.concatenate([np.isfinite(one.y[which(one)]) for one in series]).any(0).all():
@@ -79,7 +82,7 @@ class LSTMNetwork(MethodSettings):
         network = start(key, self.units, series[0].output_dim, series[0].input_dim)
         trained = train(network, arrays, self.learning_rate, self.max_epochs, self.patience)
         model = as_model(trained.network, trained.variance, series[0].input_dim)
-        return model, [np.asarray(follow(trained.network, one)[0]) for one in arrays]
+        return Start(model, [np.asarray(follow(trained.network, item)[0]) for item in arrays])
 
     def build(self, model: GPSSM, states: States) -> Method:
         """Draws of the states by teacher forcing, with outputs that are missing drawn one step after the other."""

@@ -13,11 +13,10 @@ normal–inverse-gamma for each state dimension. With Q fixed, Q = Q°, it is th
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -33,7 +32,10 @@ from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Prior
 from gpssm.model.target import feynman_kac, log_boundary, transition_statistics
 from gpssm.model.types import GaussianWeights, Method, NoiseConditional
-from gpssm.starts.build import Parts
+from gpssm.starts.build import Start
+
+if TYPE_CHECKING:
+    from gpssm.methods.spec import Spec
 
 NOISE = "log_process_std"
 WALKS = 5  # Metropolis steps in each iteration
@@ -54,9 +56,9 @@ class ReducedRank(ParticleSettings):
     thin: int = 2
     num_particles: int = 15
 
-    def prepare(self, series: list[Series], parts: Parts, key: PRNGKeyArray) -> tuple[GPSSM, list[np.ndarray]]:
+    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The model with `num_inducing` functions of a Hilbert-space basis in place of the default inducing points."""
-        return super().prepare(series, parts._replace(basis="hilbert") if parts.basis == "inducing" else parts, key)
+        return super().prepare(series, spec.replace(basis="hilbert") if spec.basis == "inducing" else spec, key)
 
     def adopt(self, model: GPSSM) -> GPSSM:
         """The model with leaves to be sampled that were to be optimised."""

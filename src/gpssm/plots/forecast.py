@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpssm.core.text import check_kind, check_shares
-from gpssm.data.align import align_columns
+from gpssm.data.dataset import align_columns
 from gpssm.plots.style import (
     BLACK,
     BLUE,
@@ -21,7 +21,8 @@ from gpssm.plots.style import (
     time_axis,
     with_unit,
 )
-from gpssm.posterior.forecast import LEVELS, SOME, Forecast
+from gpssm.posterior.checks import SHARE_LEFT
+from gpssm.posterior.forecast import LEVELS, Forecast
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +79,7 @@ def plot_forecast(
     trust = forecast.diagnostics
     if trust is not None:
         times, _ = time_axis(forecast.horizon, forecast.axis, forecast.start)
-        left, novel = trust.left_by_step > SOME, trust.novelty > NOVEL
+        left, novel = trust.left_by_step > SHARE_LEFT, trust.novelty > NOVEL
         for panel in figure.axes:
             if left.any():
                 label = f"paths left ({trust.share_left:.0%} by the end)"

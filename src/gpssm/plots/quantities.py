@@ -24,7 +24,7 @@ def visited(posterior: Posterior) -> Visited:
     posterior = posterior.with_states()
     means = [np.mean(np.asarray(path), axis=(0, 1)) for path in posterior.draws.states]
     before, after = (np.concatenate([path[rows] for path in means]) for rows in (slice(None, -1), slice(1, None)))
-    return Visited(before, np.concatenate(posterior.arriving_controls()), after)
+    return Visited(before, np.concatenate([one.u for one in posterior.dataset.acting]), after)
 
 
 def quantities(posterior: Posterior) -> dict[str, Float[np.ndarray, "chain draw"]]:

@@ -39,7 +39,7 @@ def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, F
     """
     check_kind("posterior", posterior, Posterior)
     posterior = posterior.with_states()
-    series = posterior.training_series(index)
+    series = posterior.dataset.experiment(index)
     outputs, observed = found or smoothed_outputs(posterior, index)
     figure, axes = panels(series.output_dim, height=1.9, sharex=True)
     times, name_of_axis = time_axis(len(series), series.axis)

@@ -24,7 +24,7 @@ def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
     """
     check_kind("posterior", posterior, Posterior)
     posterior = posterior.with_states()
-    series, states = posterior.training_series(index), np.asarray(posterior.draws.states[index])
+    series, states = posterior.dataset.experiment(index), np.asarray(posterior.draws.states[index])
     shown = min(states.shape[-1], STATES)
     figure, axes = panels(shown, height=1.15, sharex=True)
     # x_t is known from y_{t−1} on: it stands where the output it emits does, and x₀ one step before all.

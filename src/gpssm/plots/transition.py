@@ -66,7 +66,8 @@ def _locations(posterior: Posterior) -> Float[np.ndarray, "M Dz"] | None:
 
 
 def _user_inputs(posterior: Posterior, u: Float[np.ndarray, "N Du"]) -> Float[np.ndarray, "N Du"]:
-    return u * np.array(posterior.scaler.input_std) + np.array(posterior.scaler.input_mean)
+    scaler = posterior.dataset.scaler
+    return u * np.array(scaler.input_std) + np.array(scaler.input_mean)
 
 
 def _around(values: Float[np.ndarray, " N"], number: int) -> Float[np.ndarray, " number"]:
@@ -102,7 +103,7 @@ def _levels(posterior: Posterior, seen: Visited) -> list[tuple[str, Float[np.nda
     """Controls at their medians, and the first at two more quantiles, with what to call them."""
     if not seen.u.shape[1]:
         return [("", np.zeros(0))]
-    middle, name = np.median(seen.u, axis=0), posterior.raw[0].inputs[0]
+    middle, name = np.median(seen.u, axis=0), posterior.dataset.inputs[0]
     levels = []
     for share in (0.5, 0.1, 0.9):
         u = np.array(middle)
@@ -131,7 +132,14 @@ def _plot_maps(posterior: Posterior, seen: Visited) -> "Figure":
     figure, axes = panels(1, 3, height=2.5, sharex=True, sharey=True)
     fine, coarse = _map(posterior, seen, MESH), _map(posterior, seen, ARROWS)
     field = axes[0, 0]
-    field.plot(*seen.x.T, "-" if len(posterior.raw) == 1 else ".", color=GREY, linewidth=0.5, markersize=2, alpha=0.6)
+    field.plot(
+        *seen.x.T,
+        "-" if len(posterior.dataset.experiments) == 1 else ".",
+        color=GREY,
+        linewidth=0.5,
+        markersize=2,
+        alpha=0.6,
+    )
     # Arrows point where the next state lies, the longest of them 1.6 squares of their grid long.
     square = np.array([coarse.first[0, 1] - coarse.first[0, 0], coarse.second[1, 0] - coarse.second[0, 0]])
     scale = max(np.max(np.abs(coarse.steps) / square) / 1.6, 1e-12)
@@ -181,7 +189,7 @@ class _Slice(NamedTuple):
 
 
 def _slices(posterior: Posterior, seen: Visited) -> list[_Slice]:
-    z = np.hstack([seen.x, posterior.scaler.scale_inputs(seen.u)])
+    z = np.hstack([seen.x, posterior.dataset.encode_inputs(seen.u)])
     centre, dim = z.mean(0), seen.x.shape[1]
     _, spread, directions = np.linalg.svd(z - centre, full_matrices=False)
     names = [*(f"x_{{{number + 1}}}" for number in range(dim)), *(rf"\mathrm{{{name}}}" for name in _inputs(posterior))]
@@ -208,7 +216,7 @@ def _words(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
 
 def _inputs(posterior: Posterior) -> list[str]:
     """The controls' names, with what mathtext would take for a command left out."""
-    return ["".join(letter if letter.isalnum() else " " for letter in name) for name in posterior.raw[0].inputs]
+    return ["".join(letter if letter.isalnum() else " " for letter in name) for name in posterior.dataset.inputs]
 
 
 def _plot_slices(posterior: Posterior, seen: Visited) -> "Figure":

@@ -54,7 +54,8 @@ def to_arviz(posterior: "Posterior", seed: int = 0) -> "xr.DataTree":
     import xarray as xr
 
     seed = check_seed(seed)
-    several = [_Labels(f"_{index}" if len(posterior.raw) > 1 else "", one) for index, one in enumerate(posterior.raw)]
+    raw = posterior.dataset.experiments
+    several = [_Labels(f"_{index}" if len(raw) > 1 else "", one) for index, one in enumerate(raw)]
     groups = {"posterior": _parameters(posterior, several), "sample_stats": _statistics(posterior)}
     groups |= _emissions(posterior, several, seed) | _data(several)
     tree = {
@@ -104,8 +105,8 @@ class _Labels(NamedTuple):
 
 
 def _parameters(posterior: "Posterior", several: list[_Labels]) -> Group:
-    arrays, axes, labels = {}, {}, {"output": list(posterior.raw[0].outputs)}
-    sizes = {"output": posterior.raw[0].output_dim}
+    arrays, axes, labels = {}, {}, {"output": list(posterior.dataset.outputs)}
+    sizes = {"output": len(posterior.dataset.outputs)}
     for one, states in zip(several, posterior.draws.states, strict=True):
         arrays[one.name("states")], axes[one.name("states")] = states, (one.name("time"), "state")
         labels |= one.time(first=-1)
@@ -116,7 +117,10 @@ def _parameters(posterior: "Posterior", several: list[_Labels]) -> Group:
             natural = f"{head}{dot}{last.removeprefix('log_')}"
             arrays[natural], axes[natural] = np.exp(leaf), axes[name]
     if "likelihood.std" in arrays and isinstance(posterior.model.likelihood, GaussianNoise):
-        arrays["noise_std"], axes["noise_std"] = arrays["likelihood.std"] * posterior.scaler.output_std, ("output",)
+        arrays["noise_std"], axes["noise_std"] = (
+            arrays["likelihood.std"] * posterior.dataset.scaler.output_std,
+            ("output",),
+        )
     return Group(arrays, axes, labels)
 
 
@@ -144,20 +148,20 @@ def _emissions(posterior: "Posterior", several: list[_Labels], seed: int) -> dic
     shape = (posterior.num_chains, posterior.num_draws)
     draws = jax.tree.map(lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), posterior.draws)
     keys = jax.random.split(jax.random.key(seed), shape[0] * shape[1])
-    outputs = [jnp.asarray(one.y) for one in posterior.series]
+    outputs = [jnp.asarray(one.y) for one in posterior.dataset.scaled]
     found = jax.tree.map(np.asarray, _emit(posterior.model, draws, keys, outputs, batch_size()))
-    predictive, density = Group({}, {}, {"output": list(posterior.raw[0].outputs)}), Group({}, {}, {})
+    predictive, density = Group({}, {}, {"output": list(posterior.dataset.outputs)}), Group({}, {}, {})
     for one, (y, log_density) in zip(several, found, strict=True):
         name, time = one.name("y"), one.name("time")
         if y is not None:
-            predictive.arrays[name] = posterior.scaler.unscale_paths(np.reshape(y, (*shape, *y.shape[1:])))
+            predictive.arrays[name] = posterior.dataset.decode(np.reshape(y, (*shape, *y.shape[1:])))
             predictive.axes[name] = (time, "output")
             predictive.labels.update(one.time())
         present = np.isfinite(one.raw.y)
         rows = present.any(-1)
         if rows.any():
             # p(y) = p(scaled y) / Π output_std, over the outputs observed
-            values = np.reshape(log_density, (*shape, -1)) - present @ np.log(posterior.scaler.output_std)
+            values = np.reshape(log_density, (*shape, -1)) - present @ np.log(posterior.dataset.scaler.output_std)
             density.arrays[name], density.axes[name] = values[..., rows], (time,)
             density.labels[time] = one.time()[time][rows]
     return {"posterior_predictive": predictive, "log_likelihood": density}

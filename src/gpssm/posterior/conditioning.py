@@ -20,10 +20,8 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_whole
-from gpssm.data.align import align_series
 from gpssm.data.clock import Clock
-from gpssm.data.delays import as_arriving
-from gpssm.data.scaler import output_spread
+from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian
 from gpssm.posterior.draws import CurrentState, merge_chains
@@ -35,9 +33,6 @@ if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
 NUM_PARTICLES = 64
-# Rows at the end of the training series that are filtered again before new ones. A draw has one last state, which new
-# data could only move by the process noise; from a state further back, its cloud at the end is as wide as it should be.
-LOOKBACK = 20
 FILTER = 2**32 - 3  # in place of a draw's number, for the keys of a filter
 
 
@@ -66,15 +61,15 @@ def condition(
     :param num_particles: particles a draw; by default none with a linear-Gaussian emission, and 64 with others. Later
         rows keep to the first's.
     """
-    seed, given = check_seed(seed), align_series(series, posterior.raw[0])
+    seed, given = check_seed(seed), posterior.dataset.align(series)
     clock = experiment_clock(posterior, given, new_experiment, index)
-    rows = seen_rows(posterior, given, new_experiment, index)
+    past = posterior.past_inputs(index, new_experiment)
+    rows = posterior.dataset.encode(given, past)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
     cloud = filter_rows(posterior, draws, cloud, rows, seed, gaussian).cloud
-    past = np.concatenate([posterior.past_controls(index, new_experiment), given.u])[len(given) :]
-    return _with_cloud(posterior, cloud, gaussian, clock, past)
+    return _with_cloud(posterior, cloud, gaussian, clock, np.concatenate([past, given.u])[len(given) :])
 
 
 def condition_at(
@@ -95,11 +90,11 @@ def condition_at(
 
     :param rows: numbers that increase, from 0 to the length of the series; equal distances compile once.
     """
-    given = align_series(series, posterior.raw[0])
+    given = posterior.dataset.align(series)
     stops: list[Any] = list(rows) if isinstance(rows, Iterable) and getattr(rows, "ndim", 1) else [rows]
     for row in stops:
         check_whole("each of rows", row, 0)
-    posterior.scaler.scale(given)  # what cannot be scaled is refused before the first row is asked for
+    posterior.dataset.encode(given)  # what cannot be scaled is refused before the first row is asked for
     if stops != sorted(set(stops)) or not stops or stops[0] < 0 or stops[-1] > len(given):
         raise ValueError(f"rows must increase and lie between 0 and {len(given)}, the series' length; got {stops}")
     first = at_start(posterior, new_experiment, num_particles, seed, index, given)
@@ -141,7 +136,7 @@ def predict(
     """
     check_whole("steps", steps, 1)
     steps = int(steps)
-    seed, given = check_seed(seed), align_series(series, posterior.raw[0])
+    seed, given = check_seed(seed), posterior.dataset.align(series)
     check_paths(num_paths, bounds, len(given) * (given.output_dim + posterior.model.state_dim))
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
@@ -149,7 +144,7 @@ def predict(
         members_of(posterior, draws),
         filter_keys(seed, draws),
         cloud,
-        seen_rows(posterior, given, new_experiment, index),
+        posterior.dataset.encode(given, posterior.past_inputs(index, new_experiment)),
         min(steps, len(given)),
         path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each),
         jnp.asarray(slots),
@@ -159,16 +154,12 @@ def predict(
     )
     result = Forecast.of_paths(
         found,
-        posterior.scaler,
+        posterior.dataset,
         bounds,
         given.u,
-        outputs=given.outputs,
         start=int(cloud.rows),
-        inputs=given.inputs,
-        dt=given.dt or posterior.raw[index].dt,
+        dt=given.dt or posterior.dataset.experiments[index].dt,
         clock=experiment_clock(posterior, given, new_experiment, index),
-        units=given.units,
-        scale=output_spread(posterior.raw),
     )
     warn_of_paths(result)
     return widened(result, posterior, np.minimum(1 + np.arange(len(given)), steps), calibrated)
@@ -214,13 +205,7 @@ def at_start(
     draws, seed = np.arange(posterior.num_chains * posterior.num_draws), check_seed(seed)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
-    return _with_cloud(posterior, cloud, gaussian, clock, posterior.past_controls(index, new_experiment))
-
-
-def seen_rows(posterior: "Posterior", given: Series, new_experiment: bool, index: int) -> Series:
-    """A user's rows as the model sees them: scaled, with controls as they arrive."""
-    past = posterior.past_controls(index, new_experiment)
-    return posterior.scaler.scale(as_arriving(given, posterior.delay, past))
+    return _with_cloud(posterior, cloud, gaussian, clock, posterior.past_inputs(index, new_experiment))
 
 
 def experiment_clock(posterior: "Posterior", rows: Series | None, new_experiment: bool, index: int) -> Clock | None:
@@ -231,8 +216,8 @@ def experiment_clock(posterior: "Posterior", rows: Series | None, new_experiment
     own = None if rows is None else rows.clock
     if new_experiment:
         return None if rows is None else rows.axis
-    current, before = posterior.current, posterior.training_series(index)
-    clock, known = (before.axis, len(before)) if current is None else (posterior.clock, current.rows)
+    current, before = posterior.current, posterior.dataset.experiment(index)
+    clock, known = (before.axis, len(before)) if current is None else (current.clock, current.rows)
     if clock is None:
         return own and own.shifted(-known)
     if said := clock.complaint("the new rows", rows, known):
@@ -267,7 +252,7 @@ def begin(
     has the law of the last states, whatever the lookback, and more of it within each draw the further it goes back.
     """
     _check_number(posterior, num_particles, new_experiment)
-    length = len(posterior.training_series(index))
+    length = len(posterior.dataset.experiment(index))
     if posterior.current is not None and not new_experiment:
         held = posterior.current
         flat = (jnp.asarray(merge_chains(part)[draws]) for part in (held.particles, held.log_weights, held.surprise))
@@ -275,7 +260,7 @@ def begin(
         return CurrentStates(particles, log_weights, jnp.asarray(held.rows), surprise)
     gaussian, dim = takes_gaussian(posterior, num_particles, new_experiment), posterior.model.state_dim
     number = 2 * dim if gaussian else int(num_particles or NUM_PARTICLES)
-    first = posterior.kept_from[index] if posterior.kept_from else 0
+    first = posterior.dataset.first_states[index] if posterior.dataset.first_states else 0
     before = 0 if new_experiment else max(length - lookback, first)
     if not new_experiment:
         states = merge_chains(posterior.draws.states[index])[draws, before - first]
@@ -289,7 +274,7 @@ def begin(
     cloud = CurrentStates(particles, equal, jnp.asarray(before), jnp.ones(len(draws)))
     if new_experiment or before == length:
         return cloud
-    return filter_rows(posterior, draws, cloud, posterior.series[index][before:], seed, gaussian).cloud
+    return filter_rows(posterior, draws, cloud, posterior.dataset.scaled[index][before:], seed, gaussian).cloud
 
 
 def filter_rows(
@@ -328,7 +313,6 @@ def _with_cloud(
         np.asarray(part).reshape(*axes, *part.shape[1:])
         for part in (cloud.particles, cloud.log_weights, cloud.surprise)
     )
-    current = CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise)
+    current = CurrentState(particles, log_weights, int(cloud.rows), gaussian, surprise, clock, past)
     learned = posterior.learned and posterior.learned._replace(follows=False)
-    known = past if posterior.delay else None
-    return dataclasses.replace(posterior, current=current, clock=clock, learned=learned, past=known)
+    return dataclasses.replace(posterior, current=current, learned=learned)

@@ -90,14 +90,13 @@ def make_rollout(
     posterior: "Posterior", num_paths: int, seed: int, noise: bool, index: int, bounds: float | None
 ) -> Rollout:
     """See `Posterior.rollout`."""
-    scaler, seed = posterior.scaler, check_seed(seed)
+    scaler, seed = posterior.dataset.scaler, check_seed(seed)
     check_paths(num_paths, bounds, 1)
     check_flag("noise", noise)
-    posterior.training_series(index)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     members = members_of(posterior, draws)
-    ensemble = eqx.filter_jit(assemble)(*members, posterior.raw[index].input_dim)
+    ensemble = eqx.filter_jit(assemble)(*members, posterior.dataset.experiment(index).input_dim)
     return Rollout(
         _states(posterior, draws, keys, index),
         ensemble,
@@ -108,7 +107,7 @@ def make_rollout(
         (jnp.asarray(scaler.input_mean), jnp.asarray(scaler.input_std)),
         tuple(draws.tolist()),
         index,
-        posterior.delay,
+        posterior.dataset.delay,
         noise,
     )
 
@@ -117,5 +116,5 @@ def make_rollout(
 def _states(posterior: "Posterior", draws: np.ndarray, keys: PRNGKeyArray, index: int) -> StateEnsemble:
     surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
     scale = noise_scale(jnp.asarray(surprise))
-    past = jnp.asarray(posterior.past_controls(index))
+    past = jnp.asarray(posterior.past_inputs(index))
     return StateEnsemble(start_states(posterior, index, draws, keys, scale), scale, past)

@@ -18,8 +18,10 @@ from gpssm.core.mixing import Values, bfmi, ess_bulk, ess_tail, rhat
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import figure_table, readable
+from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
+from gpssm.posterior.checks import MIXING, check_mixing, check_sampler
 from gpssm.posterior.draws import map_draws, merge_chains
 from gpssm.posterior.explore import function_values, outputs_of
 from gpssm.posterior.forecast import HORIZON
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 REFERENCES = 20  # inputs at which f is compared
 WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
 FORECAST = f"{HORIZON}-step forecast mean"
-AHEAD, AHEAD_NOISE = "one-step outputs", "one-step noise"
+AHEAD = "one-step outputs"
+AHEAD_NOISE = "one-step noise"
+TRIAL = 100  # runs with fewer draws in a chain are trials, whose mixing is not judged
 ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
 
 
@@ -49,6 +53,26 @@ class Row(NamedTuple):
         """The name as a sentence begins with it."""
         words = readable(self.name)
         return words[:1].upper() + words[1:]
+
+    @property
+    def within(self) -> bool:
+        """Whether each chain is judged by itself."""
+        return self.name.endswith(WITHIN)
+
+    @property
+    def group(self) -> str:
+        """The name of the quantities, whether chains are compared or each is judged by itself."""
+        return self.name.removesuffix(WITHIN)
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it is about outputs: what users see, independent of the states' coordinates."""
+        return self.group in ("smoothed outputs", AHEAD, FORECAST)
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether it is about other quantities that do not depend on the states' coordinates."""
+        return self.group in ("log target", "likelihood.log_std", AHEAD_NOISE)
 
 
 @dataclass(frozen=True)
@@ -115,12 +139,15 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     posterior, sampled = posterior.with_states(), posterior.model.leaves("sample")
     parameters = {name: leaf for name, leaf in posterior.draws.leaves.items() if name in sampled}
     states = np.concatenate([_thinned(path) for path in posterior.draws.states], -1)
-    outputs = np.concatenate([_thinned(outputs_of(posterior, index)) for index in range(len(posterior.series))], -1)
+    outputs = np.concatenate(
+        [_thinned(outputs_of(posterior, index)) for index in range(len(posterior.dataset.experiments))], -1
+    )
     # f at inputs that the first series passed through, evenly spaced, at the states' posterior mean
     x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
     chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
-    f = function_values(posterior, x[chosen], posterior.series[0].u[chosen])
-    one_step = map_draws(_one_step, posterior.model, posterior.draws, jnp.asarray(posterior.series[0].u))
+    u = posterior.dataset.scaled[0].u
+    f = function_values(posterior, x[chosen], u[chosen])
+    one_step = map_draws(_one_step, posterior.model, posterior.draws, jnp.asarray(u))
     inside = parameters | {"function values": f}
     seen = {
         "smoothed outputs": outputs,
@@ -144,9 +171,48 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     )
 
 
+def find_notes(posterior: "Posterior") -> tuple[str, ...]:
+    """Return the problems that `fit` warns of: of the sampler, and chains that disagree.
+
+    Chains are compared by the forecast, which does not depend on the states' coordinates. Where
+    chains have models of their own, each must have settled by itself. Runs of fewer than `TRIAL`
+    draws are trials, whose mixing is not judged.
+
+    Parameters
+    ----------
+    posterior
+        The posterior to judge.
+
+    Returns
+    -------
+    tuple of str
+        One sentence for each problem.
+    """
+    checks = list(check_sampler(posterior.info))
+    if posterior.num_draws >= TRIAL:
+        paths = held_forecast(posterior)
+        forecast = row_within(FORECAST + WITHIN, paths) if posterior.apart else row(FORECAST, paths)
+        if not forecast.rhat <= MIXING["caution"][0]:
+            checks += check_mixing([forecast])
+    return tuple(check.sentence for check in checks if check.level == "problem")
+
+
+def own_starts(posterior: "Posterior") -> str:
+    """The starts and noises of chains that have models of their own; empty where all chains are one posterior."""
+    if not posterior.apart:
+        return ""
+    spec = posterior.spec
+    if isinstance(spec.start, str):
+        return f"{spec.start}, noise {spec.noise}"
+    starts = [start for start in spec.start if isinstance(start, ChainStart)]
+    names = ", ".join(dict.fromkeys(start.name for start in starts)) or "states"
+    noises = ", ".join(dict.fromkeys(str(start.noise) for start in starts)) or str(spec.noise)
+    return f"{names}, noise {noises}"
+
+
 def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"]:
     """The mean forecast of each draw under the last controls, held: what a user sees first of all."""
-    return forecast_mean(posterior, np.repeat(posterior.raw[0].u[-1:], HORIZON, 0))
+    return forecast_mean(posterior, np.repeat(posterior.dataset.experiments[0].u[-1:], HORIZON, 0))
 
 
 def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dy"]:
@@ -207,8 +273,8 @@ def forecast_mean(
     """
     # Of the states only the last is asked for: the program is the same whatever the length of the series.
     draws = posterior.draws._replace(states=(posterior.draws.states[index][:, :, -1:],))
-    scaled = jnp.asarray(posterior.scaler.scale_inputs(u))
-    return posterior.scaler.unscale_mean(map_draws(_mean_path, posterior.model, draws, scaled))
+    encoded = jnp.asarray(posterior.dataset.encode_inputs(u))
+    return posterior.dataset.decode(map_draws(_mean_path, posterior.model, draws, encoded))
 
 
 def _mean_path(model: GPSSM, draw: Draw, controls: Float[Array, "H Du"]) -> Float[Array, "H Dy"]:

@@ -11,6 +11,8 @@ from jaxtyping import Array, Float
 
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import demand, demand_shape
+from gpssm.data.clock import Clock
+from gpssm.data.dataset import Dataset
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 
@@ -28,6 +30,7 @@ class CurrentState(NamedTuple):
 
     Where the experiment is a training series that went on, the training rows are among them. Where it is `gaussian`
     only mean and covariance count. `surprise` is how far the last outputs were from what was expected (`filtering.py`).
+    `clock` is the time of the rows of the experiment, and `past` are its last inputs, as many as the longest delay.
     """
 
     particles: Float[np.ndarray, "chain draw N Dx"]
@@ -35,13 +38,17 @@ class CurrentState(NamedTuple):
     rows: int
     gaussian: bool
     surprise: Float[np.ndarray, "chain draw"]
+    clock: Clock | None
+    past: Float[np.ndarray, "K Du"]
 
-    def check(self, draws: Draw) -> None:
+    def check(self, draws: Draw, dataset: Dataset) -> None:
         """Refuse what is not a state under each of these draws."""
         axes, states = draws.weights.shape[:2], draws.states[0].shape[-1]
         demand_shape("current.particles", self.particles, *axes, None, states)
         demand_shape("current.log_weights", self.log_weights, *axes, self.particles.shape[2])
         demand_shape("current.surprise", self.surprise, *axes)
+        demand_shape("current.past", self.past, max(dataset.delay, default=0), len(dataset.inputs))
+        demand("current.clock", isinstance(self.clock, Clock | None), "is no clock")
         plain = type(self.rows) is int and self.rows >= 0 and type(self.gaussian) is bool
         demand("current.rows", plain, "is no number")
 

@@ -21,8 +21,8 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import check_seed
-from gpssm.data.align import align_columns
-from gpssm.data.scaler import FAR, output_spread
+from gpssm.data.dataset import align_columns
+from gpssm.data.scaler import FAR
 from gpssm.data.series import to_columns, where_first
 from gpssm.model.bases import FeaturePoints
 from gpssm.model.kernels import Feature
@@ -69,12 +69,12 @@ class Smoothed:
 def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
     """States and outputs E[y_t | x_{t+1}] of each draw along training series `index`; y ~ p(y | x_{t+1}) with noise."""
     posterior.check_states("smooth")
-    series, states = posterior.training_series(index), merge_chains(posterior.draws.states[index])
-    seed = check_seed(seed)
+    dataset, seed = posterior.dataset, check_seed(seed)
+    series, states = dataset.experiment(index), merge_chains(posterior.draws.states[index])
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), np.arange(len(states)), len(series))
     leaves = {name: jnp.asarray(merge_chains(leaf)) for name, leaf in posterior.draws.leaves.items()}
     found = _emitted(posterior.model, leaves, keys, jnp.asarray(states[:, 1:]), noise)
-    paths, moments, _ = found.in_units(posterior.scaler)
+    paths, moments, _ = found.in_units(dataset)
     outputs = Forecast(
         paths,
         series.outputs,
@@ -85,7 +85,7 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
         moments,
         clock=series.axis,
         units=series.units,
-        scale=output_spread(posterior.raw),
+        scale=dataset.output_spread,
     )
     return Smoothed(outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y))
 
@@ -144,8 +144,8 @@ def function_values(
 ) -> Float[np.ndarray, "chain draw N Dx"]:
     """E[f(z) | v] = m(z) + A(z) v of each draw at the inputs z = [x; u], both in scaled units."""
     states, (controls, _) = _states(posterior, x), to_columns(u, None, "u")
-    if controls.shape != (len(states), posterior.raw[0].input_dim) or not np.isfinite(controls).all():
-        shape = (len(states), posterior.raw[0].input_dim)
+    shape = (len(states), len(posterior.dataset.inputs))
+    if controls.shape != shape or not np.isfinite(controls).all():
         raise ValueError(f"u must be finite, of shape {shape}, a row a state; got {controls.shape}")
     return map_draws(_function, posterior.model, posterior.draws, (jnp.asarray(states), jnp.asarray(controls)))
 
@@ -175,7 +175,7 @@ def _function_and_doubt(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array
 @in_double_precision
 def derivatives(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
     """Derivatives of E[f | v] and of E[y | x] of each draw at states x in scaled units, controls u in the user's."""
-    inputs, scaler, width = _inputs(posterior, x, u), posterior.scaler, posterior.model.state_dim
+    inputs, scaler, width = _inputs(posterior, x, u), posterior.dataset.scaler, posterior.model.state_dim
     step = map_draws(_transition_slopes, posterior.model, posterior.draws, inputs)
     control = step[..., width:] / np.array(scaler.input_std)
     slopes = map_draws(_output_slopes, posterior.model, posterior.draws, inputs)
@@ -232,12 +232,12 @@ def relevance(posterior: "Posterior") -> Relevance:
     """How much each state and control moves each transition, at inputs that the training data passed through."""
     few, width = posterior.thinned(RELEVANCE_DRAWS), posterior.model.state_dim
     x = np.concatenate([np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states])
-    u = np.concatenate([np.asarray(one.u) for one in posterior.series])
+    u = np.concatenate([np.asarray(one.u) for one in posterior.dataset.scaled])
     every = -(-len(x) // RELEVANCE_POINTS)
     slopes = map_draws(_transition_slopes, few.model, few.draws, (jnp.asarray(x[::every]), jnp.asarray(u[::every])))
     spread = np.concatenate([x.std(0), u.std(0)])
     moved = np.sqrt(np.mean(slopes**2, axis=2)) * spread / np.maximum(spread[:width, None], 1e-12)
-    names = (*(f"x{number + 1}" for number in range(width)), *posterior.raw[0].inputs)
+    names = (*(f"x{number + 1}" for number in range(width)), *posterior.dataset.inputs)
     return Relevance(np.mean(moved, axis=(0, 1)), np.std(moved, axis=(0, 1)), names)
 
 
@@ -256,7 +256,7 @@ def _output_slopes(model: GPSSM, _: Draw, inputs: Inputs) -> Float[Array, "N Dy 
 
 def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
     """States and scaled controls as arrays of N rows each; a single state and its control may be one-dimensional."""
-    states, names = _states(posterior, x), posterior.raw[0].inputs
+    states, names = _states(posterior, x), posterior.dataset.inputs
     if u is None:
         u = np.zeros((len(states), 0))
     controls = align_columns(np.atleast_2d(u) if np.ndim(x) == 1 else u, names, "u")
@@ -264,7 +264,7 @@ def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inpu
         raise ValueError(f"u must have a row for each of the {len(states)} states; got {len(controls)}")
     if not np.isfinite(controls).all():
         raise ValueError(f"{where_first(~np.isfinite(controls), names)} of u is NaN or infinite: give a number")
-    return jnp.asarray(states), jnp.asarray(posterior.scaler.scale_inputs(controls))
+    return jnp.asarray(states), jnp.asarray(posterior.dataset.encode_inputs(controls))
 
 
 def _states(posterior: "Posterior", x: Float[ArrayLike, "N Dx"]) -> Float[np.ndarray, "N Dx"]:

@@ -39,7 +39,7 @@ def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overw
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
     fewer = posterior.thinned(max(num_draws, posterior.num_chains))
-    draws, series = np.arange(fewer.num_chains * fewer.num_draws), posterior.raw[-1]
+    draws, series = np.arange(fewer.num_chains * fewer.num_draws), posterior.dataset.experiments[-1]
     ensemble = assemble(*members_of(fewer, draws), series.input_dim)
     if fewer.current is None:
         start = merge_chains(fewer.draws.states[-1])[:, -1]
@@ -53,8 +53,8 @@ def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overw
         return following[:, 0], eqx.filter_vmap(lambda one, x: one.moments(x)[0])(ensemble.likelihood, following)[:, 0]
 
     lines, arrays = to_numpy(step, jnp.asarray(start), jnp.zeros(series.input_dim))
-    scaler = posterior.scaler
-    stored: dict[str, Any] = arrays | {"start": start, "past": posterior.past_controls()}
+    scaler = posterior.dataset.scaler
+    stored: dict[str, Any] = arrays | {"start": start, "past": posterior.past_inputs()}
     stored |= {name: np.array(getattr(scaler, name)) for name in scaler.__dataclass_fields__}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **stored)
@@ -62,7 +62,7 @@ def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overw
     packed = "\n".join(f'    "{text[place : place + 110]}"' for place in range(0, len(text), 110))
     body = "\n".join(f"    {line}" for line in lines)
     named = {"outputs": series.outputs, "inputs": series.inputs, "dt": series.dt}
-    delay = posterior.delay or (0,) * series.input_dim
+    delay = posterior.dataset.delay or (0,) * series.input_dim
     page = TEMPLATE.format(**named, delay=delay, body=body, packed=packed)
     write_atomically(Path(path), lambda file: file.write(page.encode()))
 

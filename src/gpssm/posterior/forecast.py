@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core import metrics
 from gpssm.core.notebook import card
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_shares, check_whole, in_line, is_real, percent, printable
-from gpssm.data.align import align_columns, future_inputs
 from gpssm.data.clock import Clock
-from gpssm.data.delays import arriving
-from gpssm.data.scaler import Scaler, output_spread
+from gpssm.data.dataset import Dataset, align_columns
+from gpssm.posterior import checks
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
@@ -46,7 +46,6 @@ HORIZON = 30  # steps, where neither they nor controls are given
 LEVELS = (0.5, 0.9)
 BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
 ARRAYS = 5  # of paths that a forecast has in memory at least: outputs, and two pairs of moments
-SOME = 0.05  # share of the paths that left, above which a note says so; above MANY it says it louder
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +69,8 @@ class ForecastDiagnostics:
     @property
     def notes(self) -> tuple[str, ...]:
         """In plain words, what to distrust; empty when there is nothing."""
-        from gpssm.evaluation.checks import check_paths
-
-        found = check_paths(self)
-        return () if found.level == "good" else (f"{found.name}: {found.figure}. {found.words}",)
+        check = checks.check_paths(self)
+        return () if check.level == "good" else (check.sentence,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,17 +101,27 @@ class Forecast:
     scale: Float[np.ndarray, " Dy"] | None = None
 
     @classmethod
-    def of_paths(cls, found: Paths, scaler: Scaler, bounds: float | None, u: np.ndarray, **known: Any) -> Self:
+    def of_paths(cls, found: Paths, dataset: Dataset, bounds: float | None, u: np.ndarray, **settings: Any) -> Self:
         """What a rollout within these bounds found over the rows of u, in the user's units.
 
-        It may have gone further. `known` are outputs, start, inputs, clock and so on.
+        It may have gone further. `settings` are start, dt and clock.
         """
         # In NumPy, which compiles nothing for a new horizon.
         emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], found)
         emission = jax.tree.map(lambda part: np.ascontiguousarray(np.moveaxis(part, 0, 1)), emission)
-        paths, moments, ahead = emission.in_units(scaler)
-        diagnostics = ForecastDiagnostics(left, novelty, bounds is not None)
-        return cls(paths=paths, u=u, moments=moments, moments_ahead=ahead, diagnostics=diagnostics, **known)
+        paths, moments, ahead = emission.in_units(dataset)
+        return cls(
+            paths=paths,
+            u=u,
+            moments=moments,
+            moments_ahead=ahead,
+            diagnostics=ForecastDiagnostics(left, novelty, bounds is not None),
+            outputs=dataset.outputs,
+            inputs=dataset.inputs,
+            units=dataset.units,
+            scale=dataset.output_spread,
+            **settings,
+        )
 
     @classmethod
     def join(cls, parts: Sequence["Forecast"]) -> "Forecast":
@@ -182,9 +189,7 @@ class Forecast:
 
     def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
         """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
-        from gpssm.core.metrics import central_interval
-
-        return central_interval(self.paths, level)
+        return metrics.central_interval(self.paths, level)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
         """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`.
@@ -214,15 +219,11 @@ class Forecast:
         Figures in the user's units are averages over outputs, of little meaning where those have units of their own:
         `nrmse` and `ncrps` are in standard deviations of the training outputs, and `score_outputs` judges each alone.
         """
-        from gpssm.core.metrics import score
-
-        return score(self.paths, self.rows_of(actual), **self._judged_by(levels))
+        return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
     def score_outputs(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, dict[str, Any]]:
         """`score` of each output by itself, in its own units, by name; those never observed are left out."""
-        from gpssm.core.metrics import score_outputs
-
-        return score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
+        return metrics.score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
 
     def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
         mixture = self.moments_ahead or self.moments
@@ -301,43 +302,31 @@ def forecast(
     one_function: bool = False,
 ) -> Forecast:
     """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
-    series, seed = posterior.training_series(index), check_seed(seed)
-    controls = future_inputs(u, series.inputs, horizon, HORIZON, min(posterior.delay, default=0))
-    check_paths(num_paths, bounds, len(controls) * (series.output_dim + posterior.model.state_dim))
-    clock = series.axis if posterior.current is None else posterior.clock
-    start = len(series) if posterior.current is None else posterior.current.rows
-    if clock is not None and (said := clock.complaint("the controls", u, start)):
+    dataset, current = posterior.dataset, posterior.current
+    series, seed = dataset.experiment(index), check_seed(seed)
+    horizon = HORIZON if horizon is None and u is None else horizon
+    inputs, encoded = dataset.inputs_ahead(u, horizon, posterior.past_inputs(index))
+    check_paths(num_paths, bounds, len(inputs) * (series.output_dim + posterior.model.state_dim))
+    clock, start = (series.axis, len(series)) if current is None else (current.clock, current.rows)
+    if clock is not None and (said := clock.complaint("the inputs", u, start)):
         warnings.warn(said + "They are taken as those of the steps ahead", stacklevel=4)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
-    surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
+    surprise = np.ones(len(draws)) if current is None else merge_chains(current.surprise)[draws]
     scale = noise_scale(jnp.asarray(surprise))
-    acting = posterior.scaler.scale_inputs(arriving(controls, posterior.delay, posterior.past_controls(index)))
-    scaled = np.pad(acting, ((0, -len(controls) % BLOCK), (0, 0)), mode="edge")
+    padded = np.pad(encoded, ((0, -len(inputs) % BLOCK), (0, 0)), mode="edge")
     found = simulate_paths(
         members_of(posterior, draws),
         scale,
         start_states(posterior, index, draws, keys, scale),
-        jnp.asarray(scaled),
+        jnp.asarray(padded),
         keys,
         jnp.asarray(slots),
         None if bounds is None else training_box(posterior, draws, bounds),
         noise,
         one_function and can_draw_functions(posterior.model),
     )
-    result = Forecast.of_paths(
-        found,
-        posterior.scaler,
-        bounds,
-        controls,
-        outputs=series.outputs,
-        start=start,
-        inputs=series.inputs,
-        dt=series.dt,
-        clock=clock,
-        units=series.units,
-        scale=output_spread(posterior.raw),
-    )
+    result = Forecast.of_paths(found, dataset, bounds, inputs, start=start, dt=series.dt, clock=clock)
     warn_of_paths(result)
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
 

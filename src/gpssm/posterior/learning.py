@@ -36,8 +36,8 @@ for which a forecast needs them: what drifts is less certain there. Where the la
 """
 
 import dataclasses
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -49,19 +49,18 @@ from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, log_n
 from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import check_memory, in_double_precision, jit
 from gpssm.core.text import check_seed, check_whole, is_real
-from gpssm.data.align import align_series
-from gpssm.data.delays import unknown_past
+from gpssm.data.clock import Clock
+from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
-from gpssm.methods import METHODS
 from gpssm.model.likelihoods import Gaussian, Likelihood, observed
 from gpssm.model.model import GPSSM, Transition
 from gpssm.model.target import weights_given_states
-from gpssm.posterior.conditioning import FILTER, LOOKBACK, NUM_PARTICLES, experiment_clock, filter_keys, seen_rows
+from gpssm.posterior.conditioning import FILTER, NUM_PARTICLES, experiment_clock, filter_keys
 from gpssm.posterior.draws import CurrentState, Learned, batch_size, merge_chains
 from gpssm.posterior.filtering import MEMORY, noise_scale, points
-from gpssm.posterior.forecast import HORIZON, forecast
 from gpssm.posterior.relocation import Place, change_basis, check_points, choose_moves
 from gpssm.posterior.rollout import Members, is_shared, members_of
+from gpssm.posterior.validation import FORGETTING, rolling_forecasts
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -71,7 +70,6 @@ MEMORIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)  # of the longest training series
 SEEN = 1 / 3  # share of the longest training series that "auto" starts from; the rest is what it compares by
 AHEAD = 15  # rows: half of what a forecast looks ahead
 PREMIUM = 0.1  # of CRPS in training, that forgetting may cost; forecasts of rows not fitted to lose much less
-ORIGINS, SCORED, PATHS = 10, 40, 200  # forecasts, draws and paths that "auto" compares by
 FAR = 1.5  # times the best CRPS, from which on nothing faster is tried
 JITTER = 1e-12  # of the weights' covariance, relative to its mean diagonal, when they are drawn
 
@@ -125,13 +123,14 @@ def learn(
         (`relocation.py`): each from where it is missed least, one for five rows at most.
     :param max_draws: to go on with, evenly spaced: each holds a covariance of all weights.
     """
-    seed, given = check_seed(seed), align_series(series, posterior.raw[0])
+    seed, given = check_seed(seed), posterior.dataset.align(series)
     _check(posterior, forgetting, max_draws)
     place = check_points(posterior) if move_points else None
     if posterior.num_chains * posterior.num_draws > max_draws:
         posterior = posterior.thinned(max_draws)
     clock = experiment_clock(posterior, given, new_experiment, index)
-    rows = seen_rows(posterior, given, new_experiment, index)
+    past = posterior.past_inputs(index, new_experiment)
+    rows = posterior.dataset.encode(given, past)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     if isinstance(forgetting, str):
         forgetting = choose_forgetting(posterior)
@@ -149,9 +148,8 @@ def learn(
         model, belief = _with_moved_points(members, place, found.belief, np.hstack([states, rows.u]))
         posterior = dataclasses.replace(posterior, model=model)
     drawn = _draw(belief, jnp.asarray(rates), filter_keys(seed, draws), _is_gaussian(posterior))
-    past = np.concatenate([posterior.past_controls(index, new_experiment), given.u])[len(given) :]
-    learned = _with_belief(posterior, belief, drawn, rates, before + len(rows), len(rows), clock)
-    return dataclasses.replace(learned, past=past if posterior.delay else None)
+    past = np.concatenate([past, given.u])[len(given) :]
+    return _with_belief(posterior, belief, drawn, rates, before + len(rows), len(rows), clock, past)
 
 
 def choose_forgetting(posterior: "Posterior") -> tuple[float, ...]:
@@ -169,33 +167,24 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
     each λ, and `ORIGINS` forecasts made on the way. The scores are those of the paths of neighbouring λ together. What
     is far from the best is not followed by what forgets faster still.
     """
-    index = int(np.argmax([len(one) for one in posterior.raw]))
-    raw, rows, fewer = posterior.raw[index], posterior.series[index], posterior.thinned(SCORED)
-    before = int(SEEN * len(rows))
-    horizon = min(HORIZON, (len(rows) - before) // 2)
-    if horizon < 1:
+    dataset = posterior.dataset
+    index = int(np.argmax([len(item) for item in dataset.experiments]))
+    raw = dataset.experiments[index]
+    before = int(SEEN * len(raw))
+    if len(raw) - before < 2:
         return {(1.0,): 0.0}
-    origins = range(before, len(rows) - horizon + 1, -(-(len(rows) - horizon + 1 - before) // ORIGINS))
-    draws = np.arange(fewer.num_chains * fewer.num_draws)
-    members, start = members_of(fewer, draws), _at_training(fewer, index, before)
+    scheme = FORGETTING.within(len(raw) - before)
+    origins = scheme.origins(len(raw), before)
+    fewer = dataclasses.replace(posterior.thinned(FORGETTING.num_draws), calibration=None)
+    start = _at_training(fewer, index, before)
     deviations: dict[float, list[np.ndarray]] = {}
     scores: dict[tuple[float, ...], float] = {}
-    for rate in (1.0, *(1 - 1 / max(share * len(rows), 2.0) for share in MEMORIES)):
-        belief, deviations[rate] = start, []
-        for number, origin in enumerate(origins):
-            if number:
-                learned = rows[origins[number - 1] : origin]
-                belief = run_learning(members, belief, learned, jnp.asarray(rate)).belief
-            drawn = _draw(belief, jnp.asarray(rate), filter_keys(0, draws), _is_gaussian(fewer))
-            now = _with_belief(fewer, belief, drawn, np.full(len(draws), rate), origin, 0, None)
-            if fewer.delay:
-                past = np.concatenate([unknown_past(fewer.delay), raw.u[:origin]])[origin:]
-                now = dataclasses.replace(now, past=past)
-            ahead = raw[origin : origin + horizon]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of paths that left: what they are worth shows in the score
-                found = forecast(now, horizon, ahead.u, num_paths=PATHS, seed=number, calibrated=False)
-            deviations[rate].append((found.paths - ahead.y) / found.scale)
+    for rate in (1.0, *(1 - 1 / max(share * len(raw), 2.0) for share in MEMORIES)):
+        learned = _learned_in_training(fewer, start, index, origins, rate)
+        deviations[rate] = [
+            (one.forecast.paths - one.rows.y) / one.forecast.scale
+            for one in rolling_forecasts(learned, raw, origins, scheme)
+        ]
         for first in range(len(deviations)):
             several = tuple(deviations)[first:]
             pooled = [
@@ -205,6 +194,28 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
         if scores[(rate,)] > FAR * min(scores.values()):
             break
     return scores
+
+
+def _learned_in_training(
+    posterior: "Posterior",
+    belief: Belief,
+    index: int,
+    origins: range,
+    rate: float,
+) -> Iterator["Posterior"]:
+    """The posterior at each of these rows of a training series, from the belief at the first."""
+    dataset = posterior.dataset
+    series = dataset.scaled[index]
+    draws = np.arange(posterior.num_chains * posterior.num_draws)
+    members = members_of(posterior, draws)
+    forgetting = jnp.asarray(rate)
+    rates = np.full(len(draws), rate)
+    for before, origin in pairwise([origins[0], *origins]):
+        if origin > before:
+            belief = run_learning(members, belief, series[before:origin], forgetting).belief
+        drawn = _draw(belief, forgetting, filter_keys(0, draws), _is_gaussian(posterior))
+        past = dataset.past_inputs(index, origin)
+        yield _with_belief(posterior, belief, drawn, rates, origin, 0, None, past)
 
 
 @jit
@@ -372,8 +383,8 @@ def _begin(
     members = members_of(posterior, np.arange(posterior.num_chains * posterior.num_draws))
     count, dim = len(members.weights), posterior.model.state_dim
     if current is None and held is None and not new_experiment:
-        series = posterior.series[index]
-        before = max(len(posterior.training_series(index)) - LOOKBACK, 0)
+        series = posterior.dataset.scaled[index]
+        before = max(len(posterior.dataset.experiment(index)) - LOOKBACK, 0)
         belief = _at_training(posterior, index, before)
         return run_learning(members, belief, series[before:], jnp.asarray(rates)).belief, len(series)
     if held is None:
@@ -385,7 +396,7 @@ def _begin(
         rows, state, covariance = 0, jnp.zeros((count, dim)), jnp.broadcast_to(jnp.eye(dim), (count, dim, dim))
     elif current is None:
         last = merge_chains(posterior.draws.states[index])[:, -1]
-        rows, state, covariance = len(posterior.series[index]), jnp.asarray(last), jnp.zeros((count, dim, dim))
+        rows, state, covariance = len(posterior.dataset.scaled[index]), jnp.asarray(last), jnp.zeros((count, dim, dim))
     else:
         rows, belief = current.rows, belief._replace(surprise=jnp.asarray(merge_chains(current.surprise)))
         if held is not None and held.follows:
@@ -401,14 +412,15 @@ def _at_training(posterior: "Posterior", index: int | None, before: int) -> Beli
     """Each draw's own state at row `before` of training series `index`, and its weights given all states but later
     ones of that series; at the end of all where there is no index.
     """
-    number = range(len(posterior.series))
+    series = posterior.dataset.scaled
+    number = range(len(series))
     chosen = None if index is None else number[index]
-    stops = [before if one == chosen else len(posterior.series[one]) for one in number]
+    stops = [before if one == chosen else len(series[one]) for one in number]
     kept = [one for one in number if stops[one] > 0]
     paths = [jnp.asarray(merge_chains(path)) for path in posterior.draws.states]
     states = [paths[one][:, : stops[one] + 1] for one in kept]
     members = members_of(posterior, np.arange(posterior.num_chains * posterior.num_draws))
-    weights, covariance = _weights(members, states, [posterior.series[one][: stops[one]] for one in kept])
+    weights, covariance = _weights(members, states, [series[one][: stops[one]] for one in kept])
     count, dim, size = len(weights), posterior.model.state_dim, covariance.shape[-1]
     at = jnp.zeros((count, dim)) if chosen is None else paths[chosen][:, before]
     nothing = jnp.zeros((count, dim, dim))
@@ -442,7 +454,8 @@ def _with_belief(
     rates: Float[np.ndarray, " S"],
     rows: int,
     new: int,
-    clock: Any,
+    clock: Clock | None,
+    past: Float[np.ndarray, "K Du"],
 ) -> "Posterior":
     """The posterior with weights and state as drawn, and what is believed kept beside them."""
     axes = (posterior.num_chains, posterior.num_draws)
@@ -456,9 +469,10 @@ def _with_belief(
     fastest = float(rates.min())
     learned = Learned(state, covariance, cross, weights, known, rates.reshape(axes), fastest, new + before)
     gaussian, number = _is_gaussian(posterior), drawn.particles.shape[1]
-    current = CurrentState(split(drawn.particles), np.full((*axes, number), -np.log(number)), rows, gaussian, surprise)
+    equal = np.full((*axes, number), -np.log(number))
+    current = CurrentState(split(drawn.particles), equal, rows, gaussian, surprise, clock, past)
     draws = posterior.draws._replace(weights=split(drawn.weights))
-    return dataclasses.replace(posterior, draws=draws, current=current, clock=clock, learned=learned)
+    return dataclasses.replace(posterior, draws=draws, current=current, learned=learned)
 
 
 def _is_gaussian(posterior: "Posterior") -> bool:
@@ -469,9 +483,11 @@ def _is_gaussian(posterior: "Posterior") -> bool:
 def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     """Refuse at once what cannot be."""
     check_whole("max_draws", max_draws, 1)
-    name = posterior.config["method"]
-    if name in METHODS and not METHODS[name].learns:
-        raise ValueError(f"{name!r} has no weights to learn: fit with basis='linear' for a linear model that learns")
+    if not posterior.learns:
+        raise ValueError(
+            f"{posterior.spec.method_name!r} has no weights to learn: fit with basis='linear' for a linear model that "
+            "learns"
+        )
     auto = isinstance(forgetting, str) and forgetting == "auto"
     several = forgetting if isinstance(forgetting, list | tuple) else [forgetting]
     if not (forgetting is None or auto or (several and all(is_real(one) and 0 < one <= 1 for one in several))):

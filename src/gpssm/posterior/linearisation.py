@@ -26,7 +26,7 @@ from jaxtyping import Array, ArrayLike, Complex, Float
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import as_share, check_choice, check_whole, count, is_whole
-from gpssm.data.align import align_columns
+from gpssm.data.dataset import align_columns
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
@@ -278,16 +278,17 @@ class StaticGain:
 @in_double_precision
 def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, index: int = 0) -> Linearisation:
     """See `Posterior.linearise`."""
-    series = posterior.training_series(index)
+    dataset = posterior.dataset
+    series = dataset.experiment(index)
     if at is not None and row is not None:
         raise ValueError("at and row both name an operating point: give one of them")
     x = np.zeros(posterior.model.state_dim)
-    near = [np.zeros((1, len(one))) for one in posterior.raw]
+    near = [np.zeros((1, len(one))) for one in dataset.experiments]
     if row is not None:
         if not is_whole(row) or not -len(series) <= row < len(series):
             raise IndexError(f"training series {index} has {len(series)} rows, counted from 0; got row {row}")
         near[index][0, row] = 1.0
-        control, rest = posterior.arriving_controls()[index][row], False
+        control, rest = dataset.acting[index].u[row], False
     elif isinstance(at, tuple):
         if len(at) != 2:
             raise ValueError(f"at=(x, u) is a state and the controls; got {at!r}")
@@ -308,7 +309,7 @@ def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, in
     A, B, C, D, x, y = (part[known, 0] for part in found)
     signals = {"outputs": series.outputs, "inputs": series.inputs, "dt": series.dt, "units": series.units}
     seconds = series.axis is not None and series.axis.dates
-    signals |= {"time_unit": "s" if seconds else "", "delay": posterior.delay}
+    signals |= {"time_unit": "s" if seconds else "", "delay": dataset.delay}
     return Linearisation(A, B, C, D, x, control, y, **signals, missing=int(np.sum(~known)))
 
 
@@ -317,14 +318,14 @@ def static_gain(
     posterior: "Posterior", input: str | None = None, values: Float[ArrayLike, " N"] | None = None, at: Any = None
 ) -> StaticGain:
     """See `Posterior.static_gain`."""
-    series = posterior.raw[0]
+    series = posterior.dataset.experiments[0]
     if not series.inputs:
         raise ValueError("the model has no controls, and so no static gain")
     input = series.inputs[0] if input is None else input
     check_choice("input", input, series.inputs)
     column = series.inputs.index(input)
     if values is None:
-        seen = np.concatenate([one.u[:, column] for one in posterior.raw])
+        seen = np.concatenate([one.u[:, column] for one in posterior.dataset.experiments])
         values = np.linspace(np.quantile(seen, 0.01), np.quantile(seen, 0.99), CURVE)
     levels, held = np.atleast_1d(_numbers("values", values)), _control(posterior, at)
     if levels.ndim != 1 or not levels.size:
@@ -356,9 +357,9 @@ def _local(
     posterior: "Posterior", controls: Float[np.ndarray, "N Du"], near: list[np.ndarray], x: np.ndarray, rest: bool
 ) -> _Local:
     """The linear model of each draw at N controls, from its training states weighed by `near`, plus x; or at rest."""
-    model, scaler = posterior.model, posterior.scaler
+    model, dataset, scaler = posterior.model, posterior.dataset, posterior.dataset.scaler
     offset = jnp.asarray(np.repeat(x[None], len(controls), 0))
-    inputs = (jnp.asarray(scaler.scale_inputs(controls)), [jnp.asarray(one) for one in near], offset)
+    inputs = (jnp.asarray(dataset.encode_inputs(controls)), [jnp.asarray(one) for one in near], offset)
     packed = map_draws(_at_rest if rest else _at_start, model, posterior.draws, inputs)
     dx, du, dy = model.state_dim, controls.shape[1], len(scaler.output_std)
     sizes = np.cumsum([dx * dx, dx * du, dy * dx, dx, dy])
@@ -366,7 +367,7 @@ def _local(
     lead = A.shape[:2]
     A, H = A.reshape(*lead, dx, dx), H.reshape(*lead, dy, dx) * np.array(scaler.output_std)[:, None]
     B = B.reshape(*lead, dx, du) / np.array(scaler.input_std)
-    y = scaler.unscale_mean(y)
+    y = dataset.decode(y)
     if rest:
         box = training_box(posterior, np.arange(len(x)), BOUNDS)
         away = np.asarray(box.away(jnp.asarray(x), jnp.zeros((len(x), dx))))
@@ -424,7 +425,8 @@ def _packed(model: GPSSM, draw: Draw, inputs: Points, steps: int) -> Float[Array
 
 def _control(posterior: "Posterior", at: Any) -> Float[np.ndarray, " Du"]:
     """Controls in the user's units as given, in order or by name; else the mean of the training data."""
-    names, mean = posterior.raw[0].inputs, np.mean(np.concatenate([one.u for one in posterior.raw]), axis=0)
+    dataset = posterior.dataset
+    names, mean = dataset.inputs, np.mean(np.concatenate([one.u for one in dataset.experiments]), axis=0)
     if at is None:
         return mean
     if isinstance(at, Mapping):
@@ -448,13 +450,14 @@ def _numbers(name: str, values: Any) -> np.ndarray:
 
 def _nearest(posterior: "Posterior", controls: Float[np.ndarray, "N Du"]) -> list[Float[np.ndarray, "N T"]]:
     """Weights on the training rows of each series: equal ones for those whose controls are nearest, else none."""
-    seen = posterior.scaler.scale_inputs(np.concatenate(posterior.arriving_controls()))
-    wanted = posterior.scaler.scale_inputs(controls)
+    dataset = posterior.dataset
+    seen = np.concatenate([one.u for one in dataset.scaled])
+    wanted = dataset.encode_inputs(controls)
     distance = np.linalg.norm(wanted[:, None] - seen[None], axis=-1)
     number = max(int(NEAREST * len(seen)), 1) if seen.shape[1] else len(seen)
     weights = np.zeros(distance.shape)
     np.put_along_axis(weights, np.argsort(distance, axis=1, kind="stable")[:, :number], 1 / number, axis=1)
-    return np.split(weights, np.cumsum([len(one) for one in posterior.raw])[:-1], axis=1)
+    return np.split(weights, np.cumsum([len(one) for one in dataset.experiments])[:-1], axis=1)
 
 
 def central_band(values: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:

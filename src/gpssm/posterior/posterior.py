@@ -1,13 +1,11 @@
 """What a fit gives back: draws from the posterior, and the verbs of what can be done with them."""
 
 import functools
-import warnings
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import jax
 import numpy as np
@@ -15,17 +13,17 @@ from jaxtyping import ArrayLike, Float
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_path, check_whole, count, is_whole
-from gpssm.data.clock import Clock
-from gpssm.data.delays import arriving, name_controls, unknown_past
-from gpssm.data.scaler import Scaler
-from gpssm.data.series import Series
+from gpssm.core.text import check_whole, count, is_whole
+from gpssm.data.dataset import Dataset
+from gpssm.data.delays import name_controls
+from gpssm.inference.settings import MethodSettings
+from gpssm.methods.spec import Spec
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
-from gpssm.posterior import arviz, conditioning, explore, learning, storage
+from gpssm.posterior import arviz, conditioning, explore, learning, storage, update
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.control import Rollout, make_rollout
-from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.diagnostics import Diagnostics, diagnose, find_notes
 from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
 from gpssm.posterior.explore import Derivatives, Relevance, Smoothed, TransitionEstimate, UnknownEstimate
 from gpssm.posterior.export import write_export
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from gpssm.evaluation.design import Design
     from gpssm.evaluation.summary import Summary
     from gpssm.posterior.forecast import Forecast
 
@@ -65,53 +62,46 @@ class Posterior:
 
     `draws.states` has one array (chain, draw, T+1, Dx) a series, in scaled units; `draws.weights` is
     (chain, draw, Dx, M); `draws.leaves` holds the parameters that are not fixed, by name. `model` has the values the
-    fit started from, and `model_at` those of a draw. `series` are the training data scaled, `raw` as they were given.
-    `warmup` is the `Info` of the warm-up's iterations. `notes` says what went wrong, if anything did. `current` is
-    where the state is now, None for the end of the training series, where each draw has a last state of its own.
-    `clock` is the time of the rows that `current` counts. `calibration` is what `calibrate` measured, None before,
-    and `learned` what `learn` knows of the weights. `delay` is after how many rows each control acts, empty if at once:
-    controls of `series` are as they arrive, those of `raw` as they were set. `past` are the last of them that
-    `condition` was given, as many as the longest delay. `kept_from` is the first state of each series that draws have,
-    empty for all: of a long record they may have those of its last rows alone, and `with_states` is the posterior of
-    these.
+    fit started from, and `model_at` those of a draw. `dataset` has the training data in the user's units, and turns
+    these into the model's and back. `warmup` is the `Info` of the warm-up's iterations. `notes` says what went wrong,
+    if anything did. `current` is where the state is now, None for the end of the training series, where each draw has a
+    last state of its own. `calibration` is what `calibrate` measured, None before, and `learned` what `learn` knows of
+    the weights. Of a long series draws may have the states of its last rows only (`dataset.first_states`), and
+    `with_states` is the posterior of these.
     """
 
     model: GPSSM
     draws: Draw
     info: Info
     warmup: Info
-    series: tuple[Series, ...]
-    raw: tuple[Series, ...]
-    scaler: Scaler
-    config: dict[str, Any]
+    dataset: Dataset
+    spec: Spec
     seconds: Seconds
     seed: int
     notes: tuple[str, ...] = ()
     current: CurrentState | None = None
     calibration: Calibration | None = None
-    clock: Clock | None = None
     learned: Learned | None = None
-    delay: tuple[int, ...] = ()
-    past: Float[np.ndarray, "K Du"] | None = None
-    kept_from: tuple[int, ...] = ()
+    comparison: tuple[dict[str, Any], ...] = ()
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at
     learn = _of_all_states(learning.learn)
     predict = conditioning.predict
     simulate = conditioning.simulate
+    update = _of_all_states(update.update)
 
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
-        return f"Posterior({self.config['method']}, {self.num_chains} chains of {self.num_draws} draws{notes})"
+        return f"Posterior({self.method}, {self.num_chains} chains of {self.num_draws} draws{notes})"
 
     def _repr_html_(self) -> str:
-        raw = self.raw
+        dataset, several = self.dataset, enumerate(self.dataset.experiments)
         facts = {
             "draws": f"{count(self.num_chains, 'chain')} of {self.num_draws}",
-            "training data": ", ".join(f"{one.name or f'series {k}'} ({len(one)} rows)" for k, one in enumerate(raw)),
-            "outputs": ", ".join(raw[0].outputs),
-            "controls": ", ".join(name_controls(raw[0].inputs, self.delay)) or "none",
+            "training data": ", ".join(f"{one.name or f'series {k}'} ({len(one)} rows)" for k, one in several),
+            "outputs": ", ".join(dataset.outputs),
+            "controls": ", ".join(name_controls(dataset.inputs, dataset.delay)) or "none",
             "model": f"{count(self.model.state_dim, 'state')}, {type(self.model.likelihood).__name__} likelihood",
             "seconds": f"{sum(self.seconds):.0f}",
         }
@@ -120,7 +110,7 @@ class Posterior:
         if self.learned is not None:
             less = " and less" if np.ptp(self.learned.rates) > 0 else ""
             facts["learned since"] = f"{self.learned.rows} rows, forgetting {self.learned.forgetting:.4g}{less}"
-        return card(f"Posterior: {self.config['method']}", facts, notes=self.notes)
+        return card(f"Posterior: {self.method}", facts, notes=self.notes)
 
     @property
     def num_chains(self) -> int:
@@ -143,9 +133,21 @@ class Posterior:
         return any(np.any(ends != ends[:1]) for ends in learned)
 
     @property
+    def method(self) -> str:
+        """The name of the fit's method."""
+        return self.spec.method_name
+
+    @property
+    def learns(self) -> bool:
+        """Whether the method learned a transition as it sampled, as the linear baselines did not."""
+        return not isinstance(self.spec.method, MethodSettings) or self.spec.method.learns
+
+    @property
     def num_gradients(self) -> float:
         """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
-        shared = self.config.get("fit", {}).get("num_shared", 0)
+        method = self.spec.method
+        own = self.apart or not isinstance(method, MethodSettings)
+        shared = 0 if own else method.num_shared(self.model)
         apart = np.sum(self.info.gradients) + np.sum(self.warmup.gradients[:, shared:])
         return float(apart + np.sum(self.warmup.gradients[0, :shared]))
 
@@ -157,45 +159,26 @@ class Posterior:
                 raise IndexError(f"the posterior has {number} of each {name}, counted from 0; got {value!r}")
         return self.model.with_leaves({name: leaf[chain, draw] for name, leaf in self.draws.leaves.items()})
 
-    def training_series(self, index: int) -> Series:
-        """Training series `index`, in the user's units."""
-        if not isinstance(index, Integral) or not -len(self.raw) <= index < len(self.raw):
-            raise IndexError(f"the posterior has {len(self.raw)} training series, counted from 0; got index {index}")
-        return self.raw[index]
-
-    def past_controls(self, index: int = -1, new_experiment: bool = False) -> Float[np.ndarray, "K Du"]:
-        """The controls of the K rows before those to come, K the longest delay: of training series `index`, or since.
+    def past_inputs(self, index: int = -1, new_experiment: bool = False) -> Float[np.ndarray, "K Du"]:
+        """The inputs of the K rows before those to come, K the longest delay: of the rows after which the state is.
 
         NaN where nobody knows them: before a new experiment.
         """
-        u = self.training_series(index).u
-        before = u[len(u) - max(self.delay, default=0) :]
         if new_experiment:
-            return np.full_like(before, np.nan)
-        return before if self.past is None else self.past
-
-    def arriving_controls(self) -> list[Float[np.ndarray, "T Du"]]:
-        """The controls that act on the rows of each training series, in the user's units."""
-        return [arriving(one.u, self.delay, unknown_past(self.delay)) for one in self.raw]
+            return self.dataset.past_inputs(index, 0)
+        return self.dataset.past_inputs(index) if self.current is None else self.current.past
 
     def with_states(self) -> Self:
-        """The posterior with the rows whose states were kept as all its training data: to smooth, draw or export these.
+        """The posterior with the rows whose states are stored as all its training data: to smooth or draw these.
 
-        Controls of `raw` are then as they arrive, as those of `series` are.
+        Inputs of its dataset are then in the rows on which they act.
         """
-        if not self.kept_from:
-            return self
-        arriving = (replace(one, u=u) for one, u in zip(self.raw, self.arriving_controls(), strict=True))
-        raw, series = (
-            tuple(one[first:] for one, first in zip(several, self.kept_from, strict=True))
-            for several in (arriving, self.series)
-        )
-        return replace(self, raw=raw, series=series, delay=(), past=None, kept_from=())
+        return replace(self, dataset=self.dataset.with_states()) if self.dataset.first_states else self
 
     def check_states(self, verb: str) -> None:
-        """Refuse what needs the states of all training rows where not all were kept."""
-        if self.kept_from:
-            rows = max(len(one) - first for one, first in zip(self.raw, self.kept_from, strict=True))
+        """Refuse what needs the states of all training rows where not all are stored."""
+        if self.dataset.first_states:
+            rows = max(len(one) for one in self.dataset.with_states().experiments)
             raise ValueError(
                 f"{verb} needs the states of all training rows, and of this long record those of the last {rows} were "
                 "kept. Fit with keep_states='all', or take posterior.with_states(), which has these rows alone."
@@ -212,7 +195,7 @@ class Posterior:
         draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
         model, draws = absorb_common([self.model], draws)
         learned = self.learned and self.learned.each(lambda leaf: leaf[number : number + 1])._replace(follows=False)
-        return replace(self, model=model, draws=draws, info=info, current=None, learned=learned, past=None)
+        return replace(self, model=model, draws=draws, info=info, current=None, learned=learned)
 
     def thinned(self, most: int) -> Self:
         """The posterior with at most `most` draws, or one a chain, evenly spaced along each.
@@ -283,17 +266,6 @@ class Posterior:
         """
         return make_rollout(self, num_paths, seed, noise, index, bounds)
 
-    def informative(self, experiments: Any, target: Any = None, **options: Any) -> "Design":
-        """Plans of controls ranked by how much their outputs would sharpen forecasts under the target's controls.
-
-            posterior.informative({"steps": steps, "sines": sines}, target=usual)
-
-        See `gpssm.evaluation.design.informative`.
-        """
-        from gpssm.evaluation.design import informative
-
-        return informative(self, experiments, target, **options)
-
     def export(self, path: str | Path, num_draws: int = 20, *, overwrite: bool = False) -> None:
         """Write the mean model as a Python file that needs NumPy alone: `run(u)`, `step(x, u)`.
 
@@ -341,13 +313,7 @@ class Posterior:
         """How much each state and control moves each transition along the data; `gpssm.plots.plot_wiring` draws it."""
         return explore.relevance(self.with_states())
 
-    @overload
-    def linearise(self, *, at: Any = None, row: int | None = None, index: int = 0) -> Linearisation: ...
-    @overload
-    def linearise(self, x: Any, u: Any = None) -> Derivatives: ...
-    def linearise(
-        self, x: Any = None, u: Any = None, *, at: Any = None, row: int | None = None, index: int = 0
-    ) -> Linearisation | Derivatives:
+    def linearise(self, *, at: Any = None, row: int | None = None, index: int = 0) -> Linearisation:
         """The model around an operating point: poles, step, impulse and frequency responses, with bands over draws.
 
             posterior.linearise(at={"pump": 3.0}).step_response(50).plot()
@@ -357,11 +323,7 @@ class Posterior:
             (x, u) with a state in the coordinates of the draws.
         :param row: a row of training series `index`: each draw's own state before it, and its controls, instead.
         """
-        if x is None:
-            return linearise(self.with_states(), at, row, index)
-        words = "linearise(x, u) is now called derivatives(x, u); linearise(at=...) gives poles and responses"
-        warnings.warn(words, DeprecationWarning, stacklevel=2)
-        return explore.derivatives(self, x, u)
+        return linearise(self.with_states(), at, row, index)
 
     def static_gain(
         self, input: str | None = None, values: Float[ArrayLike, " N"] | None = None, at: Any = None
@@ -376,8 +338,6 @@ class Posterior:
 
     def with_notes(self, said: tuple[str, ...] = ()) -> Self:
         """The posterior with what was said of its run, and what the checks find wrong with it, as notes."""
-        from gpssm.evaluation.checks import find_notes
-
         return replace(self, notes=(*said, *find_notes(self)))
 
     def diagnostics(self) -> Diagnostics:
@@ -393,12 +353,6 @@ class Posterior:
         from gpssm.evaluation.calibrate import calibrate
 
         return calibrate(self, series, **options)
-
-    def update(self, series: Any, **options: Any) -> "Posterior":
-        """Learn from new rows too: sample again from where the draws were; see `gpssm.fitting.update.update`."""
-        from gpssm.fitting.update import update
-
-        return update(self, series, **options)
 
     def summary(self) -> "Summary":
         """One page: what was fitted, how well it sampled, how noisy, predictable and nonlinear it is, what to distrust.
@@ -436,16 +390,6 @@ class Posterior:
 
 
 @in_double_precision
-def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
-    """The posterior that `Posterior.save` wrote, or the stack of several.
-
-        posterior = gpssm.load("run.nc", parts={"mean.function": drag})
-
-    :param parts: the user's own functions in the model by dotted name; where one is missing the error names it.
-    """
-    path = check_path(path)
-    if zipfile.is_zipfile(path):
-        from gpssm.evaluation.stack import load_stack
-
-        return load_stack(path, parts)
+def load_posterior(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
+    """Read one posterior that `Posterior.save` wrote; `gpssm.load` also reads stacks."""
     return Posterior(**storage.read(path, parts))

@@ -43,8 +43,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from gpssm.core.runtime import jit
+from gpssm.data.dataset import Dataset
 from gpssm.data.padding import padded_length
-from gpssm.data.scaler import Scaler
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.kernels import Kernel, Spectrum
 from gpssm.model.likelihoods import Gaussian, GaussianNoise, Likelihood
@@ -295,14 +295,14 @@ class Emission(NamedTuple):
     mean_ahead: Float[Array, "*shape Dy"]
     variance_ahead: Float[Array, "*shape Dy"]
 
-    def in_units(self, scaler: Scaler) -> tuple[np.ndarray, Pair, Pair]:
+    def in_units(self, dataset: Dataset) -> tuple[np.ndarray, Pair, Pair]:
         """The outputs, their mean and variance, and those given the state before, in the user's units."""
 
         def pair(mean: Array, variance: Array) -> Pair:
-            return scaler.unscale_mean(mean), scaler.unscale_variance(variance)
+            return dataset.decode(mean), dataset.decode_variance(variance)
 
         ahead = pair(self.mean_ahead, self.variance_ahead)
-        return scaler.unscale_paths(self.y), pair(self.mean, self.variance), ahead
+        return dataset.decode(self.y), pair(self.mean, self.variance), ahead
 
 
 class Paths(NamedTuple):

@@ -44,8 +44,9 @@ import gpssm
 from gpssm.core.files import digest, write_atomically
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_flag, check_path, demand, demand_shape
-from gpssm.data import clock, scaler, series
-from gpssm.model import bases, kernels, likelihoods, means, model, priors, types
+from gpssm.data import clock, dataset, scaler, series
+from gpssm.methods import METHODS, spec
+from gpssm.model import bases, kernels, likelihoods, means, model, priors, types, wiring
 from gpssm.model.likelihoods import LINKS, Link
 from gpssm.posterior import calibration, draws
 
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, np.ndarray]
 
-FORMAT, VERSION = "gpssm posterior", 1
+FORMAT, VERSION = "gpssm posterior", 2
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 LARGE = 2**16  # bytes of an array from which compression is worth its time
 COMPRESSION = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
@@ -99,43 +100,38 @@ AXES = {
     "effective": ("step",),
 }
 
+HOMES = (
+    *(kernels, bases, means, likelihoods, priors, model, types, wiring, spec),
+    *(clock, series, scaler, dataset, draws, calibration),
+)
 # Every class a description may name.
 TABLE: dict[str, type] = {
     f"{thing.__module__.rpartition('.')[2]}.{thing.__name__}": thing
-    for home in (kernels, bases, means, likelihoods, priors, model, types, clock, series, scaler, draws, calibration)
-    for thing in vars(home).values()
+    for things in (
+        *(vars(home).values() for home in HOMES),
+        [type(method) for method in METHODS.values()],
+    )
+    for thing in things
     if isinstance(thing, type)
     and thing.__module__.startswith("gpssm.")
     and (dataclasses.is_dataclass(thing) or hasattr(thing, "_fields"))
 }
 LABELS = {cls: label for label, cls in TABLE.items()}
-# What files of version 0.1.0 call a class or a field by.
-RENAMED = {"fitted.Cloud": "draws.CurrentState", "fitted.Seconds": "draws.Seconds", "cloud": "current"}
 # What each field of a posterior is.
 FIELDS: dict[str, tuple[type, ...]] = {
     "model": (model.GPSSM,),
     "draws": (types.Draw,),
     "info": (types.Info,),
     "warmup": (types.Info,),
-    "series": (tuple,),
-    "raw": (tuple,),
-    "scaler": (scaler.Scaler,),
-    "config": (dict,),
+    "dataset": (dataset.Dataset,),
+    "spec": (spec.Spec,),
+    "comparison": (tuple,),
     "seconds": (draws.Seconds,),
     "seed": (int, np.integer),
     "notes": (tuple,),
     "current": (type(None), draws.CurrentState),
-    "clock": (type(None), clock.Clock),
     "calibration": (type(None), calibration.Calibration),
     "learned": (type(None), draws.Learned),
-    "delay": (tuple,),
-    "past": (type(None), np.ndarray),
-    "kept_from": (tuple,),
-}
-# What older files do not have, and what it is then.
-ADDED: dict[str, Any] = dict.fromkeys(("current", "clock", "calibration", "learned", "past")) | {
-    "delay": (),
-    "kept_from": (),
 }
 
 
@@ -170,7 +166,7 @@ def put_together(
     fields = {}
     for name, description in descriptions.items():
         with _damage(path, f"its part {name!r} cannot be put together"):
-            fields[RENAMED.get(name, name)] = restore(description, arrays[name], parts)
+            fields[name] = restore(description, arrays[name], parts)
     _check_fields(path, fields, traceable=not known)
     return fields
 
@@ -179,7 +175,9 @@ def _image(posterior: "Posterior") -> bytes:
     """The file's bytes. They are made in memory: HDF5 itself does not survive a disk that fills up."""
     import h5netcdf
 
-    described = {name: describe(getattr(posterior, name)) for name in _fields(type(posterior))}
+    values = {name: getattr(posterior, name) for name in _fields(type(posterior))}
+    values["spec"] = posterior.spec.plain()
+    described = {name: describe(value) for name, value in values.items()}
     texts = {field: json.dumps(description) for field, (description, _) in described.items()}
     # netCDF has no booleans; the description knows which arrays were.
     arrays = {
@@ -192,7 +190,7 @@ def _image(posterior: "Posterior") -> bytes:
         "gpssm_version": gpssm.__version__,
         **{f"{name}_version": importlib.metadata.version(name) for name in ("jax", "numpy")},
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "data_hash": digest(list(posterior.raw)),
+        "data_hash": digest(list(posterior.dataset.experiments)),
         "content_hash": digest(texts, arrays),
     }
     buffer = io.BytesIO()
@@ -217,7 +215,8 @@ def name_axes(
 
     `sizes` collects the sizes of the axes of a group; an axis that differs has its size in its name: time, time_40.
     """
-    leading = leading if len(shape) >= len(leading) else ()
+    # The last inputs are the same for all draws.
+    leading = leading if len(shape) >= len(leading) and name != "past" else ()
     rank = len(shape) - len(leading)
     known = (AXES[part] for part in reversed(name.split(".")) if rank and len(AXES.get(part, ())) == rank)
     wanted = (*leading, *next(known, tuple(f"axis_{index}" for index in range(rank))))
@@ -264,10 +263,10 @@ def _parts_in(source: BinaryIO, path: Path) -> tuple[dict[str, Any], dict[str, A
         raise ValueError(f"{path} was written by another program. Give the path of a file that posterior.save wrote.")
     with _damage(path):
         version = int(np.asarray(attributes["format_version"]).item())
-    if version > VERSION:
+    if version != VERSION:
         raise ValueError(
             f"{path} has format {version}, written by gpssm {attributes.get('gpssm_version')}; this is gpssm "
-            f"{gpssm.__version__}, which reads formats up to {VERSION}. Upgrade gpssm to load it."
+            f"{gpssm.__version__}, which reads format {VERSION}. Load it with that version, or fit and save again."
         )
     with _damage(path), h5py.File(source, "r") as opened, h5netcdf.File(opened, "r") as file:
         texts = {str(field): str(attributes[field]) for field in opened if field in attributes}
@@ -313,18 +312,19 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
     :param traceable: whether the model is all ours, so that its parts can be tried on each other.
     """
     with _damage(path, "its parts do not fit together"):
-        there = FIELDS.keys() - ADDED.keys() <= fields.keys() <= FIELDS.keys()
-        demand("it", there, f"has the parts {', '.join(fields)}")
+        demand("it", fields.keys() == FIELDS.keys(), f"has the parts {', '.join(fields)}")
         for name, kinds in FIELDS.items():
-            found = fields.get(name, ADDED.get(name))
-            demand(name, isinstance(found, kinds), f"is a {type(found).__name__}")
-        demand("config", isinstance(fields["config"].get("method"), str), "names no method")
+            demand(name, isinstance(fields[name], kinds), f"is a {type(fields[name]).__name__}")
         demand("notes", all(isinstance(note, str) for note in fields["notes"]), "are not text")
         demand("seconds", all(isinstance(one, int | float | np.number) for one in fields["seconds"]), "are no numbers")
-        _check_data(fields)
         _check_draws(fields)
-        _check_later(fields)
-        _check_model(fields["model"], fields["raw"][0], traceable)
+        if fields["current"] is not None:
+            fields["current"].check(fields["draws"], fields["dataset"])
+        if fields["learned"] is not None:
+            fields["learned"].check(fields["draws"])
+        if fields["calibration"] is not None:
+            fields["calibration"].check(len(fields["dataset"].outputs))
+        _check_model(fields["model"], fields["dataset"].experiments[0], traceable)
         arrays = [fields["draws"].weights, *fields["draws"].states, *fields["draws"].leaves.values()]
         finite = np.all([np.isfinite(one).all(axis=tuple(range(2, one.ndim))) for one in arrays], axis=0)
         demand("draws", finite.any(), "has no draw that is finite")
@@ -336,29 +336,18 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
         )
 
 
-def _check_data(fields: Mapping[str, Any]) -> None:
-    """Series as they were given and as they were scaled, and the scales."""
-    raw, scaled = fields["raw"], fields["series"]
-    all_series = all(isinstance(one, series.Series) for one in (*raw, *scaled))
-    demand("raw", raw and len(raw) == len(scaled) and all_series, "has other series than series")
-    inputs, outputs = raw[0].input_dim, raw[0].output_dim
-    widths = [len(numbers) for numbers in dataclasses.astuple(fields["scaler"])]
-    demand("scaler", widths == [outputs, outputs, inputs, inputs], f"has {widths} numbers")
-    for index, (one, other) in enumerate(zip(raw, scaled, strict=True)):
-        demand_shape(f"series {index}", other.y, len(one), outputs)
-        demand_shape(f"series {index}", other.u, len(one), inputs)
-
-
 def _check_draws(fields: Mapping[str, Any]) -> None:
     """Draws of the model's states, weights and leaves, and the figures that came with them."""
-    own, drawn, raw = fields["model"], fields["draws"], fields["raw"]
+    own, drawn, data = fields["model"], fields["draws"], fields["dataset"]
     demand_shape("model.log_process_std", own.log_process_std, None)
     demand_shape("draws.weights", drawn.weights, None, None, *own.weights_shape)
     axes = drawn.weights.shape[:2]
     demand("draws", all(axes), "is empty")
-    demand("draws.states", len(drawn.states) == len(raw), "are of another number of series")
+    demand("draws.states", len(drawn.states) == len(data.experiments), "are of another number of series")
+    first = data.first_states or (0,) * len(data.experiments)
     for index, states in enumerate(drawn.states):
-        demand_shape(f"draws.states.{index}", states, *axes, _num_states(fields, index), own.state_dim)
+        length = len(data.experiments[index]) + 1 - first[index]
+        demand_shape(f"draws.states.{index}", states, *axes, length, own.state_dim)
     leaves = own.leaves()
     demand("model", {name for name, _ in own.roles} == {*leaves} == {*own.priors}, "has other leaves than roles")
     for name, leaf in drawn.leaves.items():
@@ -367,24 +356,6 @@ def _check_draws(fields: Mapping[str, Any]) -> None:
         demand_shape(f"info.{name}", values, *axes)
     for name, values in fields["warmup"]._asdict().items():
         demand_shape(f"warmup.{name}", values, axes[0], fields["warmup"].log_target.shape[1])
-
-
-def _check_later(fields: Mapping[str, Any]) -> None:
-    """What not every posterior has: the state now, delays, what was learned later, wider intervals."""
-    one, drawn = fields["raw"][0], fields["draws"]
-    current, delay, past, learned, wider = (
-        fields.get(name, ADDED[name]) for name in ("current", "delay", "past", "learned", "calibration")
-    )
-    if current is not None:
-        current.check(drawn)
-    whole = all(type(lag) is int and lag >= 0 for lag in delay)
-    demand("delay", whole and len(delay) in (0, one.input_dim) and max(delay, default=0) < len(one), "is no delay")
-    if past is not None:
-        demand_shape("past", past, max(delay, default=0), one.input_dim)
-    if learned is not None:
-        learned.check(drawn)
-    if wider is not None:
-        wider.check(one.output_dim)
 
 
 def _check_model(own: model.GPSSM, one: series.Series, traceable: bool) -> None:
@@ -397,17 +368,6 @@ def _check_model(own: model.GPSSM, one: series.Series, traceable: bool) -> None:
         demand_shape("model.mean", step.mean, 1, own.state_dim)
         demand_shape("model.basis", step.gain, own.state_dim, 1, own.basis.size)
         demand_shape("model.likelihood", jax.eval_shape(own.likelihood.moments, rows[0])[0], 1, one.output_dim)
-
-
-def _num_states(fields: Mapping[str, Any], index: int) -> int:
-    """How many states of a series draws should have: all, or those from `kept_from` on."""
-    first, lengths = fields.get("kept_from", ()), [len(one) for one in fields["raw"]]
-    if not first:
-        return lengths[index] + 1
-    possible = len(first) == len(lengths) and all(type(one) is int for one in first)
-    if not possible or not all(0 <= one < length for one, length in zip(first, lengths, strict=True)):
-        raise ValueError(f"kept_from has rows that cannot be: {first}")
-    return lengths[index] + 1 - first[index]
 
 
 def _damaged(path: Path, reason: str) -> ValueError:
@@ -497,7 +457,6 @@ def _fields(cls: type) -> list[str]:
 
 
 def _class(label: str) -> type:
-    label = RENAMED.get(label, label)
     if label not in TABLE:
         raise NotAsSaved(f"This version of gpssm has no class {label!r}. Upgrade gpssm to read it.")
     return TABLE[label]

@@ -16,9 +16,9 @@ from gpssm.core.metrics import coverage
 from gpssm.core.text import percent, to_csv, to_json
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison
-from gpssm.evaluation.checks import Check, count_up, doubts, worst
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.summary import Summary
+from gpssm.posterior.checks import Check, count_up, doubts, worst
 from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
@@ -68,13 +68,14 @@ class Content:
 
 def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes], files: Mapping[str, str]) -> Content:
     """The content of the page; pictures that are not given are drawn."""
-    posterior, history, rolling = found.posterior, found.posterior.raw[-1], found.rolling
+    posterior, rolling = found.posterior, found.rolling
+    raw = posterior.dataset.experiments
+    history = raw[-1]
     most = min(MOST_STEPS, max(MOST_VALUES // history.output_dim, HORIZON), found.forecast.horizon)
     shown = {name: one[:most] for name, one in found.forecasts.items()}
     left = found.forecast.horizon - most
     switched_on = {MODEL} | ({rolling.best_baseline.method} if rolling.best_baseline else set())
     # The last experiment was looked at already; the others can be picked.
-    raw = posterior.raw
     earlier = range(max(len(raw) - MOST_EXPERIMENTS, 0), len(raw) - 1)
     seen = {len(raw) - 1: (found.smoothed, found.observed)}
     smoothed = posterior.with_states()
@@ -86,7 +87,7 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
     groups = [
         forecast_group(shown, history, found.test, switched_on),
         *(
-            fit_group(*seen[index], smoothed.raw[index], name)
+            fit_group(*seen[index], smoothed.dataset.experiments[index], name)
             for index, name in zip(sorted(seen), experiments, strict=True)
         ),
         error_group(rolling, switched_on),
@@ -98,7 +99,7 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
         "metrics.json": to_json(found.to_dict()),
         "config.json": to_json(tables),
     }
-    inside = percent(float(coverage(found.observed.paths, smoothed.raw[-1].y, 0.9)))
+    inside = percent(float(coverage(found.observed.paths, smoothed.dataset.experiments[-1].y, 0.9)))
     last = f" The chart shows the last {FIT_ROWS} of {len(history)} rows." if len(history) > FIT_ROWS else ""
     return Content(
         title=title or f"{(len(raw) == 1 and history.name) or ', '.join(history.outputs)}: model report",
@@ -152,14 +153,11 @@ def forecast_table(forecast: Forecast, actual: Series | None) -> list[dict[str, 
 
 def _settings(posterior: Posterior, summary: Summary) -> Table:
     """Everything that the result depends on, by heading."""
-    facts, raw = summary.facts, posterior.raw
+    facts, raw = summary.facts, posterior.dataset.experiments
     roles = {role: [name for name, its in posterior.model.roles if its == role] for role in ("sample", "optimise")}
     model = {"states": facts.states, "kernel": facts.kernel or "none", "basis": facts.basis, "mean": facts.mean}
     model |= {"inducing points": facts.inducing, "likelihood": facts.likelihood}
-    settings = {name: value for name, value in posterior.config.items() if name not in ("fit", "members")}
-    settings |= {
-        name: value for name, value in posterior.config.get("fit", {}).items() if name not in ("starts", "wired")
-    }
+    settings = {name: value for name, value in posterior.spec.describe().items() if value is not None}
     return {
         "Method": _flat(settings),
         "Model": model | {f"parameters: {role}": ", ".join(names) or "none" for role, names in roles.items()},

@@ -3,7 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,9 @@ import numpy as np
 import scipy.cluster.vq
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.runtime import in_double_precision, on_host
-from gpssm.data.padding import pad
-from gpssm.data.series import Series, as_list, check_trainable
-from gpssm.linear.identification import fit_linear
-from gpssm.linear.output_error import Emission, OutputErrorFit, fit_curved, fit_output_error
-from gpssm.linear.state_space import LinearSSM, smoothed_moments
-from gpssm.linear.wired import EXACT_STD, fit_wired, fit_wired_output_error
+from gpssm.core.runtime import in_double_precision
+from gpssm.linear.state_space import LinearFit, LinearSSM
+from gpssm.linear.wired import EXACT_STD
 from gpssm.model.bases import (
     Apart,
     Basis,
@@ -31,12 +27,14 @@ from gpssm.model.bases import (
 )
 from gpssm.model.curves import KNOTS
 from gpssm.model.kernels import Common, Kernel, Mixed, make_kernel
-from gpssm.model.likelihoods import Likelihood, LinkedGaussian, MonotoneWiener, Wiener, make_likelihood
+from gpssm.model.likelihoods import Gaussian, MonotoneWiener, Wiener, make_likelihood
 from gpssm.model.means import Curved, Function, Identity, LinearMap, Mean, Wired, Zero
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
-from gpssm.model.types import Data
 from gpssm.model.wiring import Wiring, make_wiring
+
+if TYPE_CHECKING:
+    from gpssm.methods.spec import Spec
 
 # The kernel at the start, for states and controls of unit scale. Its variance follows the process noise of the linear
 # fit: the density pays for B/2Q at every step, so a large variance beside a small Q starts far from anywhere likely.
@@ -49,206 +47,117 @@ MOST_POINTS = 10_000  # that k-means looks at
 SPARSE_SCALE, SPARSE_WEIGHTS, SPARSE_LENGTHS = 0.3, Normal(-4.0, 2.0), Normal(3.0, 1.5)
 
 
+OUTPUT_MAP = ("likelihood.C", "likelihood.d")  # fixed unless learned: the coordinates of the states are free
+NOISES = ("log_process_std", "likelihood.log_std")
+INHERITED = ("kernel.", "basis.", "mean.")  # what a prior decides
+
 Part = TypeVar("Part")
 Coupling = Literal["none", "shared", "lmc", "hammerstein", "hammerstein-monotone"]
 
 
-class Parts(NamedTuple):
-    """What a model is to be made of: the arguments of `build_model`."""
+class Start(NamedTuple):
+    """Where a sampler begins: a model, and the states of each series.
 
-    state_dim: int = 4
-    num_inducing: int = 50
-    kernel: str | Kernel = "se"
-    mean: str | Mean | Callable[[Array, Array], Array] = "linear"
-    likelihood: str | Likelihood = "gaussian"
-    basis: str | Basis = "inducing"
-    wiring: Any = None
-    coupling: Coupling = "none"
-    rank: int | None = None
-
-
-class LinearStart(NamedTuple):
-    """What a linear fit offers to start from: its parameters, and the smoothed states of each series.
-
-    `slack` is how far the coefficients of a linear mean may stray from the fit: their prior standard deviation.
+    Parameters
+    ----------
+    model
+        The model, at the parameters to begin with.
+    states
+        States (T+1, Dx) of each scaled series.
+    notes
+        What a user should know about the start.
     """
 
-    linear: LinearSSM
+    model: GPSSM
     states: list[Float[np.ndarray, "_ Dx"]]
-    z: Float[np.ndarray, "N Dz"]  # [x_t; u_t] over all transitions
-    slack: float = SLACK
-    static: Float[Array, "Dy K"] | None = None  # weights of a curve at the output
-
-    @property
-    def state_dim(self) -> int:
-        """Dx."""
-        return self.linear.offset.shape[0]
+    notes: tuple[str, ...] = ()
 
 
 @in_double_precision
-@on_host()
-def linear_start(
-    series: Data, state_dim: int, likelihood: str | Likelihood = "gaussian", wiring: Any = None
-) -> LinearStart:
-    """Fit a linear model to the outputs, on the scale of the likelihood's linear predictor, and smooth.
+def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLACK) -> Start:
+    """The model that a spec describes, started from a linear fit.
 
-    Where a link has lost what the predictor was, as y = |η| has, linear dynamics are fitted to its free run instead,
-    if there are controls to drive it. With a wiring the fit keeps it.
+    The fit gives the emission, the process noise, the inducing locations and the centre of the
+    linear mean.
+
+    Parameters
+    ----------
+    spec
+        What is asked for, with sizes that are numbers.
+    linear
+        The fit, for scaled series.
+    key
+        For what is drawn at random: cluster starts, Fourier frequencies.
+    slack
+        How far the coefficients of a linear mean may stray from the fit: their prior standard
+        deviation.
     """
-    experiments = as_list(series)
-    check_trainable(series)
-    width = experiments[0].output_dim
-    chosen = make_likelihood(likelihood, jnp.zeros((width, state_dim)), jnp.zeros(width), jnp.ones(width))
-    if isinstance(chosen, LinkedGaussian) and not chosen.link.one_to_one and experiments[0].input_dim > 0:
-        found = output_error(experiments, state_dim, chosen.link.forward, wiring)
-        return from_path(found.linear, found.states, experiments)
-    if isinstance(chosen, Wiener | MonotoneWiener) and experiments[0].input_dim > 0 and wiring is None:
-        return curved_start(experiments, state_dim, chosen)
-    pseudo = pseudo_series(experiments, chosen)
-    if (known := wiring_of(wiring, state_dim, experiments)) is not None:
-        found = fit_wired(pseudo, known, jax.random.key(0))
-        return from_path(found.linear, found.states, pseudo)
-    linear = fit_linear(pseudo, state_dim)
-    padded = [pad(one) for one in pseudo]
-    ends = np.cumsum([len(one) + 1 for one in padded])[:-1]
-    paths = np.split(np.asarray(smoothed_moments(linear, padded)[0]), ends)
-    return from_path(linear, [path[: len(one) + 1] for path, one in zip(paths, pseudo, strict=True)], pseudo)
-
-
-def curved_start(series: list[Series], state_dim: int, likelihood: Wiener | MonotoneWiener) -> LinearStart:
-    """Linear dynamics and a curve at the output, found together from their free run: no filter sees through a curve."""
-    found, weights = fit_curved(series, state_dim, type(likelihood).curve, likelihood.weights, jax.random.key(0))
-    return from_path(found.linear, found.states, series)._replace(static=weights)
-
-
-def output_error(series: list[Series], state_dim: int, link: Emission, wiring: Any = None) -> OutputErrorFit:
-    """The linear model whose free run through a link has the least squared error, among those of a wiring if any."""
-    known = wiring_of(wiring, state_dim, series)
-    if known is None:
-        return fit_output_error(series, state_dim, link, jax.random.key(0))
-    return fit_wired_output_error(series, known, link, jax.random.key(0))
-
-
-def wiring_of(spec: Any, state_dim: int, series: list[Series]) -> Wiring | None:
-    """The wiring that was asked for, of so many states and these series."""
-    return make_wiring(spec, state_dim, series[0].input_dim, series[0].output_dim)
-
-
-def pseudo_series(series: list[Series], likelihood: Likelihood) -> list[Series]:
-    """The series with outputs on the scale of the likelihood's linear predictor."""
-    return [Series(np.asarray(likelihood.pseudo_outputs(jnp.asarray(one.y))), one.u) for one in series]
-
-
-def from_path(linear: LinearSSM, states: list[Float[np.ndarray, "_ Dx"]], series: list[Series]) -> LinearStart:
-    """A linear model with its states of each series."""
-    z = np.concatenate([np.hstack([path[:-1], one.u]) for path, one in zip(states, series, strict=True)])
-    return LinearStart(linear, states, z)
-
-
-@in_double_precision
-def build_model(
-    series: Data,
-    state_dim: int = 4,
-    num_inducing: int = 50,
-    kernel: str | Kernel = "se",
-    mean: str | Mean | Callable[[Array, Array], Array] = "linear",
-    likelihood: str | Likelihood = "gaussian",
-    basis: str | Basis = "inducing",
-    wiring: Any = None,
-    coupling: Coupling = "none",
-    rank: int | None = None,
-    key: PRNGKeyArray | None = None,
-    start: LinearStart | None = None,
-) -> GPSSM:
-    """A model of one series or several, in their own units: scale them first (`Scaler`).
-
-    A linear-Gaussian model is fitted to the series; it gives the emission, the process noise, the inducing locations
-    and the centre of the linear mean.
-
-    :param kernel: a name from `gpssm.kernels.KERNELS`, names joined by + and *, or a kernel.
-    :param mean: "linear" (a linear map, Gaussian around the fit and marginalised), "linear-fixed" (the fit itself),
-        "identity", "zero", a function (x, u) → x, or a `Mean`.
-    :param likelihood: a name from `gpssm.likelihoods.LIKELIHOODS`, or a likelihood.
-    :param basis: "inducing", "hilbert", "fourier", "linear" (no Gaussian process), or a basis.
-    :param wiring: which state and control enters which transition: a boolean matrix (Dx, Dx+Du), a `Wiring`, or a name:
-        "cascade", "chain", "second-order", "delay-3" (`gpssm.model.wiring`). It holds for kernel, mean and linear
-        weights; a mean function of your own is left as it is.
-    :param coupling: of the transition functions. "none": each has its own kernel. "shared": one kernel, but for a scale
-        each, and one factorisation for all. "lmc": f = W g with `rank` latent functions g, fewer than states.
-        "hammerstein": f is linear in states, and in a function g_j(u_j) of each control: f = A x + B g(u).
-        "hammerstein-monotone": the same with curves that rise, or fall, everywhere (`gpssm.model.curves`).
-    :param key: for what is drawn at random (cluster starts, Fourier frequencies).
-    :param start: the linear fit to start from, if there is one already.
-    """
-    _check_sizes(state_dim, num_inducing)
-    key = jax.random.key(0) if key is None else key
-    known = wiring_of(wiring, state_dim, as_list(series))
-    start = linear_start(series, state_dim, likelihood, known) if start is None else start
-    if start.state_dim != state_dim:
-        raise ValueError(f"The start has a linear model with {start.state_dim} states; state_dim={state_dim} asked.")
-    if coupling != "none" or rank is not None:
-        _check_coupling(coupling, rank, state_dim, start.z.shape[1], kernel, mean, basis, known)
-    if known is not None and (basis == "hilbert" or isinstance(basis, Hilbert)):
+    state_dim, dim = linear.state_dim, linear.z.shape[1]
+    num_outputs = linear.model.C.shape[0]
+    if state_dim != spec.state_dim:
+        raise ValueError(f"The start has a linear model with {state_dim} states; state_dim={spec.state_dim} asked.")
+    wiring = make_wiring(spec.wiring, state_dim, dim - state_dim, num_outputs)
+    if spec.coupling != "none" or spec.rank is not None:
+        _check_coupling(spec, state_dim, dim, wiring)
+    if wiring is not None and (spec.basis == "hilbert" or isinstance(spec.basis, Hilbert)):
         raise ValueError("a Hilbert basis sees all of its box and takes no wiring: take 'inducing' or 'fourier'.")
-    curved, linear = coupling == "hammerstein-monotone", start.linear
-    covariance = _build_kernel(kernel, coupling, rank, known, start, key)
-    weights = _build_basis(basis, covariance, mean == "linear", curved, start, num_inducing, key)
-    centre = _make_mean(mean, linear) if known is None else _wire_mean(mean, linear, known)
-    if curved and isinstance(centre, LinearMap):
-        centre = Curved(centre, jnp.zeros((linear.control.shape[1], KNOTS - 1)))
-    seen = make_likelihood(likelihood, linear.C, linear.d, linear.noise_std)
-    if start.static is not None and isinstance(seen, Wiener | MonotoneWiener):
-        seen = dataclasses.replace(seen, weights=start.static)
+    curved = spec.coupling == "hammerstein-monotone"
+    kernel = _build_kernel(spec, wiring, linear, key)
+    basis = _build_basis(spec, kernel, curved, linear, slack, key)
+    mean = _make_mean(spec.mean, linear.model) if wiring is None else _wire_mean(spec.mean, linear.model, wiring)
+    if curved and isinstance(mean, LinearMap):
+        mean = Curved(mean, jnp.zeros((linear.model.control.shape[1], KNOTS - 1)))
+    likelihood = make_likelihood(spec.likelihood, linear.model.C, linear.model.d, linear.model.noise_std)
+    if linear.curve is not None and isinstance(likelihood, Wiener | MonotoneWiener):
+        likelihood = dataclasses.replace(likelihood, weights=linear.curve)
     model = GPSSM.create(
-        covariance,
-        weights if known is None else _wire_weights(weights, known),
-        centre,
-        seen,
-        jnp.asarray(np.sqrt(np.diagonal(linear.process_cov))),
+        kernel,
+        basis if wiring is None else _wire_weights(basis, wiring),
+        mean,
+        likelihood,
+        jnp.asarray(np.sqrt(np.diagonal(linear.model.process_cov))),
     )
     if curved:
         # What the slopes cannot say is how much of g enters which state.
-        free = {"mean.weights": Normal(0.0, 1.0), "mean.inner.control": Normal(linear.control, 0.5)}
+        free = {"mean.weights": Normal(0.0, 1.0), "mean.inner.control": Normal(linear.model.control, 0.5)}
         model = model.with_roles("optimise", *free).with_priors(free)
     model = _free_scales(model)
-    if known is not None:
-        model = _hold_known(model, known, sum(len(one) for one in as_list(series)))
-    _check_shapes(model, as_list(series)[0])
-    return model
+    if wiring is not None:
+        model = _hold_known(model, wiring, len(linear.z))
+    _check_shapes(model, dim - state_dim, num_outputs)
+    return Start(model, linear.states)
 
 
-def _build_kernel(
-    spec: str | Kernel,
-    coupling: Coupling,
-    rank: int | None,
-    wiring: Wiring | None,
-    start: LinearStart,
-    key: PRNGKeyArray,
-) -> Kernel:
+def _build_kernel(spec: "Spec", wiring: Wiring | None, linear: LinearFit, key: PRNGKeyArray) -> Kernel:
     """The kernel of all transition functions: coupled, and seeing what the wiring lets it."""
-    state_dim, dim = start.state_dim, start.z.shape[1]
-    variance = np.minimum(NOISE_RATIO * np.diagonal(start.linear.process_cov), MOST_VARIANCE)
-    coupled = _couple(coupling, rank, spec, state_dim, start, variance, key)
+    state_dim, dim = linear.state_dim, linear.z.shape[1]
+    variance = np.minimum(NOISE_RATIO * np.diagonal(linear.model.process_cov), MOST_VARIANCE)
+    coupled = _couple(spec, linear, variance, key)
     kernel = make_kernel(coupled, state_dim, dim, variance, LENGTHSCALE)
     return kernel if wiring is None else kernel.wired(wiring.mask)
 
 
 def _build_basis(
-    spec: str | Basis, kernel: Kernel, linear: bool, curved: bool, start: LinearStart, num: int, key: PRNGKeyArray
+    spec: "Spec", kernel: Kernel, curved: bool, linear: LinearFit, slack: float, key: PRNGKeyArray
 ) -> Basis:
     """The weights' basis: the Gaussian process's, its points shared where the kernel is, and that of a linear mean."""
-    state_dim, dim = start.state_dim, start.z.shape[1]
+    state_dim, dim = linear.state_dim, linear.z.shape[1]
     if curved:
-        # The curves say all of the controls.
+        # The curves say all of the inputs.
         sees = tuple(tuple(column < state_dim for column in range(dim)) for _ in range(state_dim))
-        return LinearFeatures.build(state_dim, dim, start.slack, sees)
-    chosen = spec if isinstance(spec, Basis) else _look_up("basis", spec, _BASES)(kernel, start, num, key)
+        return LinearFeatures.build(state_dim, dim, slack, sees)
+    linear_part = LinearFeatures.build(state_dim, dim, slack)
+    if isinstance(spec.basis, Basis):
+        chosen = spec.basis
+    elif spec.basis == "linear":
+        return linear_part
+    else:
+        chosen = _look_up("basis", spec.basis, _BASES)(kernel, linear.z, spec.num_inducing, key)
     if isinstance(chosen, InducingPoints) and isinstance(kernel, Common):
         chosen = CommonPoints(chosen)
     if isinstance(chosen, InducingPoints) and isinstance(kernel, Mixed):
         chosen = MixedPoints(chosen, kernel.mixing.shape[1])
-    if linear and spec != "linear":
-        linear_part = LinearFeatures.build(state_dim, dim, start.slack)
+    if spec.mean == "linear":
         chosen = Stacked((chosen, Apart(linear_part, state_dim) if chosen.shared else linear_part))
     return chosen
 
@@ -265,9 +174,8 @@ def _free_scales(model: GPSSM) -> GPSSM:
     return model.with_roles("fix", *fixed).with_roles("optimise", *own).with_priors(own)
 
 
-def _check_coupling(
-    coupling: Any, rank: Any, state_dim: int, dim: int, kernel: Any, mean: Any, basis: Any, wiring: Wiring | None
-) -> None:
+def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | None) -> None:
+    coupling, rank = spec.coupling, spec.rank
     if coupling not in get_args(Coupling):
         raise KeyError(f"Unknown coupling {coupling!r}. Known: {', '.join(get_args(Coupling))}.")
     if coupling != "lmc":
@@ -285,36 +193,29 @@ def _check_coupling(
             f"coupling={coupling!r} takes no wiring{' that is to be found' if coupling == 'shared' else ''}: take "
             "coupling='none', or 'shared' with a wiring that lets the same inputs enter every transition to learn."
         )
-    if basis != "inducing" or not isinstance(kernel, str):
+    if spec.basis != "inducing" or not isinstance(spec.kernel, str):
         raise ValueError(f"coupling={coupling!r} takes inducing points and a kernel by name.")
-    if coupling == "hammerstein-monotone" and mean != "linear":
+    if coupling == "hammerstein-monotone" and spec.mean != "linear":
         raise ValueError(f"coupling={coupling!r} is linear but for its curves: leave mean at 'linear'.")
 
 
-def _couple(
-    coupling: Coupling,
-    rank: int | None,
-    name: str | Kernel,
-    state_dim: int,
-    start: LinearStart,
-    variance: Float[np.ndarray, " Dx"],
-    key: PRNGKeyArray,
-) -> str | Kernel:
+def _couple(spec: "Spec", linear: LinearFit, variance: Float[np.ndarray, " Dx"], key: PRNGKeyArray) -> str | Kernel:
     """The kernel for all dimensions: variances are those of W or of the scales, the kernel's own stays at one."""
-    dim, amplitude = start.z.shape[1], jnp.asarray(np.sqrt(variance))
-    if coupling == "shared":
-        return Common(make_kernel(name, 1, dim, 1.0, LENGTHSCALE), jnp.log(amplitude))
-    if coupling == "hammerstein":
-        controls = dim - state_dim
-        sees = tuple(tuple(column == state_dim + row for column in range(dim)) for row in range(controls))
-        pushes = amplitude[:, None] * jnp.sign(start.linear.control + 1e-9)
-        return Mixed(make_kernel(name, controls, dim, 1.0, 1.0).wired(sees), pushes)
-    if coupling == "lmc" and rank is not None:
+    state_dim, dim = linear.state_dim, linear.z.shape[1]
+    amplitude = jnp.asarray(np.sqrt(variance))
+    if spec.coupling == "shared":
+        return Common(make_kernel(spec.kernel, 1, dim, 1.0, LENGTHSCALE), jnp.log(amplitude))
+    if spec.coupling == "hammerstein":
+        inputs = dim - state_dim
+        sees = tuple(tuple(column == state_dim + row for column in range(dim)) for row in range(inputs))
+        pushes = amplitude[:, None] * jnp.sign(linear.model.control + 1e-9)
+        return Mixed(make_kernel(spec.kernel, inputs, dim, 1.0, 1.0).wired(sees), pushes)
+    if spec.coupling == "lmc" and spec.rank is not None:
         # Rows of random directions with the size that each dimension has: nothing says which functions are shared.
-        directions = jax.random.normal(jax.random.fold_in(key, 1), (state_dim, rank))
+        directions = jax.random.normal(jax.random.fold_in(key, 1), (state_dim, spec.rank))
         directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
-        return Mixed(make_kernel(name, rank, dim, 1.0, LENGTHSCALE), amplitude[:, None] * directions)
-    return name
+        return Mixed(make_kernel(spec.kernel, spec.rank, dim, 1.0, LENGTHSCALE), amplitude[:, None] * directions)
+    return spec.kernel
 
 
 def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM) -> Mean:
@@ -369,25 +270,21 @@ def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
     return model.with_roles("fix", *output_map) if wiring.measured and output_map else model
 
 
-def _inducing(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
-    return InducingPoints(inducing_locations(start.z, num, int(jax.random.bits(key, dtype="uint32"))))
+def _inducing(kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKeyArray) -> Basis:
+    return InducingPoints(inducing_locations(z, num, int(jax.random.bits(key, dtype="uint32"))))
 
 
-def _hilbert(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
-    low, high = start.z.min(0), start.z.max(0)
+def _hilbert(kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKeyArray) -> Basis:
+    low, high = z.min(0), z.max(0)
     half_width = BOX_MARGIN * np.maximum(0.5 * (high - low), 1.0)
     return Hilbert.build(jnp.asarray(0.5 * (low + high)), jnp.asarray(half_width), num)
 
 
-def _fourier(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
-    return RandomFourier.build(kernel, num, start.z.shape[1], key)
+def _fourier(kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKeyArray) -> Basis:
+    return RandomFourier.build(kernel, num, z.shape[1], key)
 
 
-def _linear(kernel: Kernel, start: LinearStart, num: int, key: PRNGKeyArray) -> Basis:
-    return LinearFeatures.build(start.state_dim, start.z.shape[1], start.slack)
-
-
-_BASES = {"inducing": _inducing, "hilbert": _hilbert, "fourier": _fourier, "linear": _linear}
+_BASES = {"inducing": _inducing, "hilbert": _hilbert, "fourier": _fourier}
 
 
 def inducing_locations(z: Float[np.ndarray, "N Dz"], num: int, seed: int = 0) -> Float[Array, "num Dz"]:
@@ -417,25 +314,52 @@ def _look_up(what: str, name: str, known: Mapping[str, Part]) -> Part:
     return known[name]
 
 
-def _check_sizes(state_dim: int, num_inducing: int) -> None:
-    for name, value in (("state_dim", state_dim), ("num_inducing", num_inducing)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
-
-
-def _check_shapes(model: GPSSM, series: Series) -> None:
+def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:
     """Run the model's shapes through one step, so that parts that do not fit are caught here and named."""
-    x, u = jnp.zeros((1, model.state_dim)), jnp.zeros((1, series.input_dim))
+    x, u = jnp.zeros((1, model.state_dim)), jnp.zeros((1, input_dim))
     try:
         step = jax.eval_shape(lambda: model.transition()(x, u))
-        entries = jax.eval_shape(lambda: model.likelihood.log_density(x, jnp.zeros((1, series.output_dim))))
+        entries = jax.eval_shape(lambda: model.likelihood.log_density(x, jnp.zeros((1, output_dim))))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"The parts of the model do not fit together: {error}. With state_dim={model.state_dim} and "
-            f"{series.input_dim} controls, kernel and basis take inputs of dimension {x.shape[1] + u.shape[1]}."
+            f"{input_dim} controls, kernel and basis take inputs of dimension {x.shape[1] + u.shape[1]}."
         ) from error
     expected = {"mean": (1, model.state_dim), "gain": (model.state_dim, 1, model.basis.size)}
     found = {"mean": step.mean.shape, "gain": step.gain.shape, "log density": entries.shape}
-    for name, shape in (expected | {"log density": (1, series.output_dim)}).items():
+    for name, shape in (expected | {"log density": (1, output_dim)}).items():
         if found[name] != shape:
             raise ValueError(f"The model's {name} has shape {found[name]} at one state; expected {shape}.")
+
+
+def assign_roles(model: GPSSM, spec: "Spec", inherited: bool = False) -> GPSSM:
+    """The model with every parameter fixed, optimised or sampled, as the spec and its method say.
+
+    Parameters
+    ----------
+    model
+        The model, with the roles that it was built with.
+    spec
+        Its `hyper`, `fixed`, `learn` and method are used.
+    inherited
+        Whether kernel, basis and mean are those of a prior, and stay.
+    """
+    method = spec.settings
+    if not method.learns or spec.hyper == "fix":
+        if spec.learn:
+            raise ValueError(f"hyper='fix' learns no parameter, but learn={tuple(spec.learn)!r} names some: drop one.")
+        model = model.with_roles("fix", "*")
+    else:
+        free = {name for name, role in model.roles if role != "fix"}.difference(OUTPUT_MAP)
+        model = model.with_roles("fix", "*").with_roles(spec.hyper, *free, *spec.learn)
+        if spec.hyper == "optimise":
+            model = model.with_roles("sample", *(name for name in NOISES if _is_conjugate(model, name)))
+        model = model.with_roles("fix", *spec.fixed)
+    if inherited:
+        model = model.with_roles("fix", *(name for name in model.leaves() if name.startswith(INHERITED)))
+    return method.adopt(model)
+
+
+def _is_conjugate(model: GPSSM, name: str) -> bool:
+    exact = name == "log_process_std" or isinstance(model.likelihood, Gaussian)
+    return exact and isinstance(model.priors[name], InverseGamma)

@@ -26,7 +26,7 @@ from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import Physics as PhysicsMean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal, Prior
-from gpssm.starts.start import Start
+from gpssm.starts.build import Start
 
 NOISE_STD = 0.03  # of the outputs, in their standard deviations, to begin with
 

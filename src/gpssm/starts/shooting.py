@@ -32,6 +32,7 @@ from gpssm.data.padding import padded_length
 from gpssm.data.series import Series, as_list
 from gpssm.model.model import GPSSM, Function
 from gpssm.model.types import Data
+from gpssm.starts.build import Start
 
 LENGTHS = (16, 64, 256)  # rows of a window, from short to long
 WHOLE = 1024  # a record of at most as many rows is one window at last
@@ -72,70 +73,74 @@ class Runs(NamedTuple):
 
 
 class Shot(NamedTuple):
-    """A model and weights whose free runs follow the series, the states of these runs, and how the search went.
+    """A start whose simulations follow the series, and how the search went.
 
-    `objective` has J / N by window length, before and after; `clipped` is the share of the states at the wall.
+    `weights` are those of the simulations, whose states are the start's. `objective` has J / N by window length, before
+    and after the search; `clipped` is the share of the states at the wall.
     """
 
-    model: GPSSM
+    start: Start
     weights: Float[Array, "Dx M"]
-    states: list[Float[np.ndarray, "_ Dx"]]
     objective: dict[int, tuple[float, float]]
     clipped: float
 
 
-class Aim(NamedTuple):
-    """What `shoot` needs to begin: its first three arguments."""
+def shoot_all(starts: Sequence[Start], series: Sequence[list[Series]]) -> list[Shot]:
+    """A shot from each start along its series, on as many cores as there are.
 
-    model: GPSSM
-    states: Sequence[Float[np.ndarray, "_ Dx"]]
-    series: list[Series]
-
-
-def shoot_all(aims: Sequence[Aim]) -> list[Shot]:
-    """Several shots on as many cores as there are; where their shapes are the same they share the compiled program."""
-    if len(aims) > 1:
+    Where their shapes are the same they share the compiled program.
+    """
+    pairs = list(zip(starts, series, strict=True))
+    if len(pairs) > 1:
         # A shot of no steps: threads would all compile the program they share.
-        shoot(*aims[0], lengths=window_lengths([len(one) for one in aims[0].series])[:1], num_steps=0)
-    return in_threads(lambda aim: shoot(*aim), aims)
+        shoot(*pairs[0], lengths=window_lengths([len(item) for item in pairs[0][1]])[:1], num_steps=0)
+    return in_threads(lambda pair: shoot(*pair), pairs)
 
 
 @in_double_precision
 def shoot(
-    model: GPSSM,
-    states: Sequence[Float[np.ndarray, "_ Dx"]],
+    start: Start,
     series: Data,
     weights: Float[Array, "Dx M"] | None = None,
     lengths: Sequence[int] | None = None,
     num_steps: int | None = None,
 ) -> Shot:
-    """Learn weights, emission, kernel and locations by free runs of windows of growing length.
+    """Learn weights, emission, kernel and locations by simulations of windows of growing length.
 
-    :param model: with the values to begin at; leaves with the role "fix" stay.
-    :param states: of each series (T+1, Dx), from which the windows of the first length start.
-    :param series: scaled; outputs may be missing.
-    :param weights: to begin at; zero by default, which is the model's mean function.
-    :param lengths: rows of a window, for each stage, in place of `window_lengths`.
-    :param num_steps: of Adam, for each stage; by default as many as go with the rows.
+    Parameters
+    ----------
+    start
+        The model at the parameters to begin with, whose leaves with the role "fix" stay, and the states from which the
+        windows of the first length start.
+    series
+        Scaled; outputs may be missing.
+    weights
+        To begin at; zero by default, which is the model's mean function.
+    lengths
+        Rows of a window, for each stage, in place of `window_lengths`.
+    num_steps
+        Steps of Adam, for each stage; by default as many as suit the number of rows.
     """
+    model = start.model
     experiments = as_list(series)
-    rows = [len(one) for one in experiments]
-    paths = [np.asarray(path, float) for path in states]
-    found = Point(
+    rows = [len(item) for item in experiments]
+    paths = [np.asarray(path, float) for path in start.states]
+    point = Point(
         jnp.zeros(model.weights_shape) if weights is None else jnp.asarray(weights),
         {name: leaf for name, leaf in model.free_leaves().items() if name != NOT_IN_RUN},
         jnp.zeros(()),
     )
     steps = int(np.clip(STEPS_A_ROW * sum(rows), *NUM_STEPS)) if num_steps is None else num_steps
-    objective, wall = {}, 0.0
+    objective: dict[int, tuple[float, float]] = {}
+    clipped = 0.0
     for length in window_lengths(rows) if lengths is None else lengths:
         blocks = cut(experiments, length)
-        found = found._replace(starts=_in_blocks([path[:-1] for path in paths], blocks.u.shape[1], 0.0))
-        found, values, runs = _descend(found, model, blocks, jnp.asarray(steps))
+        point = point._replace(starts=_in_blocks([path[:-1] for path in paths], blocks.u.shape[1], 0.0))
+        point, values, runs = _descend(point, model, blocks, jnp.asarray(steps))
         paths = _join(runs, rows)
         objective[length] = (float(values[0]), float(values[1]))
-        wall = float(np.mean(np.concatenate([np.abs(path).max(1) for path in paths]) >= BOX))
-    return Shot(model.with_leaves(found.leaves), found.weights, paths, objective, wall)
+        clipped = float(np.mean(np.concatenate([np.abs(path).max(1) for path in paths]) >= BOX))
+    return Shot(Start(model.with_leaves(point.leaves), paths, start.notes), point.weights, objective, clipped)
 
 
 def window_lengths(rows: Sequence[int]) -> list[int]:

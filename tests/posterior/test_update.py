@@ -31,8 +31,8 @@ def test_states_cover_old_and_new_rows(posterior, rows, updated):
     assert updated.draws.states[0].shape == (2, 10, 31, 1)
     assert updated.info.log_target.shape == (2, 10)
     assert updated.warmup.log_target.shape == (2, 3)
-    np.testing.assert_array_equal(updated.raw[0].y, np.concatenate([small_series().y, rows.y]))
-    assert updated.scaler == posterior.scaler
+    np.testing.assert_array_equal(updated.dataset.experiments[0].y, np.concatenate([small_series().y, rows.y]))
+    assert updated.dataset.scaler == posterior.dataset.scaler
     assert posterior.draws.states[0].shape == (2, 10, 21, 1)
     assert updated.model.roles == posterior.model.roles
     assert (updated.seed, updated.config) == (posterior.seed + 1, posterior.config)
@@ -51,11 +51,11 @@ def test_a_new_experiment_is_a_series_of_its_own(posterior, rows, monkeypatch):
         draws = posterior.draws._replace(states=tuple(np.tile(path, (2, 10, 1, 1)) for path in states))
         return Sample(draws, posterior.info, posterior.warmup, 0.0, 0.0, ())
 
-    monkeypatch.setattr("gpssm.fitting.update.sample", sample)
+    monkeypatch.setattr("gpssm.posterior.update.sample", sample)
     # Conditioning in between changes nothing: what is learned from is the training data and the new series.
     updated = posterior.condition(rows).update(rows, new_experiment=True, num_warmup=4, num_draws=5, seed=9)
     assert [path.shape for path in updated.draws.states] == [(2, 10, 21, 1), (2, 10, 11, 1)]
-    assert (updated.current, updated.seed, len(updated.raw)) == (None, 9, 2)
+    assert (updated.current, updated.seed, len(updated.dataset.experiments)) == (None, 9, 2)
     assert (asked["config"], asked["lengths"]) == (RandomWalk(num_warmup=4, num_draws=5), [20, 10])
     assert (asked["num_chains"], asked["seed"]) == (2, 9)
     chain = np.argmax(np.mean(posterior.info.log_target, 1))

@@ -1,0 +1,37 @@
+"""Benchmark series (`load`) and simulated series whose truth is known (`simulate`)."""
+
+from gpssm.data.datasets import (
+    RECORDS,
+    REGISTRY,
+    SIMULATORS,
+    Benchmark,
+    Simulated,
+    TestRecord,
+    load,
+    load_records,
+    names,
+    simulate,
+    simulate_duffing,
+    simulate_kink,
+    simulate_linear_gaussian,
+    simulate_model,
+    simulate_sparse_gp,
+)
+
+__all__ = [
+    "RECORDS",
+    "REGISTRY",
+    "SIMULATORS",
+    "Benchmark",
+    "Simulated",
+    "TestRecord",
+    "load",
+    "load_records",
+    "names",
+    "simulate",
+    "simulate_duffing",
+    "simulate_kink",
+    "simulate_linear_gaussian",
+    "simulate_model",
+    "simulate_sparse_gp",
+]

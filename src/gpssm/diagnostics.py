@@ -1,0 +1,27 @@
+"""Convergence of a run: R-hat and effective sample sizes of what matters to a user."""
+
+from gpssm.core.mixing import (
+    bfmi,
+    ess_bulk,
+    ess_tail,
+    rhat,
+)
+from gpssm.posterior.diagnostics import (
+    Diagnostics,
+    Row,
+    diagnose,
+    forecast_mean,
+    non_gaussianity,
+)
+
+__all__ = [
+    "Diagnostics",
+    "Row",
+    "bfmi",
+    "diagnose",
+    "ess_bulk",
+    "ess_tail",
+    "forecast_mean",
+    "non_gaussianity",
+    "rhat",
+]

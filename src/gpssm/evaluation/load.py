@@ -1,0 +1,31 @@
+"""Read what `save` wrote: a posterior, or a stack of several."""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpssm.core.text import check_path
+from gpssm.evaluation.stack import load_stack
+from gpssm.posterior.posterior import Posterior, load_posterior
+
+
+def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
+    """Load the posterior that `Posterior.save` wrote, or the stack that `Stack.save` wrote.
+
+        posterior = gpssm.load("run.nc", parts={"mean.function": drag})
+
+    Parameters
+    ----------
+    path
+        The file.
+    parts
+        The user's own functions in the model by dotted name. If one is missing, the error names it.
+
+    Returns
+    -------
+    Posterior
+        The posterior, equal to the saved one to the last bit.
+    """
+    path = check_path(path)
+    return load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)

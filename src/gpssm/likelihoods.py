@@ -1,0 +1,43 @@
+"""Likelihoods p(y | x) of the outputs given the state."""
+
+from gpssm.model.likelihoods import (
+    LIKELIHOODS,
+    LINKS,
+    Bernoulli,
+    Custom,
+    FunctionGaussian,
+    Gaussian,
+    GaussianNoise,
+    Likelihood,
+    LinearPredictor,
+    Link,
+    LinkedGaussian,
+    MonotoneWiener,
+    Observed,
+    Poisson,
+    StudentT,
+    Wiener,
+    make_likelihood,
+    observed,
+)
+
+__all__ = [
+    "LIKELIHOODS",
+    "LINKS",
+    "Bernoulli",
+    "Custom",
+    "FunctionGaussian",
+    "Gaussian",
+    "GaussianNoise",
+    "Likelihood",
+    "LinearPredictor",
+    "Link",
+    "LinkedGaussian",
+    "MonotoneWiener",
+    "Observed",
+    "Poisson",
+    "StudentT",
+    "Wiener",
+    "make_likelihood",
+    "observed",
+]

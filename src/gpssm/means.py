@@ -1,0 +1,29 @@
+"""Mean functions of the transition."""
+
+from gpssm.model.means import (
+    LSTM,
+    MEANS,
+    Curved,
+    Function,
+    Identity,
+    LinearMap,
+    Mean,
+    Physics,
+    Shifted,
+    Wired,
+    Zero,
+)
+
+__all__ = [
+    "LSTM",
+    "MEANS",
+    "Curved",
+    "Function",
+    "Identity",
+    "LinearMap",
+    "Mean",
+    "Physics",
+    "Shifted",
+    "Wired",
+    "Zero",
+]

@@ -1,0 +1,400 @@
+"""What a fit is asked for: the model, the method, and where the sampler starts.
+
+A `Spec` is a value. It can be compared, changed with `replace`, written down with `to_dict` and
+read again with `from_dict`; it is saved with a posterior, and fitting its data by it again gives
+the same posterior. What belongs to the run and not to the model (seed, chains, progress) is a
+`Runtime`, in `gpssm.inference.runner`.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from gpssm.core.text import check_flag, check_whole, count, is_real
+from gpssm.data.delays import Rows
+from gpssm.data.scaler import Scaler
+from gpssm.data.series import Series
+from gpssm.inference.settings import MethodSettings
+from gpssm.linear.fit import pseudo_series, uninformed_likelihood
+from gpssm.linear.identification import select_order
+from gpssm.methods import METHODS
+from gpssm.methods.ffvd import FFVD
+from gpssm.model.bases import BASES, Basis
+from gpssm.model.kernels import Kernel
+from gpssm.model.likelihoods import Likelihood
+from gpssm.model.means import MEANS, Function, Mean
+from gpssm.model.wiring import make_wiring, wired_size
+from gpssm.starts.build import OUTPUT_MAP, Coupling
+from gpssm.starts.physics import Physics
+from gpssm.starts.start import STARTS, NoiseRegime
+
+Auto = Literal["auto"]
+Hyper = Literal["optimise", "sample", "fix"]
+MAX_ORDER = 6  # largest order that state_dim="auto" tries
+ROWS_PER_POINT = 5  # of num_inducing="auto", which lies between the next two
+FEWEST_POINTS = 10
+MOST_POINTS = 50
+
+
+class ChainStart(NamedTuple):
+    """The start of one chain, by name, and the regime of its process noise."""
+
+    name: str
+    noise: NoiseRegime | float
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """What a fit is asked for.
+
+    Parameters
+    ----------
+    method
+        A name from `gpssm.methods.METHODS`, or settings of a method.
+    state_dim
+        Number of states; "auto" takes the order of the linear model with the smallest BIC, or the
+        one that fits the wiring.
+    num_inducing
+        Number of inducing points, or of functions of another basis; "auto" takes one for five
+        rows, between 10 and 50.
+    kernel
+        A name from `gpssm.kernels.KERNELS`, names joined by + and *, or a kernel.
+    mean
+        "linear" (a linear map, Gaussian around the linear fit and marginalised), "linear-fixed"
+        (the linear fit itself), "identity", "zero", a function (x, u) → x, or a `Mean`.
+    likelihood
+        A name from `gpssm.likelihoods.LIKELIHOODS`, or a likelihood. "auto" is "gaussian"; where
+        starts are compared and outputs touch zero but never go below, "abs" is compared with it.
+    basis
+        "inducing", "hilbert", "fourier", "linear" (no Gaussian process), or a basis.
+    wiring
+        Which state and input enters which transition, if that is known: a boolean matrix
+        (Dx, Dx+Du), a `gpssm.Wiring`, or "cascade", "chain", "second-order", "delay-3". It holds
+        for kernel, mean and linear weights; a mean function of the user's is left as it is.
+    coupling
+        "none": each transition function has its own kernel. "shared": one kernel, with a scale
+        for each function. "lmc": f = W g with `rank` latent functions g. "hammerstein": f is
+        linear in the states, and in a function g_j(u_j) of each input; "hammerstein-monotone"
+        has functions that rise, or fall, everywhere.
+    rank
+        Number of latent functions of coupling="lmc".
+    physics
+        Known dynamics in the user's units with one unknown function inside (`gpssm.Physics`), in
+        place of sizes, kernel, mean, likelihood, basis and wiring. `start` is then "auto", its
+        own states, or "shooting", simulations of windows from these.
+    start
+        Where the sampler begins, which decides the mode that it explores: a name from
+        `gpssm.starts.start.STARTS`; a list of names, which are compared by forecasts within the
+        training rows; states (T+1, Dx) for each experiment; or "auto", which compares those of
+        `gpssm.fitting.choose.competitors` for `ffvd` and is "em" for other methods. In the spec
+        of a posterior, a `ChainStart` for each chain where chains have different starts.
+    noise
+        Regime of the process noise. "free" assumes almost nothing: what the transition cannot
+        explain becomes noise. "small", or a number, holds its standard deviation near .003, or
+        that number, times the states' scale, so that what the transition cannot explain is
+        observation noise. "auto" compares them where starts are compared, and is "free" elsewhere.
+    hyper
+        "optimise" draws the noises that have an exact conditional and optimises the other
+        parameters during warm-up; "sample" draws all of them; "fix" leaves them at the start.
+    fixed
+        Parameters to hold at their start, by name or pattern ("kernel.*").
+    learn
+        Parameters to learn that are held otherwise, as the output map is ("likelihood.C",
+        "likelihood.d"): the coordinates of the states are arbitrary.
+    delay
+        Rows after which inputs act: one number, one for each input by name or in order, or
+        "auto", which takes what `gpssm.delays` estimates.
+    windows
+        Number of experiments that each series is cut into; they share everything but their states.
+    calibrate
+        Whether to measure on held-out training rows how much wider intervals must be, as
+        `posterior.calibrate()` does.
+    prior
+        The posterior of a similar system as the prior of the weights (`fitting/transfer.py`).
+        Kernel, basis, mean, likelihood, delay, sizes and scaling are then its own.
+    prior_strength
+        How often each row of the prior's data counts: 1 for the same system, less for a similar
+        one, 0 for nothing of what it learned.
+    """
+
+    method: str | MethodSettings | Mapping[str, Any] = "ffvd"
+    state_dim: int | Auto = 4
+    num_inducing: int | Auto = 50
+    kernel: str | Kernel = "se"
+    mean: str | Mean | Callable[[Array, Array], Array] = "linear"
+    likelihood: str | Likelihood = "auto"
+    basis: str | Basis = "inducing"
+    wiring: Any = None
+    coupling: Coupling = "none"
+    rank: int | None = None
+    physics: Physics | str | None = None
+    start: str | Sequence[Any] = "auto"
+    noise: NoiseRegime | Auto | float = "auto"
+    hyper: Hyper = "optimise"
+    fixed: Sequence[str] = ()
+    learn: Sequence[str] = ()
+    delay: Rows | Auto = 0
+    windows: int = 1
+    calibrate: bool = False
+    prior: Any = None
+    prior_strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, str):
+            if self.method not in METHODS:
+                raise KeyError(
+                    f"Unknown method {self.method!r}.{nearest(self.method, METHODS)} "
+                    f"Known: {', '.join(METHODS)}; or pass a configuration."
+                )
+            object.__setattr__(self, "method", METHODS[self.method])
+        elif not isinstance(self.method, MethodSettings | Mapping):
+            raise KeyError(f"Unknown method {self.method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
+        _check_sizes(self)
+        _check_parts(self)
+        _check_roles(self)
+        if self.coupling in ("lmc", "hammerstein") and not isinstance(self.method, FFVD | Mapping):
+            raise ValueError(
+                "functions that share their weights are sampled by `ffvd`: take coupling='shared', or 'none'."
+            )
+        if callable(self.mean) and not isinstance(self.mean, Mean):
+            object.__setattr__(self, "mean", Function(self.mean))
+        for name in ("fixed", "learn"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if isinstance(self.start, list):
+            object.__setattr__(self, "start", tuple(self.start))
+
+    @property
+    def settings(self) -> MethodSettings:
+        """The settings of the method, if it is one that can be run."""
+        if not isinstance(self.method, MethodSettings):
+            raise KeyError(
+                f"{self.method_name!r} is not a method of this library: pass its settings, spec.replace(method=...)."
+            )
+        return self.method
+
+    @property
+    def method_name(self) -> str:
+        """The name of the method in the registry, or that of its class."""
+        if isinstance(self.method, Mapping):
+            return str(self.method["name"])
+        return next(
+            (name for name, entry in METHODS.items() if type(entry) is type(self.method)),
+            type(self.method).__name__,
+        )
+
+    @property
+    def gives_states(self) -> bool:
+        """Whether the start is states, and not names of starts."""
+        if isinstance(self.start, str):
+            return False
+        return isinstance(self.start, np.ndarray) or not any(
+            isinstance(entry, str | ChainStart) for entry in self.start
+        )
+
+    def replace(self, **changes: Any) -> Self:
+        """The spec with other values; num_warmup, num_draws and thin are the method's."""
+        numbers = {name: changes.pop(name) for name in METHOD_NUMBERS if name in changes}
+        changed = dataclasses.replace(self, **changes) if changes else self
+        numbers = {
+            name: int(value) if isinstance(value, np.integer) else value
+            for name, value in numbers.items()
+            if value is not None
+        }
+        if not numbers:
+            return changed
+        return dataclasses.replace(changed, method=dataclasses.replace(changed.settings, **numbers))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting by name; parts that are objects stay objects, the method is a dictionary."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if isinstance(self.method, MethodSettings):
+            values["method"] = {"name": self.method_name, **dataclasses.asdict(self.method)}
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The spec that `to_dict` wrote."""
+        check_names(values, [field.name for field in dataclasses.fields(cls)])
+        method = values.get("method", "ffvd")
+        if isinstance(method, Mapping) and method["name"] in METHODS:
+            numbers = {name: value for name, value in method.items() if name != "name"}
+            method = dataclasses.replace(METHODS[method["name"]], **numbers)
+        return cls(**{**values, "method": method})
+
+    def plain(self) -> Self:
+        """The spec with names in place of what a file cannot hold: physics, a prior, a user's method."""
+        changes: dict[str, Any] = {
+            name: type(value).__name__
+            for name in ("physics", "prior")
+            if (value := getattr(self, name)) is not None and not isinstance(value, str)
+        }
+        if isinstance(self.method, MethodSettings) and self.method_name not in METHODS:
+            changes["method"] = self.to_dict()["method"]
+        return dataclasses.replace(self, **changes)
+
+    def describe(self) -> dict[str, Any]:
+        """Every setting as a plain value, for tables and files: parts that are objects by their type."""
+        return {name: _plain(value) for name, value in self.to_dict().items()}
+
+    def scale(self, series: Sequence[Series]) -> tuple[Scaler, list[Series]]:
+        """The scaler that suits the likelihood, and the series scaled by it."""
+        scaling = uninformed_likelihood(self.likelihood, series[0].output_dim).scaling
+        scaler = Scaler.fit(list(series), outputs=scaling)
+        return scaler, [scaler.scale(item) for item in series]
+
+    def resolve(self, series: Sequence[Series]) -> Self:
+        """The spec with sizes and wiring in place of "auto" and names.
+
+        What is decided by a comparison of forecasts (start, noise and likelihood "auto") is
+        resolved by `gpssm.fitting.choose.choose_starts`.
+
+        Parameters
+        ----------
+        series
+            The training experiments in the user's units, with inputs as they arrive.
+        """
+        state_dim = self.state_dim
+        if state_dim == "auto":
+            state_dim = wired_size(self.wiring, series[0].output_dim) or "auto"
+        if state_dim == "auto":
+            likelihood = uninformed_likelihood(self.likelihood, series[0].output_dim)
+            state_dim = select_order(pseudo_series(self.scale(series)[1], likelihood), MAX_ORDER).best
+        num_inducing = self.num_inducing
+        if num_inducing == "auto":
+            rows = sum(len(item) for item in series)
+            num_inducing = int(np.clip(rows // ROWS_PER_POINT, FEWEST_POINTS, MOST_POINTS))
+        observed = sum(int(np.isfinite(item.y).any(1).sum()) for item in series)
+        if state_dim >= observed:
+            raise ValueError(
+                f"state_dim={state_dim} is too much to learn from {count(observed, 'row')} with "
+                "outputs: take fewer, or more rows, or the posterior of a similar system as a prior."
+            )
+        wiring = make_wiring(self.wiring, state_dim, series[0].input_dim, series[0].output_dim)
+        if wiring is not None and wiring.measured and _matches(self.learn, OUTPUT_MAP):
+            raise ValueError(
+                "the wiring says which states are outputs, so that the output map is known: drop it from learn."
+            )
+        return self.replace(state_dim=state_dim, num_inducing=num_inducing, wiring=wiring)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Spec):
+            return NotImplemented
+        mine, others = self.to_dict(), other.to_dict()
+        return all(same(mine[name], others[name]) for name in mine)
+
+    def __hash__(self) -> int:
+        return hash(repr(self.describe()))
+
+
+METHOD_NUMBERS = ("num_warmup", "num_draws", "thin")  # settings that every method has
+
+
+def check_names(names: Iterable[str], known: Sequence[str], where: str = "fit") -> None:
+    """Refuse settings that do not exist, naming the nearest that does."""
+    for name in names:
+        if name not in known:
+            raise TypeError(f"{where} has no setting {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+
+
+ALIASES = {"n_states": "state_dim", "order": "state_dim", "chains": "num_chains"}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name that is most like this one, or nothing."""
+    known = list(known)
+    matches = difflib.get_close_matches(str(name), known, n=1)
+    suggestion = ALIASES.get(name) if ALIASES.get(name) in known else next(iter(matches), None)
+    return f" Did you mean {suggestion!r}?" if suggestion else ""
+
+
+def _check_sizes(spec: Spec) -> None:
+    for name in ("state_dim", "num_inducing"):
+        value = getattr(spec, name)
+        if not (isinstance(value, str) and value == "auto"):
+            check_whole(name, value, 1)
+    check_whole("windows", spec.windows, 1)
+    check_flag("calibrate", spec.calibrate)
+
+
+def _check_parts(spec: Spec) -> None:
+    """Refuse parts of the wrong kind, and unknown names; the rest shows when they are built."""
+    kinds = {
+        "kernel": (str, Kernel),
+        "likelihood": (str, Likelihood),
+        "basis": (str, Basis),
+        "start": (str, Sequence, np.ndarray),
+    }
+    for name, kind in kinds.items():
+        if not isinstance(value := getattr(spec, name), kind):
+            raise TypeError(f"{name} must be a name, or one that was made; got {value!r}")
+    if not isinstance(spec.mean, str | Mean) and not callable(spec.mean):
+        raise TypeError(f"mean must be a name, a function of x and u, or a Mean; got {spec.mean!r}")
+    for name, known in (("mean", (*MEANS, "linear-fixed")), ("basis", tuple(BASES))):
+        if isinstance(value := getattr(spec, name), str) and value not in known:
+            raise KeyError(f"Unknown {name} {value!r}. Known: {', '.join(known)}; or pass one of your own.")
+    if isinstance(spec.start, str) and spec.start not in ("auto", "shooting", *STARTS):
+        raise KeyError(
+            f"Unknown start {spec.start!r}. Known: {', '.join(['auto', *STARTS])}; or give a path of "
+            "states for each series."
+        )
+    if spec.start == "shooting" and spec.physics is None and spec.prior is None:
+        raise KeyError("start='shooting' begins at the states of physics; there is none.")
+    regimes = get_args(NoiseRegime)
+    named = isinstance(spec.noise, str) and spec.noise in ("auto", *regimes)
+    if not named and not (is_real(spec.noise) and 0 < spec.noise < 1e300):
+        raise ValueError(f"noise must be auto, {', '.join(regimes)}, or a positive number; got {spec.noise!r}.")
+    if spec.physics is not None and not isinstance(spec.physics, Physics | str):
+        raise TypeError(f"physics is a gpssm.Physics, got {spec.physics!r}.")
+
+
+def _check_roles(spec: Spec) -> None:
+    if not isinstance(spec.hyper, str) or spec.hyper not in get_args(Hyper):
+        raise ValueError(f"hyper must be one of {', '.join(get_args(Hyper))}, got {spec.hyper!r}.")
+    for name in ("fixed", "learn"):
+        value = getattr(spec, name)
+        texts = isinstance(value, Sequence) and not isinstance(value, str)
+        if not texts or not all(isinstance(entry, str) for entry in value):
+            raise TypeError(f"{name} must be a list of names of parameters, or of patterns; got {value!r}")
+
+
+def _matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
+    import fnmatch
+
+    return any(fnmatch.filter(names, pattern) for pattern in patterns)
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has, or the name of its type."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, ChainStart):
+        return value._asdict()
+    if isinstance(value, list | tuple) and not any(np.ndim(entry) for entry in value):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, list | tuple | np.ndarray | jax.Array):
+        return "states"
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, str | int | float | type(None)) else type(value).__name__
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two settings are the same, arrays by their values."""
+    if first is second:
+        return True
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, eqx.Module | np.ndarray | jax.Array):
+        return bool(eqx.tree_equal(first, second))
+    return bool(first == second)

@@ -1,0 +1,353 @@
+"""Rolling-origin evaluation: forecasts of held-out rows from many origins.
+
+    origin r: functions and parameters as learned, the state given rows 0..r−1,
+              a forecast of rows r..r+horizon−1
+
+A forecast is given the inputs of the rows it covers, and none of their outputs. The choice of
+starts, `backtest`, `select`, `stack`, `calibrate`, the choice of forgetting, the comparison with
+baselines and the benchmark all forecast by `rolling_forecasts`. They differ in how many origins,
+paths and draws they can afford: each has a `RollingOrigin` below.
+"""
+
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+import numpy as np
+from jaxtyping import Float
+
+from gpssm.data.series import Series
+from gpssm.posterior.forecast import HORIZON, Forecast
+
+if TYPE_CHECKING:
+    from gpssm.posterior.posterior import Posterior
+
+HELD_OUT = 0.25  # share of a series that each fold holds out
+FEWEST_ROWS = 15  # held-out rows below which a series is not judged
+MOST_SERIES = 3  # the longest series are judged, no more of them than this
+SETTLING = 20  # rows of a new experiment from which the filter finds the state
+
+
+@dataclass(frozen=True)
+class RollingOrigin:
+    """How rows are forecast from many origins.
+
+    Parameters
+    ----------
+    horizon : int
+        Steps of a forecast, at most.
+    step : int
+        Rows between two origins, at least.
+    most_origins : int
+        Origins are spread further apart where there would be more of them.
+    simulated : int
+        Steps to which forecasts continue beyond the horizon, at most, to be judged as simulations.
+    num_paths : int
+        Paths of a forecast.
+    num_draws : int
+        Draws that are filtered along the rows, at most, evenly spaced over the posterior's.
+        Filtering costs draws × particles per row.
+    same_seed : bool
+        Whether all origins draw the same random numbers. Different ones make the Monte Carlo
+        errors of the forecasts cancel in means over origins.
+    """
+
+    horizon: int = HORIZON
+    step: int = 10
+    most_origins: int = sys.maxsize
+    simulated: int = 0
+    num_paths: int = 1000
+    num_draws: int = 200
+    same_seed: bool = False
+
+    def within(self, rows: int, parts: int = 2) -> Self:
+        """The same with a horizon of at most one of so many parts of the rows."""
+        return replace(self, horizon=max(1, min(self.horizon, rows // parts)))
+
+    def spacing(self, rows: int) -> int:
+        """Rows between two origins that are spread over so many rows."""
+        return max(self.step, -(-rows // self.most_origins))
+
+    def origins(self, rows: int, first: int = 0) -> range:
+        """Row numbers from `first` on that have a horizon of rows from them on."""
+        stop = rows - self.horizon + 1
+        return range(first, stop, self.spacing(stop - first))
+
+
+BACKTEST = RollingOrigin()  # also of `select`
+# Candidates are many and their chains short; simulations matter as much as forecasts.
+STARTS = RollingOrigin(most_origins=24, simulated=400, num_paths=96, same_seed=True)
+# Log scores of density estimates need more paths.
+STACKING = replace(STARTS, num_paths=200, num_draws=100)
+# Every step ahead is calibrated, from as many origins as there are in few rows.
+CALIBRATION = RollingOrigin(horizon=256, step=2, most_origins=40, num_paths=300, num_draws=100)
+# A candidate per forgetting factor, inside the training rows.
+FORGETTING = RollingOrigin(step=1, most_origins=10, num_paths=200, num_draws=40)
+# Free runs along the training rows, from the states of each draw.
+TRAINING = RollingOrigin(horizon=120, most_origins=8, num_draws=50)
+# One table of every fit; there is one origin more than these, the first.
+BASELINES = RollingOrigin(most_origins=19, num_paths=500, num_draws=100)
+BENCHMARK = RollingOrigin(num_draws=250, same_seed=True)
+# A filter of the weights holds their covariance for each draw.
+BENCHMARK_LEARNING = replace(BENCHMARK, num_draws=100)
+
+
+class Fold(NamedTuple):
+    """A division of training series into rows to learn from and rows to forecast.
+
+    Parameters
+    ----------
+    series : list of Series
+        Rows to learn from.
+    rest : dict of int to Series
+        Held-out rows, by the number of their series.
+    before : bool
+        Whether the held-out rows come before the others, as an experiment of their own.
+    """
+
+    series: list[Series]
+    rest: dict[int, Series]
+    before: bool
+
+    @property
+    def rows(self) -> int:
+        """Number of rows to learn from."""
+        return sum(len(one) for one in self.series)
+
+
+class RollingForecast(NamedTuple):
+    """A forecast from one origin, with the rows it is judged by.
+
+    Parameters
+    ----------
+    origin : int
+        Number of the first row that the forecast does not know.
+    forecast : Forecast
+        The forecast of `rows`.
+    rows : Series
+        The rows from the origin on.
+    horizon : int
+        Steps that are judged as a rolling forecast; the forecast may go on.
+    early : bool
+        Whether the origin lies in the first half of the rows, which leaves enough of them to judge
+        the whole forecast as a simulation.
+    """
+
+    origin: int
+    forecast: Forecast
+    rows: Series
+    horizon: int
+    early: bool
+
+
+class Errors(NamedTuple):
+    """Errors of all paths of a forecast, in standard deviations of the outputs."""
+
+    values: Float[np.ndarray, "S H Dy"]
+    horizon: int
+    early: bool
+
+
+def make_folds(series: Sequence[Series]) -> list[Fold]:
+    """Hold out the last rows of each series, then the first rows.
+
+    Parameters
+    ----------
+    series : sequence of Series
+        Training data.
+
+    Returns
+    -------
+    list of Fold
+        Two folds of equal lengths, so that fits to them share compiled programs; empty where no
+        series is long enough.
+    """
+    counts = [int(HELD_OUT * len(one)) for one in series]
+    counts = [count if count >= FEWEST_ROWS else 0 for count in counts]
+    longest = sorted(range(len(series)), key=lambda index: -counts[index])[:MOST_SERIES]
+    judged = sorted(index for index in longest if counts[index])
+    if not judged:
+        return []
+    stops = [len(one) - count for one, count in zip(series, counts, strict=True)]
+    last = {index: series[index][stops[index] :] for index in judged}
+    first = {index: series[index][: counts[index]] for index in judged}
+    return [
+        Fold([one[:stop] for one, stop in zip(series, stops, strict=True)], last, before=False),
+        Fold([one[count:] for one, count in zip(series, counts, strict=True)], first, before=True),
+    ]
+
+
+def settling_rows(rows: int, new_experiment: bool) -> int:
+    """Rows before the first origin, where the state is not known from rows before."""
+    return min(SETTLING, rows // 3) if new_experiment else 0
+
+
+def rolling_forecasts(
+    posteriors: Iterable["Posterior"],
+    rows: Series,
+    origins: Sequence[int],
+    scheme: RollingOrigin,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    index: int = -1,
+    quiet: bool = True,
+) -> Iterator[RollingForecast]:
+    """Forecasts of the rows from each origin on.
+
+    Parameters
+    ----------
+    posteriors : iterable of Posterior
+        The posterior at each origin, such as `posterior.condition_at(rows, origins)` or
+        `extended(posterior, rows, origins, "learn")`.
+    rows : Series
+        The rows to forecast, in the user's units.
+    origins : sequence of int
+        Numbers of the first row of each forecast.
+    scheme : RollingOrigin
+        Horizon, number of paths, and whether all origins have the same random numbers.
+    steps : int, optional
+        Steps of each forecast, the horizon by default. Where fewer rows remain, the forecast is
+        run over as many steps and cut: all origins share one compiled program.
+    seed : int
+        Seed of the paths.
+    index : int
+        The training series that the rows follow.
+    quiet : bool
+        Whether warnings are suppressed: they are for users, not for forecasts that are judged.
+
+    Yields
+    ------
+    RollingForecast
+    """
+    steps = steps or scheme.horizon
+    middle = (len(rows) + origins[0]) // 2
+    for number, (origin, posterior) in enumerate(zip(origins, posteriors, strict=True)):
+        ahead = rows[origin : origin + steps]
+        u = np.pad(ahead.u, ((0, steps - len(ahead)), (0, 0)), mode="edge")
+        origin_seed = seed if scheme.same_seed else seed + number
+        with warnings.catch_warnings() if quiet else nullcontext():
+            if quiet:
+                warnings.simplefilter("ignore")
+            forecast = posterior.forecast(
+                steps,
+                u,
+                num_paths=scheme.num_paths,
+                seed=origin_seed,
+                index=index,
+            )
+        forecast = forecast[: len(ahead)]
+        yield RollingForecast(origin, forecast, ahead, scheme.horizon, origin <= middle)
+
+
+def extended(
+    posterior: "Posterior",
+    rows: Series,
+    origins: Sequence[int],
+    verb: Literal["learn", "update"],
+    first: Mapping[str, Any],
+    **options: Any,
+) -> Iterator["Posterior"]:
+    """The posterior given the rows up to each origin, each from the one before.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        The posterior before the first row.
+    rows : Series
+        Rows that follow its data.
+    origins : sequence of int
+        Row numbers, in increasing order.
+    verb : {"learn", "update"}
+        The method of the posterior that takes new rows.
+    first : mapping
+        Options of the first call only: later ones keep to them.
+    **options
+        Options of every call.
+
+    Yields
+    ------
+    Posterior
+    """
+    for before, origin in pairwise([0, *origins]):
+        if origin > before:
+            posterior = getattr(posterior, verb)(rows[before:origin], **first, **options)
+            first = {}
+        yield posterior
+
+
+def held_out_forecasts(
+    posterior: "Posterior", fold: Fold, scheme: RollingOrigin, seed: int
+) -> Iterator[RollingForecast]:
+    """Forecasts of the held-out rows of a fold, to their end if the scheme simulates so far.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        A fit to the rows that the fold learns from.
+    fold : Fold
+        The held-out rows.
+    scheme : RollingOrigin
+        Origins, paths and draws.
+    seed : int
+        Seed of filters and paths.
+
+    Yields
+    ------
+    RollingForecast
+    """
+    posterior = posterior.thinned(scheme.num_draws)
+    for index, rows in fold.rest.items():
+        settling = settling_rows(len(rows), fold.before)
+        fitting = scheme.within(len(rows) - settling)
+        origins = fitting.origins(len(rows), settling)
+        at_origins = posterior.condition_at(
+            rows,
+            origins,
+            new_experiment=fold.before,
+            seed=seed,
+            index=index,
+        )
+        steps = min(len(rows), scheme.simulated)
+        yield from rolling_forecasts(
+            at_origins,
+            rows,
+            origins,
+            fitting,
+            steps=steps,
+            seed=seed,
+            index=index,
+        )
+
+
+def held_out_errors(posterior: "Posterior", fold: Fold, seed: int) -> tuple[list[Errors], float]:
+    """Errors of the forecasts by which starts are compared.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        A fit to the rows that the fold learns from.
+    fold : Fold
+        The held-out rows.
+    seed : int
+        Seed of filters and paths.
+
+    Returns
+    -------
+    errors : list of Errors
+        One entry per forecast.
+    share_left : float
+        Mean share of the paths that left the region the model knows.
+    """
+    spread = np.nanstd(np.concatenate([one.y for one in fold.series]), axis=0)
+    errors = []
+    left = []
+    for _, forecast, rows, horizon, early in held_out_forecasts(posterior, fold, STARTS, seed):
+        errors.append(Errors((forecast.paths - rows.y) / spread, horizon, early))
+        if forecast.diagnostics is not None:
+            left.append(forecast.diagnostics.share_left)
+    return errors, float(np.mean(left)) if left else 0.0
