@@ -25,12 +25,9 @@ import pytest
 
 from gpssm.bench import sweep
 from gpssm.core.runtime import max_maps, num_maps
-from gpssm.methods.ffvd import FFVD
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Comparing starts takes longer than all else in a fit: those who test it name the starts to compare.
-FFVD.compares = False
 # A process of many tests is above the limit from early on, and each cell of a sweep would throw all programs away.
 sweep.CACHED_MEGABYTES = math.inf
 # Tracing makes very many objects that live for a moment: to look through all that was imported each time is in vain.

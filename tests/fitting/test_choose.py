@@ -175,8 +175,7 @@ def plan(series, **given):
     return Plan(METHODS["ffvd"], [series], asked["likelihood"], asked["start"], asked["noise"], (), None, 0)
 
 
-def test_what_is_compared_follows_from_the_data(series, monkeypatch):
-    monkeypatch.setattr(FFVD, "compares", True)
+def test_what_is_compared_follows_from_the_data(series):
     assert plan(series)._names(own=False) == ["em", "output-error+shooting"]
     assert plan(Series(series.y, None))._names(own=False) == ["em", "em+shooting"]
     assert plan(series)._likelihoods(compared=True) == ["gaussian"]

@@ -373,7 +373,7 @@ from random_walk import small_series
 rows = {rows}
 for number in range({fits}):
     posterior = fit(small_series(rows[number % len(rows)]), method=FFVD(num_warmup=6, num_draws=4), state_dim=1,
-                    num_inducing=5, num_chains=1, progress=False, seed=number)
+                    num_inducing=5, num_chains=1, start="em", progress=False, seed=number)
     ahead = 3 + number % len(rows)
     posterior.forecast(ahead, [[0.0]] * ahead, num_paths=4)
     posterior.condition(small_series(ahead))
