@@ -9,9 +9,10 @@ from scipy.stats import norm
 
 import gpssm
 from builders import make_model, make_series
+from gpssm.core import metrics
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
-from gpssm.evaluation import calibrate, metrics
+from gpssm.evaluation import calibrate
 from gpssm.evaluation.calibrate import Needed, estimate, measure, needed_factors, octaves_to, weighted_quantile
 from gpssm.model.likelihoods import Poisson
 from gpssm.posterior.calibration import Calibration
