@@ -23,7 +23,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import jax
 import pytest
 
-from gpssm.bench import cells
+from gpssm.bench import sweep
 from gpssm.core.runtime import max_maps, num_maps
 from gpssm.methods.ffvd import FFVD
 
@@ -32,7 +32,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Comparing starts takes longer than all else in a fit: those who test it name the starts to compare.
 FFVD.compares = False
 # A process of many tests is above the limit from early on, and each cell of a sweep would throw all programs away.
-cells.KEPT_MEGABYTES = math.inf
+sweep.CACHED_MEGABYTES = math.inf
 # Tracing makes very many objects that live for a moment: to look through all that was imported each time is in vain.
 gc.freeze()
 gc.set_threshold(50_000, 20, 20)

@@ -1,4 +1,4 @@
-"""The figure of the rooms, from the imports as they are: python docs/draw_rooms.py writes docs/figures/rooms.png."""
+"""Draw the packages and their imports: python docs/draw_packages.py writes docs/figures/packages.png."""
 
 import ast
 from collections import Counter
@@ -7,35 +7,35 @@ from pathlib import Path
 import gpssm
 from gpssm.plots.style import BLUE, GREY, in_house_style, panels
 
-PACKAGE = Path(gpssm.__file__).parent
-ROOMS = (
-    *("core", "data", "model", "start", "moves", "methods", "posterior"),
+ROOT = Path(gpssm.__file__).parent
+PACKAGES = (
+    *("core", "data", "model", "linear", "starts", "inference", "methods", "posterior"),
     *("fitting", "evaluation", "plots", "report", "bench", "cli"),
 )
 
 
 def count_imports() -> Counter[tuple[str, str]]:
-    """How many files of a room import something of another one when they are loaded, by (importing, imported)."""
+    """Count the files of a package that import another one when they are loaded, by (importing, imported)."""
     found: Counter[tuple[str, str]] = Counter()
-    for path in PACKAGE.glob("*/**/*.py"):
-        own = path.relative_to(PACKAGE).parts[0]
+    for path in ROOT.glob("*/**/*.py"):
+        own = path.relative_to(ROOT).parts[0]
         nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom) and node.module]
         names = [f"{node.module}.{alias.name}".split(".") for node in nodes for alias in node.names]
-        others = {parts[1] for parts in names if parts[0] == "gpssm" and parts[1] in ROOMS}
+        others = {parts[1] for parts in names if parts[0] == "gpssm" and parts[1] in PACKAGES}
         found.update((own, other) for other in others - {own})
     return found
 
 
 @in_house_style()
 def main() -> None:
-    """Rooms from the top down, with an arc from each to those above that it builds on."""
+    """Draw the packages in order, with an arc from each to those that it imports."""
     figure, axes = panels(1, height=5.0)
-    panel, place = axes[0, 0], {room: -number for number, room in enumerate(ROOMS)}
+    panel, place = axes[0, 0], {package: -number for number, package in enumerate(PACKAGES)}
     panel.set_axis_off()
-    for room, y in place.items():
-        files = [path for path in (PACKAGE / room).rglob("*.py") if path.name != "__init__.py"]
+    for package, y in place.items():
+        files = [path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
         lines = sum(len(path.read_text().splitlines()) for path in files)
-        panel.text(-0.25, y, room, ha="right", va="center", weight="bold", size=10)
+        panel.text(-0.25, y, package, ha="right", va="center", weight="bold", size=10)
         panel.text(-2.1, y, f"{len(files)} files, {lines} lines", ha="right", va="center", color=GREY, size=8)
         panel.plot(0, y, "o", color=BLUE, markersize=6)
     for (own, other), number in count_imports().items():
@@ -48,8 +48,8 @@ def main() -> None:
             arrowprops=bend | {"linewidth": 0.4 + 0.15 * number, "connectionstyle": f"arc3,rad={0.25 + 0.02 * reach}"},
         )
     panel.set_xlim(-3.6, 2.4)
-    panel.set_ylim(-len(ROOMS) + 0.4, 0.6)
-    figure.savefig(Path(__file__).parent / "figures" / "rooms.png", dpi=150)
+    panel.set_ylim(-len(PACKAGES) + 0.4, 0.6)
+    figure.savefig(Path(__file__).parent / "figures" / "packages.png", dpi=150)
 
 
 if __name__ == "__main__":
