@@ -26,6 +26,7 @@ from gpssm.linear.fit import pseudo_series, uninformed_likelihood
 from gpssm.linear.identification import select_order
 from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
+from gpssm.methods.quick import Quick
 from gpssm.model.bases import BASES, Basis
 from gpssm.model.kernels import Kernel
 from gpssm.model.likelihoods import Likelihood
@@ -159,9 +160,10 @@ class Spec:
         _check_sizes(self)
         _check_parts(self)
         _check_roles(self)
-        if self.coupling in ("lmc", "hammerstein") and not isinstance(self.method, FFVD | Mapping):
+        if self.coupling in ("lmc", "hammerstein") and not isinstance(self.method, FFVD | Quick | Mapping):
             raise ValueError(
-                "functions that share their weights are sampled by `ffvd`: take coupling='shared', or 'none'."
+                "functions that share their weights are sampled by `ffvd` and `quick`: take coupling='shared', or "
+                "'none'."
             )
         if callable(self.mean) and not isinstance(self.mean, Mean):
             object.__setattr__(self, "mean", Function(self.mean))
