@@ -29,8 +29,8 @@ def test_toml_gives_back_everything_for_every_method(tank, tmp_path, method):
     again = Settings(**from_toml(tmp_path / "config.toml"))
     assert again.to_toml() == settings.to_toml()
     assert again.config == settings.config
-    assert again.fit_arguments == settings.fit_arguments
-    assert again.fit_arguments["fixed"] == ("kernel.*",)
+    assert (again.spec, again.runtime) == (settings.spec, settings.runtime)
+    assert again.spec.fixed == ("kernel.*",)
     assert not again.changes()
 
 
@@ -52,7 +52,7 @@ def test_files_in_a_configuration_are_relative_to_it(tank, tmp_path):
         ({"method": "ffdv"}, "'ffvd'"),
         ({"fit": {"kernel": "se+matren32"}}, "'matern32'"),
         ({"fit": {"likelihood": "gausian"}}, "'gaussian'"),
-        ({"fit": {"mean": "function"}}, "Known: identity, zero, linear, linear-fixed$"),
+        ({"fit": {"mean": "function"}}, "Known: linear, linear-fixed, identity, zero$"),
         ({"fit": {"statedim": 2}}, "'state_dim'"),
         ({"method_settings": {"num_draw": 2}}, "'num_draws'"),
         ({"method_settings": {"num_draws": 0}}, "at least 1"),
@@ -113,6 +113,6 @@ def test_structure_is_checked_and_kept():
         Settings(("a.csv",), ("y",), fit={"coupling": "all"})
     given = {"wiring": [[True, False], [True, True]], "coupling": "none", "state_dim": 2}
     settings = Settings(("a.csv",), ("y",), fit=given)
-    assert settings.fit_arguments["wiring"] == ([True, False], [True, True])
+    assert settings.spec.wiring == ([True, False], [True, True])
     assert tomllib.loads(settings.to_toml())["fit"]["wiring"] == given["wiring"]
-    assert Settings(("a.csv",), ("y",), fit={"wiring": "delay-3"}).fit_arguments["wiring"] == "delay-3"
+    assert Settings(("a.csv",), ("y",), fit={"wiring": "delay-3"}).spec.wiring == "delay-3"

@@ -30,14 +30,14 @@ def found(series):
 
 
 def test_the_free_run_explains_the_outputs(series, found):
-    linear, (states,) = found
+    linear, (states,), *_ = found
     predicted = np.abs(states[1:] @ np.asarray(linear.C).T + np.asarray(linear.d))
     assert np.sqrt(np.mean((predicted - series.y) ** 2)) < 0.1 * series.y.std()
     assert abs(np.abs(np.linalg.eigvals(np.asarray(linear.transition))).max() - 0.9) < 0.02
 
 
 def test_states_are_the_models_own_and_of_unit_scale(series, found):
-    linear, (states,) = found
+    linear, (states,), *_ = found
     moved = states[:-1] @ np.asarray(linear.transition).T + series.u @ np.asarray(linear.control).T
     np.testing.assert_allclose(states[1:], moved + np.asarray(linear.offset), atol=1e-8)
     np.testing.assert_allclose(states.mean(0), 0, atol=1e-9)
@@ -73,7 +73,7 @@ def test_modes_make_a_stable_transition():
 def test_models_with_such_an_emission_start_from_it(series, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "gpssm.starts.build.fit_output_error", lambda *given: asked.append(given) or fit_output_error(*given)
+        "gpssm.linear.fit.fit_output_error", lambda *given: asked.append(given) or fit_output_error(*given)
     )
     monkeypatch.setattr("gpssm.linear.output_error.NUM_STEPS", 5)
     linear_fit([series], Spec(state_dim=2, likelihood="softplus"))
