@@ -109,9 +109,7 @@ def study_time() -> None:
             model, draws = absorb_common([model], found.draws)
             posterior = dataclasses.replace(start, model=model, draws=draws)
             scores = posterior.forecast(30, test.u[:30], seed=0).score(test[:30])
-            rows.append(
-                (name, budget, f"{found.seconds:.1f}", f"{found.compilation:.1f}", f"{scores['rmse']:.3f}")
-            )
+            rows.append((name, budget, f"{found.seconds:.1f}", f"{found.compilation:.1f}", f"{scores['rmse']:.3f}"))
     show(["", "iterations", "CPU seconds", "compilation, s", "P30 RMSE"], rows)
 
 
