@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 import gpssm
+from gpssm.core.elapsed import ticks
 from gpssm.core.files import digest, hold
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import stable_repr
@@ -174,6 +175,13 @@ def sample(
         raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
     if others is not None and len(others) != num_chains - 1:
         raise ValueError(f"others must be one for each chain but the first, {num_chains - 1}; got {len(others)}.")
+    began = ticks()
+    if (drawn := config.draw_independently(model, series, num_chains, seed)) is not None:
+        draws, info = drawn
+        first = (0,) * len(series) if kept_from is None else kept_from
+        kept = tuple(path[:, :, begin:] for path, begin in zip(draws.states, first, strict=True))
+        warmup = Info(*(leaf[:, :0] for leaf in info))
+        return Sample(draws._replace(states=kept), info, warmup, 0.0, ticks() - began, ())
     recipes = [
         Recipe(config, own, tuple(jnp.asarray(path) for path in paths))
         for own, paths in [(model, states), *(others or ())]

@@ -32,6 +32,7 @@ NO_NOISE = 1e-4
 RIDGE = 1e-8  # of a plain regression, relative to each regressor's mean square: inputs may be constant or collinear
 LEAST_EIGENVALUE = 1e-6  # of the errors' correlations: outputs may be copies of each other
 ROWS_A_COEFFICIENT = 3  # rows of data that a coefficient of a plain regression needs at least
+TOLERANCE = 1e-5  # of the log marginal likelihood, relative: a hundredth of a nat for 500 rows
 LAGS = 20  # of outputs and of inputs in a regularised regression
 NUM_LBFGS = 60  # steps up the marginal likelihood, at most; it is flat around its maximum
 
@@ -66,7 +67,9 @@ def products(series: Sequence[Series], na: int, nb: int, skip: int) -> Products:
     pairs = [regressors(one, na, nb, skip) for one in series if len(one) > skip]
     if not pairs:
         width, size = series[0].output_dim, na * series[0].output_dim + nb * series[0].input_dim + 1
-        return Products(np.zeros((size, size)), np.zeros((size, width)), np.zeros((width, width)), 0)
+        return Products(
+            np.zeros((size, size)), np.zeros((size, width)), np.zeros((width, width)), 0
+        )
     z, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     complete = np.isfinite(z).all(1) & np.isfinite(y).all(1)
     z, y = z[complete], y[complete]
@@ -93,11 +96,16 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
             if everything.rows < ROWS_A_COEFFICIENT * len(chosen):
                 continue
             part = Products(
-                everything.square[np.ix_(chosen, chosen)], everything.cross[chosen], everything.target, everything.rows
+                everything.square[np.ix_(chosen, chosen)],
+                everything.cross[chosen],
+                everything.target,
+                everything.rows,
             )
             variance = np.diagonal(_least_squares(part)[1])
             error = np.sum(np.log(np.maximum(variance, NO_NOISE**2)))
-            scores[na, nb] = everything.rows * error + len(chosen) * outputs * np.log(everything.rows)
+            scores[na, nb] = everything.rows * error + len(chosen) * outputs * np.log(
+                everything.rows
+            )
     return min(scores, key=lambda orders: scores[orders], default=(1, 1))
 
 
@@ -126,10 +134,12 @@ def _error_covariance(parts: Products, coefficients: np.ndarray) -> Float[np.nda
     """Σ e eᵀ / N of the errors e = y − Wᵀz, from the inner products."""
     fitted = coefficients.T @ parts.cross
     total = parts.target - fitted - fitted.T + coefficients.T @ parts.square @ coefficients
-    return 0.5 * (total + total.T) / parts.rows
+    return 0.5 * (total + total.T) / max(parts.rows, 1)
 
 
-def _regression(coefficients: np.ndarray, covariance: np.ndarray, na: int, nb: int, like: Series) -> Regression:
+def _regression(
+    coefficients: np.ndarray, covariance: np.ndarray, na: int, nb: int, like: Series
+) -> Regression:
     width, controls = like.output_dim, like.input_dim
     outputs, inputs, offset = np.split(coefficients, [na * width, na * width + nb * controls])
     return Regression(
@@ -140,7 +150,9 @@ def _regression(coefficients: np.ndarray, covariance: np.ndarray, na: int, nb: i
     )
 
 
-def _positive(covariance: Float[np.ndarray, "Dy Dy"], variance: Float[np.ndarray, " Dy"]) -> np.ndarray:
+def _positive(
+    covariance: Float[np.ndarray, "Dy Dy"], variance: Float[np.ndarray, " Dy"]
+) -> np.ndarray:
     """The covariance with these variances on its diagonal, and no correlation so strong that it is singular."""
     correlation = covariance / np.sqrt(np.outer(variance, variance))
     np.fill_diagonal(correlation, 1.0)
@@ -181,7 +193,7 @@ def regress_regularised(
     na, nb
         Lags of outputs and of inputs.
     start
-        Hyper-parameters to start from, those of a fit to similar rows.
+        Hyper-parameters to start the search from, those of a regression on other rows of the same system.
 
     Returns
     -------
@@ -196,21 +208,22 @@ def regress_regularised(
     columns += [na * width + np.arange(k, nb * controls, controls) for k in range(controls)]
     order = np.concatenate(columns)
     sums = scipy.linalg.block_diag(*(np.triu(np.ones((n, n))) for n in lags))  # θ = sums ε
-    shrinkage = Shrinkage(np.full((width, signals), 2.0), np.full((width, signals), 1.5)) if start is None else start
     coefficients, variance = np.empty((len(order) + 1, width)), np.empty(width)
     found = []
-    shared = products([_interpolated(one) for one in series], na, nb, max(na, nb - 1))
+    shared = products([interpolated(one) for one in series], na, nb, max(na, nb - 1))
     incomplete = any(np.isnan(one.y).any() for one in series)
     for k in range(width):
         parts = _products_of_output(series, k, na, nb) if incomplete else shared
-        mean, level = parts.square[-1, :-1] / parts.rows, parts.cross[-1, k] / parts.rows
+        rows = max(parts.rows, 1)
+        mean, level = parts.square[-1, :-1] / rows, parts.cross[-1, k] / rows
         centred = parts.square[:-1, :-1] - parts.rows * np.outer(mean, mean)
         square = sums.T @ centred[np.ix_(order, order)] @ sums
         cross = sums.T @ (parts.cross[:-1, k] - parts.rows * mean * level)[order]
         target = max(parts.target[k, k] - parts.rows * level**2, 0.0)
-        problem = Ridge(square, cross, target + parts.rows * NO_NOISE**2, parts.rows - 1, lags)
-        begin = np.concatenate([shrinkage.log_scale[k], shrinkage.logit_decay[k]])
-        best = problem.maximise(begin)
+        problem = Ridge(square, cross, target + rows * NO_NOISE**2, max(rows - 1, 1), lags)
+        best = problem.maximise(
+            None if start is None else np.concatenate([leaf[k] for leaf in start])
+        )
         increments, variance[k] = problem.posterior_mean(best)
         coefficients[order, k] = sums @ increments
         coefficients[-1, k] = level - mean @ coefficients[:-1, k]
@@ -253,10 +266,14 @@ class Ridge(NamedTuple):
         values, slopes = self.variances(hyper)
         root = np.sqrt(values)
         factor = np.linalg.cholesky(np.eye(len(root)) + root[:, None] * self.square * root)
-        half = scipy.linalg.solve_triangular(factor, root * self.cross, lower=True, check_finite=False)
+        half = scipy.linalg.solve_triangular(
+            factor, root * self.cross, lower=True, check_finite=False
+        )
         variance = max(self.target - half @ half, NO_NOISE**2 * self.rows) / self.rows
         inverse = scipy.linalg.lapack.dpotri(factor, lower=1)[0]
-        solved = scipy.linalg.solve_triangular(factor, half, lower=True, trans=1, check_finite=False)
+        solved = scipy.linalg.solve_triangular(
+            factor, half, lower=True, trans=1, check_finite=False
+        )
         slope = 0.5 * (1.0 - np.diagonal(inverse) - solved**2 / variance)
         ends = np.cumsum(self.lags)[:-1]
         by_scale = [part.sum() for part in np.split(slope, ends)]
@@ -264,16 +281,19 @@ class Ridge(NamedTuple):
         value = 0.5 * self.rows * np.log(variance) + np.log(np.diagonal(factor)).sum()
         return float(value), np.array([*by_scale, *by_decay])
 
-    def maximise(self, start: Float[np.ndarray, " h"]) -> Float[np.ndarray, " h"]:
+    def maximise(self, start: Float[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
         """The hyper-parameters of greatest marginal likelihood."""
+        start = np.repeat([2.0, 1.5], len(self.lags)) if start is None else start
         bounds = [LOG_SCALE] * len(self.lags) + [LOGIT_DECAY] * len(self.lags)
         objective: Callable[[np.ndarray], tuple[float, np.ndarray]] = self.loss
-        options = {"maxiter": NUM_LBFGS}
+        options = {"maxiter": NUM_LBFGS, "ftol": TOLERANCE}
         return scipy.optimize.minimize(
             objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
         ).x
 
-    def posterior_mean(self, hyper: Float[np.ndarray, " h"]) -> tuple[Float[np.ndarray, " p"], float]:
+    def posterior_mean(
+        self, hyper: Float[np.ndarray, " h"]
+    ) -> tuple[Float[np.ndarray, " p"], float]:
         """m and σ²."""
         root = np.sqrt(self.variances(hyper)[0])
         factor = scipy.linalg.cho_factor(np.eye(len(root)) + root[:, None] * self.square * root)
@@ -287,14 +307,14 @@ def _products_of_output(series: Sequence[Series], output: int, na: int, nb: int)
     pairs = []
     for one in series:
         if len(one) > skip:
-            z, y = regressors(_interpolated(one), na, nb, skip)
+            z, y = regressors(interpolated(one), na, nb, skip)
             seen = np.isfinite(one.y[skip:, output])
             pairs.append((z[seen], y[seen]))
     z, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     return Products(z.T @ z, z.T @ y, y.T @ y, len(z))
 
 
-def _interpolated(series: Series) -> Series:
+def interpolated(series: Series) -> Series:
     """Linear interpolation over missing outputs; one that is never observed is zero."""
     if not np.isnan(series.y).any():
         return series
@@ -325,4 +345,6 @@ def to_state_space(regression: Regression) -> LinearSSM:
     offset[:width] = regression.offset
     process_cov[:width, :width] = regression.covariance
     emission = np.eye(width, size)
-    return LinearSSM(transition, control, offset, emission, np.zeros(width), process_cov, np.zeros(width))
+    return LinearSSM(
+        transition, control, offset, emission, np.zeros(width), process_cov, np.zeros(width)
+    )

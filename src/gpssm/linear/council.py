@@ -16,6 +16,7 @@ to the other rows forecasts from many rows of the window, given all rows before 
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -28,7 +29,7 @@ from gpssm.linear import kalman
 from gpssm.linear.arx import (
     LAGS,
     NO_NOISE,
-    Regularised,
+    Shrinkage,
     regress,
     regress_regularised,
     select_orders,
@@ -44,14 +45,22 @@ if TYPE_CHECKING:
 Horizon = int | Literal["simulation"]
 HORIZON = 30
 MAX_ORDER = 10
-MEMORY = (5, 60)  # lags of outputs and of inputs of `arx-memory`: three times as long a memory as that of `arx-reg`
-FOLDS = ((0.0, 0.25), (0.5, 2 / 3), (2 / 3, 5 / 6), (5 / 6, 1.0))  # shares of each series that are held out in turn
+MEMORY = (
+    5,
+    60,
+)  # lags of outputs and of inputs of `arx-memory`: three times as long a memory as that of `arx-reg`
+FOLDS = (
+    (0.0, 0.25),
+    (0.5, 2 / 3),
+    (2 / 3, 5 / 6),
+    (5 / 6, 1.0),
+)  # shares of each series that are held out in turn
 ORIGINS = 40  # of the forecasts of a window, at most
-KINDS = ("arx", "arx-reg", "arx-memory", "last", "mean")  # and the state-space models
+MEMBERS = ("arx", "arx-reg", "arx-memory", "ss", "last", "mean")
 
 
 class Scores(NamedTuple):
-    """Each fold's mean over origins, steps and outputs, in standard deviations of the training outputs; lower is better.
+    """Each fold's mean over origins, steps and outputs, in units of the training outputs' spread; lower is better.
 
     `simulation` is the root mean square error of one simulation of the window.
     """
@@ -83,7 +92,7 @@ class Council:
     def is_better(self, name: str, other: str) -> bool:
         """Whether a member's loss is lower than another's by more than one standard error over the folds."""
         gain = self.losses(other) - self.losses(name)
-        return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+        return len(gain) > 1 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
     @property
     def orders(self) -> tuple[int, ...]:
@@ -94,7 +103,9 @@ class Council:
     @property
     def long_memory(self) -> bool:
         """Whether a long memory of the inputs forecasts better than every other member by one standard error."""
-        return all(self.is_better("arx-memory", name) for name in self.models if name != "arx-memory")
+        return all(
+            self.is_better("arx-memory", name) for name in self.models if name != "arx-memory"
+        )
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -102,10 +113,17 @@ class Council:
         import pandas
 
         rows = {name: [part.mean() for part in self.scores[name]] for name in self.models}
-        return pandas.DataFrame.from_dict(rows, orient="index", columns=list(Scores._fields)).rename_axis("member")
+        return pandas.DataFrame.from_dict(
+            rows, orient="index", columns=list(Scores._fields)
+        ).rename_axis("member")
 
 
-def council(series: Sequence[Series], horizon: Horizon = HORIZON, max_order: int = MAX_ORDER) -> Council:
+def council(
+    series: Sequence[Series],
+    horizon: Horizon = HORIZON,
+    max_order: int = MAX_ORDER,
+    members: Sequence[str] = MEMBERS,
+) -> Council:
     """Fit every member to scaled series, score them on held-out windows, and rank them.
 
     Parameters
@@ -116,60 +134,84 @@ def council(series: Sequence[Series], horizon: Horizon = HORIZON, max_order: int
         Steps ahead at which members are judged, by their CRPS; "simulation" judges simulations by their error.
     max_order
         The largest order of the state-space models.
+    members
+        Kinds of models to fit; "ss" is the state-space models of all orders.
 
     Returns
     -------
-    The members, fitted to all rows and ranked, with the scores of each fold.
+    The members, fitted to all rows and ranked, with the scores of each fold. A kind that cannot be fitted to so few
+    rows is left out.
     """
     steps = HORIZON if horizon == "simulation" else horizon
-    models, regularised = fit_members(series, steps, max_order)
+    models, shrinkage = fit_members(series, steps, max_order, members)
     scale = np.nanstd(np.concatenate([one.y for one in series]), axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     parts: list[dict[str, Scores]] = []
     for fold in FOLDS:
-        fitted, _ = fit_members(_without(series, fold), steps, max_order, regularised)
-        parts.append(_score(fitted, series, fold, steps, scale))
+        if (rest := _without(series, fold)) and _is_observed(series, fold):
+            fitted, _ = fit_members(rest, steps, max_order, members, shrinkage)
+            parts.append(_score(fitted, series, fold, steps, scale))
     scores = {
-        name: Scores(*(np.array(leaf) for leaf in zip(*(part[name] for part in parts), strict=True)))
+        name: Scores(
+            *(np.array([getattr(part[name], field) for part in parts]) for field in Scores._fields)
+        )
         for name in models
         if all(name in part for part in parts)
     }
     field = "simulation" if horizon == "simulation" else "crps"
-    ranked = sorted(scores, key=lambda name: getattr(scores[name], field).mean())
-    return Council(horizon, {name: models[name] for name in ranked}, {name: scores[name] for name in ranked})
+    ranked = sorted(
+        scores, key=lambda name: np.mean(getattr(scores[name], field) if parts else 0.0)
+    )
+    return Council(
+        horizon, {name: models[name] for name in ranked}, {name: scores[name] for name in ranked}
+    )
 
 
 def fit_members(
     series: Sequence[Series],
     horizon: int = HORIZON,
     max_order: int = MAX_ORDER,
-    start: dict[str, Regularised] | None = None,
-) -> tuple[dict[str, LinearSSM], dict[str, Regularised]]:
-    """Every member by name, and the regularised regressions, from which those of other rows may start."""
+    members: Sequence[str] = MEMBERS,
+    start: dict[str, Shrinkage] | None = None,
+) -> tuple[dict[str, LinearSSM], dict[str, Shrinkage]]:
+    """Members by name, and the hyper-parameters of the regularised regressions, found from `start` on."""
     start = {} if start is None else start
-    hyper = {name: one.shrinkage for name, one in start.items()}
-    regularised = {
-        "arx-reg": regress_regularised(series, LAGS, LAGS, hyper.get("arx-reg")),
-        "arx-memory": regress_regularised(series, *MEMORY, hyper.get("arx-memory")),
-    }
-    models = {name: to_state_space(one.regression) for name, one in regularised.items()}
-    models["arx"] = to_state_space(regress(series, *select_orders(series)))
-    components = reduce(regularised["arx-reg"].regression, series, max_order, horizon)
-    for order in range(1, components.before.shape[1] + 1):
-        models[f"ss-{order}"] = innovations_form(components, order)[0]
-    models["last"], models["mean"] = fit_last(series), fit_mean(series)
-    return models, regularised
+    models: dict[str, LinearSSM] = {}
+    shrinkage: dict[str, Shrinkage] = {}
+    for name in members:
+        with suppress(ValueError):
+            if name == "arx":
+                models[name] = to_state_space(regress(series, *select_orders(series)))
+            elif name == "arx-memory":
+                long = regress_regularised(series, *MEMORY, start.get(name))
+                models[name], shrinkage[name] = to_state_space(long.regression), long.shrinkage
+            elif name in ("last", "mean"):
+                models[name] = fit_last(series) if name == "last" else fit_mean(series)
+    if "arx-reg" in members or "ss" in members:
+        long = regress_regularised(series, LAGS, LAGS, start.get("arx-reg"))
+        shrinkage["arx-reg"] = long.shrinkage
+        if "arx-reg" in members:
+            models["arx-reg"] = to_state_space(long.regression)
+        if "ss" in members:
+            components = reduce(long.regression, series, max_order, horizon)
+            for order in range(1, components.before.shape[1] + 1):
+                models[f"ss-{order}"] = innovations_form(components, order)
+    return models, shrinkage
 
 
 def fit_last(series: Sequence[Series]) -> LinearSSM:
     """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step; inputs play no part."""
     steps = np.concatenate([np.diff(one.y, axis=0) for one in series])
     if np.isnan(steps).all(0).any():
-        raise ValueError("`last` needs two outputs in a row somewhere to know the size of a step; there are none.")
+        raise ValueError(
+            "`last` needs two outputs in a row somewhere to know the size of a step; there are none."
+        )
     width, controls = series[0].output_dim, series[0].input_dim
     variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)
     zeros, identity = np.zeros(width), np.eye(width)
-    return LinearSSM(identity, np.zeros((width, controls)), zeros, identity, zeros, np.diag(variance), zeros)
+    return LinearSSM(
+        identity, np.zeros((width, controls)), zeros, identity, zeros, np.diag(variance), zeros
+    )
 
 
 def fit_mean(series: Sequence[Series]) -> LinearSSM:
@@ -191,6 +233,12 @@ def _without(series: Sequence[Series], fold: tuple[float, float]) -> list[Series
     return parts
 
 
+def _is_observed(series: Sequence[Series], fold: tuple[float, float]) -> bool:
+    """Whether the window holds an output of any series."""
+    windows = [(one.y, *_window(one, fold)) for one in series]
+    return any(np.isfinite(y[first:end]).any() for y, first, end in windows)
+
+
 def _window(series: Series, fold: tuple[float, float]) -> tuple[int, int]:
     return round(fold[0] * len(series)), round(fold[1] * len(series))
 
@@ -204,13 +252,15 @@ def _score(
 ) -> dict[str, Scores]:
     """Scores of the members on one window of each series. The state-space models are run side by side."""
     stacked = [name for name in members if name.startswith("ss-")]
-    groups = [[name] for name in members if name not in stacked] + [stacked]
+    groups = [[name] for name in members if name not in stacked] + ([stacked] if stacked else [])
     found = {}
     for names in groups:
         models = kalman.stack([members[name] for name in names])
         steady = kalman.stack([stabilise(members[name]) for name in names])
         parts = [
-            part for one in series if (part := _score_series(models, steady, one, fold, horizon, scale)) is not None
+            part
+            for one in series
+            if (part := _score_series(models, steady, one, fold, horizon, scale)) is not None
         ]
         means = [np.nanmean(np.concatenate(leaf, 1), 1) for leaf in zip(*parts, strict=True)]
         for k, name in enumerate(names):

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from gpssm.data.series import Series
 from gpssm.linear.state_space import LinearSSM
 
+KNOWN = 1e-11  # variance of a state, in scaled units, below which there is nothing left to draw
 STEADY = 1e-10  # relative change of the predicted covariance from row to row below which it is taken to be constant
 
 
@@ -50,7 +51,9 @@ class Gains(NamedTuple):
     @property
     def group(self) -> Int[np.ndarray, " T"]:
         """The group of each row."""
-        return np.repeat([group for *_, group in self.runs], [end - first for first, end, _ in self.runs])
+        return np.repeat(
+            [group for *_, group in self.runs], [end - first for first, end, _ in self.runs]
+        )
 
 
 def stack(models: Sequence[LinearSSM]) -> LinearSSM:
@@ -85,7 +88,9 @@ def filter_states(models: LinearSSM, series: Series) -> Filtered:
     """The exact filter of each model along a series."""
     gains = find_gains(models, ~np.isnan(series.y))
     means, log_density = _filter_means(models, series, gains)
-    first = np.broadcast_to(np.eye(means.shape[-1]), (len(means), 1, means.shape[-1], means.shape[-1]))
+    first = np.broadcast_to(
+        np.eye(means.shape[-1]), (len(means), 1, means.shape[-1], means.shape[-1])
+    )
     group = np.concatenate([[0], 1 + gains.group])
     return Filtered(means, np.concatenate([first, gains.after], 1), group, log_density)
 
@@ -134,7 +139,9 @@ def simulate(
 
 def log_density(models: LinearSSM, series: Sequence[Series]) -> Float[np.ndarray, " K"]:
     """log p(y), summed over the series."""
-    return sum((filter_states(models, one).log_density.sum(1) for one in series), np.zeros(len(models.d)))
+    return sum(
+        (filter_states(models, one).log_density.sum(1) for one in series), np.zeros(len(models.d))
+    )
 
 
 def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
@@ -190,7 +197,9 @@ def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.n
     group = gains.group
     means = np.zeros((len(y), len(series) + 1, models.offset.shape[1]))
     for first, end, number in gains.runs:
-        pushes = drift[:, first:end] @ keep[:, number].mT + y[:, first:end] @ gains.gain[:, number].mT
+        pushes = (
+            drift[:, first:end] @ keep[:, number].mT + y[:, first:end] @ gains.gain[:, number].mT
+        )
         means[:, first + 1 : end + 1] = _scan(moved[:, number], pushes, means[:, first])
     errors = y - (means[:, :-1] @ models.transition.mT + drift) @ models.C.mT
     errors = np.where(np.isnan(series.y), 0.0, errors)
@@ -199,8 +208,47 @@ def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.n
     return means, 0.5 * (gains.log_det[:, group] - distance - count * np.log(2.0 * np.pi))
 
 
+def draw_states(
+    model: LinearSSM, series: Series, count: int, rng: np.random.Generator
+) -> Float[np.ndarray, "S T+1 Dx"]:
+    """Independent draws of one model's states given all outputs, backwards from the last one.
+
+        x_t | x_{t+1}, y ~ N(m_t + J_t (x_{t+1} − m⁻_{t+1}), P_t − J_t P⁻_{t+1} J_tᵀ),   J_t = P_t Aᵀ (P⁻_{t+1})⁻¹
+
+    A state that the outputs before it determine, as they do the lags of a regression, is what the filter says.
+    """
+    models = stack([model])
+    gains = find_gains(models, ~np.isnan(series.y))
+    means = _filter_means(models, series, gains)[0][0]
+    drift = series.u @ model.control.T + model.offset
+    normal = rng.standard_normal((count, len(means), means.shape[1]))
+    paths = np.empty_like(normal)
+    paths[:, -1] = means[-1] + normal[:, -1] @ _root(gains.after[0, gains.runs[-1][2]]).T
+    for first, end, group in reversed(gains.runs):
+        before, predicted = gains.before[0, group], gains.predicted[0, group]
+        if np.abs(before).max() <= KNOWN:
+            paths[:, first:end] = means[first:end]
+            continue
+        pull = np.linalg.solve(predicted, model.transition @ before).T
+        root = _root(before - pull @ predicted @ pull.T)
+        for row in reversed(range(first, end)):
+            ahead = model.transition @ means[row] + drift[row]
+            paths[:, row] = (
+                means[row] + (paths[:, row + 1] - ahead) @ pull.T + normal[:, row] @ root.T
+            )
+    return paths
+
+
+def _root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray, "Dx Dx"]:
+    """A root F of a covariance, F Fᵀ, which may be singular."""
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+    return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
 def _scan(
-    matrix: Float[np.ndarray, "K Dx Dx"], pushes: Float[np.ndarray, "K T Dx"], start: Float[np.ndarray, "K Dx"]
+    matrix: Float[np.ndarray, "K Dx Dx"],
+    pushes: Float[np.ndarray, "K T Dx"],
+    start: Float[np.ndarray, "K Dx"],
 ) -> Float[np.ndarray, "K T Dx"]:
     """x_t = F x_{t−1} + v_t for t = 1..T from x_0, in blocks of about √T rows that are run through side by side."""
     count, rows, size = pushes.shape

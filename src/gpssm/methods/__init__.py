@@ -11,7 +11,7 @@ from gpssm.methods.ffvd_nuts import FFVDNUTS
 from gpssm.methods.ffvd_p import ParticleGibbs
 from gpssm.methods.fic_pg import FICParticleGibbs
 from gpssm.methods.igpssm import IGPSSM
-from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last
+from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last, RegularisedARX
 from gpssm.methods.lstm import LSTMNetwork
 from gpssm.methods.prssm import PRSSM
 from gpssm.methods.rrank import ReducedRank
@@ -33,6 +33,7 @@ METHODS: dict[str, MethodSettings] = {
     "vcdt-factorised": VCDTFactorised(),
     "exact": Exact(),
     "arx": ARX(),
+    "arx-reg": RegularisedARX(),
     "lgssm": LGSSM(),
     "lstm": LSTMNetwork(),
     "last": Last(),
@@ -60,6 +61,7 @@ __all__ = [
     "MethodSettings",
     "ParticleGibbs",
     "ReducedRank",
+    "RegularisedARX",
     "VCDTFactorised",
 ]
 
