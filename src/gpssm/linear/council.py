@@ -1,4 +1,4 @@
-"""The linear council: linear models of several kinds, scored by what they would have forecast of training rows.
+"""The linear council: linear models of several kinds, scored on held-out training rows.
 
     found = council(scaled, horizon=30)
     found.best, found.table, found.orders, found.models["arx-reg"]
@@ -11,8 +11,9 @@ Its members are
 - `arx-memory`: the same with few past outputs and a long memory of the inputs;
 - `ss-1`, …, `ss-10`: state-space models of each order, all of them reduced from `arx-reg`.
 
-Windows of the training rows are held out in turn: the first quarter and each of the last three sixths. What is fitted
-to the other rows forecasts from many rows of the window, given all rows before each of them, and simulates the window.
+Windows of the training rows are held out in turn: the first quarter and each of the last three
+sixths. What is fitted to the other rows forecasts from many rows of the window, given all rows
+before each of them, and simulates the window.
 """
 
 from collections.abc import Sequence
@@ -45,22 +46,15 @@ if TYPE_CHECKING:
 Horizon = int | Literal["simulation"]
 HORIZON = 30
 MAX_ORDER = 10
-MEMORY = (
-    5,
-    60,
-)  # lags of outputs and of inputs of `arx-memory`: three times as long a memory as that of `arx-reg`
-FOLDS = (
-    (0.0, 0.25),
-    (0.5, 2 / 3),
-    (2 / 3, 5 / 6),
-    (5 / 6, 1.0),
-)  # shares of each series that are held out in turn
+MEMORY = (5, 60)  # lags of outputs and inputs of `arx-memory`: three times the memory of `arx-reg`
+# Shares of each series that are held out in turn.
+FOLDS = ((0.0, 0.25), (0.5, 2 / 3), (2 / 3, 5 / 6), (5 / 6, 1.0))
 ORIGINS = 40  # of the forecasts of a window, at most
 MEMBERS = ("arx", "arx-reg", "arx-memory", "ss", "last", "mean")
 
 
 class Scores(NamedTuple):
-    """Each fold's mean over origins, steps and outputs, in units of the training outputs' spread; lower is better.
+    """Each fold's mean over origins, steps and outputs, in units of the outputs' spread.
 
     `simulation` is the root mean square error of one simulation of the window.
     """
@@ -73,7 +67,7 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Council:
-    """Members fitted to all training rows, by name, best first, and what each scored on held-out training rows."""
+    """Members fitted to all training rows, best first, and their scores on held-out windows."""
 
     horizon: Horizon
     models: dict[str, LinearSSM]
@@ -90,19 +84,19 @@ class Council:
         return found.simulation if self.horizon == "simulation" else found.crps
 
     def is_better(self, name: str, other: str) -> bool:
-        """Whether a member's loss is lower than another's by more than one standard error over the folds."""
+        """Whether a member's loss is lower than another's by more than one standard error."""
         gain = self.losses(other) - self.losses(name)
         return len(gain) > 1 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """State orders, the best one first and then those that it does not beat by one standard error."""
+        """State orders: the best, then those that it does not beat by one standard error."""
         ranked = [name for name in self.models if name.startswith("ss-")]
         return tuple(int(name[3:]) for name in ranked if not self.is_better(ranked[0], name))
 
     @property
     def long_memory(self) -> bool:
-        """Whether a long memory of the inputs forecasts better than every other member by one standard error."""
+        """Whether a long memory of the inputs beats every other member by one standard error."""
         return all(
             self.is_better("arx-memory", name) for name in self.models if name != "arx-memory"
         )
@@ -131,7 +125,8 @@ def council(
     series
         Training series in scaled units; missing outputs are NaN.
     horizon
-        Steps ahead at which members are judged, by their CRPS; "simulation" judges simulations by their error.
+        Steps ahead at which members are judged, by their CRPS; "simulation" judges simulations by
+        their error.
     max_order
         The largest order of the state-space models.
     members
@@ -139,22 +134,20 @@ def council(
 
     Returns
     -------
-    The members, fitted to all rows and ranked, with the scores of each fold. A kind that cannot be fitted to so few
-    rows is left out.
+    The members, fitted to all rows and ranked, with the scores of each fold. A kind that cannot be
+    fitted to so few rows is left out.
     """
     steps = HORIZON if horizon == "simulation" else horizon
     models, shrinkage = fit_members(series, steps, max_order, members)
     scale = np.nanstd(np.concatenate([one.y for one in series]), axis=0)
     scale = np.where(scale > 0, scale, 1.0)
-    parts: list[dict[str, Scores]] = []
+    parts: list[dict[str, np.ndarray]] = []
     for fold in FOLDS:
         if (rest := _without(series, fold)) and _is_observed(series, fold):
             fitted, _ = fit_members(rest, steps, max_order, members, shrinkage)
             parts.append(_score(fitted, series, fold, steps, scale))
     scores = {
-        name: Scores(
-            *(np.array([getattr(part[name], field) for part in parts]) for field in Scores._fields)
-        )
+        name: Scores(*np.array([part[name] for part in parts]).reshape(-1, len(Scores._fields)).T)
         for name in models
         if all(name in part for part in parts)
     }
@@ -174,7 +167,7 @@ def fit_members(
     members: Sequence[str] = MEMBERS,
     start: dict[str, Shrinkage] | None = None,
 ) -> tuple[dict[str, LinearSSM], dict[str, Shrinkage]]:
-    """Members by name, and the hyper-parameters of the regularised regressions, found from `start` on."""
+    """Members by name, and the hyper-parameters of regularised ones, found from `start` on."""
     start = {} if start is None else start
     models: dict[str, LinearSSM] = {}
     shrinkage: dict[str, Shrinkage] = {}
@@ -200,11 +193,12 @@ def fit_members(
 
 
 def fit_last(series: Sequence[Series]) -> LinearSSM:
-    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step; inputs play no part."""
+    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
     steps = np.concatenate([np.diff(one.y, axis=0) for one in series])
     if np.isnan(steps).all(0).any():
         raise ValueError(
-            "`last` needs two outputs in a row somewhere to know the size of a step; there are none."
+            "`last` needs two outputs in a row somewhere to know the size of a step; "
+            "there are none."
         )
     width, controls = series[0].output_dim, series[0].input_dim
     variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)
@@ -215,7 +209,7 @@ def fit_last(series: Sequence[Series]) -> LinearSSM:
 
 
 def fit_mean(series: Sequence[Series]) -> LinearSSM:
-    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and standard deviation."""
+    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
     y = np.concatenate([one.y for one in series])
     width, controls = series[0].output_dim, series[0].input_dim
     spread = np.diag(np.maximum(np.nanstd(y, 0), NO_NOISE))
@@ -225,7 +219,7 @@ def fit_mean(series: Sequence[Series]) -> LinearSSM:
 
 
 def _without(series: Sequence[Series], fold: tuple[float, float]) -> list[Series]:
-    """What is left of the series when a window of each is held out; the rows around it are separate series."""
+    """The rows before and after a window of each series, as series of their own."""
     parts = []
     for one in series:
         first, end = _window(one, fold)
@@ -249,8 +243,8 @@ def _score(
     fold: tuple[float, float],
     horizon: int,
     scale: Float[np.ndarray, " Dy"],
-) -> dict[str, Scores]:
-    """Scores of the members on one window of each series. The state-space models are run side by side."""
+) -> dict[str, Float[np.ndarray, "4"]]:
+    """`Scores` on one window of each series; state-space models are run side by side."""
     stacked = [name for name in members if name.startswith("ss-")]
     groups = [[name] for name in members if name not in stacked] + ([stacked] if stacked else [])
     found = {}
@@ -264,8 +258,8 @@ def _score(
         ]
         means = [np.nanmean(np.concatenate(leaf, 1), 1) for leaf in zip(*parts, strict=True)]
         for k, name in enumerate(names):
-            crps, log_score, square, simulated = (float(leaf[k]) for leaf in means)
-            found[name] = Scores(crps, log_score, np.sqrt(square), np.sqrt(simulated))
+            crps, log_score, square, simulated = (leaf[k] for leaf in means)
+            found[name] = np.array([crps, log_score, np.sqrt(square), np.sqrt(simulated)])
     return found
 
 
@@ -277,12 +271,13 @@ def _score_series(
     horizon: int,
     scale: Float[np.ndarray, " Dy"],
 ) -> tuple[np.ndarray, ...] | None:
-    """CRPS, negative log density, squared error, and squared error of a simulation, (K, entries) each."""
+    """CRPS, −log density, squared error and that of a simulation, (K, entries) each."""
     first, end = _window(series, fold)
     steps = min(horizon, end - first)
     if steps < 1 or np.isnan(series.y[first:end]).all():
         return None
-    # A filter that starts with the series does not know the state yet: the first origin is after the lags.
+    # A filter that starts with the series does not know the state yet: the first origin is after
+    # the lags.
     begin = min(max(first, LAGS), end - steps)
     stride = max(1, (end - steps - begin) // ORIGINS)
     origins = np.arange(begin, end - steps + 1, stride)
@@ -299,7 +294,10 @@ def _score_series(
 
 
 def gaussian_crps(error: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """E|X − y| − ½ E|X − X′| for X ~ N(μ, σ²): σ (z (2Φ(z) − 1) + 2φ(z) − 1/√π) with z = (y − μ)/σ."""
+    """E|X − y| − ½ E|X − X′| for X ~ N(μ, σ²), z = (y − μ)/σ.
+
+    σ (z (2Φ(z) − 1) + 2φ(z) − 1/√π)
+    """
     z = error / std
     density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
     return std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))

@@ -2,8 +2,9 @@
 
     x_{t+1} = A x_t + B u_t + b + N(0, Q),   y_t = C x_{t+1} + d + N(0, R)
 
-is a GPSSM without a Gaussian process: its transition is the mean function, its weights are zero. So the baselines are
-forecast, conditioned, scored and saved like everything else. Their parameters are point estimates:
+is a GPSSM without a Gaussian process: its transition is the mean function, its weights are zero. So
+the baselines are forecast, conditioned, scored and saved like everything else. Their parameters are
+point estimates:
 
 - `arx`: linear regression of the outputs on past outputs and inputs, orders by BIC;
 - `arx-reg`: a long regularised regression, whose order need not be chosen, as a state-space model;
@@ -15,7 +16,7 @@ forecast, conditioned, scored and saved like everything else. Their parameters a
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -38,16 +39,18 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.starts.build import Parts
 
-# Standard deviation that stands for none, in units of the scaled data: a forecast many rows ahead adds up the noises of
-# every state, so that it has to be far below the least error of a regression (`arx.NO_NOISE`).
+# Standard deviation that stands for none, in units of the scaled data: a forecast many rows ahead
+# adds up the noises of every state, so that it has to be far below the least error of a regression
+# (`arx.NO_NOISE`).
 EXACT = 1e-6
-# Of `arx-reg` as a state-space model: components worth less than this share of the first are left out.
+# Of `arx-reg` as a state-space model: components worth less than this share of the first are left
+# out.
 NEGLIGIBLE, MOST_STATES = 1e-4, 30
 
 
 @dataclass(frozen=True)
 class Baseline(MethodSettings):
-    """A linear-Gaussian model whose parameters are point estimates; the draws of its states are independent."""
+    """A linear-Gaussian model with point estimates of its parameters and independent draws."""
 
     learns: ClassVar[bool] = False
     assumptions: ClassVar[Assumptions | None] = None  # no Gaussian process
@@ -67,7 +70,8 @@ class Baseline(MethodSettings):
         """
         if parts.likelihood != "gaussian":
             raise ValueError(
-                f"A linear baseline has Gaussian outputs: likelihood={parts.likelihood!r} does not fit it."
+                f"A linear baseline has Gaussian outputs: likelihood={parts.likelihood!r} does "
+                "not fit it."
             )
         if parts.wiring is not None:
             raise ValueError(
@@ -92,14 +96,12 @@ class Baseline(MethodSettings):
             for rng in generators
         ]
         shape = (num_chains, self.num_draws)
-        states = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
-        weights = np.zeros((*shape, model.state_dim, model.basis.size))
         log_density = kalman.log_density(kalman.stack([linear]), series)[0]
-        zeros = np.zeros(shape)
-        info = Info(
-            np.full(shape, log_density), np.ones(shape), np.zeros(shape, bool), zeros, zeros
-        )
-        return Draw(states, weights, {}), info
+        zeros: Any = np.zeros(shape)
+        info = Info(zeros + log_density, zeros + 1.0, zeros > 0.0, zeros, zeros)
+        states = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
+        weights = zeros[..., None, None] * np.zeros((model.state_dim, model.basis.size))
+        return Draw(cast(Any, states), weights, {}), info
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class ARX(Baseline):
 
 @dataclass(frozen=True)
 class RegularisedARX(Baseline):
-    """A long regression whose impulse responses are smooth and die out, by how much as the data say.
+    """A long regression whose impulse responses are smooth and die out, as the data say.
 
     See `gpssm.linear.arx`. It is reduced to the state-space model that forecasts as it does.
 
@@ -156,7 +158,8 @@ class RegularisedARX(Baseline):
 class LGSSM(Baseline):
     """A linear-Gaussian state-space model in innovations form (`gpssm.linear.reduction`).
 
-    :param order: number of states besides one an output; None takes that of the best forecasts of held-out windows.
+    :param order: number of states besides one per output; None takes that of the best forecasts
+        of held-out windows.
     :param max_order: the largest that is tried.
     """
 
@@ -179,7 +182,7 @@ class LGSSM(Baseline):
 
 @dataclass(frozen=True)
 class Last(Baseline):
-    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step; inputs play no part."""
+    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """One state an output."""
@@ -188,7 +191,7 @@ class Last(Baseline):
 
 @dataclass(frozen=True)
 class Average(Baseline):
-    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and standard deviation."""
+    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """One state an output."""
@@ -196,7 +199,7 @@ class Average(Baseline):
 
 
 def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
-    """The same model in rotated coordinates, x' = Vᵀx with Q = V diag(q) Vᵀ, in which process noises are independent.
+    """The same model with independent process noises, x' = Vᵀx where Q = V diag(q) Vᵀ.
 
     x₀ ~ N(0, I) stays what it is. Noises are at least `EXACT`.
     """
@@ -215,7 +218,7 @@ def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
 
 
 def as_model(linear: LinearSSM) -> GPSSM:
-    """The GPSSM whose mean function is the linear transition; its weights are meant to be zero, and Q is diagonal."""
+    """The GPSSM whose mean function is the linear transition, for weights that are zero."""
     linear = jax.tree.map(jnp.asarray, linear)
     state_dim, dim = (
         linear.transition.shape[0],
