@@ -1,6 +1,6 @@
 """Benchmarks: `run_sweep` fits and judges, `write_report` tabulates, `load_results` reads."""
 
-from gpssm.bench.problems import GROUPS, SUITES, Problem, load_problem
+from gpssm.bench.problems import GROUPS, SUITES, Problem, load_problem, load_problems
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED
 from gpssm.bench.sweep import (
@@ -23,6 +23,7 @@ __all__ = [
     "VARIANTS",
     "Problem",
     "load_problem",
+    "load_problems",
     "load_results",
     "make_cell",
     "parse_settings",

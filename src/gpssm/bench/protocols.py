@@ -128,5 +128,7 @@ def _score(forecast: Forecast, rows: Series, train_std: np.ndarray) -> Figures:
 
 def _at_least(test: Series, length: int) -> Series:
     if len(test) < length:
-        raise ValueError(f"a forecast of {length} rows needs as many test rows; there are {len(test)}")
+        raise ValueError(
+            f"a forecast of {length} rows needs as many test rows; there are {len(test)}"
+        )
     return test
