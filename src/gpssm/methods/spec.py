@@ -155,6 +155,10 @@ class Spec:
                     f"Known: {', '.join(METHODS)}; or pass a configuration."
                 )
             object.__setattr__(self, "method", METHODS[self.method])
+        elif isinstance(self.method, Mapping) and self.method["name"] in METHODS:
+            numbers = {name: value for name, value in self.method.items() if name != "name"}
+            method = dataclasses.replace(METHODS[self.method["name"]], **numbers)
+            object.__setattr__(self, "method", method)
         elif not isinstance(self.method, MethodSettings | Mapping):
             raise KeyError(f"Unknown method {self.method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
         _check_sizes(self)
@@ -224,11 +228,7 @@ class Spec:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The spec that `to_dict` wrote."""
         check_names(values, [field.name for field in dataclasses.fields(cls)])
-        method = values.get("method", "ffvd")
-        if isinstance(method, Mapping) and method["name"] in METHODS:
-            numbers = {name: value for name, value in method.items() if name != "name"}
-            method = dataclasses.replace(METHODS[method["name"]], **numbers)
-        return cls(**{**values, "method": method})
+        return cls(**values)
 
     def plain(self) -> Self:
         """The spec with names in place of what a file cannot hold: physics, a prior, a user's method."""
@@ -237,7 +237,8 @@ class Spec:
             for name in ("physics", "prior")
             if (value := getattr(self, name)) is not None and not isinstance(value, str)
         }
-        if isinstance(self.method, MethodSettings) and self.method_name not in METHODS:
+        own = not type(self.method).__module__.startswith("gpssm.")
+        if isinstance(self.method, MethodSettings) and own:
             changes["method"] = self.to_dict()["method"]
         return dataclasses.replace(self, **changes)
 
