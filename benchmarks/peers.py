@@ -1,18 +1,18 @@
 """jax-sysid and sysidentpy on the DaISy suite beside methods of this library, in one run.
 
     pip install jax-sysid sysidentpy
-    OPENBLAS_NUM_THREADS=1 GPSSM_DATA=... python benchmarks/peers.py [--methods arx,lgssm] [--seeds 1]
+    OPENBLAS_NUM_THREADS=1 GPSSM_DATA=... python benchmarks/peers.py [--methods arx] [--seeds 1]
 
 Both train on the same rows and are judged by the same protocols as `gpssm bench --datasets daisy`.
 Their forecasts are points, so that they have errors but neither CRPS nor coverage, and no ratio of
 rolling forecasts, which is one of CRPS.
 
-jax-sysid: x[k+1] = A x + B u + W tanh(V [x; u] + b), y = C x + D u + d with six states and ten units,
-1000 iterations of Adam and 1000 of L-BFGS on the error of the simulation of the training rows, the
-better of two seeds. The state at an origin comes from an extended Kalman filter, whose process noise
-is the one of three with the smallest one-step errors on the training rows.
+jax-sysid: x[k+1] = A x + B u + W tanh(V [x; u] + b), y = C x + D u + d with six states and ten
+units, 1000 iterations of Adam and 1000 of L-BFGS on the error of the simulation of the training
+rows, the better of two seeds. The state at an origin comes from an extended Kalman filter, whose
+process noise is the one of three with the smallest one-step errors on the training rows.
 
-sysidentpy: FROLS, polynomials of degree two in four lags of inputs and output, one model per output.
+sysidentpy: FROLS, polynomials of degree two in four lags of inputs and output, a model per output.
 """
 
 import argparse
@@ -32,16 +32,9 @@ from sysidentpy.basis_function import Polynomial
 from sysidentpy.model_structure_selection import FROLS
 from sysidentpy.parameter_estimation import LeastSquares
 
-from gpssm.bench import (
-    GROUPS,
-    Problem,
-    load_problems,
-    make_cell,
-    result_tables,
-    run_cell,
-    summarise,
-)
-from gpssm.bench.protocols import PROTOCOLS
+from gpssm.bench import PROTOCOLS, Problem, result_tables, summarise
+from gpssm.bench.problems import load_problems
+from gpssm.bench.sweep import make_cell, run_cell
 
 STATES = 6
 UNITS = 10
@@ -173,7 +166,7 @@ def judge(name: str, dataset: str, problem: Problem, seed: int) -> dict[str, Any
 def main() -> None:
     """Run all and print the tables of `gpssm bench`."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--datasets", default="daisy", help=f"of {', '.join(GROUPS['daisy'])}")
+    parser.add_argument("--datasets", default="daisy", help="of the suite, by name")
     parser.add_argument("--methods", default="arx,lgssm", help="of this library")
     parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args()

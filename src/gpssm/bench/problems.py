@@ -15,7 +15,7 @@ from gpssm.data.series import Series
 
 
 class Suite(NamedTuple):
-    """Problems whose results share tables: title, data sets, protocols, figures that lead the tables."""
+    """Problems with tables in common: title, data sets, protocols, leading figures."""
 
     title: str
     datasets: tuple[str, ...]

@@ -1,7 +1,7 @@
 """A sweep: methods on problems with several seeds, in cells that are fitted and judged once each.
 
-A cell is a data set, a method with settings, and a seed; one fit serves all protocols. Its result is
-one JSON file in the folder of the sweep, so that a sweep that was interrupted continues where it
+A cell is a data set, a method with settings, and a seed; one fit serves all protocols. Its result
+is one JSON file in the folder of the sweep, so that a sweep that was interrupted continues where it
 stopped, and the folders of several machines (`shard`) can be copied together. A cell that fails is
 recorded with its error and stops no other.
 """
