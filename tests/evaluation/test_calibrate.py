@@ -221,15 +221,6 @@ def test_the_summary_shows_the_factors(fitted):
     assert "How much wider" not in str(fitted[1].summary())
 
 
-def test_parts_that_were_given_as_objects_are_used_again():
-    posterior = make_posterior()
-    config = {"kernel": "se+matern32", "mean": "function", "likelihood": "Custom", "basis": "inducing"}
-    found = [calibrate._part(posterior, name, asked) for name, asked in config.items()]
-    assert found == ["se+matern32", posterior.model.mean, posterior.model.likelihood, "inducing"]
-    # That of a fold is to be its own, and to know no row that is held out.
-    assert calibrate._part(posterior, "mean", "linear-fixed") == "linear-fixed"
-
-
 def test_what_cannot_be_calibrated_says_so(fitted):
     with pytest.raises(ValueError, match="15 rows"):
         measure(fitted[1], fitted[1].dataset.experiments[0][:9], False, -1, 0)
