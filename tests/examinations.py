@@ -30,7 +30,7 @@ def make_forecast(rng, rows, start, horizon, paths=60):
     )
 
 
-def make_examination(posterior, test, methods=("ffvd", "last", "mean")):
+def make_examination(posterior, test, methods=("by hand", "last", "mean")):
     """All figures of a posterior and of the rows that follow it, drawn at random."""
     rng, train = np.random.default_rng(5), posterior.dataset.experiments[-1]
     forecasts = {name: make_forecast(rng, test, len(train), len(test)) for name in methods}
@@ -59,7 +59,7 @@ def make_examination(posterior, test, methods=("ffvd", "last", "mean")):
         ({name: Correlation(np.zeros(11), 0.5) for name in train.inputs},) * train.output_dim,
     )
     facts = Facts(
-        "ffvd",
+        "by hand",
         (train.name or "series 0",),
         (len(train),),
         train.outputs,

@@ -47,7 +47,7 @@ def make_posterior(
     scaler = Scaler.fit(raw) if scaler is None else scaler
     info = Info(*(np.zeros(size) for _ in Info._fields))
     draws_of = jax.tree.map(jnp.asarray, Draw(tuple(states), weights, leaves))
-    spec = Spec()
+    spec = Spec(method={"name": "by hand", "num_warmup": 0})
     dataset = Dataset(tuple(raw), scaler)
     return Posterior(model, draws_of, info, info, dataset, spec, Seconds(0, 0, 0), seed=0, current=current)
 
