@@ -113,8 +113,7 @@ def select(
         check_whole(name, value, 1)
     if not (is_real(share) and 0 < share < 1):
         raise ValueError(f"share of the rows to fit must lie between 0 and 1; got {share!r}")
-    if candidates is None:
-        candidates = default_candidates(whole)
+    candidates = default_candidates(whole) if candidates is None else candidates
     if not isinstance(candidates, Sequence) or not all(map(_are_settings, candidates)):
         raise TypeError("candidates must be a list of settings of fit, such as [{'state_dim': 2}]")
     if not candidates:
@@ -138,8 +137,7 @@ def select(
     named = ({name: str(value) for name, value in one.items()} for one in candidates)
     rows = [settings | scores[number] for number, settings in enumerate(named)]
     order = np.argsort([row[score] for row in rows], kind="stable")
-    table = pandas.DataFrame([rows[number] for number in order])
-    return Selection(dict(candidates[order[0]]), table)
+    return Selection(dict(candidates[order[0]]), pandas.DataFrame([rows[k] for k in order]))
 
 
 def _are_settings(candidate: Any) -> bool:
