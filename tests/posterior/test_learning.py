@@ -11,6 +11,7 @@ import gpssm
 from builders import make_model, make_series
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.methods.spec import Spec
 from gpssm.model.bases import Apart, InducingPoints, MixedPoints, Stacked
 from gpssm.model.kernels import Mixed, make_kernel
 from gpssm.model.likelihoods import LINKS, LinkedGaussian
@@ -339,6 +340,6 @@ def test_what_cannot_be_is_refused(posterior):
         posterior.learn(ROWS, max_draws=0)
     with pytest.raises(ValueError, match="2 columns"):
         posterior.learn(make_series(3, output_dim=1))
-    linear = dataclasses.replace(posterior, config={"method": "lgssm"})
+    linear = dataclasses.replace(posterior, spec=Spec(method="lgssm"))
     with pytest.raises(ValueError, match="no weights to learn"):
         linear.learn(ROWS)
