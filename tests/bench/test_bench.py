@@ -4,6 +4,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from gpssm.bench import (
 )
 from gpssm.bench import sweep as sweep_module
 from gpssm.bench.problems import EMPS_STEP, halves, load_problems
-from gpssm.bench.protocols import Rolling
+from gpssm.bench.protocols import Rolling, score
 from gpssm.bench.tables import _mean, _number
 from gpssm.core import metrics
 from gpssm.data import datasets
@@ -108,8 +109,8 @@ def test_a_result_has_all_figures_of_all_protocols(swept):
         for figures in record["figures"].values():
             names = {"rmse", "crps", "nrmse", "ncrps", "coverage_90", "nlpd", "nmll_paper"}
             assert names <= set(figures)
-        assert record["config"]["method"]["num_draws"] == 20
-        assert record["config"]["kernel"] == "se"
+        assert record["fit"]["spec"]["method"]["num_draws"] == 20
+        assert record["fit"]["spec"]["kernel"] == "se"
         assert record["fit"]["cpu"] > 0
         assert record["fit"]["wall"] > record["fit"]["compile"] > 0
         assert "jax" in record["code"]
@@ -141,17 +142,27 @@ def test_figures_agree_with_forecasts_made_by_hand(swept, posterior):
 def test_daisy_figures_are_means_over_outputs_in_standard_deviations():
     series = make_series(outputs=2)
     problem = Problem(series[:60], series[60:], "daisy")
-    cell = make_cell("toy", problem, "last", SMALL)
-    assert cell.protocols == ("daisy-rolling", "simulation")
-    found = run_cell(cell)["figures"]["daisy-rolling"]
-    assert found["origins"] == 2
-    each = []
+    assert make_cell("toy", problem, "last", SMALL).protocols == ("daisy-rolling", "simulation")
+    rng = np.random.default_rng(1)
+    rows = [problem.test[:30], problem.test[30:]]
+    forecasts = []
+    for window in rows:
+        paths = window.y + rng.normal(size=(50, 30, 2)) * (1.0, 5.0) + (0.3, 2.0)
+        moments = (paths, np.ones_like(paths))
+        parts = {"moments": moments, "moments_ahead": None, "diagnostics": None}
+        forecasts.append(SimpleNamespace(paths=paths, mean=paths.mean(0), **parts))
+    figures = score(forecasts, rows, problem)
+    nrmse = []
+    ncrps = []
     for j in range(2):
-        output = replace(series, y=series.y[:, [j]], outputs=("y",))
-        part = Problem(output[:60], output[60:], "daisy")
-        each.append(run_cell(make_cell("toy", part, "last", SMALL))["figures"]["daisy-rolling"])
-    for name in ("nrmse", "ncrps", "coverage_90"):
-        assert found[name] == pytest.approx(np.mean([one[name] for one in each]), rel=0.1)
+        actual = np.concatenate([window.y[:, j] for window in rows])
+        paths = np.concatenate([one.paths[..., j] for one in forecasts], axis=1)
+        nrmse.append(metrics.rmse(paths.mean(0), actual) / problem.test.y[:, j].std())
+        ncrps.append(metrics.crps(paths, actual) / problem.train.y[:, j].std())
+    assert figures["nrmse"] == pytest.approx(np.mean(nrmse))
+    assert figures["ncrps"] == pytest.approx(np.mean(ncrps))
+    coverage = [metrics.coverage(one.paths, window.y, 0.9) for one, window in zip(forecasts, rows, strict=True)]
+    assert figures["coverage_90"] == pytest.approx(np.mean(coverage))
 
 
 def test_no_method_sees_the_test_rows():
@@ -310,6 +321,7 @@ def test_a_failure_is_recorded_and_stops_nothing_else(tmp_path):
     assert "- Failed: last on short, seed 0, p30: ValueError" in text
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_one_cell(tmp_path, begun, monkeypatch):
     monkeypatch.setattr(sweep_module, "run_cell", pretend(begun, deadly=1))
     results = sweep(tmp_path, ["mean"], seeds=3, jobs=2)
@@ -365,7 +377,7 @@ def test_mistakes_are_explained_before_anything_runs(tmp_path):
 
 def make_result(method, seed, figures, dataset="winding", suite="daisy", code="gpssm 1"):
     record = {"dataset": dataset, "suite": suite, "method": method, "seed": seed, "code": code}
-    record |= {"config": {}, "note": "", "errors": {}, "finished": f"{seed}"}
+    record |= {"identity": "x", "note": "", "errors": {}, "finished": f"{seed}"}
     record |= {"fit": {"cpu": 12.5, "weights": {}}, "figures": figures, "protocols": list(figures)}
     return record
 
@@ -393,9 +405,7 @@ def test_ratios_are_against_the_best_baseline_of_each_set():
     assert ratio["daisy-rolling", "winding", "arx"] == 1
     assert ratio["daisy-rolling", "evaporator", "ffvd"] == pytest.approx(0.25)
     assert math.isnan(ratio["daisy-rolling", "exchanger", "ffvd"])
-    assert summary.nrmse_sd["daisy", "simulation", "winding", "ffvd"] == pytest.approx(
-        0.02 * 2**0.5
-    )
+    assert summary.nrmse_sd["daisy", "simulation", "winding", "ffvd"] == pytest.approx(0.02 * 2**0.5)
     simulation, of_simulation, rolling, of_rolling = result_tables(summary)
     assert simulation.title == "DaISy suite: simulation of all test rows"
     rows = {row[0]: row[1:] for row in of_rolling.rows}
@@ -433,8 +443,10 @@ def test_published_figures_stand_beside_ours_and_are_not_ranked():
     assert "EnVI*" not in rows
     assert [row[0] for row in ratios.rows] == ["arx"]
     assert sum(map(len, PUBLISHED.values())) == 8 * 6 + 3 * 5 + 7
-    assert PUBLISHED["six", "simulation", "furnace"]["EnVI"] == (1.388, None)
-    assert PUBLISHED["records", "simulation", "wiener-hammerstein"]["dynoNet"] == (0.0012, None)
+    assert PUBLISHED["six", "simulation", "furnace"]["EnVI"] == pytest.approx((1.388, math.nan), nan_ok=True)
+    assert PUBLISHED["records", "simulation", "wiener-hammerstein"]["dynoNet"] == pytest.approx(
+        (0.0012, math.nan), nan_ok=True
+    )
 
 
 def test_a_report_is_a_page_and_a_file_of_figures(swept):

@@ -33,14 +33,12 @@ _FIGURES: dict[tuple[str, str], dict[str, str]] = {
         "best linear model": "- .044",
     },
 }
-# RMSE as (mean, sd), None where no sd was printed, by (suite, protocol, data set) and method.
-PUBLISHED: dict[tuple[str, str, str], dict[str, tuple[float, float | None]]] = {}
+# RMSE as (mean, sd), NaN where no sd was printed, by (suite, protocol, data set) and method.
+PUBLISHED: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = {}
 for (_suite, _protocol), _rows in _FIGURES.items():
     for _method, _row in _rows.items():
         for _dataset, _figure in zip(SUITES[_suite].datasets, _row.split(), strict=True):
             if _figure != "-":
                 _mean, _, _sd = _figure.partition("±")
-                PUBLISHED.setdefault((_suite, _protocol, _dataset), {})[_method] = (
-                    float(_mean),
-                    float(_sd) if _sd else None,
-                )
+                _methods = PUBLISHED.setdefault((_suite, _protocol, _dataset), {})
+                _methods[_method] = (float(_mean), float(_sd or "nan"))

@@ -6,6 +6,7 @@ stopped, and the folders of several machines (`shard`) can be copied together. A
 recorded with its error and stops no other.
 """
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -14,7 +15,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 import time
 import traceback
 import warnings
@@ -30,12 +30,13 @@ from gpssm.bench.problems import SUITES, Problem, load_problems
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.core.files import digest, make_folder, write_atomically
 from gpssm.core.places import Place
+from gpssm.core.runtime import max_maps, num_maps
 from gpssm.core.text import check_choice, check_whole, jsonable, to_json
 from gpssm.evaluation.stack import stack
 from gpssm.fitting.fit import SPEC_FIELDS, fit, with_settings
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.inference.runner import Runtime
-from gpssm.methods.spec import METHOD_NUMBERS, Spec, check_names
+from gpssm.methods.spec import Spec, check_names
 from gpssm.posterior.forecast import HORIZON
 
 CELLS = "cells"  # subfolder of the result files
@@ -47,7 +48,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ffvd-cascade": {"method": "ffvd", "wiring": "cascade"},
     "ffvd-chain": {"method": "ffvd", "wiring": "chain"},
 }
-CACHED_MEGABYTES = 1200.0  # of memory, above which compiled programs are discarded between cells
 
 Record = dict[str, Any]
 
@@ -64,18 +64,45 @@ class Cell(NamedTuple):
     stacked: Mapping[str, Any] | None = None  # keywords of `gpssm.stack`, if that is the method
 
     @property
-    def name(self) -> str:
-        """Name of the result file; cells with other settings or data have other names."""
+    def identity(self) -> str:
+        """Hash of settings and data; results with another one are not of this cell."""
         settings = (self.spec.to_dict(), self.runtime.num_chains, to_json(self.stacked))
-        identity = digest(settings, self.problem.fingerprint)
-        name = f"{self.dataset}-{self.method}-{self.runtime.seed}-{identity}.json"
-        return re.sub(r"[^\w.-]", "_", name)
+        return digest(settings, self.problem.fingerprint)
 
     @property
-    def config(self) -> Record:
-        """Every setting as a plain value."""
-        chains = {"num_chains": self.runtime.num_chains}
-        return jsonable(self.spec.describe() | chains | dict(self.stacked or {}))
+    def file(self) -> str:
+        """Name of the result file."""
+        name = f"{self.dataset}-{self.method}-{self.runtime.seed}-{self.identity}.json"
+        return re.sub(r"[^\w.-]", "_", name)
+
+
+def parse_settings(method: str, settings: Mapping[str, Any]) -> tuple[Spec, Runtime, dict[str, Any] | None]:
+    """What a method by name and its settings ask for.
+
+    Parameters
+    ----------
+    method
+        A name of `METHODS`, `VARIANTS` or "ffvd-auto"; or any, with a "method" among the settings.
+    settings
+        Fields of `Spec`, of the method's own settings, and num_chains; for "ffvd-auto" keywords
+        of `gpssm.stack`.
+
+    Returns
+    -------
+    spec, runtime
+        What is fitted, and how.
+    stacked
+        Keywords of `gpssm.stack`; None for a method.
+    """
+    settings = VARIANTS.get(method, {}) | dict(settings)
+    stacked = dict(settings) if method == STACK else None
+    settings.pop("members", None)
+    spec = Spec(method=settings.pop("method", "ffvd" if method == STACK else method))
+    fields = [one.name for one in dataclasses.fields(spec.settings) if one.name not in SPEC_FIELDS]
+    check_names(settings, [*fields, *SPEC_FIELDS, "num_chains"], method)
+    chosen = {name: settings.pop(name) for name in fields if name in settings}
+    spec = spec.replace(method=dataclasses.replace(spec.settings, **chosen))
+    return *with_settings(spec, Runtime(progress=False), settings), stacked
 
 
 def make_cell(
@@ -86,35 +113,12 @@ def make_cell(
     seed: int = 0,
     protocols: Sequence[str] = tuple(PROTOCOLS),
 ) -> Cell:
-    """The cell of a method by name, with those of the protocols that apply.
-
-    Parameters
-    ----------
-    dataset, problem
-        The data, and what they are called in tables.
-    method
-        A name of `METHODS`, `VARIANTS` or "ffvd-auto"; or any, with a "method" among the settings.
-    settings
-        Fields of `Spec`, of the method's own settings, and num_chains; for "ffvd-auto" keywords
-        of `gpssm.stack`.
-    seed
-        Seed of fit and forecasts.
-    protocols
-        Names of protocols.
-    """
-    settings = VARIANTS.get(method, {}) | dict(settings)
-    stacked = {**settings, "seed": seed} if method == STACK else None
-    settings.pop("members", None)
-    spec = Spec(method=settings.pop("method", "ffvd" if method == STACK else method))
-    fields = [one.name for one in dataclasses.fields(spec.settings) if one.name not in SPEC_FIELDS]
-    check_names(settings, [*SPEC_FIELDS, *METHOD_NUMBERS, "num_chains", *fields], method)
-    chosen = {name: settings.pop(name) for name in fields if name in settings}
-    spec = spec.replace(method=dataclasses.replace(spec.settings, **chosen))
-    spec, runtime = with_settings(spec, Runtime(seed=seed, progress=False), settings)
+    """The cell of a problem and a method, with those of the protocols that apply."""
+    spec, runtime, stacked = parse_settings(method, settings)
     for name in protocols:
         check_choice("a protocol", name, PROTOCOLS)
+    learns = stacked is None and spec.settings.learns
     suite = SUITES[problem.suite]
-    learns = method != STACK and spec.settings.learns
     applying = [name for name in suite.protocols if name in protocols]
     applying = [name for name in applying if learns or name != "learn"]
     if not applying:
@@ -122,6 +126,7 @@ def make_cell(
             f"{method!r} on {dataset!r} is judged by none of {', '.join(protocols)}; "
             f"the protocols of its suite are {', '.join(suite.protocols)}"
         )
+    runtime = runtime.replace(seed=seed)
     return Cell(dataset, problem, method, spec, runtime, tuple(applying), stacked)
 
 
@@ -137,7 +142,8 @@ def run_cell(cell: Cell) -> Record:
             record["figures"] |= {name: figures} if figures else {}
     messages = {str(one.message) for one in caught if issubclass(one.category, UserWarning)}
     record["warnings"] = sorted(messages)
-    if _peak_megabytes() > CACHED_MEGABYTES:
+    # A process of many programs runs out of memory maps.
+    if num_maps() > max_maps() / 8:
         jax.clear_caches()
         gc.collect()
     return jsonable(record)
@@ -178,7 +184,7 @@ def run_sweep(
         "all" (the six benchmark sets), "daisy", "records". Or a mapping of names to series or
         `Problem`s of the user's own.
     methods
-        Names of methods, see `make_cell`.
+        Names of methods, see `parse_settings`.
     seeds
         The seeds, or how many, from 0 on.
     protocols
@@ -192,7 +198,7 @@ def run_sweep(
     shard
         (i, n) runs the i-th of n parts of the cells, for n machines.
     settings
-        Settings by method, see `make_cell`.
+        Settings by method, see `parse_settings`.
     progress
         True for a bar, "plain" for one line per cell, False for silence.
     retry
@@ -225,7 +231,7 @@ def run_sweep(
     missing = [cell for cell in cells[part - 1 :: parts] if _is_missing(cell, folder, retry)]
     arrivals = Place(jobs, cluster).run(missing, run_cell)
     make_folder(folder)
-    names = [cell.name for cell in missing]
+    names = [cell.file for cell in missing]
     for index, result in tracked(arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)):
         record = result
         if isinstance(result, Exception):  # the process of the cell died
@@ -249,7 +255,7 @@ def load_results(*folders: str | Path) -> list[Record]:
 
 def _is_missing(cell: Cell, folder: Path, retry: bool) -> bool:
     """Whether the folder lacks a result of a protocol, or has an error and `retry` is true."""
-    path = folder / cell.name
+    path = folder / cell.file
     if not path.is_file():
         return True
     record = json.loads(path.read_text())
@@ -266,7 +272,7 @@ def _blank(cell: Cell) -> Record:
         "note": cell.problem.note,
         "method": cell.method,
         "seed": cell.runtime.seed,
-        "config": cell.config,
+        "identity": cell.identity,
         "protocols": list(cell.protocols),
         "fit": {},
         "figures": {},
@@ -282,7 +288,7 @@ def _fit(cell: Cell) -> tuple[Any, Record]:
     wall = time.perf_counter()
     train = cell.problem.train
     if cell.stacked is not None:
-        posterior = stack(train, **cell.stacked)
+        posterior = stack(train, seed=cell.runtime.seed, **cell.stacked)
     else:
         posterior = fit(train, spec=cell.spec, runtime=cell.runtime)
     return posterior, {
@@ -301,26 +307,13 @@ def _cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _peak_megabytes() -> float:
-    """Largest memory that the process has used; 0 where the system does not tell."""
-    try:
-        import resource
-    except ImportError:
-        return 0.0
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-
-
 @functools.cache
 def code_version() -> str:
     """Versions of gpssm, with its commit where it runs from a checkout, jax and Python."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        commit = ""
-    else:
-        commit = f" at {result.stdout.strip()}"
+    commit = ""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        commit = f" at {subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()}"
     python = platform.python_version()
     backend = jax.default_backend()
     return f"gpssm {__version__}{commit}, jax {jax.__version__} on {backend}, Python {python}"

@@ -1,4 +1,4 @@
-"""Results as tables: one per suite and protocol, never mixed, over seeds, beside published figures.
+"""Results as tables: one per suite and protocol, never mixed, beside published figures.
 
 Each table has the ratio of the figure that is ranked over that of the best baseline on the same set,
 and below it the geometric mean and the worst of a method's ratios.
@@ -7,7 +7,7 @@ and below it the geometric mean and the worst of a method's ratios.
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpssm.bench.problems import SUITES
 from gpssm.bench.protocols import PROTOCOLS
@@ -29,45 +29,30 @@ TITLES = {
     "learn": "30-step forecasts from every 10th test row, learning up to it",
     "daisy-rolling": "30-step forecasts from every 30th test row",
 }
-LABELS = {
-    "rmse": "RMSE",
-    "crps": "CRPS",
-    "nrmse": "NRMSE",
-    "ncrps": "CRPS",
-    "ratio": "ratio",
-    "coverage_90": "cover",
-    "cpu": "CPU s",
-    "nlpd": "NLPD",
-    "nmll_paper": "NMLL of the paper",
-    "share_left": "paths left",
-    "wall": "wall s",
-    "compile": "compile s",
-    "rhat": "R-hat",
-}
-LEGEND = (
-    "RMSE and CRPS are in the units of the data, means ± standard deviations over seeds; of the DaISy "
-    "suite NRMSE is in standard deviations of the test outputs and CRPS of the training outputs, means "
-    "over outputs. The ratio is that of RMSE (DaISy: of CRPS, for simulations of NRMSE) over the best "
-    f"of the baselines {', '.join(BASELINES)} on the same set. Cover is the coverage of 90 % intervals, "
-    "CPU s the CPU seconds of a fit with compilation. Published figures are copied from papers."
-)
+LABELS = {"rmse": "RMSE", "crps": "CRPS", "nrmse": "NRMSE", "ncrps": "CRPS"}
+LEGEND = f"""\
+Figures are means ± standard deviations over seeds. RMSE and CRPS are in the units of the data; of the
+DaISy suite NRMSE is in standard deviations of the test outputs and CRPS in those of the training
+outputs, means over outputs. The ratio is that of RMSE (DaISy: of CRPS, for simulations of NRMSE) over
+the best of {", ".join(BASELINES)} on the same set. "cover" is the coverage of 90 % intervals, "CPU s"
+the CPU seconds of a fit with compilation. summary.csv has more figures.
+"""
 
 
 class Table(NamedTuple):
-    """A table of text: title, names of the columns, rows; the first `words` columns are words."""
+    """A title, the names of the columns, and rows of text; the first column is words."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    words: int = 1
 
     def __str__(self) -> str:
-        return figure_table(self.columns, self.rows, words=self.words, title=self.title, width=100)
+        return figure_table(self.columns, self.rows, title=self.title, width=100)
 
     @property
     def markdown(self) -> str:
         """The table for a Markdown page."""
-        align = ["---" if number < self.words else "---:" for number in range(len(self.columns))]
+        align = ["---", *["---:"] * (len(self.columns) - 1)]
         lines = ["| " + " | ".join(row) + " |" for row in (self.columns, align, *self.rows)]
         return "\n".join([f"## {self.title}", "", *lines, ""])
 
@@ -81,67 +66,61 @@ def summarise(results: Iterable[Record]) -> "pd.DataFrame":
     import pandas
 
     rows = [
-        {name: record[name] for name in ("suite", "dataset", "method", "seed", "finished")}
-        | {"protocol": protocol, "config": str(record["config"])}
-        | record["fit"]
-        | record["figures"].get(protocol, {})
+        {name: record[name] for name in ("suite", "dataset", "method", "identity", "finished")}
+        | {"protocol": protocol, **record["fit"], **record["figures"].get(protocol, {})}
         for record in results
         for protocol in record["protocols"]
     ]
     frame = pandas.DataFrame(rows).sort_values("finished")
-    frame = frame[frame.config == frame.groupby(GROUP).config.transform("last")]
-    for name in set(LABELS).difference(frame.columns):
-        frame[name] = math.nan
+    frame = frame[frame.identity == frame.groupby(GROUP).identity.transform("last")]
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame, *LABELS, "coverage_90", "cpu"])))
     groups = frame.groupby(GROUP)
-    figures = [name for name in LABELS if name != "ratio"]
-    table = groups[figures].mean().join(groups[figures].std().add_suffix("_sd"))
+    numbers = frame.select_dtypes("number").columns
+    table = groups[list(numbers)].mean().join(groups[list(numbers)].std().add_suffix("_sd"))
     table["seeds"] = groups.rmse.count()
     table["failed"] = groups.size() - table["seeds"]
-    table["ratio"] = math.nan
+    ratios = []
     for (suite, protocol, _), part in table.groupby(GROUP[:3]):
-        ranked = ranked_figure(suite, protocol)
-        best = part[part.index.get_level_values("method").isin(BASELINES)][ranked].min()
-        table.loc[part.index, "ratio"] = part[ranked] / best
+        ranked = part[ranked_figure(suite, protocol)]
+        ratios.append(ranked / ranked[ranked.index.isin(BASELINES, level="method")].min())
+    table["ratio"] = pandas.concat(ratios)
     return table.loc[sorted(table.index, key=_order)]
 
 
-def result_tables(summary: "pd.DataFrame", wide: bool = False) -> list[Table]:
-    """The tables of `summarise`; `wide` ones have more figures than fit into 80 columns."""
+def result_tables(summary: "pd.DataFrame") -> list[Table]:
+    """The tables of `summarise`, each followed by one of the ratios over its data sets."""
     tables = []
     for (suite, protocol), part in summary.groupby(GROUP[:2], sort=False):
         title = f"{SUITES[suite].title}: {TITLES[protocol]}"
         leading = SUITES[suite].figures
-        rest = ["coverage_90", "cpu"]
-        rest += ["nlpd", "nmll_paper", "share_left", "wall", "compile", "rhat"] if wide else []
         rows: list[list[str]] = []
         for dataset, entries in part.groupby("dataset", sort=False):
             rows.append([str(dataset)])
             for index, entry in entries.iterrows():
                 cells = [_mean(entry[name], entry[f"{name}_sd"]) for name in leading]
-                cells += [_number(entry[name]) for name in ["ratio", *rest]]
-                seeds = f"{entry.seeds:.0f}" + (f", {entry.failed:.0f} failed" if entry.failed else "")
-                rows.append(["  " + index[-1], *cells, seeds])
-            for method, (mean, sd) in PUBLISHED.get((suite, protocol, dataset), {}).items():
-                rows.append([f"  {method}*", _mean(mean, math.nan if sd is None else sd)])
-        labels = ["", *(LABELS[name] for name in [*leading, "ratio", *rest]), "seeds"]
-        rows = [row + [""] * (len(labels) - len(row)) for row in rows]
-        tables.append(Table(title + " (* published)" * ("*" in str(rows)), labels, rows))
+                cells += [_number(entry[name]) for name in ("ratio", "coverage_90", "cpu")]
+                failed = f", {entry.failed:.0f} failed" if entry.failed else ""
+                rows.append([f"  {index[-1]}", *cells, f"{entry.seeds:.0f}{failed}"])
+            for method, figure in PUBLISHED.get((suite, protocol, dataset), {}).items():
+                rows.append([f"  {method}*", _mean(*figure)])
+        columns = ["", *(LABELS[name] for name in leading), "ratio", "cover", "CPU s", "seeds"]
+        rows = [row + [""] * (len(columns) - len(row)) for row in rows]
+        tables.append(Table(title + " (* published)" * ("*" in str(rows)), columns, rows))
         if part.ratio.notna().any():
-            tables.append(_ratio_table(part, f"{title}, {LABELS[ranked_figure(suite, protocol)]}"))
+            figure = LABELS[ranked_figure(suite, protocol)]
+            tables.append(_ratio_table(part, f"{title}: {figure} over the best baseline"))
     return tables
 
 
 def _ratio_table(part: "pd.DataFrame", title: str) -> Table:
     """Geometric mean and worst of the ratios of each method over the sets of a table."""
     rows = []
-    for method, ratios in part.ratio.groupby("method", sort=False):
-        ratios = ratios.dropna().droplevel(["suite", "protocol", "method"])
-        if len(ratios):
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            worst = f"{_number(ratios.max())} ({ratios.idxmax()})"
-            rows.append([str(method), _number(mean), worst, str(len(ratios))])
-    columns = ["", "geometric mean", "worst", "sets"]
-    return Table(f"{title}: ratio against the best baseline", columns, rows)
+    for method, ratios in part.ratio.dropna().groupby("method", sort=False):
+        ratios = ratios.droplevel(["suite", "protocol", "method"])
+        mean = math.prod(ratios) ** (1 / len(ratios))
+        worst = f"{_number(ratios.max())} ({ratios.idxmax()})"
+        rows.append([str(method), _number(mean), worst, str(len(ratios))])
+    return Table(title, ["", "geometric mean", "worst", "sets"], rows)
 
 
 def provenance(results: Sequence[Record]) -> list[str]:
@@ -151,21 +130,22 @@ def provenance(results: Sequence[Record]) -> list[str]:
     facts += [f"Made with {code}." for code in sorted({record["code"] for record in results})]
     facts += sorted({f"{one['dataset']}: {one['note']}." for one in results if one["note"]})
     for record in results:
+        cell = f"{record['method']} on {record['dataset']}, seed {record['seed']}"
         if weights := record["fit"].get("weights"):
             members = ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items())
-            facts.append(f"{_cell_name(record)} is a mixture of {members}.")
+            facts.append(f"{cell} is a mixture of {members}.")
         for part, error in record["errors"].items():
-            facts.append(f"Failed: {_cell_name(record)}, {part}: {' '.join(error.split())}")
+            facts.append(f"Failed: {cell}, {part}: {' '.join(error.split())}")
     return facts
 
 
 def write_report(*folders: str | Path, out: str | Path | None = None) -> Path:
-    """Write report.md and summary.csv about the results of one or more folders.
+    """Write report.md and summary.csv about the merged results of one or more folders.
 
     Parameters
     ----------
     *folders
-        Folders of sweeps; their results are merged.
+        Folders of sweeps.
     out
         Folder of the report, by default the first one.
 
@@ -179,13 +159,7 @@ def write_report(*folders: str | Path, out: str | Path | None = None) -> Path:
     folder = Path(out or folders[0])
     make_folder(folder)
     summary.to_csv(folder / "summary.csv")
-    page = [
-        "# Benchmark",
-        "",
-        LEGEND,
-        "",
-        *(table.markdown for table in result_tables(summary, wide=True)),
-    ]
+    page = ["# Benchmark", "", LEGEND, *(table.markdown for table in result_tables(summary))]
     page += [f"- {fact}" for fact in provenance(results)]
     path = folder / "report.md"
     path.write_text("\n".join(page) + "\n", encoding="utf-8")
@@ -199,23 +173,14 @@ def ranked_figure(suite: str, protocol: str) -> str:
     return "nrmse" if protocol == "simulation" else "ncrps"
 
 
-def _order(index: tuple[str, str, str, str]) -> tuple[Any, ...]:
+def _order(index: tuple[str, str, str, str]) -> tuple[int | str, ...]:
     """Suites, protocols and data sets as they are listed; methods too, after the user's own."""
     suite, protocol, dataset, method = index
-    names = SUITES[suite].datasets
     base = VARIANTS.get(method, {}).get("method", method)
-    return (
-        list(SUITES).index(suite),
-        list(PROTOCOLS).index(protocol),
-        names.index(dataset) if dataset in names else len(names),
-        dataset,
-        list(METHODS).index(base) if base in METHODS else -1,
-        method,
-    )
-
-
-def _cell_name(record: Record) -> str:
-    return f"{record['method']} on {record['dataset']}, seed {record['seed']}"
+    methods = [base, *METHODS] if base not in METHODS else [*METHODS]
+    datasets = [*SUITES[suite].datasets, dataset]
+    places = [list(SUITES).index(suite), list(PROTOCOLS).index(protocol), datasets.index(dataset)]
+    return *places, dataset, methods.index(base), method
 
 
 def _mean(mean: float, sd: float) -> str:

@@ -21,9 +21,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core import metrics
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import as_given, as_list
-from gpssm.evaluation import metrics
 from gpssm.evaluation.stack import Weighed, combine
 from gpssm.fitting.choose import may_be_rectified
 from gpssm.fitting.fit import RUNTIME_FIELDS, with_settings

@@ -236,7 +236,7 @@ def _start(chain: Array, _: None, plan: Plan, recipe: Recipe, layout: Layout | N
 def _advance(chain: Array, carry: Any, plan: Plan, recipe: Recipe, layout: Layout) -> tuple[Any, Chunk]:
     """One chain through a chunk; rows of the result beyond `plan.blocks` are zeros."""
     chain_key, method = jax.random.fold_in(plan.key, chain), _without_states(recipe.method(), layout.kept_from)
-    empty = _empty(method, carry, plan, layout.rows)
+    empty = _empty(recipe.config, method, carry, plan, layout.rows)
     no_info, no_draw = jax.tree.map(lambda rows: rows[0], empty)
 
     def iterate(iteration: Array, state: tuple[Any, Info]) -> tuple[Any, Info]:
@@ -259,7 +259,7 @@ def _advance(chain: Array, carry: Any, plan: Plan, recipe: Recipe, layout: Layou
 
 def _shapes(recipe: Recipe, plan: Plan, kept_from: tuple[int, ...] | None) -> tuple[Any, Chunk]:
     carry = _start(jnp.asarray(0), None, plan, recipe)
-    return carry, _empty(_without_states(recipe.method(), kept_from), carry, plan, 1)
+    return carry, _empty(recipe.config, _without_states(recipe.method(), kept_from), carry, plan, 1)
 
 
 def _without_states(method: Method, kept_from: tuple[int, ...] | None) -> Method:
@@ -274,10 +274,10 @@ def _without_states(method: Method, kept_from: tuple[int, ...] | None) -> Method
     return method._replace(draw=draw)
 
 
-def _empty(method: Method, carry: Any, plan: Plan, blocks: int) -> Chunk:
+def _empty(config: MethodSettings, method: Method, carry: Any, plan: Plan, blocks: int) -> Chunk:
     """A chunk of zeros for one chain."""
     figure = jnp.asarray(0.0)
-    info = Info(figure, figure, jnp.asarray(False), figure, figure)
+    info = Info(figure, figure, jnp.asarray(False), figure, figure, figure if config.judges_bias else None)
     one = Chunk(info, jax.eval_shape(method.draw, plan.key, carry, plan.series))
     return jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), one)
 
@@ -301,7 +301,7 @@ def _is_spread(batching: Batching, num_chains: int) -> bool:
 
 def _add_to_block(before: Info, info: Info, thin: Array) -> Info:
     """The figures of a block so far: mean acceptance, any divergence, all gradients, and the latest of the others."""
-    info = Info(*(jnp.asarray(value, blank.dtype) for value, blank in zip(info, before, strict=True)))
+    info = jax.tree.map(lambda value, blank: jnp.asarray(value, blank.dtype), info, before)
     return info._replace(
         acceptance=before.acceptance + info.acceptance / thin,
         divergent=before.divergent | info.divergent,

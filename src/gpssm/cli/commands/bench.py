@@ -13,7 +13,6 @@ bench = typer.Typer(name="bench", no_args_is_help=True)
 
 ALL = "all"
 STANDARD = "ffvd,arx,lgssm,last,mean"
-RUNNING = "Where it runs"
 
 
 def sweep(
@@ -43,14 +42,14 @@ def sweep(
         ),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run failures again.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, one thread each.", rich_help_panel=RUNNING)] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, one thread each.")] = 1,
     cluster: Annotated[
         str | None,
-        typer.Option(help="Dask scheduler, tcp://host:8786.", rich_help_panel=RUNNING),
+        typer.Option(help="Dask scheduler, tcp://host:8786."),
     ] = None,
     shard: Annotated[
         str,
-        typer.Option(metavar="I/N", help="Run part I of N, for N machines.", rich_help_panel=RUNNING),
+        typer.Option(metavar="I/N", help="Run part I of N, for N machines."),
     ] = "1/1",
 ) -> Answer:
     """Fit methods to the first rows of many series and judge them on later ones.
@@ -64,7 +63,7 @@ def sweep(
     gpssm bench --methods all --set ffvd.num_chains=2 --jobs 4 --out DIR
     gpssm bench report DIR
     """
-    from gpssm.bench import PROTOCOLS, STACK, VARIANTS, run_sweep
+    from gpssm.bench import PROTOCOLS, STACK, VARIANTS, parse_settings, run_sweep
     from gpssm.methods import METHODS
 
     check_paths(out)
@@ -77,6 +76,8 @@ def sweep(
             raise ValueError(f"--shard takes I/N with I from 1 to N, as 2/4; got {shard!r}")
         names = _names(datasets, "series")
         settings = _settings(changes or [], chosen)
+        for method, changed in settings.items():
+            parse_settings(method, changed)
     results = run_sweep(
         names,
         chosen,
