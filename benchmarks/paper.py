@@ -32,7 +32,7 @@ import numpy as np
 
 from gpssm.data.datasets import load
 from gpssm.fitting.fit import assign_roles, fit
-from gpssm.inference.chains import Chains, Recipe
+from gpssm.inference.chains import Chains
 from gpssm.methods import FFVD, FFVDCM, FFVDM, MethodSettings
 from gpssm.methods.spec import Spec
 from gpssm.model.target import log_collapsed
@@ -40,6 +40,7 @@ from gpssm.model.types import Draw
 from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, in_house_style, legend, panels, shade
 from gpssm.posterior.draws import absorb_common
 from gpssm.posterior.posterior import Posterior
+from gpssm.starts.build import Start
 
 jax.config.update("jax_enable_x64", True)
 STATE_DIM, NUM_INDUCING = 4, 100
@@ -72,7 +73,7 @@ def run(config: MethodSettings, model: Any, states: Any, series: list[Any], num_
 
     Draws are kept from iteration `first` on, every `config.thin` of them, in warm-up too if there is any left.
     """
-    chains = Chains(Recipe(config, model, tuple(states)), series, 0, num_chains, "map", None)
+    chains = Chains(config, [Start(model, states)], series, 0, num_chains, "map", None)
     carry = chains.start(pilot=False)
     chains.advance(carry, 1, 1, 1, True)
     began, done, kept = time.process_time(), 0, []

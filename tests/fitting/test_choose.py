@@ -239,9 +239,9 @@ def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path)
 
 def test_the_running_figure_of_chains_apart_is_that_of_each_by_itself():
     log_target = np.random.default_rng(0).normal(size=(2, 400)) + np.array([[0.0], [9.0]])
-    assert running_rhat(log_target, apart=False) > 1.5
-    assert running_rhat(log_target, apart=True) < 1.05
-    assert np.isnan(running_rhat(log_target[:, :7], apart=True))
+    assert running_rhat(log_target, separate_models=False) > 1.5
+    assert running_rhat(log_target, separate_models=True) < 1.05
+    assert np.isnan(running_rhat(log_target[:, :7], separate_models=True))
 
 
 def test_an_update_lets_each_chain_go_on_from_its_own_model(apart, series):

@@ -27,7 +27,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -37,7 +36,7 @@ from gpssm.data.dataset import Dataset
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.fitting.transfer import inherit
-from gpssm.inference.chains import Chains, Recipe
+from gpssm.inference.chains import Chains
 from gpssm.inference.progress import announcing
 from gpssm.inference.runner import Runtime
 from gpssm.inference.settings import MethodSettings
@@ -83,8 +82,7 @@ class Chain:
         self.model = start.model
         self.seed = seed
         self.dataset = Dataset(tuple(fold.series), scaler)
-        recipe = Recipe(method, start.model, tuple(jnp.asarray(path) for path in start.states))
-        self.chains = Chains([recipe], list(self.dataset.scaled), seed, 1, "map", KEPT)
+        self.chains = Chains(method, [start], list(self.dataset.scaled), seed, 1, "map", KEPT)
         self.carry = self.chains.start(pilot=False)
         # No iterations yet, but the program for them: chains that run at the same time would each compile it.
         self.chains.advance(self.carry, 1, 0, 1, keep=False)

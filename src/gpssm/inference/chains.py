@@ -1,18 +1,19 @@
-"""The compiled side of the training loop: many chains, many iterations, one program.
+"""Compiled chains: many chains, many iterations, one program.
 
-A *block* is `thin` iterations and, in sampling, the draw after them. A chunk is a run of blocks. Warm-up and sampling
-are the same program: how many blocks, how many iterations each, and whether to draw are its arguments, so it is
-compiled once. Every key is derived from (seed, chain, iteration), so that a chain does not depend on the size of the
-chunks, nor on the chains beside it.
+A *block* is `thin` iterations and, when sampling, the draw after them. A *chunk* is a sequence of
+blocks. Warm-up and sampling are the same program: the number of blocks, the iterations in each and
+whether to draw are its arguments, so it is compiled once. Every key is derived from
+(seed, chain, iteration), so that a chain depends neither on the size of the chunks nor on the
+chains beside it.
 
-Chains may share the first part of their warm-up. It is then done by the *pilot*, a chain with a name of its own, and
-all of them go on from where it ended.
+Chains may share the first part of their warm-up. It is then done by the *pilot*, a chain with an
+identifier of its own, and all chains continue from where it ended.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -28,52 +29,78 @@ from gpssm.data.series import Series
 from gpssm.inference.settings import MethodSettings, States
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
+from gpssm.starts.build import Start
 
 Batching = Literal["auto", "map", "vmap", "shard"]
-PILOT = 2**32 - 2  # the pilot's name
-BLOCKS = 50  # in a chunk: a bar that moves, a checkpoint that is recent
-DRAW_BYTES = 2**26  # of draws in a chunk, over all chains
+
+PILOT = 2**32 - 2  # identifier of the pilot; chains are numbered from 0
+BLOCKS = 50  # blocks in a chunk at most, so that the bar moves and the checkpoint is recent
+DRAW_BYTES = 2**26  # memory for the draws of a chunk, over all chains
 
 
-class Plan(NamedTuple):
-    """What a chunk is to do; the same for all chains."""
+class ChunkArguments(NamedTuple):
+    """What a chunk does; the same for all chains.
+
+    Parameters
+    ----------
+    key
+        The key of the run.
+    series
+        The scaled series.
+    first
+        Number of the first iteration; 0 is the start itself.
+    blocks
+        Number of blocks.
+    thin
+        Iterations in a block.
+    keep
+        Whether to draw at the end of each block.
+    """
 
     key: PRNGKeyArray
     series: list[Series]
-    first: Int[Array, ""]  # number of its first iteration; 0 is the start itself
+    first: Int[Array, ""]
     blocks: Int[Array, ""]
     thin: Int[Array, ""]
-    keep: Bool[Array, ""]  # whether to draw at the end of a block
+    keep: Bool[Array, ""]
 
 
 class Chunk(NamedTuple):
-    """What a chunk gave, with axes (chain, block) in front; `info` is over the iterations of a block."""
+    """Results of a chunk with leading axes (chain, block); `info` is over a block's iterations."""
 
     info: Info
     draws: Draw | None
 
 
-class Recipe(NamedTuple):
-    """What makes a method: its settings, and the model and states it begins with."""
+class ChainSetup(NamedTuple):
+    """The method of a chain, and the model and states from which it starts."""
 
-    config: MethodSettings
+    settings: MethodSettings
     model: GPSSM
     states: States
 
     def method(self) -> Method:
-        """The three functions."""
-        return self.config.build(self.model, self.states)
+        """Build the three functions `init`, `step` and `draw`."""
+        return self.settings.build(self.model, self.states)
 
 
-class Layout(NamedTuple):
-    """How many blocks there is room for in a chunk, how chains are run, and from where on states are kept.
+class ChainLayout(NamedTuple):
+    """How chains are run: each by a call of the program, or all at once on one or several devices.
 
-    Either a program runs a single chain, and there is a call for each, or it runs all of them at once, on one device or
-    on a mesh of several.
+    Parameters
+    ----------
+    rows
+        Blocks in a chunk at most.
+    separate
+        Whether there is one call for each chain.
+    mesh
+        The devices over which chains are spread, if they are run at once on several.
+    kept_from
+        The first state of each series that draws hold; None for all.
     """
 
     rows: int
-    apart: bool
+    separate: bool
     mesh: Mesh | None
     kept_from: tuple[int, ...] | None
 
@@ -81,19 +108,35 @@ class Layout(NamedTuple):
 class Chains:
     """The chains of one method, to be started and advanced.
 
-    Where the method can, they run on padded series (`data/padding.py`), and what they draw is cut back.
+    Methods that can run on padded series do so (`data/padding.py`), and their draws are cut back.
 
-    :param recipes: one for all chains, or one for each; they differ in their arrays only.
-    :param batching: "map" runs them one by one, on as many cores as there are (best on a CPU), "vmap" all at once in
-        one program (best on a GPU), "shard" spreads them over all devices; "auto" takes the best for the devices. On a
-        CPU "shard" is "map" with a device for each call, so that draws are the same whatever the number of devices.
-    :param chunk: blocks in a chunk at most; by default what keeps memory small.
-    :param kept_from: the first state of each series that draws have; None for all.
+    Parameters
+    ----------
+    settings
+        The settings of the method.
+    starts
+        One start for all chains, or one for each; they differ in their arrays only.
+    series
+        The scaled series.
+    seed
+        Seed of all randomness.
+    num_chains
+        Number of chains.
+    batching
+        "map" runs chains one by one, on as many cores as there are (best on a CPU), "vmap" all at
+        once in one program (best on a GPU), "shard" spreads them over all devices; "auto" takes the
+        best for the devices. On a CPU "shard" is "map" with a device for each call, so that draws
+        are the same whatever the number of devices.
+    chunk
+        Blocks in a chunk at most; None for what keeps memory small.
+    kept_from
+        The first state of each series that draws hold; None for all.
     """
 
     def __init__(
         self,
-        recipes: Sequence[Recipe],
+        settings: MethodSettings,
+        starts: Sequence[Start],
         series: list[Series],
         seed: int,
         num_chains: int,
@@ -101,185 +144,250 @@ class Chains:
         chunk: int | None,
         kept_from: tuple[int, ...] | None = None,
     ) -> None:
-        self.num_chains, self.kept_from = num_chains, kept_from
-        self.rows = [len(one) for one in series]
-        if recipes[0].config.pads:
-            recipes = [one._replace(states=tuple(map(pad_path, one.states))) for one in recipes]
-            series = [pad(one) for one in series]
-        # As JAX arrays here and now, so that they are put on the device once.
-        found, self.series = jax.tree.map(_as_array, (list(recipes), series))
-        self.recipes: list[Recipe] = found * num_chains if len(found) == 1 else found
+        self.num_chains = num_chains
+        self.kept_from = kept_from
+        self.lengths = [len(item) for item in series]
+        self.separate_models = len(starts) > 1
+        prepare = pad_path if settings.pads else jnp.asarray
+        members = [ChainSetup(settings, start.model, tuple(map(prepare, start.states))) for start in starts]
+        if settings.pads:
+            series = [pad(item) for item in series]
+        # Converted to JAX arrays here, so that they are put on the device once.
+        members, self.series = jax.tree.map(_as_array, (members, series))
+        self.members: list[ChainSetup] = members if self.separate_models else members * num_chains
         self.key = jax.random.key(seed, impl="threefry2x32")
         on_cpu = jax.default_backend() == "cpu"
-        spread = _is_spread(batching, num_chains)
-        mesh = Mesh(np.array(jax.devices()), ("chain",)) if spread and not on_cpu else None
+        mesh = None
+        if _is_spread(batching, num_chains) and not on_cpu:
+            mesh = Mesh(np.array(jax.devices()), ("chain",))
         self.devices = jax.devices() if batching == "shard" and on_cpu else []
         if chunk is None:
-            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self._shapes[1].draws))
+            draws = jax.tree.leaves(self._shapes[1].draws)
+            size = sum(leaf.size * leaf.dtype.itemsize for leaf in draws)
             chunk = max(1, min(BLOCKS, DRAW_BYTES // size))
-        apart = on_cpu if batching in ("auto", "shard") else batching == "map"
-        self.layout = Layout(chunk, apart, mesh, kept_from)
+        separate = on_cpu if batching in ("auto", "shard") else batching == "map"
+        self.layout = ChainLayout(chunk, separate, mesh, kept_from)
         self.compiled = False
-        self.compile_seconds = self.run_seconds = 0.0
+        self.compile_seconds = 0.0
+        self.run_seconds = 0.0
 
     @property
     def shapes(self) -> tuple[Any, Chunk]:
-        """Shapes of the carry and of a chunk of one block that was brought home, all chains together."""
+        """Shapes of the carry and of the results of a chunk of one block, all chains together."""
         carry, chunk = self._shapes
         return carry, jax.eval_shape(self._unpad, chunk)
 
     @cached_property
     def _shapes(self) -> tuple[Any, Chunk]:
-        """Those of what a program gives."""
-        carry, chunk = eqx.filter_eval_shape(_shapes, self.recipes[0], self._plan(0, 1, 1, True), self.kept_from)
-        several = (self.num_chains,)
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(several + leaf.shape, leaf.dtype), (carry, chunk))
+        """Shapes of what the program returns, where series may be padded."""
+        arguments = self._arguments(0, 1, 1, True)
+        shapes = eqx.filter_eval_shape(_shapes, self.members[0], arguments, self.kept_from)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((self.num_chains, *leaf.shape), leaf.dtype), shapes)
 
     @cached_property
-    def together(self) -> Recipe:
-        """The recipes of all chains as one, their arrays with an axis for the chain in front."""
-        arrays, rest = zip(*(eqx.partition(one, eqx.is_array) for one in self.recipes), strict=True)
-        return eqx.combine(self._place(jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)), rest[0])
+    def _stacked(self) -> ChainSetup:
+        """The starts of all chains as one, their arrays with a leading axis for the chain."""
+        arrays, rest = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
+        return eqx.combine(self._place(stacked), rest[0])
 
     def start(self, pilot: bool) -> Any:
-        """The carry before the first iteration, of every chain or of the pilot in every chain's place."""
+        """Return the carry before the first iteration.
+
+        Parameters
+        ----------
+        pilot
+            Whether it is that of the pilot, repeated for every chain.
+
+        Returns
+        -------
+        Any
+            The carry of the method, with a leading axis for the chain.
+        """
         began = ticks()
-        carry = self._run(_start, None, self._plan(0, 0, 1, False), pilot)
+        carry = self._run(_start, None, self._arguments(0, 0, 1, False), pilot)
         self.compile_seconds += ticks() - began
         return carry
 
     def advance(
         self, carry: Any, first: int, blocks: int, thin: int, keep: bool, pilot: bool = False
     ) -> tuple[Any, Chunk]:
-        """Run a chunk from iteration `first` on, by every chain or by the pilot, and bring home what it gave."""
+        """Run one chunk.
+
+        Parameters
+        ----------
+        carry
+            The carry before the chunk.
+        first
+            Number of its first iteration.
+        blocks
+            Number of blocks.
+        thin
+            Iterations in a block.
+        keep
+            Whether to draw at the end of each block.
+        pilot
+            Whether the pilot runs in the place of every chain.
+
+        Returns
+        -------
+        carry : Any
+            The carry after the chunk.
+        chunk : Chunk
+            Its results, as NumPy arrays.
+        """
         carry = self._place(carry)
         if not self.compiled:
-            # A chunk of no blocks takes as long as it takes to compile, or to find what has been compiled before.
+            # A chunk without blocks takes as long as compilation, or as finding a stored program.
             began = ticks()
-            self._run(_advance, carry, self._plan(first, 0, 1, False), pilot=True)
+            self._run(_advance, carry, self._arguments(first, 0, 1, False), pilot=True)
             self.compiled = True
             self.compile_seconds += ticks() - began
         began = ticks()
-        carry, chunk = self._run(_advance, carry, self._plan(first, blocks, thin, keep), pilot)
+        carry, chunk = self._run(_advance, carry, self._arguments(first, blocks, thin, keep), pilot)
         self.run_seconds += ticks() - began
         info, draws = self._unpad(jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk))
         return carry, Chunk(info, draws if keep else None)
 
     def _unpad(self, chunk: Chunk) -> Chunk:
-        """The chunk without the states of rows that pad."""
+        """Cut the states of padding rows off."""
         assert chunk.draws is not None
-        first = self.kept_from or [0] * len(self.rows)
-        kept = [rows + 1 - begin for rows, begin in zip(self.rows, first, strict=True)]
-        states = tuple(path[:, :, :count] for path, count in zip(chunk.draws.states, kept, strict=True))
+        first = self.kept_from or [0] * len(self.lengths)
+        states = tuple(
+            path[:, :, : length + 1 - begin]
+            for path, length, begin in zip(chunk.draws.states, self.lengths, first, strict=True)
+        )
         return chunk._replace(draws=chunk.draws._replace(states=states))
 
-    def _run(self, function: Callable[..., Any], carry: Any, plan: Plan, pilot: bool) -> Any:
-        """What the function gives for every chain, or for the pilot in every chain's place."""
-        names = np.full(self.num_chains, PILOT) if pilot else np.arange(self.num_chains)
+    def _run(self, function: Callable[..., Any], carry: Any, arguments: ChunkArguments, pilot: bool) -> Any:
+        """Evaluate a function of one chain for every chain, or for the pilot in place of each."""
+        names = np.arange(self.num_chains)
+        if pilot:
+            names = np.full(self.num_chains, PILOT)
         names = names.astype("uint32")
-        if not self.layout.apart:
-            given = (self._place(names), carry, plan, self.together, self.layout)
-            return jax.block_until_ready(_run(function, *given))
+        if not self.layout.separate:
+            results = _run(function, self._place(names), carry, arguments, self._stacked, self.layout)
+            return jax.block_until_ready(results)
 
-        def one(chain: int) -> Any:
-            devices = self.devices
-            place = jax.default_device(devices[chain % len(devices)]) if devices else nullcontext()
-            own = jax.tree.map(lambda leaf: leaf[chain], carry)
-            with place:
-                return jax.block_until_ready(_run(function, names[chain], own, plan, self.recipes[chain], self.layout))
+        def run_chain(chain: int) -> Any:
+            device = nullcontext()
+            if self.devices:
+                device = jax.default_device(self.devices[chain % len(self.devices)])
+            before = jax.tree.map(lambda leaf: leaf[chain], carry)
+            with device:
+                after = _run(function, names[chain], before, arguments, self.members[chain], self.layout)
+                return jax.block_until_ready(after)
 
         carry = jax.tree.map(np.asarray, carry)
-        given = [one(0)] * self.num_chains if pilot else in_threads(one, range(self.num_chains))
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *given)
+        run = [run_chain(0)] * self.num_chains if pilot else in_threads(run_chain, range(self.num_chains))
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *run)
 
     def _place(self, tree: Any) -> Any:
+        """Spread the leading axis of arrays over the devices, if there is a mesh of them."""
         mesh = self.layout.mesh
         return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec("chain")))
 
-    def _plan(self, first: int, blocks: int, thin: int, keep: bool) -> Plan:
-        counts: list[Any] = [np.asarray(count, "int32") for count in (first, blocks, thin)]
-        return Plan(self.key, self.series, *counts, keep=cast(Any, np.asarray(keep)))
+    def _arguments(self, first: int, blocks: int, thin: int, keep: bool) -> ChunkArguments:
+        counts: list[Any] = [np.asarray(number, "int32") for number in (first, blocks, thin)]
+        flag: Any = np.asarray(keep)
+        return ChunkArguments(self.key, self.series, *counts, keep=flag)
 
 
 @jit
-def _run(function: Callable[..., Any], names: Array, carry: Any, plan: Plan, recipe: Recipe, layout: Layout) -> Any:
-    """A function of one chain for all of them, or for the only one.
+def _run(
+    function: Callable[..., Any],
+    names: Array,
+    carry: Any,
+    arguments: ChunkArguments,
+    member: ChainSetup,
+    layout: ChainLayout,
+) -> Any:
+    """Evaluate a function of one chain for one chain, or for all at once.
 
-    The arrays of data, model and states are arguments: fits of equal shapes and settings are the same program. Where
-    chains run together so do the arrays of their recipes, with the chain in front.
+    The arrays of data, model and states are arguments: fits of equal shapes and settings are the
+    same program. Where chains run at once, the arrays of their starts have the chain in front.
     """
-    if layout.apart:
-        return function(names, carry, plan, recipe, layout)
-    arrays, rest = eqx.partition(recipe, eqx.is_array)
+    if layout.separate:
+        return function(names, carry, arguments, member, layout)
+    arrays, rest = eqx.partition(member, eqx.is_array)
 
-    def every(names: Array, carry: Any, plan: Plan, arrays: Any) -> Any:
-        def one(own: tuple[Array, Any, Any]) -> Any:
-            name, carry, arrays = own
-            return function(name, carry, plan, eqx.combine(arrays, rest), layout)
+    def run_all(names: Array, carry: Any, arguments: ChunkArguments, arrays: Any) -> Any:
+        def run_chain(chain: tuple[Array, Any, Any]) -> Any:
+            name, before, leaves = chain
+            return function(name, before, arguments, eqx.combine(leaves, rest), layout)
 
-        return jax.vmap(one)((names, carry, arrays))
+        return jax.vmap(run_chain)((names, carry, arrays))
 
     if layout.mesh is not None:
-        split, whole = PartitionSpec("chain"), PartitionSpec()
-        specs = (split, split, whole, split)
-        every = jax.shard_map(every, mesh=layout.mesh, in_specs=specs, out_specs=split, check_vma=False)
-    return every(names, carry, plan, arrays)
+        split = PartitionSpec("chain")
+        specs = (split, split, PartitionSpec(), split)
+        run_all = jax.shard_map(run_all, mesh=layout.mesh, in_specs=specs, out_specs=split, check_vma=False)
+    return run_all(names, carry, arguments, arrays)
 
 
-def _start(chain: Array, _: None, plan: Plan, recipe: Recipe, layout: Layout | None = None) -> Any:
-    """The carry of one chain before its first iteration."""
-    carry = recipe.method().init(jax.random.fold_in(jax.random.fold_in(plan.key, chain), 0), plan.series)
-    # Without JAX's weak types, which would go at the first iteration.
+def _start(
+    chain: Array, _: None, arguments: ChunkArguments, member: ChainSetup, layout: ChainLayout | None = None
+) -> Any:
+    """Return the carry of one chain before its first iteration."""
+    key = jax.random.fold_in(jax.random.fold_in(arguments.key, chain), 0)
+    carry = member.method().init(key, arguments.series)
+    # Without JAX's weak types, which would be lost at the first iteration.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), carry)
 
 
-def _advance(chain: Array, carry: Any, plan: Plan, recipe: Recipe, layout: Layout) -> tuple[Any, Chunk]:
-    """One chain through a chunk; rows of the result beyond `plan.blocks` are zeros."""
-    chain_key, method = jax.random.fold_in(plan.key, chain), _without_states(recipe.method(), layout.kept_from)
-    empty = _empty(recipe.config, method, carry, plan, layout.rows)
+def _advance(
+    chain: Array, carry: Any, arguments: ChunkArguments, member: ChainSetup, layout: ChainLayout
+) -> tuple[Any, Chunk]:
+    """Run one chain through a chunk; rows of the result after the last block are zeros."""
+    chain_key = jax.random.fold_in(arguments.key, chain)
+    method = _without_states(member.method(), layout.kept_from)
+    empty = _empty(member.settings, method, carry, arguments, layout.rows)
     no_info, no_draw = jax.tree.map(lambda rows: rows[0], empty)
 
     def iterate(iteration: Array, state: tuple[Any, Info]) -> tuple[Any, Info]:
         carry, before = state
         key = jax.random.fold_in(jax.random.fold_in(chain_key, iteration), 0)
-        carry, info = method.step(key, carry, plan.series)
-        return carry, _add_to_block(before, info, plan.thin)
+        carry, info = method.step(key, carry, arguments.series)
+        return carry, _add_to_block(before, info, arguments.thin)
 
-    def block(index: Array, state: tuple[Any, Chunk]) -> tuple[Any, Chunk]:
+    def run_block(index: Array, state: tuple[Any, Chunk]) -> tuple[Any, Chunk]:
         carry, chunk = state
-        begin = plan.first + index * plan.thin
-        end = begin + plan.thin
+        begin = arguments.first + index * arguments.thin
+        end = begin + arguments.thin
         carry, info = jax.lax.fori_loop(begin, end, iterate, (carry, no_info))
         key = jax.random.fold_in(jax.random.fold_in(chain_key, end - 1), 1)
-        draw = jax.lax.cond(plan.keep, lambda: method.draw(key, carry, plan.series), lambda: no_draw)
+        draw = jax.lax.cond(arguments.keep, lambda: method.draw(key, carry, arguments.series), lambda: no_draw)
         return carry, jax.tree.map(lambda rows, value: rows.at[index].set(value), chunk, Chunk(info, draw))
 
-    return jax.lax.fori_loop(0, plan.blocks, block, (carry, empty))
+    return jax.lax.fori_loop(0, arguments.blocks, run_block, (carry, empty))
 
 
-def _shapes(recipe: Recipe, plan: Plan, kept_from: tuple[int, ...] | None) -> tuple[Any, Chunk]:
-    carry = _start(jnp.asarray(0), None, plan, recipe)
-    return carry, _empty(recipe.config, _without_states(recipe.method(), kept_from), carry, plan, 1)
+def _shapes(member: ChainSetup, arguments: ChunkArguments, kept_from: tuple[int, ...] | None) -> tuple[Any, Chunk]:
+    """Return the carry of one chain and an empty chunk of one block, for their shapes."""
+    carry = _start(jnp.asarray(0), None, arguments, member)
+    method = _without_states(member.method(), kept_from)
+    return carry, _empty(member.settings, method, carry, arguments, 1)
 
 
 def _without_states(method: Method, kept_from: tuple[int, ...] | None) -> Method:
-    """The method, whose draws lack the first states of each series."""
+    """Return the method with draws that hold the states from `kept_from` on only."""
     if kept_from is None:
         return method
 
     def draw(key: PRNGKeyArray, carry: Any, series: list[Series]) -> Draw:
-        whole = method.draw(key, carry, series)
-        return whole._replace(states=tuple(path[first:] for path, first in zip(whole.states, kept_from, strict=True)))
+        complete = method.draw(key, carry, series)
+        states = tuple(path[first:] for path, first in zip(complete.states, kept_from, strict=True))
+        return complete._replace(states=states)
 
     return method._replace(draw=draw)
 
 
-def _empty(config: MethodSettings, method: Method, carry: Any, plan: Plan, blocks: int) -> Chunk:
-    """A chunk of zeros for one chain."""
-    figure = jnp.asarray(0.0)
-    info = Info(figure, figure, jnp.asarray(False), figure, figure, figure if config.judges_bias else None)
-    one = Chunk(info, jax.eval_shape(method.draw, plan.key, carry, plan.series))
-    return jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), one)
+def _empty(config: MethodSettings, method: Method, carry: Any, arguments: ChunkArguments, blocks: int) -> Chunk:
+    """Return a chunk of zeros for one chain."""
+    zero = jnp.asarray(0.0)
+    info = Info(zero, zero, jnp.asarray(False), zero, zero, zero if config.judges_bias else None)
+    draw = jax.eval_shape(method.draw, arguments.key, carry, arguments.series)
+    return jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), Chunk(info, draw))
 
 
 def _as_array(leaf: Any) -> Any:
@@ -287,20 +395,24 @@ def _as_array(leaf: Any) -> Any:
 
 
 def _is_spread(batching: Batching, num_chains: int) -> bool:
-    """Whether chains are spread over all devices."""
+    """Return whether chains are spread over all devices."""
     if batching not in get_args(Batching):
         raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {batching!r}.")
     number = len(jax.devices())
     if batching == "shard" and num_chains % number:
         raise ValueError(
-            f"batching='shard' gives each of the {number} devices as many chains: num_chains={num_chains} is no "
-            "multiple. Change num_chains, or take batching='auto'."
+            f"batching='shard' gives each of the {number} devices as many chains: "
+            f"num_chains={num_chains} is no multiple. Change num_chains, or take batching='auto'."
         )
     return batching == "shard" or (batching == "auto" and number > 1 and num_chains % number == 0)
 
 
 def _add_to_block(before: Info, info: Info, thin: Array) -> Info:
-    """The figures of a block so far: mean acceptance, any divergence, all gradients, and the latest of the others."""
+    """Add the figures of an iteration to those of its block.
+
+    They are the mean acceptance, whether any move diverged, the number of gradients, and the latest
+    of the others.
+    """
     info = jax.tree.map(lambda value, blank: jnp.asarray(value, blank.dtype), info, before)
     return info._replace(
         acceptance=before.acceptance + info.acceptance / thin,

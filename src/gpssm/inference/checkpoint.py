@@ -1,12 +1,13 @@
-"""Checkpoints: what a run needs to go on after a crash, in a folder of plain .npz files.
+"""Checkpoints: what a run needs to continue after a crash, in a folder of plain .npz files.
 
-    fingerprint.json      what the run was: hashes of data, model and settings, so that nothing else is continued
-    chunk-00000050.npz    what the chunk that began at block 50 gave, written once
-    carry.npz             the algorithm's state after the last chunk, and the number of blocks done
+    fingerprint.json      the identity of the run: hashes of data, model and settings
+    chunk-00000050.npz    results of the chunk that began at block 50, written once
+    carry.npz             the state of the algorithm after the last chunk, and the blocks done
 
-Every file is written beside its final name and then moved there, which is atomic, and `carry.npz` comes last: a run
-killed at any moment leaves the state after some whole chunk. A chunk is written once, so writing is linear in the
-length of the run. Random keys are derived from (seed, chain, iteration), never stored.
+Every file is written beside its final name and then moved there, which is atomic, and `carry.npz`
+comes last: a run killed at any moment leaves the state after some whole chunk. A chunk is written
+once, so writing is linear in the length of the run. Random keys are derived from
+(seed, chain, iteration), never stored.
 """
 
 import io
@@ -21,7 +22,8 @@ import numpy as np
 
 from gpssm.core.files import read_npz, write_atomically
 
-FINGERPRINT, CARRY = "fingerprint.json", "carry.npz"
+FINGERPRINT = "fingerprint.json"
+CARRY = "carry.npz"
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,28 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: str | Path, fingerprint: Mapping[str, str], resume: bool) -> "Checkpoint":
-        """Claim a folder for a run, or find the run there to be the same one if it is to be resumed."""
+        """Claim a folder for a run, or check that the run in it is the same one.
+
+        Parameters
+        ----------
+        folder
+            The folder, which is made if it does not exist.
+        fingerprint
+            The identity of the run by part, for example {"data": hash}.
+        resume
+            Whether a run in the folder is to be continued; without it, one is an error.
+
+        Returns
+        -------
+        Checkpoint
+            The checkpoint.
+        """
         checkpoint = cls(Path(folder))
         path = checkpoint.folder / FINGERPRINT
         if not path.exists():
             checkpoint.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, lambda file: file.write(json.dumps(dict(fingerprint), indent=1).encode()))
+            text = json.dumps(dict(fingerprint), indent=1)
+            write_atomically(path, lambda file: file.write(text.encode()))
             return checkpoint
         if not resume:
             raise FileExistsError(
@@ -45,34 +63,58 @@ class Checkpoint:
                 "or delete the folder or name another to start anew."
             )
         try:
-            found = dict(json.loads(path.read_text()))
+            stored = dict(json.loads(path.read_text()))
         except (ValueError, TypeError) as error:
             raise _damaged(path, str(error)) from error
-        differ = [name for name in fingerprint if found.get(name) != fingerprint[name]]
-        if differ:
-            pairs = "; ".join(f"{name}: {found.get(name)} there, {fingerprint[name]} here" for name in differ)
+        different = [name for name in fingerprint if stored.get(name) != fingerprint[name]]
+        if different:
+            pairs = "; ".join(f"{name}: {stored.get(name)} there, {fingerprint[name]} here" for name in different)
             raise ValueError(
-                f"{folder} holds the checkpoint of another run, with another {', '.join(differ)} ({pairs}). "
-                "Give the arguments of that run to continue it, or name another folder."
+                f"{folder} holds the checkpoint of another run, with another {', '.join(different)} "
+                f"({pairs}). Give the arguments of that run to continue it, or name another folder."
             )
         return checkpoint
 
     def save(self, start: int, done: int, chunk: Any, carry: Any) -> None:
-        """Add a chunk, blocks `start` to `done`, and the carry after it."""
+        """Write a chunk and the carry after it.
+
+        Parameters
+        ----------
+        start
+            The first block of the chunk.
+        done
+            The number of blocks done after it.
+        chunk
+            The results of the chunk.
+        carry
+            The state of the algorithm after it.
+        """
         _write_arrays(self.folder / f"chunk-{start:08d}.npz", jax.tree.leaves(chunk), done)
         _write_arrays(self.folder / CARRY, jax.tree.leaves(carry), done)
 
     def load(self, carry: Any, chunk: Callable[[int], Any]) -> tuple[int, list[Any], Any] | None:
-        """The number of blocks done, the chunks so far and the carry; None if no chunk was finished.
+        """Read the run in the folder.
 
-        `carry` is a tree of the right shapes; `chunk(start)` is one for the chunk that begins at a block, with axes
-        (chain, block) in front.
+        Parameters
+        ----------
+        carry
+            A tree with the shapes of the carry.
+        chunk
+            A function that gives a tree with the shapes of the chunk that begins at a block, with
+            leading axes (chain, block).
+
+        Returns
+        -------
+        tuple or None
+            The number of blocks done, the chunks so far and the carry; None if no chunk was
+            finished.
         """
         if not (self.folder / CARRY).exists():
             return None
         done, leaves = _read_arrays(self.folder / CARRY)
         carry = _restore(carry, leaves, self.folder / CARRY, axes=slice(None))
-        start, chunks = 0, []
+        start = 0
+        chunks = []
         while start < done:
             path = self.folder / f"chunk-{start:08d}.npz"
             end, leaves = _read_arrays(path)
@@ -84,13 +126,16 @@ class Checkpoint:
 
 
 def _write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
+    """Write the leaves of a tree and the number of blocks done."""
     arrays: dict[str, Any] = {f"leaf_{index}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
-    image = io.BytesIO()  # an archive on a disk that fills up complains once more when it is thrown away
+    # Made in memory: an archive on a disk that fills up raises a second error when it is closed.
+    image = io.BytesIO()
     np.savez(image, done=np.asarray(done), **arrays)
     write_atomically(path, lambda file: file.write(image.getbuffer()))
 
 
 def _read_arrays(path: Path) -> tuple[int, list[np.ndarray]]:
+    """Read the number of blocks done and the leaves of a tree."""
     try:
         stored = read_npz(path)
         return int(stored["done"]), [stored[f"leaf_{index}"] for index in range(len(stored) - 1)]
@@ -99,7 +144,7 @@ def _read_arrays(path: Path) -> tuple[int, list[np.ndarray]]:
 
 
 def _restore(like: Any, leaves: list[np.ndarray], path: Path, axes: slice) -> Any:
-    """The leaves in the tree of `like`, if their dtypes and their shapes along `axes` are the same."""
+    """Put leaves into the tree of `like`, if dtypes and shapes along `axes` are the same."""
     expected, structure = jax.tree.flatten(like)
     shapes = [(leaf.dtype, leaf.shape[axes]) for leaf in expected]
     if shapes != [(leaf.dtype, leaf.shape[axes]) for leaf in leaves]:
@@ -109,6 +154,6 @@ def _restore(like: Any, leaves: list[np.ndarray], path: Path, axes: slice) -> An
 
 def _damaged(path: Path, reason: str) -> ValueError:
     return ValueError(
-        f"The checkpoint file {path} is damaged or missing ({reason}). Put back a sound copy of its folder, "
-        "or delete the folder and start anew."
+        f"The checkpoint file {path} is damaged or missing ({reason}). Put back a sound copy of its "
+        "folder, or delete the folder and start anew."
     )

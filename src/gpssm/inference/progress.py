@@ -1,4 +1,4 @@
-"""What the user sees of a run while it lasts, and how the user can end it."""
+"""Progress of a run as the user sees it, and how the user can end the run."""
 
 import signal
 import sys
@@ -16,50 +16,97 @@ from gpssm.core.mixing import rhat
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 Mode = bool | Literal["plain"]
-WIDE = 110  # columns of a terminal from which a bar has all its words
-NOTEBOOK = 100  # columns of a bar there
-FEWEST = 8  # draws a chain below which R-hat says nothing
+
+WIDE_TERMINAL = 110  # columns of a terminal from which a bar shows all figures
+NOTEBOOK_WIDTH = 100  # columns of a bar in a notebook
+FEWEST_DRAWS = 8  # draws in a chain below which R-hat says nothing
 
 
 class Status(NamedTuple):
-    """Where a run stands after a chunk."""
+    """Where a run stands after a chunk.
+
+    Parameters
+    ----------
+    phase
+        What the run is doing.
+    done
+        Iterations since the start of the warm-up.
+    total
+        Iterations of the whole run.
+    acceptance
+        Mean acceptance probability in the chunk.
+    log_target
+        Mean over chains of the log target after the chunk.
+    rhat
+        R-hat of the log target so far, NaN while there is too little to tell.
+    """
 
     phase: Literal["warm-up", "sampling"]
-    done: int  # iterations, from the start of the warm-up
+    done: int
     total: int
     acceptance: float
     log_target: float
     rhat: float
 
     def __str__(self) -> str:
-        parts = [f"{self.phase} {self.done}/{self.total}", f"acceptance {self.acceptance:.2f}"]
-        parts.append(f"log target {self.log_target:.1f}")
-        return "  ".join(parts if np.isnan(self.rhat) else [*parts, f"R-hat {self.rhat:.3f}"])
+        parts = [
+            f"{self.phase} {self.done}/{self.total}",
+            f"acceptance {self.acceptance:.2f}",
+            f"log target {self.log_target:.1f}",
+        ]
+        if not np.isnan(self.rhat):
+            parts.append(f"R-hat {self.rhat:.3f}")
+        return "  ".join(parts)
 
 
 Report = Callable[[Status], None]
 
 
-def running_rhat(log_target: Float[np.ndarray, "chain draw"], apart: bool) -> float:
-    """R-hat of the log target so far; NaN while there is too little to tell.
+def running_rhat(log_target: Float[np.ndarray, "chain draw"], separate_models: bool) -> float:
+    """Return R-hat of the log target so far.
 
-    Chains with models of their own have targets of their own, which cannot be compared: it is the worst of each.
+    Parameters
+    ----------
+    log_target
+        The log target of the draws.
+    separate_models
+        Whether each chain has a model of its own. Their targets cannot be compared, and the result
+        is the largest R-hat of a chain by itself.
+
+    Returns
+    -------
+    float
+        R-hat, NaN while there are too few draws or a value is not finite.
     """
-    if log_target.shape[1] < FEWEST or not np.isfinite(log_target).all():
+    if log_target.shape[1] < FEWEST_DRAWS or not np.isfinite(log_target).all():
         return float("nan")
-    return max(float(rhat(one)) for one in (log_target[:, None] if apart else [log_target]))
+    groups = log_target[:, None] if separate_models else log_target[None]
+    return max(float(rhat(group)) for group in groups)
 
 
 def check_progress(mode: Any) -> None:
-    """Refuse what says nothing of how progress is shown."""
+    """Raise unless `mode` is True, False or "plain"."""
     if not isinstance(mode, bool) and not (isinstance(mode, str) and mode == "plain"):
         raise ValueError(f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {mode!r}.")
 
 
 def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
-    """A context that yields a function to call after each chunk: a bar (True), a line a chunk ("plain"), or silence."""
+    """Return a context that yields a function to call after each chunk.
+
+    Parameters
+    ----------
+    mode
+        True for a bar, "plain" for one line per chunk, False for silence.
+    total
+        Iterations of the whole run.
+
+    Returns
+    -------
+    context manager
+        It yields a function of a `Status`.
+    """
     check_progress(mode)
     if mode is False:
         return nullcontext(lambda status: None)
@@ -68,13 +115,14 @@ def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
 
 @contextmanager
 def _plain(stream: TextIO) -> Iterator[Report]:
-    # The first chunk waits for the compiler, so the time left is reckoned from its end.
+    # The first chunk waits for the compiler, so the time left is estimated from its end on.
     marks: list[tuple[float, int]] = []
 
     def report(status: Status) -> None:
         marks.append((ticks(), status.done))
         left = seconds_left(marks, status.total)
-        print(f"gpssm: {status}" + ("" if left is None else f"  {left:.0f} s left"), file=stream, flush=True)
+        estimate = "" if left is None else f"  {left:.0f} s left"
+        print(f"gpssm: {status}{estimate}", file=stream, flush=True)
 
     yield report
 
@@ -83,18 +131,33 @@ def _plain(stream: TextIO) -> Iterator[Report]:
 def _bar(total: int) -> Iterator[Report]:
     with make_bar("{task.fields[facts]}") as bar:
         task = bar.add_task("compiling", total=total, facts="")
-        wide = bar.console.width >= WIDE
+        wide = bar.console.width >= WIDE_TERMINAL
 
         def report(status: Status) -> None:
-            words, short = str(status).split("  ", 1)[1], f"accepted {status.acceptance:.0%}"
-            short += "" if np.isnan(status.rhat) else f" R-hat {status.rhat:.2f}"
-            bar.update(task, completed=status.done, description=status.phase, facts=words if wide else short)
+            figures = str(status).split("  ", 1)[1]
+            if not wide:
+                figures = f"accepted {status.acceptance:.0%}"
+                figures += "" if np.isnan(status.rhat) else f" R-hat {status.rhat:.2f}"
+            bar.update(task, completed=status.done, description=status.phase, facts=figures)
 
         yield report
 
 
 def make_bar(*texts: str, stderr: bool = False) -> "Progress":
-    """Rich's bar with the columns of this library, and a text behind them for each that is given."""
+    """Return Rich's progress bar with the columns of this library.
+
+    Parameters
+    ----------
+    *texts
+        Templates of further columns of text.
+    stderr
+        Whether it is written to the standard error stream.
+
+    Returns
+    -------
+    rich.progress.Progress
+        The bar, to be entered as a context.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -107,22 +170,46 @@ def make_bar(*texts: str, stderr: bool = False) -> "Progress":
 
     console = Console(stderr=stderr)
     if console.is_jupyter:
-        # A notebook knows how to begin a line again, which is all that one bar needs. Rich would take a widget, whose
-        # every change nbclient, and what runs notebooks by it, answers: it may then miss that the cell has ended.
-        console = Console(stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK)
-    bar = BarColumn(40 if console.width >= WIDE else 12)
-    columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), *map(TextColumn, texts), console=console, get_time=ticks)
+        # One bar only needs to start its line again, which a notebook can do. Rich would use a
+        # widget, and nbclient answers each of its changes: it may then miss the end of the cell.
+        console = Console(stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK_WIDTH)
+    bar = BarColumn(40 if console.width >= WIDE_TERMINAL else 12)
+    columns = (
+        TextColumn("{task.description}"),
+        bar,
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, *map(TextColumn, texts), console=console, get_time=ticks)
 
 
 def tracked(
-    items: Iterable[T], mode: Mode, what: str, name: Callable[[T], str] = str, total: int | None = None
-) -> Iterator[T]:
-    """The items one after the other, with a bar, or a line for each as it is done, that says which.
+    items: Iterable[Item],
+    mode: Mode,
+    what: str,
+    name: Callable[[Item], str] = str,
+    total: int | None = None,
+) -> Iterator[Item]:
+    """Yield the items, with a bar or with one line for each as it is done.
 
-    :param what: is being done, "backtest".
-    :param name: what to call an item.
-    :param total: how many there are, where `items` does not know.
+    Parameters
+    ----------
+    items
+        The items.
+    mode
+        As in `reporter`.
+    what
+        What is being done, as "backtest".
+    name
+        The text for an item.
+    total
+        The number of items, if `items` has no length.
+
+    Yields
+    ------
+    Item
+        Each item.
     """
     total = len(items) if isinstance(items, Sized) else total
     if mode is True:
@@ -141,21 +228,42 @@ def tracked(
 
 @contextmanager
 def announcing(mode: Mode, what: str) -> Iterator[Callable[[str], None]]:
-    """A context that yields a function to say what is tried next, of which nobody knows how much there will be."""
+    """Yield a function that shows the next step of work whose number of steps is unknown.
+
+    Parameters
+    ----------
+    mode
+        As in `reporter`.
+    what
+        What is being done.
+
+    Yields
+    ------
+    callable
+        A function of the text of the next step.
+    """
     if mode is True:
         with make_bar("{task.fields[facts]}") as bar:
             task = bar.add_task(what, total=None, facts="")
-            yield lambda words: bar.update(task, advance=1, facts=words)
+            yield lambda text: bar.update(task, advance=1, facts=text)
+    elif mode == "plain":
+        yield lambda text: print(f"gpssm: {what}, {text}", file=sys.stderr, flush=True)
     else:
-        yield lambda words: print(f"gpssm: {what}, {words}", file=sys.stderr, flush=True) if mode == "plain" else None
+        yield lambda text: None
 
 
 @contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C be asked about, `pressed()`, instead of breaking off; the second one breaks off.
+    """Yield a function `pressed()` that says whether the user has pressed Ctrl-C.
 
-    SIGTERM, by which systems ask a process to end, is the same, unless the user's program has plans of its own for it.
-    Python lets only the main thread handle signals: in another one nothing changes.
+    The first Ctrl-C is only noted; a second one raises KeyboardInterrupt. SIGTERM, by which systems
+    ask a process to end, counts as Ctrl-C unless the user's program has a handler of its own for
+    it. Python lets only the main thread handle signals: in other threads nothing changes.
+
+    Yields
+    ------
+    callable
+        A function without arguments.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -167,12 +275,13 @@ def interruption() -> Iterator[Callable[[], bool]]:
         if len(presses) > 1:
             raise KeyboardInterrupt
 
-    standard = (signal.SIG_DFL, signal.default_int_handler)
-    numbers = [signal.SIGINT, *([signal.SIGTERM] if signal.getsignal(signal.SIGTERM) in standard else [])]
+    numbers = [signal.SIGINT]
+    if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, signal.default_int_handler):
+        numbers.append(signal.SIGTERM)
     previous = [signal.signal(number, handle) for number in numbers]
     try:
         yield lambda: bool(presses)
     finally:
-        for number, before in zip(numbers, previous, strict=True):
-            # None stands for a handler that was not set from Python, which cannot be put back.
-            signal.signal(number, signal.default_int_handler if before is None else before)
+        for number, handler in zip(numbers, previous, strict=True):
+            # None stands for a handler that was not set from Python, which cannot be restored.
+            signal.signal(number, signal.default_int_handler if handler is None else handler)

@@ -1,4 +1,4 @@
-"""The only training loop: chunks of compiled iterations, with progress, checkpoints and a way out between them."""
+"""The loop of a run: chunks of compiled iterations, with progress, checkpoints and interruption."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import gpssm
@@ -15,7 +14,7 @@ from gpssm.core.files import digest, hold
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, stable_repr
 from gpssm.data.series import Series
-from gpssm.inference.chains import Batching, Chains, Chunk, Recipe
+from gpssm.inference.chains import Batching, Chains, Chunk
 from gpssm.inference.checkpoint import Checkpoint
 from gpssm.inference.progress import (
     Mode,
@@ -88,7 +87,23 @@ class Runtime:
 
 
 class Sample(NamedTuple):
-    """What the loop gives back: draws and figures with axes (chain, draw), and what there is to say about them."""
+    """The result of a run.
+
+    Parameters
+    ----------
+    draws
+        Draws with leading axes (chain, draw).
+    info
+        The sampler's figures, one for each draw.
+    warmup
+        The sampler's figures in the warm-up, with leading axes (chain, iteration).
+    compile_seconds
+        Seconds of compilation.
+    run_seconds
+        Seconds of the iterations.
+    notes
+        What the user should know about the run.
+    """
 
     draws: Draw
     info: Info
@@ -99,108 +114,148 @@ class Sample(NamedTuple):
 
 
 class Loop:
-    """A run in progress. Its blocks are the iterations of the warm-up, then `thin` iterations and a draw each.
+    """A run in progress.
 
-    The first `shared` of them are done once for all chains, by the pilot.
+    Its blocks are the iterations of the warm-up, then `thin` iterations and a draw each.
+
+    Parameters
+    ----------
+    settings
+        The settings of the method.
+    chains
+        The compiled chains.
+    checkpoint
+        Where to save the run after each chunk; None not to save it.
+    num_shared
+        The number of first blocks that the pilot does for all chains.
     """
 
-    def __init__(self, config: MethodSettings, chains: Chains, store: Checkpoint | None, shared: int) -> None:
-        self.config, self.chains, self.store, self.shared = config, chains, store, shared
+    def __init__(
+        self, settings: MethodSettings, chains: Chains, checkpoint: Checkpoint | None, num_shared: int
+    ) -> None:
+        self.settings = settings
+        self.chains = chains
+        self.checkpoint = checkpoint
+        self.num_shared = num_shared
         self.chunks: list[Chunk] = []
-        self.done = 0
+        self.blocks_done = 0
         self.notes: list[str] = []
 
     def run(self, report: Report, pressed: Callable[[], bool]) -> None:
-        """Advance chunk by chunk to the end, or to the chunk in which the user wants it to end."""
-        warmup, end = self.config.num_warmup, self.config.num_warmup + self.config.num_draws
+        """Advance chunk by chunk to the end, or until the user interrupts.
+
+        Parameters
+        ----------
+        report
+            Called with the status after each chunk.
+        pressed
+            Whether the user has asked for the end.
+        """
+        num_warmup = self.settings.num_warmup
+        num_blocks = num_warmup + self.settings.num_draws
         carry = self._begin()
-        while self.done < end and not pressed():
-            begin, pilot, keep = self.done, self.done < self.shared, self.done >= warmup
-            self.done = min(begin + self.chains.layout.rows, self.shared if pilot else end if keep else warmup)
-            blocks, thin = self.done - begin, self.config.thin if keep else 1
+        while self.blocks_done < num_blocks and not pressed():
+            begin = self.blocks_done
+            pilot = begin < self.num_shared
+            keep = begin >= num_warmup
+            phase_end = self.num_shared if pilot else num_blocks if keep else num_warmup
+            self.blocks_done = min(begin + self.chains.layout.rows, phase_end)
+            blocks = self.blocks_done - begin
+            thin = self.settings.thin if keep else 1
             carry, chunk = self.chains.advance(carry, 1 + self.iterations(begin), blocks, thin, keep, pilot)
             self.chunks.append(chunk)
             self._check_finite(chunk.info)
             self._save(begin, carry)
             report(self._status(chunk.info))
-        if self.done < end:
+        if self.blocks_done < num_blocks:
             self._note_interruption()
 
     def iterations(self, blocks: int) -> int:
-        """The number of iterations in so many blocks."""
-        return blocks + (self.config.thin - 1) * max(blocks - self.config.num_warmup, 0)
+        """Return the number of iterations in the first `blocks` blocks."""
+        return blocks + (self.settings.thin - 1) * max(blocks - self.settings.num_warmup, 0)
 
     @property
     def total(self) -> int:
         """The number of iterations of the whole run."""
-        return self.iterations(self.config.num_warmup + self.config.num_draws)
+        return self.iterations(self.settings.num_warmup + self.settings.num_draws)
 
     def result(self) -> Sample:
-        """What has been drawn so far."""
-        kept = [chunk for chunk in self.chunks if chunk.draws is not None]
-        draws, info = _join([chunk.draws for chunk in kept]), _join([chunk.info for chunk in kept])
-        nothing = jax.tree.map(lambda leaf: leaf[:, :0], info)
-        warmup = _join([nothing, *(chunk.info for chunk in self.chunks if chunk.draws is None)])
-        return Sample(draws, info, warmup, self.chains.compile_seconds, self.chains.run_seconds, tuple(self.notes))
+        """Return what has been drawn so far."""
+        sampled = [chunk for chunk in self.chunks if chunk.draws is not None]
+        draws = _join([chunk.draws for chunk in sampled])
+        info = _join([chunk.info for chunk in sampled])
+        # Without any warm-up, figures of no iterations.
+        empty = jax.tree.map(lambda leaf: leaf[:, :0], info)
+        warmup = _join([empty, *(chunk.info for chunk in self.chunks if chunk.draws is None)])
+        seconds = (self.chains.compile_seconds, self.chains.run_seconds)
+        return Sample(draws, info, warmup, *seconds, tuple(self.notes))
 
     def _begin(self) -> Any:
-        """The carry to go on from: that of the checkpoint if there is one, else that of the start."""
+        """Return the carry to continue from: that of the checkpoint, or without one that of the start."""
         saved = None
-        if self.store is not None:
+        if self.checkpoint is not None:
             carry, chunk = self.chains.shapes
             warmup = chunk._replace(draws=None)
-            saved = self.store.load(carry, lambda start: warmup if start < self.config.num_warmup else chunk)
+            saved = self.checkpoint.load(carry, lambda start: warmup if start < self.settings.num_warmup else chunk)
         if saved is None:
-            return self.chains.start(pilot=self.shared > 0)
-        self.done, self.chunks, carry = saved
+            return self.chains.start(pilot=self.num_shared > 0)
+        self.blocks_done, self.chunks, carry = saved
         return carry
 
     def _save(self, begin: int, carry: Any) -> None:
         """Write a checkpoint; a disk that fails ends the checkpoints, not the run."""
-        if self.store is None:
+        if self.checkpoint is None:
             return
         try:
-            self.store.save(begin, self.done, self.chunks[-1], carry)
+            self.checkpoint.save(begin, self.blocks_done, self.chunks[-1], carry)
         except OSError as error:
             self.notes.append(
-                f"No checkpoint could be written to {self.store.folder} after iteration {self.iterations(self.done)} "
-                f"({error}). The run went on without; free some space, or name another folder, for the next one."
+                f"No checkpoint could be written to {self.checkpoint.folder} after iteration "
+                f"{self.iterations(self.blocks_done)} ({error}). The run went on without; free some "
+                "space, or name another folder, for the next one."
             )
-            self.store = None
+            self.checkpoint = None
 
     def _check_finite(self, info: Info) -> None:
+        """Raise if the log target is not finite in any chain after the last iteration."""
         if not np.isfinite(info.log_target[:, -1]).any():
             raise RuntimeError(
-                f"The log target is not finite in any chain at iteration {self.iterations(self.done)}. Either the "
-                "start is impossible under the model (look for outliers, and at parts you gave yourself), or "
-                "the transition has run away: try a smaller state_dim, mean='linear', or a smaller learning_rate."
+                "The log target is not finite in any chain at iteration "
+                f"{self.iterations(self.blocks_done)}. Either the start is impossible under the model "
+                "(look for outliers, and at parts you gave yourself), or the transition has run away: "
+                "try a smaller state_dim, mean='linear', or a smaller learning_rate."
             )
 
     def _note_interruption(self) -> None:
-        """Say in a note that draws are missing; if all are, there is no posterior to put it in."""
-        at = f"Stopped by the user after {self.iterations(self.done)} of {self.total} iterations"
-        go_on = "Give the same arguments with resume=True to continue."
-        if self.store is None:
-            go_on = "To be able to continue a run, give it a folder: checkpoint='...'."
-        if self.done <= self.config.num_warmup:
-            raise KeyboardInterrupt(f"{at}, in the warm-up: nothing has been drawn yet. {go_on}")
-        self.notes.append(f"{at}: {self.done - self.config.num_warmup} draws a chain were kept. {go_on}")
+        """Note that draws are missing; without any draw, raise the interruption."""
+        done = self.iterations(self.blocks_done)
+        message = f"Stopped by the user after {done} of {self.total} iterations"
+        advice = "Give the same arguments with resume=True to continue."
+        if self.checkpoint is None:
+            advice = "To be able to continue a run, give it a folder: checkpoint='...'."
+        num_draws = self.blocks_done - self.settings.num_warmup
+        if num_draws <= 0:
+            raise KeyboardInterrupt(f"{message}, in the warm-up: nothing has been drawn yet. {advice}")
+        self.notes.append(f"{message}: {num_draws} draws a chain were kept. {advice}")
 
     def _status(self, info: Info) -> Status:
-        kept = [chunk.info.log_target for chunk in self.chunks if chunk.draws is not None]
-        apart = self.chains.recipes[-1] is not self.chains.recipes[0]
+        """Return where the run stands after a chunk with these figures."""
+        sampled = [chunk.info.log_target for chunk in self.chunks if chunk.draws is not None]
+        rhat = float("nan")
+        if sampled:
+            rhat = running_rhat(np.concatenate(sampled, 1), self.chains.separate_models)
         return Status(
-            phase="sampling" if kept else "warm-up",
-            done=self.iterations(self.done),
+            phase="sampling" if sampled else "warm-up",
+            done=self.iterations(self.blocks_done),
             total=self.total,
             acceptance=float(np.mean(info.acceptance)),
             log_target=float(np.mean(info.log_target[:, -1])),
-            rhat=running_rhat(np.concatenate(kept, 1), apart) if kept else float("nan"),
+            rhat=rhat,
         )
 
 
 def _join(parts: Sequence[Any]) -> Any:
-    """Trees with axes (chain, draw) one after the other along the draws."""
+    """Concatenate trees with axes (chain, draw) along the draws."""
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
 
 
@@ -237,9 +292,17 @@ def run_chains(
         raise ValueError(
             f"starts must be one for all chains, or one for each of {runtime.num_chains}; got {len(starts)}."
         )
-    recipes = [Recipe(method, start.model, tuple(jnp.asarray(path) for path in start.states)) for start in starts]
-    chains = Chains(recipes, series, runtime.seed, runtime.num_chains, runtime.batching, runtime.chunk, kept_from)
-    store = None
+    chains = Chains(
+        method,
+        starts,
+        series,
+        runtime.seed,
+        runtime.num_chains,
+        runtime.batching,
+        runtime.chunk,
+        kept_from,
+    )
+    checkpoint = None
     if runtime.checkpoint is not None:
         if identity is None:
             identity = {
@@ -254,10 +317,10 @@ def run_chains(
             "version": gpssm.__version__,
         }
         fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
-        store = Checkpoint.open(runtime.checkpoint, fingerprint, runtime.resume)
+        checkpoint = Checkpoint.open(runtime.checkpoint, fingerprint, runtime.resume)
     shared = method.num_shared(starts[0].model) if len(starts) == 1 else 0
-    loop = Loop(method, chains, store, shared)
-    alone = nullcontext() if store is None else hold(store.folder)
-    with alone, reporter(runtime.progress, loop.total) as report, interruption() as pressed:
+    loop = Loop(method, chains, checkpoint, shared)
+    lock = nullcontext() if checkpoint is None else hold(checkpoint.folder)
+    with lock, reporter(runtime.progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)
     return loop.result()
