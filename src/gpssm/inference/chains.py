@@ -72,7 +72,7 @@ class Chunk(NamedTuple):
     draws: Draw | None
 
 
-class ChainStart(NamedTuple):
+class MethodInstance(NamedTuple):
     """The method of a chain, and the model and states from which it starts."""
 
     settings: MethodSettings
@@ -149,12 +149,12 @@ class Chains:
         self.lengths = [len(item) for item in series]
         self.separate_models = len(starts) > 1
         prepare = pad_path if settings.pads else jnp.asarray
-        members = [ChainStart(settings, start.model, tuple(map(prepare, start.states))) for start in starts]
+        members = [MethodInstance(settings, start.model, tuple(map(prepare, start.states))) for start in starts]
         if settings.pads:
             series = [pad(item) for item in series]
         # Converted to JAX arrays here, so that they are put on the device once.
         members, self.series = jax.tree.map(_as_array, (members, series))
-        self.members: list[ChainStart] = members if self.separate_models else members * num_chains
+        self.members: list[MethodInstance] = members if self.separate_models else members * num_chains
         self.key = jax.random.key(seed, impl="threefry2x32")
         on_cpu = jax.default_backend() == "cpu"
         mesh = None
@@ -185,7 +185,7 @@ class Chains:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((self.num_chains, *leaf.shape), leaf.dtype), shapes)
 
     @cached_property
-    def _stacked(self) -> ChainStart:
+    def _stacked(self) -> MethodInstance:
         """The starts of all chains as one, their arrays with a leading axis for the chain."""
         arrays, rest = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
@@ -299,7 +299,7 @@ def _run(
     names: Array,
     carry: Any,
     arguments: ChunkArguments,
-    member: ChainStart,
+    member: MethodInstance,
     layout: ChainLayout,
 ) -> Any:
     """Evaluate a function of one chain for one chain, or for all at once.
@@ -326,7 +326,7 @@ def _run(
 
 
 def _start(
-    chain: Array, _: None, arguments: ChunkArguments, member: ChainStart, layout: ChainLayout | None = None
+    chain: Array, _: None, arguments: ChunkArguments, member: MethodInstance, layout: ChainLayout | None = None
 ) -> Any:
     """Return the carry of one chain before its first iteration."""
     key = jax.random.fold_in(jax.random.fold_in(arguments.key, chain), 0)
@@ -336,7 +336,7 @@ def _start(
 
 
 def _advance(
-    chain: Array, carry: Any, arguments: ChunkArguments, member: ChainStart, layout: ChainLayout
+    chain: Array, carry: Any, arguments: ChunkArguments, member: MethodInstance, layout: ChainLayout
 ) -> tuple[Any, Chunk]:
     """Run one chain through a chunk; rows of the result after the last block are zeros."""
     chain_key = jax.random.fold_in(arguments.key, chain)
@@ -362,7 +362,7 @@ def _advance(
     return jax.lax.fori_loop(0, arguments.blocks, run_block, (carry, empty))
 
 
-def _shapes(member: ChainStart, arguments: ChunkArguments, kept_from: tuple[int, ...] | None) -> tuple[Any, Chunk]:
+def _shapes(member: MethodInstance, arguments: ChunkArguments, kept_from: tuple[int, ...] | None) -> tuple[Any, Chunk]:
     """Return the carry of one chain and an empty chunk of one block, for their shapes."""
     carry = _start(jnp.asarray(0), None, arguments, member)
     return carry, _empty(_without_states(member.method(), kept_from), carry, arguments, 1)
