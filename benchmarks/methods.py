@@ -24,6 +24,7 @@ from gpssm.data.series import Series
 from gpssm.fitting.fit import assign_roles
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods import METHODS, PRSSM, VCDT
+from gpssm.methods.spec import Spec
 
 ITERATIONS = 20
 PUBLISHED = {"ffvd-m": 239, "vgpssm": 53, "prssm": 2138, "vcdt": 3375}  # seconds for 1000, on a laptop

@@ -39,7 +39,7 @@ from gpssm.core.runtime import OPTIONS
 from gpssm.data.series import Series
 from gpssm.fitting.fit import assign_roles, build_model
 from gpssm.inference.whitening import Whitening, unstack, whiten
-from gpssm.linear.state_space import LinearSSM
+from gpssm.linear.state_space import LinearFit, LinearSSM
 from gpssm.methods.ffvd import FFVD
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed

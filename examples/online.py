@@ -14,7 +14,7 @@ import numpy as np
 import gpssm
 
 HORIZON = 10
-QUICK = {"num_inducing": 8, "num_chains": 2, "num_warmup": 20, "num_draws": 10}
+QUICK = {"num_inducing": 8, "start": "em", "num_chains": 2, "num_warmup": 20, "num_draws": 10}
 
 
 def follow(posterior: gpssm.Posterior, rows: gpssm.Series) -> gpssm.Posterior:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import gpssm
+from gpssm.starts.build import Start
 
 DT = 0.5
 OUTFLOW = 0.4

@@ -1,7 +1,6 @@
 """Test set-up: one BLAS thread and float64 before JAX starts, and a compilation cache shared by the workers."""
 
 import gc
-import math
 import os
 from pathlib import Path
 
@@ -23,16 +22,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import jax
 import pytest
 
-from gpssm.bench import cells
 from gpssm.core.runtime import max_maps, num_maps
-from gpssm.methods.ffvd import FFVD
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Comparing starts takes longer than all else in a fit: those who test it name the starts to compare.
-FFVD.compares = False
-# A process of many tests is above the limit from early on, and each cell of a sweep would throw all programs away.
-cells.KEPT_MEGABYTES = math.inf
 # Tracing makes very many objects that live for a moment: to look through all that was imported each time is in vain.
 gc.freeze()
 gc.set_threshold(50_000, 20, 20)

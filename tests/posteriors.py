@@ -11,6 +11,7 @@ import gpssm
 from builders import make_model, make_series
 from gpssm.data.dataset import Dataset
 from gpssm.data.scaler import Scaler
+from gpssm.methods.spec import Spec
 from gpssm.model.types import Draw, Info
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.posterior import Posterior
@@ -46,9 +47,9 @@ def make_posterior(
     scaler = Scaler.fit(raw) if scaler is None else scaler
     info = Info(*(np.zeros(size) for _ in Info._fields))
     draws_of = jax.tree.map(jnp.asarray, Draw(tuple(states), weights, leaves))
-    config = {"method": "by hand", "num_warmup": 0}
+    spec = Spec(method={"name": "by hand", "num_warmup": 0})
     dataset = Dataset(tuple(raw), scaler)
-    return Posterior(model, draws_of, info, info, dataset, config, Seconds(0, 0, 0), seed=0, current=current)
+    return Posterior(model, draws_of, info, info, dataset, spec, Seconds(0, 0, 0), seed=0, current=current)
 
 
 def linear_weights(model, transition, control, offset):

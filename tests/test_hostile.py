@@ -22,7 +22,6 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.evaluation.backtest import Backtest
 from gpssm.evaluation.stack import Stack
-from gpssm.fitting.choose import Plan
 from gpssm.posterior import storage
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -325,7 +324,7 @@ def test_all_that_no_argument_was_meant_for(entry):
 
 @pytest.mark.parametrize("argument", FIT)
 def test_what_a_fit_was_not_meant_for_is_refused_before_it_begins(argument, monkeypatch):
-    monkeypatch.setattr(Plan, "prepare", reach)
+    monkeypatch.setattr("gpssm.fitting.fit.choose_starts", reach)
     outcomes = [
         (f"{argument} {name}", attempt(lambda make=make: suppressed(FIT[argument], value=make())))
         for name, make in VALUES.items()

@@ -1,547 +1,469 @@
-"""The benchmark: what a cell may see, results that survive anything, cells on processes and clusters, reports."""
+"""The benchmark: what a cell may see, results that survive interruption, tables and reports."""
 
-import csv
 import json
 import math
 import os
-import subprocess
-import sys
-import threading
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gpssm.bench import PROTOCOLS, PUBLISHED, VARIANTS, Cell, cells, load_results, run_cell, run_sweep, write_report
+from gpssm.bench import (
+    PROTOCOLS,
+    PUBLISHED,
+    SUITES,
+    Problem,
+    load_problem,
+    load_results,
+    make_cell,
+    provenance,
+    result_tables,
+    run_cell,
+    run_sweep,
+    summarise,
+    write_report,
+)
 from gpssm.bench import sweep as sweep_module
-from gpssm.bench.cells import FILE, append, key
-from gpssm.bench.protocols import Rolling, Simulate
-from gpssm.bench.published import DATASETS
-from gpssm.bench.records import EVERY, Records, fingerprint, load_data
-from gpssm.bench.tables import current, methods_of, number, rmse_table, summarise
-from gpssm.core.files import digest
-from gpssm.core.runtime import THREADS
-from gpssm.data.datasets import load
-from gpssm.data.series import Series, as_list
-from gpssm.evaluation.stack import stack
+from gpssm.bench.problems import EMPS_STEP, halves, load_problems
+from gpssm.bench.protocols import Rolling, score
+from gpssm.bench.tables import _mean, _number
+from gpssm.core import metrics
+from gpssm.data import datasets
+from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
-from gpssm.methods import ARX
-from gpssm.posterior.validation import BENCHMARK
+from gpssm.posterior.validation import RollingOrigin
 from stand_ins import write_stand_ins
 
-SMALL = {"num_chains": 2, "num_draws": 20}
-TINY = {"state_dim": 1, "num_inducing": 4, "num_chains": 1, "num_warmup": 3, "num_draws": 3}
+SMALL = {"num_chains": 1, "num_draws": 20}
 
 
-def toy_series(length=120, seed=0):
+def make_series(length=120, seed=0, outputs=1):
     rng = np.random.default_rng(seed)
-    u, y = rng.normal(size=length), np.zeros(length)
+    u = rng.normal(size=(length, 1))
+    y = np.zeros((length, outputs))
     for t in range(1, length):
-        y[t] = 0.8 * y[t - 1] + u[t] + 0.1 * rng.normal()
-    return Series(y, u)
+        y[t] = 0.8 * y[t - 1] + u[t] + 0.1 * rng.normal(size=outputs)
+    return Series(y * 10.0 ** np.arange(outputs), u)
 
 
-def spoilt(series, first):
-    """The series with other outputs and controls from a row on."""
-    y, u = series.y.copy(), series.u.copy()
-    y[first:], u[first:] = 7 - 3 * y[first:], u[first:] ** 2 + 5
-    return replace(series, y=y, u=u)
-
-
-def sweep(out, methods=("mean", "last"), seeds=2, protocols=("p30", "full", "rolling"), **options):
+def sweep(out, methods=("mean", "last"), seeds=2, protocols=("p30",), **options):
+    options = {"datasets": {"toy": make_series()}, "progress": False} | options
     settings = {name: SMALL for name in methods} | options.pop("settings", {})
-    data = options.pop("datasets", {"toy": toy_series()})
-    return run_sweep(data, methods, seeds, protocols, out, **({"progress": False} | options), settings=settings)
+    data = options.pop("datasets")
+    return run_sweep(data, list(methods), seeds, protocols, out, settings=settings, **options)
 
 
-def make_toy(folder, seconds=0.0, deadly=None):
-    """Work that leaves a file for each time it begins, sleeps, and may take its process with it."""
+def pretend(folder, deadly=None):
+    """Work in place of a fit: it leaves a file for each cell, and may end its process."""
 
     def work(cell):
         import os
-        import time
 
-        from gpssm.core.runtime import num_threads
-
-        (folder / f"{cell.method}-{cell.seed}-{os.getpid()}-{time.time_ns()}").touch()
-        time.sleep(seconds)
-        if cell.seed == deadly:
+        (folder / f"{cell.method}-{cell.runtime.seed}-{len(list(folder.iterdir()))}").touch()
+        if cell.runtime.seed == deadly:
             os._exit(1)
-        rest = {"status": "ok", "metrics": {"rmse": float(cell.seed)}, "threads": num_threads()}
-        return [cell.identity(name) | rest for name in cell.protocols]
+        figures = {name: {"rmse": 1.0} for name in cell.protocols}
+        return sweep_module._blank(cell) | {
+            "figures": figures,
+            "threads": os.environ.get("GPSSM_THREADS"),
+        }
 
     return work
 
 
 @pytest.fixture
-def pretend(tmp_path, monkeypatch):
-    """A function that puts work of `make_toy` in the place of fits, and gives the folder of what has begun."""
-
-    def put(seconds=0.0, deadly=None):
-        begun = tmp_path / "begun"
-        begun.mkdir()
-        monkeypatch.setattr(sweep_module, "run_cell", make_toy(begun, seconds, deadly))
-        return begun
-
-    return put
-
-
-def raw_lines(folder):
-    return (folder / FILE).read_text().splitlines()
+def begun(tmp_path, monkeypatch):
+    """A folder with one file for each cell that was run, by work in place of fits."""
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    monkeypatch.setattr(sweep_module, "run_cell", pretend(folder))
+    return folder
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
-    sweep(folder, ["last"])
+    sweep(folder, ["last"], protocols=("p30", "simulation", "rolling"))
     return folder
 
 
 @pytest.fixture(scope="module")
 def posterior():
     """What the cell of `last` with seed 1 fits."""
-    return fit(toy_series()[:60], method="last", seed=1, progress=False, **SMALL)
+    return fit(make_series()[:60], method="last", seed=1, progress=False, **SMALL)
 
 
-def test_a_sweep_has_a_complete_result_for_each_cell_and_protocol(swept):
+# Judging
+
+
+def test_a_result_has_all_figures_of_all_protocols(swept):
     results = load_results(swept)
-    cells = {(one["dataset"], one["method"], one["seed"], one["protocol"]) for one in results}
-    assert len(cells) == len(results) == len(raw_lines(swept)) == 2 * 3
-    for one in results:
-        assert one["status"] == "ok"
-        assert one["error"] is None
-        assert {"rmse", "mae", "fit", "nlpd", "nmll_paper", "crps", "energy", "coverage_90"} <= set(one["metrics"])
-        assert one["config"]["fit"]["num_draws"] == 20
-        assert one["config"]["fit"]["kernel"] == "se"
-        assert set(one["versions"]) == {"gpssm", "jax", "numpy", "python"}
-        assert one["seconds"]["fit"]["wall"] > one["seconds"]["compile"] > 0
-        assert one["seconds"]["fit"]["cpu"] > 0
-        assert 50 < one["peak_megabytes"] < 1e5
-        assert 0 <= one["share_left"] < 0.5
-
-
-def test_figures_are_those_of_a_forecast_made_by_hand(swept, posterior):
-    series = toy_series()
-    by_hand = posterior.forecast(30, series.u[60:90], seed=1).score(series.y[60:])
-    found = {one["protocol"]: one for one in load_results(swept) if one["seed"] == 1}
-    assert {name: found["p30"]["metrics"][name] for name in by_hand} == pytest.approx(by_hand)
-    whole = posterior.forecast(60, series.u[60:], seed=1).score(series.y[60:])
-    assert found["full"]["metrics"]["rmse"] == pytest.approx(whole["rmse"])
-    fewer = posterior.thinned(20)
-    windows = [
-        fewer.condition(series[60 : 60 + row], seed=1) if row else fewer.condition_at(series[60:], [0], seed=1)
-        for row in (0, 10, 20, 30)
+    assert [(one["dataset"], one["method"], one["seed"]) for one in results] == [
+        ("toy", "last", 0),
+        ("toy", "last", 1),
     ]
-    windows[0] = next(windows[0])
-    rmse = [
-        one.forecast(30, series.u[60 + row : 90 + row], seed=1).score(series.y[60 + row :])["rmse"]
-        for row, one in zip((0, 10, 20, 30), windows, strict=True)
+    for record in results:
+        assert record["errors"] == {}
+        assert list(record["figures"]) == ["p30", "simulation", "rolling"]
+        for figures in record["figures"].values():
+            names = {"rmse", "crps", "nrmse", "ncrps", "coverage_90", "nlpd", "nmll_paper"}
+            assert names <= set(figures)
+        assert record["fit"]["spec"]["method"]["num_draws"] == 20
+        assert record["fit"]["spec"]["kernel"] == "se"
+        assert record["fit"]["cpu"] > 0
+        assert record["fit"]["wall"] > record["fit"]["compile"] > 0
+        assert "jax" in record["code"]
+
+
+def test_figures_agree_with_forecasts_made_by_hand(swept, posterior):
+    series = make_series()
+    figures = load_results(swept)[1]["figures"]
+    for name, horizon in (("p30", 30), ("simulation", 60)):
+        forecast = posterior.forecast(horizon, series.u[60 : 60 + horizon], seed=1)
+        expected = forecast.score(series.y[60:])
+        for figure in ("rmse", "crps", "ncrps", "coverage_90", "nlpd", "nmll_paper"):
+            assert figures[name][figure] == pytest.approx(expected[figure])
+        error = metrics.nrmse(forecast.mean, series.y[60 : 60 + horizon], series.y[60:])
+        assert figures[name]["nrmse"] == pytest.approx(error)
+    states = posterior.thinned(20).condition_at(series[60:], (0, 10, 20, 30), seed=1)
+    forecasts = [
+        state.forecast(30, series.u[row : row + 30], seed=1)
+        for row, state in zip((60, 70, 80, 90), states, strict=True)
     ]
-    assert found["rolling"]["metrics"]["origins"] == 4
-    assert found["rolling"]["metrics"]["rmse"] == pytest.approx(np.mean(rmse))
-    assert found["rolling"]["metrics"]["rmse_sd_over_origins"] == pytest.approx(np.std(rmse))
+    errors = [one.mean - series.y[60 + 10 * i :][:30] for i, one in enumerate(forecasts)]
+    expected = np.mean([np.sqrt(np.mean(error**2)) for error in errors])
+    assert figures["rolling"]["rmse"] == pytest.approx(expected)
+    pooled = np.sqrt(np.mean(np.square(errors))) / series.y[60:].std()
+    assert figures["rolling"]["nrmse"] == pytest.approx(pooled)
+    assert figures["rolling"]["origins"] == 4
 
 
-@pytest.mark.parametrize("method", ["arx", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lgssm", "ffvd"))])
-def test_no_method_sees_the_test_half(method):
-    settings = TINY if method == "ffvd" else SMALL
-    series = (toy_series(), spoilt(toy_series(), 60), spoilt(toy_series(), 59))
-    clean, corrupted, other = (run_cell(Cell("toy", method, 0, one, settings, ("p30",)))[0] for one in series)
-    assert clean["error"] is None
-    assert clean["draws"] == corrupted["draws"]
-    assert clean["metrics"]["rmse"] != corrupted["metrics"]["rmse"]
-    assert clean["draws"] != other["draws"]
+def test_daisy_figures_are_means_over_outputs_in_standard_deviations():
+    series = make_series(outputs=2)
+    problem = Problem(series[:60], series[60:], "daisy")
+    assert make_cell("toy", problem, "last", SMALL).protocols == ("daisy-rolling", "simulation")
+    rng = np.random.default_rng(1)
+    rows = [problem.test[:30], problem.test[30:]]
+    forecasts = []
+    for window in rows:
+        paths = window.y + rng.normal(size=(50, 30, 2)) * (1.0, 5.0) + (0.3, 2.0)
+        moments = (paths, np.ones_like(paths))
+        parts = {"moments": moments, "moments_ahead": None, "diagnostics": None}
+        forecasts.append(SimpleNamespace(paths=paths, mean=paths.mean(0), **parts))
+    figures = score(forecasts, rows, problem)
+    nrmse = []
+    ncrps = []
+    for j in range(2):
+        actual = np.concatenate([window.y[:, j] for window in rows])
+        paths = np.concatenate([one.paths[..., j] for one in forecasts], axis=1)
+        nrmse.append(metrics.rmse(paths.mean(0), actual) / problem.test.y[:, j].std())
+        ncrps.append(metrics.crps(paths, actual) / problem.train.y[:, j].std())
+    assert figures["nrmse"] == pytest.approx(np.mean(nrmse))
+    assert figures["ncrps"] == pytest.approx(np.mean(ncrps))
+    coverage = [metrics.coverage(one.paths, window.y, 0.9) for one, window in zip(forecasts, rows, strict=True)]
+    assert figures["coverage_90"] == pytest.approx(np.mean(coverage))
 
 
-def test_a_rolling_forecast_knows_the_rows_before_its_origin_and_no_others(posterior):
-    test, protocol = toy_series()[60:], Rolling(replace(BENCHMARK, horizon=10, num_paths=20))
+def test_no_method_sees_the_test_rows():
+    def draws(first):
+        series = make_series()
+        y, u = series.y.copy(), series.u.copy()
+        y[first:] = 7 - 3 * y[first:]
+        u[first:] = u[first:] ** 2 + 5
+        problem = halves(replace(series, y=y, u=u))
+        return run_cell(make_cell("toy", problem, "arx", SMALL, 0, ("p30",)))["fit"]["draws"]
 
-    def paths(series):
-        return {one.origin: one.forecast.paths for one in protocol.forecasts(posterior, series, 0)}
-
-    y = test.y.copy()
-    y[20:] += 3.0
-    clean, later = paths(test), paths(replace(test, y=y))
-    assert list(clean) == [0, 10, 20, 30, 40, 50]
-    for origin in (0, 10, 20):
-        np.testing.assert_array_equal(clean[origin], later[origin])
-    assert np.mean(later[30] - clean[30]) == pytest.approx(3, abs=0.3)
+    clean, test_changed, train_changed = draws(120), draws(60), draws(59)
+    assert clean == test_changed != train_changed
 
 
-LEARNED = ("ffvd-lmc", "ffvd-cascade", "ffvd-chain")
+def test_a_rolling_forecast_is_given_the_rows_before_its_origin_only(posterior):
+    test = make_series()[60:]
+    later = test.y.copy()
+    later[20:] += 3.0
+    protocol = Rolling(RollingOrigin(horizon=10, num_paths=20, same_seed=True))
+    clean, changed = (
+        [one.forecast.paths for one in protocol.forecasts(posterior, rows, 0)]
+        for rows in (test, replace(test, y=later))
+    )
+    for row in range(3):
+        np.testing.assert_array_equal(clean[row], changed[row])
+    assert np.mean(changed[3] - clean[3]) == pytest.approx(3, abs=0.3)
 
 
-@pytest.mark.filterwarnings("ignore:Paths that left")  # of three draws
-@pytest.mark.parametrize("method", ["ffvd-shared", *(pytest.param(one, marks=pytest.mark.slow) for one in LEARNED)])
-def test_variants_are_lines_of_a_table_and_learn_on_the_way(method):
-    settings = TINY | {"state_dim": 2, "start": "em", "noise": "free", "num_warmup": 30}
-    cell = Cell("toy", method, 1, toy_series(), settings)
-    asked = cell.config("learn")["fit"]
-    assert {name: asked[name] for name in VARIANTS[method] if name != "method"} | {"method": "ffvd"} == VARIANTS[method]
-    test, now = toy_series()[60:], cell.fit(toy_series()[:60])
-    found, errors = PROTOCOLS["learn"].judge(now, test, 1).metrics, []
-    for origin in (0, 10, 20, 30):
-        if origin:
-            now = now.learn(test[origin - 10 : origin], forgetting="auto" if origin == 10 else None, seed=1)
-        errors.append(now.forecast(30, test.u[origin : origin + 30], seed=1).score(test[origin:])["rmse"])
-    assert found["rmse"] == pytest.approx(np.mean(errors))
-    assert found["origins"] == 4
-
-
-def test_what_has_no_weights_to_learn_is_not_judged_by_learning(tmp_path):
-    assert Cell("toy", "arx", 0, toy_series(), SMALL).protocols == ("p30", "full", "rolling")
-    assert "learn" not in Cell("toy", "ffvd-auto", 0, toy_series()).protocols
-    with pytest.raises(ValueError, match="'mean' has no weights that learn follows"):
-        sweep(tmp_path, ["mean"], protocols=["learn"])
-
-
-@pytest.fixture(scope="module")
-def records():
-    """One record to train on, which is what `posterior` was fitted to, and another of 60 rows to run through."""
-    return Records(toy_series()[:60], replace(toy_series(60, seed=5), window=10), "all rows of a toy")
-
-
-def test_a_simulation_knows_the_first_rows_of_a_record_and_no_others(posterior, records):
-    test = records.test
-    found = Simulate().judge(posterior, test, 1).metrics
-    by_hand = posterior.thinned(1000).condition(test[:10], new_experiment=True, seed=1)
-    by_hand = by_hand.forecast(50, test.u[10:], seed=1)
-    assert {name: found[name] for name in by_hand.score(test[10:])} == pytest.approx(by_hand.score(test[10:]))
-    # As many paths as the rows allow.
-    assert Simulate(num_paths=9999, most=1000 * 50 + 49).judge(posterior, test, 1).metrics == pytest.approx(found)
-    y = test.y.copy()
-    y[10:] += 3.0
-    moved = Simulate().judge(posterior, replace(test, y=y), 1).metrics
-    assert moved["mae"] == pytest.approx(np.mean(np.abs(y[10:] - by_hand.mean)))
-    with pytest.raises(ValueError, match="11 steps needs as many test rows; there are 10"):
-        Simulate().judge(posterior, test[:10], 1)
-
-
-def test_a_data_set_is_judged_by_the_protocols_that_apply_to_it(tmp_path, posterior, records):
-    both = {"halves": toy_series(), "records": records}
-    results = sweep(tmp_path, ["last"], seeds=[1], protocols=("rolling", "simulate"), datasets=both)
-    assert [(one["dataset"], one["protocol"], one["status"]) for one in results] == [
-        ("halves", "rolling", "ok"),
-        ("records", "simulate", "ok"),
+def test_a_record_is_simulated_from_the_state_of_its_first_rows(posterior, tmp_path):
+    test = replace(make_series(60, seed=5), window=10)
+    problem = Problem(make_series()[:60], test, note="all rows")
+    figures = PROTOCOLS["simulation"].judge(posterior, problem, 1)
+    start = posterior.thinned(1000).condition(test[:10], new_experiment=True, seed=1)
+    forecast = start.forecast(50, test.u[10:], seed=1)
+    assert figures["rmse"] == pytest.approx(forecast.score(test[10:])["rmse"])
+    few = replace(PROTOCOLS["simulation"], num_paths=9999, max_rows=1000 * 50 + 49)
+    assert few.judge(posterior, problem, 1) == pytest.approx(figures)
+    both = {"halves": make_series(), "record": problem}
+    results = sweep(tmp_path, ["last"], 1, ("p30", "simulation"), datasets=both)
+    assert [list(one["figures"]) for one in results] == [["p30", "simulation"], ["simulation"]]
+    assert "record: all rows." in provenance(results)
+    titles = [table.title for table in result_tables(summarise(results))]
+    assert titles == [
+        "Records: simulation of all test rows",
+        "Other series: simulation of the first 30 test rows",
+        "Other series: simulation of all test rows",
     ]
-    assert [one["draws"] for one in results] == [digest(posterior.draws)] * 2
-    assert [one["data"] for one in results] == ["", "all rows of a toy"]
-    assert results[1]["metrics"] == pytest.approx(Simulate().judge(posterior, records.test, 1).metrics)
-    text = write_report(tmp_path).read_text()
-    assert "records: all rows of a toy." in text
-    rolling, simulation = text.split("## Rolling-30")[1].split("## Simulation")
-    assert "|  | halves |" in rolling
-    assert "|  | records |" in simulation.split("## Cost")[0]
-    with pytest.raises(ValueError, match="'records' is judged by simulate; got none of them in p30, full"):
-        sweep(tmp_path, ["last"], protocols=("p30", "full"), datasets=both)
-    assert fingerprint(records) != fingerprint(records._replace(test=replace(records.test, window=11)))
-    assert fingerprint(both["halves"]) == digest(both["halves"])
-
-
-def test_records_of_the_benchmarks_say_which_rows_are_used(tmp_path, monkeypatch):
-    write_stand_ins(tmp_path, monkeypatch)
-    stage, circuit = load_data("emps"), load_data("wiener-hammerstein")
-    assert (len(stage.train), stage.test.dt, stage.test.window) == (800 // EVERY, EVERY * 1e-3, 20 // EVERY)
-    assert f"at every {EVERY}th row" in stage.words
-    whole = load("wiener-hammerstein")
-    np.testing.assert_array_equal(circuit.test.y, whole.y[6000:])
-    assert all(np.isin(one.y, whole.y[:6000]).all() for one in as_list(circuit.train))
-    assert circuit.test.window == 50
-    assert load_data("sim:kink") == load("sim:kink")
-
-
-def test_a_sweep_goes_on_where_it_stopped(tmp_path, pretend):
-    begun = pretend()
-    sweep(tmp_path, seeds=1, protocols=("p30",))
-    assert len(list(begun.iterdir())) == 2
-    before = raw_lines(tmp_path)
-    sweep(tmp_path, seeds=1, protocols=("p30",))
-    assert raw_lines(tmp_path) == before
-    sweep(tmp_path, seeds=[0, 1], protocols=("full", "p30"))
-    assert len(list(begun.iterdir())) == 2 + 4
-    assert len(raw_lines(tmp_path)) == len(load_results(tmp_path)) == 2 * 2 * 2
-    changed = sweep(tmp_path, methods=["mean"], seeds=1, protocols=("p30",), settings={"mean": {"num_draws": 21}})
-    assert len(changed) == 8 + 1
-    shown = [one for one in current(changed) if (one["method"], one["protocol"]) == ("mean", "p30")]
-    assert [one["config"]["fit"]["num_draws"] for one in shown] == [21]
-    assert len(current(changed)) == 8 - 2 + 1
-
-
-def test_a_line_that_broke_off_is_lost_and_nothing_else(tmp_path, pretend):
-    pretend()
-    sweep(tmp_path, seeds=3, protocols=("p30",))
-    whole = (tmp_path / FILE).read_text()
-    for cut in (len(whole) - 1, len(whole) - 40, whole.rstrip().rfind("\n") + 2):
-        (tmp_path / FILE).write_text(whole[:cut])
-        assert len(load_results(tmp_path)) == 5
-        results = sweep(tmp_path, seeds=3, protocols=("p30",))
-        assert len(results) == len(raw_lines(tmp_path)) == 6
-        assert all(json.loads(line) for line in raw_lines(tmp_path))
-    (tmp_path / FILE).write_text(whole.replace("{", "", 1))
-    with pytest.raises(ValueError, match=r"line 1 of .* is not JSON"):
-        load_results(tmp_path)
-
-
-def test_a_failure_is_recorded_and_stops_nothing_else(tmp_path):
-    """A fit that fails leaves other methods, a protocol that fails leaves the others."""
-    arguments = {
-        "datasets": {"short": toy_series(40)},
-        "methods": ["greedy", "last"],
-        "seeds": 1,
-        "settings": {"greedy": {"method": ARX(orders=(12, 12)), **SMALL}},
-    }
-    results = sweep(tmp_path, **arguments)
-    assert [one["status"] for one in results] == ["failed"] * 3 + ["failed", "ok", "failed"]
-    assert "ValueError: A regression on 12 past outputs" in results[0]["error"]
-    assert "regress" in results[0]["traceback"]
-    assert "30 steps needs as many test rows" in results[3]["error"]
-    assert len(sweep(tmp_path, **arguments)) == len(raw_lines(tmp_path)) == 6
-    assert len(sweep(tmp_path, **arguments, retry=True)) == 6
-    assert len(raw_lines(tmp_path)) == 6 + 5
-
-
-def test_an_ok_result_outlives_a_failure(tmp_path):
-    identity = Cell("toy", "mean", 0, toy_series()).identity("p30")
-    failed, good = identity | {"status": "failed", "error": "?"}, identity | {"status": "ok", "metrics": {"rmse": 1.0}}
-    for lines in ([failed, good], [good, failed]):
-        append(tmp_path / str(lines[0]["status"]), lines)
-        assert [one["status"] for one in load_results(tmp_path / str(lines[0]["status"]))] == ["ok"]
 
 
 @pytest.mark.slow
-def test_processes_find_the_same(swept, tmp_path):
-    found = {key(one): one for one in sweep(tmp_path, ["last"], seeds=1, jobs=2)}
-    assert len(found) == 3
-    for one in load_results(swept):
-        if one["seed"] == 0:
-            assert found[key(one)]["metrics"] == pytest.approx(one["metrics"], rel=1e-6)
+def test_functions_may_learn_on_the_way():
+    settings = {"state_dim": 2, "num_inducing": 4, "num_warmup": 30, "num_draws": 3}
+    settings |= {"start": "em", "noise": "free", "num_chains": 1}
+    cell = make_cell("toy", halves(make_series()), "ffvd-shared", settings, 1)
+    assert cell.spec.coupling == "shared"
+    assert "learn" in cell.protocols
+    state = fit(cell.problem.train, spec=cell.spec, runtime=cell.runtime)
+    test = make_series()[60:]
+    errors = []
+    found = PROTOCOLS["learn"].judge(state, cell.problem, 1)
+    for origin in (0, 10, 20, 30):
+        if origin:
+            forgetting = "auto" if origin == 10 else None
+            state = state.learn(test[origin - 10 : origin], forgetting=forgetting, seed=1)
+        forecast = state.forecast(30, test.u[origin : origin + 30], seed=1)
+        errors.append(forecast.score(test[origin:])["rmse"])
+    assert found["rmse"] == pytest.approx(np.mean(errors))
 
 
-def test_a_process_that_dies_costs_one_cell(tmp_path, pretend):
-    pretend(0.05, deadly=1)
-    results = sweep(tmp_path, methods=["mean"], seeds=3, protocols=("p30",), jobs=2)
-    assert len(results) == len(raw_lines(tmp_path)) == 3
-    assert {one["seed"]: one["status"] for one in results} == {0: "ok", 1: "failed", 2: "ok"}
-    assert all("died" in one["error"] for one in results if one["seed"] == 1)
-    assert {one["threads"] for one in results if one["status"] == "ok"} == {1}
-    assert THREADS not in os.environ
+# Problems
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    """A scheduler and two workers, each a process of its own, as a user would start them."""
-    pytest.importorskip("distributed", reason="needs the extra `cluster`: pip install 'gpssm[cluster]'")
-    file = tmp_path / "scheduler.json"
-    options = ["--no-dashboard"], ["--no-dashboard", "--no-nanny", "--nthreads", "1"]
-    commands = [["scheduler", "--port", "0", *options[0]], *[["worker", *options[1]]] * 2]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "dask", *command, "--scheduler-file", str(file)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=tmp_path,
-        )
-        for command in commands
-    ]
-    try:
-        # The file is there before it has been written to.
-        _until(lambda: file.is_file() and file.read_text().rstrip().endswith("}"))
-        yield json.loads(file.read_text())["address"], processes[1:]
-    finally:
-        for process in reversed(processes):
-            process.kill()
-            process.wait()
+def test_daisy_problems_have_at_most_500_rows_each(monkeypatch):
+    for rows, sizes in ((1200, (500, 500)), (801, (400, 401)), (1000, (500, 500))):
+        series = make_series(rows)
+        monkeypatch.setattr("gpssm.bench.problems.load", lambda name, series=series: series)
+        problem = load_problem("robot_arm")
+        assert (len(problem.train), len(problem.test)) == sizes
+        assert problem.suite == "daisy"
+        np.testing.assert_array_equal(problem.test.y[0], series.y[sizes[0]])
 
 
-def _until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+def test_records_say_which_rows_are_used(tmp_path, monkeypatch):
+    write_stand_ins(tmp_path, monkeypatch)
+    stage, circuit = load_problems("records").values()
+    assert (len(stage.train), stage.test.window) == (800 // EMPS_STEP, 20 // EMPS_STEP)
+    assert stage.test.dt == EMPS_STEP * 1e-3
+    assert "every 10th row" in stage.note
+    whole = datasets.load("wiener-hammerstein")
+    np.testing.assert_array_equal(circuit.test.y, whole.y[6000:])
+    np.testing.assert_array_equal(circuit.train.y, whole.y[5200:6000])
+    assert circuit.test.window == 50
 
 
-def test_a_cluster_loses_and_doubles_nothing_when_a_worker_is_killed(cluster, tmp_path, pretend):
-    address, processes = cluster
-    begun = pretend(0.3)
-
-    def killer():
-        pids = {str(process.pid): process for process in processes}
-        _until(lambda: len({path.name.split("-")[2] for path in begun.iterdir()}) == 2)
-        time.sleep(0.1)
-        latest = max(begun.iterdir(), key=lambda path: path.name.rsplit("-", 1)[1])
-        pids[latest.name.split("-")[2]].kill()
-
-    thread = threading.Thread(target=killer)
-    thread.start()
-    results = sweep(tmp_path / "out", seeds=6, protocols=("p30", "full"), cluster=address)
-    thread.join()
-    assert sum(process.poll() is None for process in processes) == 1
-    assert len(raw_lines(tmp_path / "out")) == len(results) == 2 * 6 * 2
-    assert len(list(begun.iterdir())) > 2 * 6  # the killed one's cell was begun again
+def test_groups_and_names_of_data_sets(monkeypatch):
+    monkeypatch.setattr("gpssm.bench.problems.load", lambda name: make_series(80))
+    assert tuple(load_problems("daisy")) == datasets.DAISY
+    assert list(load_problems(["all", "robot_arm"])) == [*SUITES["six"].datasets, "robot_arm"]
+    problem = load_problem("sim:kink")
+    assert problem.suite == "series"
+    assert problem.fingerprint == load_problem("sim:kink").fingerprint
+    assert problem.fingerprint != problem._replace(test=problem.test[:30]).fingerprint
 
 
-def test_no_more_jobs_than_memory_holds(tmp_path, pretend, monkeypatch, capsys):
-    monkeypatch.setattr(sweep_module, "_free_megabytes", lambda: 10_000.0)
-    assert sweep_module.affordable(2, []) == 2
-    assert sweep_module.affordable(32, []) == int(10_000 / sweep_module.JOB_MEGABYTES)
-    assert sweep_module.affordable(32, [200.0, 4900.0]) == 2
-    assert sweep_module.affordable(32, [1e6]) == 1
-    monkeypatch.setattr(sweep_module, "_free_megabytes", lambda: None)
-    assert sweep_module.affordable(32, []) == 32
-    pretend()
-    monkeypatch.setattr(sweep_module, "_free_megabytes", lambda: 1000.0)
-    sweep(tmp_path, methods=["mean"], seeds=1, protocols=("p30",), jobs=8, progress="plain")
-    assert capsys.readouterr().err.startswith("gpssm: 1 processes in place of 8: memory holds no more")
+# Sweeps
 
 
-MEMBERS = {"members": [{"method": "mean"}, {"method": "last"}], "num_draws": 20, "num_chains": 1}
+def test_a_sweep_continues_where_it_stopped(tmp_path, begun):
+    sweep(tmp_path, seeds=1)
+    assert len(list(begun.iterdir())) == 2
+    sweep(tmp_path, seeds=1)
+    assert len(list(begun.iterdir())) == 2
+    results = sweep(tmp_path, seeds=[0, 1], protocols=("p30", "simulation"))
+    assert len(list(begun.iterdir())) == 2 + 4
+    assert [list(one["figures"]) for one in results] == [["p30", "simulation"]] * 4
+    results = sweep(tmp_path, ["mean"], seeds=1, settings={"mean": {"num_draws": 21}})
+    assert len(results) == 4 + 1
+    summary = summarise(results).xs("mean", level="method")
+    assert list(summary.seeds) == [1, 2]  # p30 has one seed of the latest settings
 
 
-def test_the_automatic_method_is_a_stack_of_the_training_half(tmp_path):
-    def automatic(out, series):
-        arguments = {"datasets": {"toy": series}, "seeds": 1, "protocols": ("p30",), "settings": {"ffvd-auto": MEMBERS}}
-        return sweep(out, ["ffvd-auto"], **arguments)
-
-    (result,), (other,) = automatic(tmp_path / "a", toy_series()), automatic(tmp_path / "b", spoilt(toy_series(), 60))
-    by_hand = stack(toy_series()[:60], ["mean", "last"], num_draws=20, num_chains=1)
-    assert result["weights"] == {row["member"]: row["weight"] for row in by_hand.table}
-    assert result["weights"] == other["weights"]  # whatever the test half holds
-    assert result["metrics"]["rmse"] != other["metrics"]["rmse"]
-    text = write_report(tmp_path / "a").read_text()
-    assert "What ffvd-auto is made of" in text
-    assert f"| last | {result['weights']['last']:.2f} |" in text
-    with pytest.raises(ValueError, match="are none of"):
-        Cell("toy", "ffvd-auto", 0, toy_series(), {"depth": 3})
+def test_shards_are_the_sweep_in_parts(tmp_path, begun):
+    names = set()
+    for part in (1, 2, 3):
+        results = sweep(tmp_path / str(part), seeds=4, shard=(part, 3))
+        assert len(results) in (2, 3)
+        names |= {path.name for path in (tmp_path / str(part) / "cells").iterdir()}
+    merged = load_results(*(tmp_path / str(part) for part in (1, 2, 3)))
+    assert len(merged) == len(names) == 8
+    path = write_report(*(tmp_path / str(part) for part in (1, 2, 3)), out=tmp_path / "all")
+    assert path == tmp_path / "all" / "report.md"
+    with pytest.raises(ValueError, match="1 <= i <= n; got 4 of 3"):
+        sweep(tmp_path, shard=(4, 3))
 
 
-def test_progress_tells_cells_failures_and_the_time_left(tmp_path, pretend, capsys):
-    pretend()
-    sweep(tmp_path, methods=["mean"], seeds=2, protocols=("p30",), progress="plain")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("gpssm: 1/2 mean on toy, seed 0: rmse p30 0  ")
-    assert lines[-1].endswith("0 s left")
-    sweep(tmp_path, methods=["mean"], seeds=3, protocols=("p30",), progress="plain")
-    assert capsys.readouterr().err.startswith("gpssm: 2 cells were there already, 1 to run")
-    sweep(tmp_path, methods=["mean"], seeds=5, protocols=("p30",), progress=True)
-    shown = capsys.readouterr().err
-    assert "mean on toy, seed 3: rmse p30 3" in shown
-    assert "2/2" in shown
-
-
-def test_a_report_has_tables_of_one_protocol_each_and_published_rows_apart(swept):
-    text = write_report(swept).read_text()
-    sections = {part.splitlines()[0].split(":")[0]: part for part in text.split("\n## ")}
-    assert list(sections)[1:] == ["P30", "PFULL", "Rolling-30", "Cost and convergence"]
-    entries = summarise(load_results(swept))
-    (first,) = (one for one in entries if one[:4] == ("p30", "toy", "last", "rmse"))
-    (row, *_) = (line for line in sections["P30"].splitlines() if line.startswith("| last"))
-    assert f"{first.mean:.3g} ± {first.sd:.3g}" in row
-    assert "published" not in text.split("published are copied")[1]
-    with (swept / "summary.csv").open() as file:
-        found = [one for one in csv.DictReader(file) if list(one.values())[:4] == list(first[:4])]
-    assert [float(one["mean"]) for one in found] == [first.mean]
-    assert f"{first.mean:.4g}" in rmse_table(entries)
-    page = (swept / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 6
-    assert 'src="http' not in page
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (swept / "figures").iterdir())
-    assert len(list((swept / "figures").iterdir())) == 6
-
-
-def test_the_order_of_a_report_is_not_that_in_which_cells_ended():
-    lines = [fake_line(name, 0, 1.0, dataset) for name in ("arx", "own", "ffvd") for dataset in ("furnace", "dryer")]
-    lines.insert(0, fake_line("mean", 0, 1.0, "furnace", "rolling"))
-    for several in (lines, lines[::-1]):
-        order = [one[:3] for one in summarise(several) if one.metric == "rmse"]
-        assert order == [
-            *(("p30", dataset, name) for dataset in ("dryer", "furnace") for name in ("own", "ffvd", "arx")),
-            ("rolling", "furnace", "mean"),
-        ]
-        assert methods_of(summarise(several)) == ["own", "ffvd", "arx", "mean"]
-
-
-def fake_line(method, seed, rmse, dataset="furnace", protocol="p30", coverage=0.9):
-    identity = Cell(dataset, "mean", seed, toy_series()).identity(protocol) | {"method": method}
-    if rmse is None:
-        return identity | {"status": "failed", "error": "ValueError: <no>", "versions": {"gpssm": "0"}}
-    return identity | {
-        "status": "ok",
-        "metrics": {"rmse": rmse, "nlpd": None, "crps": rmse, "coverage_90": coverage},
-        "share_left": 0.0,
-        "forecast_rhat": None,
-        "seconds": {"fit": {"wall": 2.0, "cpu": 1.0}, "compile": 0.5, "protocol": {"wall": 1.0, "cpu": 1.0}},
-        "peak_megabytes": 100.0,
-        "versions": {"gpssm": "0"},
+def test_a_failure_is_recorded_and_stops_nothing_else(tmp_path):
+    options = {
+        "datasets": {"short": make_series(40)},
+        "settings": {"greedy": {"method": "arx", "orders": (12, 12), **SMALL}},
+        "protocols": ("p30", "simulation"),
     }
-
-
-def test_marks_spreads_failures_and_published_figures(tmp_path):
-    figures = {"a": [0.5, 0.7], "b": [0.4, 0.4], "c": [0.9, None], "d": [None, None]}
-    lines = [fake_line(name, seed, value) for name, values in figures.items() for seed, value in enumerate(values)]
-    lines += [fake_line(name, 0, 1.0, protocol="full", coverage=share) for name, share in {"a": 1.0, "b": 0.85}.items()]
-    append(tmp_path, lines)
+    results = sweep(tmp_path, ["greedy", "last"], 1, **options)
+    greedy, last = (one for one in results)
+    assert "A regression on 12 past outputs" in greedy["errors"]["fit"]
+    assert "regress" in greedy["traceback"]
+    assert "needs as many test rows; there are 20" in last["errors"]["p30"]
+    assert list(last["figures"]) == ["simulation"]
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    sweep(tmp_path, ["greedy", "last"], 1, **options)
+    assert files == {path: path.stat().st_mtime_ns for path in files}
+    sweep(tmp_path, ["greedy", "last"], 1, retry=True, **options)
+    assert all(path.stat().st_mtime_ns > before for path, before in files.items())
     text = write_report(tmp_path).read_text()
-    p30, full = text.split("## PFULL")
-    table = p30.split("### RMSE")[1].split("###")[0]
-    assert "| a | <u>0.6 ± 0.141</u> |" in table
-    assert "| b | **0.4 ± 0** |" in table
-    assert "| c | 0.9 (1 of 2 failed) |" in table
-    assert "| d | failed |" in table
-    assert "| FFVD-C-M, published (P30 only) | 0.548 ± 0.051 |" in table
-    assert "EnVI" not in p30
-    assert "| EnVI, published (PFULL only) | 1.39 |" in full
-    assert "FFVD-C-M" not in full
-    coverage = full.split("### Coverage")[1].split("###")[0]
-    assert "| a | <u>1</u> |" in coverage
-    assert "| b | **0.85** |" in coverage
-    assert "- d on furnace, seed 1, p30: ValueError: <no>" in full
-    page = (tmp_path / "report.html").read_text()
-    assert "ValueError: &lt;no&gt;" in page
-    assert "<tr class=published><th>FFVD-C-M, published (P30 only)</th><td>0.548 ± 0.051</td></tr>" in page
+    assert "0, 1 failed" in text
+    assert "- Failed: last on short, seed 0, p30: ValueError" in text
 
 
-def test_numbers_are_short():
-    assert [number(value) for value in (0.00301, -1234.5, 5.09e44, math.nan)] == ["0.00301", "-1234", "5.09e+44", "–"]
+@pytest.mark.slow
+def test_a_process_that_dies_costs_one_cell(tmp_path, begun, monkeypatch):
+    monkeypatch.setattr(sweep_module, "run_cell", pretend(begun, deadly=1))
+    results = sweep(tmp_path, ["mean"], seeds=3, jobs=2)
+    assert {one["seed"]: "fit" in one["errors"] for one in results} == {0: False, 1: True, 2: False}
+    assert {one["threads"] for one in results if "threads" in one} == {"1"}
+    assert "GPSSM_THREADS" not in os.environ
 
 
-def test_memory_is_given_back(monkeypatch):
-    cleared = []
-    monkeypatch.setattr(cells.jax, "clear_caches", lambda: cleared.append(True))
-    for kept, times in ((1e9, 0), (1.0, 1)):
-        monkeypatch.setattr(cells, "KEPT_MEGABYTES", kept)
-        run_cell(Cell("toy", "last", 0, toy_series(), SMALL, ("p30",)))
-        assert len(cleared) == times
+@pytest.mark.slow
+def test_processes_compute_the_same(swept, tmp_path):
+    protocols = ("p30", "simulation", "rolling")
+    found = {one["seed"]: one for one in sweep(tmp_path, ["last"], 2, protocols, jobs=2)}
+    for record in load_results(swept):
+        assert found[record["seed"]]["fit"]["draws"] == record["fit"]["draws"]
+        for name in protocols:
+            assert found[record["seed"]]["figures"][name] == pytest.approx(record["figures"][name])
 
 
-def test_published_figures():
-    known = {(one.source, one.protocol, one.metric, one.method, one.dataset): (one.mean, one.sd) for one in PUBLISHED}
-    assert len(known) == len(PUBLISHED) == 8 * 6 + 4 * 6 + 3 * 5 + 7
-    best = {
-        name: min(one.mean for one in PUBLISHED if one.dataset == name and one.method.startswith("FFVD") and one.sd)
-        for name in DATASETS
-    }
-    assert list(best.values()) == [0.259, 0.009, 0.342, 0.065, 0.280, 0.548]
-    assert known["FFVD", "p30", "nmll_paper", "VCDT", "furnace"] == (7.49, None)
-    assert known["SIM", "simulate", "rmse", "dynoNet", "wiener-hammerstein"] == (0.0012, None)
-    assert known["EnVI", "full", "rmse", "EnVI", "furnace"] == (1.388, None)
+def test_progress_names_the_cells(tmp_path, begun, capsys):
+    sweep(tmp_path, ["mean"], 1, progress="plain")
+    assert capsys.readouterr().err.startswith("gpssm: sweep 1/1, toy-mean-0-")
+
+
+def test_the_automatic_method_is_a_stack(tmp_path):
+    members = {"members": [{"method": "mean"}, {"method": "last"}], **SMALL}
+    (record,) = sweep(tmp_path, ["ffvd-auto"], 1, settings={"ffvd-auto": members})
+    assert record["errors"] == {}
+    assert sum(record["fit"]["weights"].values()) == pytest.approx(1)
+    assert any("is a mixture of" in fact for fact in provenance([record]))
 
 
 def test_mistakes_are_explained_before_anything_runs(tmp_path):
     for error, match, arguments in (
-        (KeyError, "Unknown method 'arma'. Known: ffvd", {"methods": ["arma"]}),
-        (KeyError, "Unknown protocols .*p31.*Known: p30", {"protocols": ["p31"]}),
-        (ValueError, "are arguments of gpssm.fit; .*depth", {"settings": {"mean": {"depth": 2}}}),
-        (ValueError, "are arguments of gpssm.fit; .*seed", {"settings": {"mean": {"seed": 2}}}),
-        (ValueError, "not among the methods", {"settings": {"median": {}}}),
+        (KeyError, "Unknown method 'arma'", {"methods": ["arma"]}),
+        (ValueError, "a protocol must be one of p30, .*; got 'p31'", {"protocols": ["p31"]}),
+        (TypeError, "mean has no setting 'depth'", {"settings": {"mean": {"depth": 2}}}),
+        (TypeError, "mean has no setting 'seed'", {"settings": {"mean": {"seed": 2}}}),
+        (ValueError, "a method with settings must", {"settings": {"median": {}}}),
+        (ValueError, "is judged by none of learn", {"protocols": ["learn"]}),
         (ValueError, "at least one", {"seeds": 0}),
         (ValueError, "jobs must be a whole number of at least 1", {"jobs": 0}),
-        (TypeError, "list of names", {"datasets": "furnace"}),
-        (ValueError, "no simulator", {"datasets": ["sim:nothing"]}),
+        (ValueError, "no simulator", {"datasets": ["sim:unheard"]}),
     ):
         with pytest.raises(error, match=match):
             sweep(tmp_path, **arguments)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / "cells").exists()
     with pytest.raises(FileNotFoundError, match="run a sweep"):
         load_results(tmp_path)
-    assert math.isnan(summarise([fake_line("a", 0, 1.0)])[1].mean)
+
+
+# Tables
+
+
+def make_result(method, seed, figures, dataset="winding", suite="daisy", code="gpssm 1"):
+    record = {"dataset": dataset, "suite": suite, "method": method, "seed": seed, "code": code}
+    record |= {"identity": "x", "note": "", "errors": {}, "finished": f"{seed}"}
+    record |= {"fit": {"cpu": 12.5, "weights": {}}, "figures": figures, "protocols": list(figures)}
+    return record
+
+
+def daisy(nrmse, ncrps):
+    figures = {"rmse": 9.0, "nrmse": nrmse, "ncrps": ncrps, "coverage_90": 0.9}
+    return {"daisy-rolling": figures, "simulation": figures}
+
+
+def test_ratios_are_against_the_best_baseline_of_each_set():
+    results = [
+        make_result("ffvd", 0, daisy(0.10, 0.05)),
+        make_result("ffvd", 1, daisy(0.14, 0.07)),
+        make_result("arx", 0, daisy(0.24, 0.04)),
+        make_result("lgssm", 0, daisy(0.20, 0.08)),
+        make_result("last", 0, daisy(0.01, 0.01)),  # is no baseline
+        make_result("ffvd", 0, daisy(0.2, 0.1), "evaporator"),
+        make_result("lstm", 0, daisy(0.5, 0.4), "evaporator"),
+        make_result("ffvd", 0, daisy(0.2, 0.1), "exchanger"),
+    ]
+    summary = summarise(results)
+    ratio = summary.ratio["daisy"]
+    assert ratio["daisy-rolling", "winding", "ffvd"] == pytest.approx(0.06 / 0.04)
+    assert ratio["simulation", "winding", "ffvd"] == pytest.approx(0.12 / 0.20)
+    assert ratio["daisy-rolling", "winding", "arx"] == 1
+    assert ratio["daisy-rolling", "evaporator", "ffvd"] == pytest.approx(0.25)
+    assert math.isnan(ratio["daisy-rolling", "exchanger", "ffvd"])
+    assert summary.nrmse_sd["daisy", "simulation", "winding", "ffvd"] == pytest.approx(0.02 * 2**0.5)
+    simulation, of_simulation, rolling, of_rolling = result_tables(summary)
+    assert simulation.title == "DaISy suite: simulation of all test rows"
+    rows = {row[0]: row[1:] for row in of_rolling.rows}
+    assert of_rolling.columns[1:] == ["geometric mean", "worst", "sets"]
+    assert rows["ffvd"] == [_number((1.5 * 0.25) ** 0.5), "1.50 (winding)", "2"]
+    assert rows["lgssm"] == ["2.00", "2.00 (winding)", "1"]
+    assert "CRPS" in of_rolling.title
+    assert "NRMSE" in of_simulation.title
+    assert [row[0] for row in rolling.rows if not row[0].startswith(" ")] == [
+        "exchanger",
+        "evaporator",
+        "winding",
+    ]
+
+
+def test_tables_fit_into_80_columns():
+    long = "vcdt-factorised"
+    results = [
+        make_result(method, seed, daisy(0.0123 * (seed + 1), 0.0456 * (seed + 1)), name)
+        for name in datasets.DAISY
+        for method in ("arx", long)
+        for seed in (0, 1)
+    ]
+    for table in result_tables(summarise(results)):
+        assert max(len(line) for line in str(table).splitlines()) <= 80
+        assert table.markdown.count("\n| ") == len(table.rows) + 2
+
+
+def test_published_figures_stand_beside_ours_and_are_not_ranked():
+    figures = {"p30": {"rmse": 0.5, "crps": 0.2, "nlpd": None, "coverage_90": 0.9}}
+    results = [make_result("arx", 0, figures, "furnace", "six")]
+    table, ratios = result_tables(summarise(results))
+    rows = {row[0].strip(): row for row in table.rows}
+    assert rows["FFVD-C-M*"][1] == "0.548 ± 0.051"
+    assert "EnVI*" not in rows
+    assert [row[0] for row in ratios.rows] == ["arx"]
+    assert sum(map(len, PUBLISHED.values())) == 8 * 6 + 3 * 5 + 7
+    assert PUBLISHED["six", "simulation", "furnace"]["EnVI"] == pytest.approx((1.388, math.nan), nan_ok=True)
+    assert PUBLISHED["records", "simulation", "wiener-hammerstein"]["dynoNet"] == pytest.approx(
+        (0.0012, math.nan), nan_ok=True
+    )
+
+
+def test_a_report_is_a_page_and_a_file_of_figures(swept):
+    import pandas
+
+    path = write_report(swept)
+    text = path.read_text()
+    assert "## Other series: 30-step forecasts from every 10th test row\n" in text
+    summary = pandas.read_csv(swept / "summary.csv")
+    assert list(summary.protocol) == ["p30", "simulation", "rolling"]
+    rmse = [json.loads(json.dumps(one))["figures"]["p30"]["rmse"] for one in load_results(swept)]
+    assert summary.rmse[0] == pytest.approx(np.mean(rmse))
+    assert summary.rmse_sd[0] == pytest.approx(np.std(rmse, ddof=1))
+
+
+def test_numbers_are_short():
+    figures = (0.00301, -1234.5, 5.09e44, math.nan, 1.0, 123.4)
+    assert [_number(one) for one in figures] == ["0.00301", "-1234", "5.09e+44", "–", "1.00", "123"]
+    assert _mean(0.0147, 0.00012) == "0.0147 ± 0.0001"
+    assert _mean(0.5, math.nan) == "0.500"

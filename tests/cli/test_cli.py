@@ -206,27 +206,19 @@ def test_series_are_listed_and_written(tmp_path):
 
 def test_a_sweep_is_run_and_reported(tmp_path):
     series = "sim:linear_gaussian:num_steps=60"
-    words = [
-        "--datasets",
-        series,
-        "--methods",
-        "last, mean",
-        "--protocols",
-        "p30,full",
-        "--seeds",
-        1,
-        "--out",
-        tmp_path,
-    ]
-    words += ["--set", "num_chains=1", "--set", "num_draws=10", "--set", "last.thin=2"]
-    lines = answer("bench", *words)
-    found = {(line["method"], line["protocol"]): line for line in lines}
-    assert len(found) == len(lines) == 2 * 2
-    assert {(line["status"], line["num_chains"], line["num_draws"]) for line in lines} == {("ok", 1, 10)}
-    assert [found[name, "p30"]["config"]["method"]["thin"] for name in ("last", "mean")] == [2, 1]
+    words = ["--datasets", series, "--methods", "last, mean", "--protocols", "p30,simulation"]
+    words += ["--seeds", 1, "--out", tmp_path, "--set", "num_chains=1", "--set", "num_draws=10"]
+    words += ["--set", "last.thin=2"]
+    results = {record["method"]: record for record in answer("bench", *words)}
+    assert set(results) == {"last", "mean"}
+    for name, thin in (("last", 2), ("mean", 1)):
+        assert list(results[name]["figures"]) == ["p30", "simulation"]
+        method = results[name]["fit"]["spec"]["method"]
+        assert (method["num_draws"], method["thin"]) == (10, thin)
     shown = call("bench", *words).stdout
-    assert "RMSE over seeds" in shown
-    assert max(map(len, shown.splitlines())) <= 80 + len(str(tmp_path))
+    assert "Other series: simulation of all test rows" in shown
+    tables = [line for line in shown.splitlines() if not line.startswith(("Made with", "Report:"))]
+    assert max(map(len, tables)) <= 80
     assert answer("bench", "report", tmp_path) == {"report": str(tmp_path / "report.md")}
     assert series in (tmp_path / "report.md").read_text()
 
@@ -235,7 +227,8 @@ def test_bench_alone_shows_its_help():
     shown = call("bench").stdout
     assert shown.strip() == call("bench", "--help").stdout.strip()
     options = (
-        "--datasets --methods --seeds --protocols --out --set --retry --json --quiet --debug --help --jobs --cluster"
+        "--datasets --methods --seeds --protocols --out --set --retry --jobs --cluster --shard "
+        "--json --quiet --debug --help"
     )
     assert re.findall(r"^│ (--[a-z-]+)", shown, re.M) == options.split()
     assert max(map(len, shown.splitlines())) <= 80
@@ -249,8 +242,9 @@ def test_bench_alone_shows_its_help():
         (["--datasets", ","], "at least one series"),
         (["--set", "ffvd"], "METHOD.NAME=VALUE"),
         (["--set", "lgsm.order=2"], "Did you mean 'lgssm'"),
-        (["--set", "arx.order=2"], "Did you mean 'orders'"),
+        (["--set", "arx.ordrs=2"], "Did you mean 'orders'"),
         (["--set", "arx.num_draws=0"], "at least 1"),
+        (["--shard", "3/2"], "--shard takes I/N"),
         (["--seeds", "2", "report", "."], "--seeds is no option of 'report'"),
     ],
 )

@@ -14,7 +14,6 @@ from gpssm.cli import pipeline, run_folder
 from gpssm.cli.app import app
 from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
-from gpssm.fitting.choose import Plan
 from hostile import attempt
 
 TEXTS = (
@@ -71,7 +70,7 @@ def options(group=None, of=()):
 @pytest.fixture
 def try_texts(given, tmp_path, monkeypatch):
     """Gives a function that tries texts on an option."""
-    monkeypatch.setattr(Plan, "prepare", reached)
+    monkeypatch.setattr("gpssm.fitting.fit.choose_starts", reached)
     monkeypatch.setattr(gpssm.bench, "run_sweep", reached)
     monkeypatch.setattr("gpssm.cli.pipeline.run_demo", reached)
     monkeypatch.chdir(tmp_path)

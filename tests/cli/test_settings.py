@@ -29,8 +29,8 @@ def test_toml_gives_back_everything_for_every_method(tank, tmp_path, method):
     again = Settings(**from_toml(tmp_path / "config.toml"))
     assert again.to_toml() == settings.to_toml()
     assert again.config == settings.config
-    assert again.fit_arguments == settings.fit_arguments
-    assert again.fit_arguments["fixed"] == ("kernel.*",)
+    assert (again.spec, again.runtime) == (settings.spec, settings.runtime)
+    assert again.spec.fixed == ("kernel.*",)
     assert not again.changes()
 
 
@@ -113,6 +113,6 @@ def test_structure_is_checked_and_kept():
         Settings(("a.csv",), ("y",), fit={"coupling": "all"})
     given = {"wiring": [[True, False], [True, True]], "coupling": "none", "state_dim": 2}
     settings = Settings(("a.csv",), ("y",), fit=given)
-    assert settings.fit_arguments["wiring"] == ([True, False], [True, True])
+    assert settings.spec.wiring == ([True, False], [True, True])
     assert tomllib.loads(settings.to_toml())["fit"]["wiring"] == given["wiring"]
-    assert Settings(("a.csv",), ("y",), fit={"wiring": "delay-3"}).fit_arguments["wiring"] == "delay-3"
+    assert Settings(("a.csv",), ("y",), fit={"wiring": "delay-3"}).spec.wiring == "delay-3"

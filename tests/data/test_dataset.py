@@ -106,7 +106,7 @@ def test_windows_are_experiments_put_together_again():
     ahead = found.forecast(4, FUTURE, num_paths=20, bounds=None)
     np.testing.assert_array_equal(ahead.paths, parts.forecast(4, FUTURE, num_paths=20, bounds=None).paths)
     assert ahead.start == ROWS
-    assert found.config["fit"]["windows"] == 3
+    assert found.spec.windows == 3
     kept = gpssm.fit(SERIES, **TINY, windows=3, keep_states=KEPT)
     np.testing.assert_array_equal(kept.draws.states[0], joined[:, :, -KEPT - 1 :])
 

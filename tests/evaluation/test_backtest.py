@@ -253,4 +253,4 @@ def test_outputs_are_judged_apart_and_in_units_of_their_spread(found):
     assert found.scores["ncrps"] == pytest.approx(found.scores["crps"] / SERIES.y[:START].std())
     np.testing.assert_allclose(twice.by_step()["crps"], found.by_step()["crps"] / SERIES.y[:START].std())
     np.testing.assert_allclose(twice.by_step("in mm")["crps"], 1000 * found.by_step()["crps"])
-    assert "each output in its own units" in str(twice)
+    assert "in units of each output" in str(twice)

@@ -9,9 +9,10 @@ from scipy.stats import norm
 
 import gpssm
 from builders import make_model, make_series
+from gpssm.core import metrics
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
-from gpssm.evaluation import calibrate, metrics
+from gpssm.evaluation import calibrate
 from gpssm.evaluation.calibrate import Needed, estimate, measure, needed_factors, octaves_to, weighted_quantile
 from gpssm.model.likelihoods import Poisson
 from gpssm.posterior.calibration import Calibration
@@ -218,15 +219,6 @@ def test_the_summary_shows_the_factors(fitted):
     assert [row["step"] for row in table] == sorted({row["step"] for row in table})
     assert f"{table[0]['factors'][0]:.2f}" in page
     assert "How much wider" not in str(fitted[1].summary())
-
-
-def test_parts_that_were_given_as_objects_are_used_again():
-    posterior = make_posterior()
-    config = {"kernel": "se+matern32", "mean": "function", "likelihood": "Custom", "basis": "inducing"}
-    found = [calibrate._part(posterior, name, asked) for name, asked in config.items()]
-    assert found == ["se+matern32", posterior.model.mean, posterior.model.likelihood, "inducing"]
-    # That of a fold is to be its own, and to know no row that is held out.
-    assert calibrate._part(posterior, "mean", "linear-fixed") == "linear-fixed"
 
 
 def test_what_cannot_be_calibrated_says_so(fitted):

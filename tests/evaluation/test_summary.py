@@ -14,12 +14,13 @@ import gpssm
 from builders import make_model, make_series
 from gpssm.core.text import percent
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import LONGEST, TAIL, _nonlinearity, assess
+from gpssm.evaluation.assessment import TAIL, _nonlinearity, assess
 from gpssm.evaluation.summary import _kernel, _output
 from gpssm.methods import ARX
 from gpssm.methods.linear import regress
 from gpssm.model.kernels import Linear, SquaredExponential
 from gpssm.model.likelihoods import StudentT
+from gpssm.posterior.validation import TRAINING
 from posteriors import make_posterior
 
 
@@ -62,7 +63,7 @@ def test_noises_and_one_step_errors_are_those_of_the_regression(series, summary)
 def test_free_runs_widen_as_the_regression_says(series, posterior):
     figures = assess(posterior)
     found = regress([series], 2, 1, 2)
-    impulse = lfilter([1.0], [1.0, *(-found.outputs.ravel())], np.eye(1, LONGEST)[0])
+    impulse = lfilter([1.0], [1.0, *(-found.outputs.ravel())], np.eye(1, TRAINING.horizon)[0])
     exact = np.sqrt(found.variance[0] * np.cumsum(impulse**2)) / series.y.std()
     # A standard deviation from 160 paths.
     np.testing.assert_allclose(figures.widening[:, 0], exact, rtol=4 / np.sqrt(2 * 160))
@@ -133,7 +134,7 @@ def test_chains_with_models_of_their_own_are_judged_each_by_itself():
     posterior = make_posterior(None, [make_series(12)], weights, own, states=[states], draws=400)
     info = posterior.info._replace(energy=rng.normal(size=(2, 400)), log_target=rng.normal(size=(2, 400)))
     info = info._replace(acceptance=np.full((2, 400), 0.8))
-    posterior = replace(posterior, info=info, config=posterior.config | {"fit": {"start": "em", "noise": "free"}})
+    posterior = replace(posterior, info=info, spec=posterior.spec.replace(start="em", noise="free"))
     assert posterior.apart
     assert posterior.with_notes().notes == ()
     summary = posterior.summary()

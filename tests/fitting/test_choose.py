@@ -9,12 +9,12 @@ import pytest
 from gpssm.data.series import Series
 from gpssm.evaluation.load import load
 from gpssm.fitting import choose as candidates
-from gpssm.fitting.choose import Plan, Trials
+from gpssm.fitting.choose import Trials
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import running_rhat
 from gpssm.linear import output_error
-from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
+from gpssm.methods.spec import Spec
 from gpssm.model.likelihoods import make_likelihood
 from gpssm.posterior.validation import make_folds
 from gpssm.starts import shooting
@@ -41,7 +41,9 @@ def be_quick(patch):
     """Few steps, and short chains: what is tested is not how good they are."""
     for name, value in (("NUM_STEPS", 50), ("NUM_STARTS", 4), ("NUM_LBFGS", 20)):
         patch.setattr(output_error, name, value)
-    patch.setattr(starts, "shoot_all", lambda aims: [shooting.shoot(*aim, num_steps=20) for aim in aims])
+    patch.setattr(
+        starts, "shoot_all", lambda *pair: [shooting.shoot(*one, num_steps=20) for one in zip(*pair, strict=True)]
+    )
     for name, value in (("SKIP", 3), ("WARMUP", 8), ("KEPT", 4)):
         patch.setattr(candidates, name, value)
 
@@ -61,9 +63,9 @@ def compared(series):
 
 def test_the_best_of_the_table_is_what_was_fitted(compared):
     posterior = compared
-    said = posterior.config["fit"]
-    table = said["starts"]
-    assert (said["start"], said["noise"], said["likelihood"]) == tuple(
+    table = posterior.comparison
+    spec = posterior.spec
+    assert (spec.start, spec.noise, spec.likelihood) == tuple(
         table[0][name] for name in ("start", "noise", "likelihood")
     )
     assert {row["start"] for row in table} == {"em", "em+shooting"}
@@ -87,7 +89,7 @@ def test_the_best_of_the_table_is_what_was_fitted(compared):
 def test_an_emission_of_the_users_own_is_compared_too(series, name, start, told):
     own = make_likelihood(name, np.eye(1, 2), np.zeros(1), np.full(1, 0.1))
     posterior = fit(series, likelihood=own, start=start, progress=False, **SMALL)
-    table = posterior.config["fit"]["starts"]
+    table = posterior.comparison
     assert {row["start"] for row in table} == set(start)
     assert {row["likelihood"] for row in table} == {told}
 
@@ -103,7 +105,7 @@ class Scripted(Trials):
         errors = [candidates.Errors(self.biases[candidate.start] + noise, 2, early=True)]
         self.errors[candidate] = [errors, errors]
         score = candidates.judge([errors])
-        self.rows[candidate] = candidate.row() | {"score": score.score, "run": score.run}
+        self.rows[candidate] = candidates.candidate_row(candidate) | {"score": score.score, "run": score.run}
 
     def at_start(self, candidate):
         return 1.0
@@ -111,21 +113,22 @@ class Scripted(Trials):
 
 def chosen(num_chains, **biases):
     trials = Scripted({name.replace("_", "+"): bias for name, bias in biases.items()})
-    return candidates.choose(trials, list(trials.biases), ["free"], ["gaussian"], num_chains)
+    first = [Spec(start=name, noise="free", likelihood="gaussian") for name in trials.biases]
+    return candidates.compare_candidates(trials, first, ["free"], num_chains)
 
 
 def test_chains_are_shared_out_among_what_is_better_together():
     def starts(*given, **biases):
-        return [one.start for one in chosen(*given, **biases).taken]
+        return [one.start for one in chosen(*given, **biases)[0]]
 
     # Errors to either side cancel; what is far off in the same direction as another does nothing for it.
     assert starts(4, em=1.0, em_shooting=-1.1) == ["em", "em", "em+shooting", "em+shooting"]
     assert starts(1, em=1.0, em_shooting=-1.1) == ["em"]
     assert starts(4, em=1.0, em_shooting=2.0) == ["em"] * 4
     assert starts(3, em=3.0, em_shooting=0.1) == ["em+shooting"] * 3
-    choice = chosen(2, em=2.0, em_shooting=5.0)
-    assert [row.get("chains") for row in choice.table] == [2, None]
-    assert "worse than those of its start" in choice.notes[0]
+    _, table, notes = chosen(2, em=2.0, em_shooting=5.0)
+    assert [row.get("chains") for row in table] == [2, None]
+    assert "worse than those of its start" in notes[0]
 
 
 def test_a_mixture_is_judged_as_one_forecast():
@@ -152,7 +155,7 @@ def test_the_choice_is_the_same_twice(compared, series):
     first, second = compared, fit(series, start=["em", "em+shooting"], progress=False, **SMALL)
 
     def figures(posterior):
-        return [{k: v for k, v in row.items() if k != "cpu_seconds"} for row in posterior.config["fit"]["starts"]]
+        return [{k: v for k, v in row.items() if k != "cpu_seconds"} for row in posterior.comparison]
 
     assert figures(first) == figures(second)
     np.testing.assert_array_equal(first.draws.weights, second.draws.weights)
@@ -170,31 +173,29 @@ def test_folds_are_equally_long_and_hold_out_either_end():
     assert make_folds([short]) == []
 
 
-def plan(series, **given):
-    asked = {"likelihood": "auto", "start": "auto", "noise": "auto"} | given
-    return Plan(METHODS["ffvd"], [series], asked["likelihood"], asked["start"], asked["noise"], (), None, 0)
+def test_what_is_compared_follows_from_the_data(series):
+    def emissions(spec, series):
+        return list(dict.fromkeys(one.likelihood for one in candidates.first_candidates(spec, [series])))
 
-
-def test_what_is_compared_follows_from_the_data(series, monkeypatch):
-    monkeypatch.setattr(FFVD, "compares", True)
-    assert plan(series)._names(own=False) == ["em", "output-error+shooting"]
-    assert plan(Series(series.y, None))._names(own=False) == ["em", "em+shooting"]
-    assert plan(series)._likelihoods(compared=True) == ["gaussian"]
-    assert plan(Series(np.abs(series.y), series.u))._likelihoods(compared=True) == ["gaussian", "abs"]
-    assert plan(Series(np.abs(series.y), series.u))._likelihoods(compared=False) == ["gaussian"]
-    assert plan(series)._noises(compared=True)[0] == "free"
-    assert plan(series, noise="small")._noises(compared=True) == ["small"]
+    rectified = Series(np.abs(series.y), series.u)
+    assert candidates.start_names(Spec(), [series]) == ["em", "output-error+shooting"]
+    assert candidates.start_names(Spec(), [Series(series.y, None)]) == ["em", "em+shooting"]
+    assert emissions(Spec(), series) == ["gaussian"]
+    assert emissions(Spec(), rectified) == ["gaussian", "abs"]
+    assert emissions(Spec(start="em"), rectified) == ["gaussian"]
+    assert candidates.candidate_noises(Spec(), compared=True)[0] == "free"
+    assert candidates.candidate_noises(Spec(noise="small"), compared=True) == ["small"]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of a chain of three draws
 def test_a_start_may_be_named_or_given_as_states(series):
     states = 0.1 * np.random.default_rng(0).normal(size=(73, 2))
     given = fit(series, start=states, noise="small", progress=False, **SMALL)
-    assert given.config["fit"]["start"] == "states"
-    assert given.config["fit"]["noise"] == "small"
+    assert given.spec.gives_states
+    assert given.spec.noise == "small"
     named = fit(series, start="output-error", progress=False, **SMALL)
-    assert named.config["fit"]["start"] == "output-error"
-    assert named.config["fit"]["starts"] == []
+    assert named.spec.start == "output-error"
+    assert named.comparison == ()
     with pytest.raises(ValueError, match=r"states of shapes \[\(73, 2\)\]"):
         fit(series, start=states[:-1], progress=False, **SMALL)
     with pytest.raises(KeyError, match="Known: auto, em"):

@@ -16,13 +16,15 @@ from builders import make_model
 from compilations import compilations
 from gpssm.core.runtime import max_maps
 from gpssm.data.series import Series
-from gpssm.fitting.fit import assign_roles, fit
+from gpssm.fitting.fit import fit
 from gpssm.inference.chains import Chains
 from gpssm.methods.ffvd import FFVD
+from gpssm.methods.spec import Spec
 from gpssm.model.likelihoods import Poisson
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import Normal
 from gpssm.posterior.diagnostics import forecast_mean
+from gpssm.starts.build import assign_roles
 from random_walk import RandomWalk, small_fit, small_series
 
 
@@ -46,8 +48,8 @@ def test_shapes_and_names(posterior):
     assert posterior.draws.weights.shape == (2, 10, 1, 4 + 3)
     assert posterior.info.log_target.shape == (2, 10)
     assert posterior.warmup.log_target.shape == (2, 6)
-    assert posterior.config["method"] == "RandomWalk"
-    assert posterior.config["size"] == 0.05
+    assert posterior.method == "RandomWalk"
+    assert posterior.spec.settings.size == 0.05
     assert posterior.dataset.experiments == (small_series(),)
     assert posterior.seconds.compile > 0
     assert repr(posterior) == "Posterior(RandomWalk, 2 chains of 10 draws)"
@@ -199,22 +201,24 @@ def test_several_series_of_unequal_length_without_controls():
 
 def test_roles():
     model = make_model()
-    optimised = assign_roles(model, "optimise")
+    optimised = assign_roles(model, Spec(hyper="optimise"))
     assert set(optimised.leaves("sample")) == {"log_process_std", "likelihood.log_std"}
     assert set(optimised.leaves("optimise")) == {"kernel.log_variance", "kernel.log_lengthscale", "basis.locations"}
-    assert set(assign_roles(model, "sample").leaves("optimise")) == set()
-    assert len(assign_roles(model, "sample").leaves("sample")) == 5
-    assert set(assign_roles(model, "fix").leaves("fix")) == set(model.leaves())
-    chosen = assign_roles(model, "sample", fixed=("kernel.*",), learn=("likelihood.C", "kernel.log_variance"))
+    assert set(assign_roles(model, Spec(hyper="sample")).leaves("optimise")) == set()
+    assert len(assign_roles(model, Spec(hyper="sample")).leaves("sample")) == 5
+    assert set(assign_roles(model, Spec(hyper="fix")).leaves("fix")) == set(model.leaves())
+    chosen = assign_roles(
+        model, Spec(hyper="sample", fixed=("kernel.*",), learn=("likelihood.C", "kernel.log_variance"))
+    )
     assert set(chosen.leaves("sample")) == {"basis.locations", "log_process_std", "likelihood.log_std", "likelihood.C"}
 
 
 def test_sizes_may_be_chosen(monkeypatch):
-    monkeypatch.setattr("gpssm.fitting.fit.MAX_ORDER", 2)
+    monkeypatch.setattr("gpssm.methods.spec.MAX_ORDER", 2)
     found = small_fit(state_dim="auto", num_inducing="auto", num_draws=2)
-    assert found.config["fit"]["state_dim"] == found.model.state_dim == 1
-    assert found.config["fit"]["num_inducing"] == 10
-    assert found.config["fit"]["kernel"] == "se"
+    assert found.spec.state_dim == found.model.state_dim == 1
+    assert found.spec.num_inducing == 10
+    assert found.spec.kernel == "se"
 
 
 def test_chains_that_disagree_are_reported(posterior):
@@ -232,8 +236,8 @@ def test_noises_without_an_exact_conditional_are_optimised():
     model = make_model().with_priors({"log_process_std": Normal(-1.0, 1.0)})
     likelihood = Poisson.build(jnp.ones((2, 2)), jnp.zeros(2), jnp.ones(2))
     poisson = GPSSM.create(model.kernel, model.basis, model.mean, likelihood, jnp.ones(2))
-    assert set(assign_roles(model, "optimise").leaves("sample")) == {"likelihood.log_std"}
-    assert set(assign_roles(poisson, "optimise").leaves("sample")) == {"log_process_std"}
+    assert set(assign_roles(model, Spec(hyper="optimise")).leaves("sample")) == {"likelihood.log_std"}
+    assert set(assign_roles(poisson, Spec(hyper="optimise")).leaves("sample")) == {"log_process_std"}
 
 
 @pytest.mark.parametrize(
@@ -373,7 +377,7 @@ from random_walk import small_series
 rows = {rows}
 for number in range({fits}):
     posterior = fit(small_series(rows[number % len(rows)]), method=FFVD(num_warmup=6, num_draws=4), state_dim=1,
-                    num_inducing=5, num_chains=1, progress=False, seed=number)
+                    num_inducing=5, num_chains=1, start="em", progress=False, seed=number)
     ahead = 3 + number % len(rows)
     posterior.forecast(ahead, [[0.0]] * ahead, num_paths=4)
     posterior.condition(small_series(ahead))

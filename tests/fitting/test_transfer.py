@@ -81,7 +81,7 @@ def test_a_fit_with_a_prior_is_a_posterior_like_others(old, tmp_path):
     rows = old.dataset.experiments[0][:20]
     found = gpssm.fit(rows, prior=old, prior_strength=0.5, num_chains=1, num_warmup=30, num_draws=4, progress=False)
     assert found.dataset.scaler == old.dataset.scaler
-    assert found.config["fit"]["prior_strength"] == 0.5
+    assert found.spec.prior_strength == 0.5
     assert {name.split(".")[0] for name in found.draws.leaves} <= {"log_process_std", "likelihood"}
     np.testing.assert_array_equal(found.model.kernel.log_variance, old.model.kernel.log_variance)
     found.save(tmp_path / "told.nc")

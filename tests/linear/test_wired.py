@@ -8,7 +8,7 @@ import pytest
 import gpssm
 from gpssm.data.series import Series
 from gpssm.fitting.fit import build_model
-from gpssm.linear.fit import linear_fit
+from gpssm.linear.fit import linear_fit, output_error_fit
 from gpssm.linear.state_space import smooth
 from gpssm.linear.wired import EXACT_STD
 from gpssm.methods.spec import Spec
@@ -86,7 +86,7 @@ def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
 
 def test_delays_hold_controls_and_states():
     wiring = make_wiring("delay-2", 3, 1, 1)
-    start = output_error_start(SERIES, 3, "gaussian", wiring)
+    start = output_error_fit(SERIES, Spec(state_dim=3, wiring=wiring))
     transition, control = np.asarray(start.model.transition), np.asarray(start.model.control)
     np.testing.assert_array_equal(transition[:2], [[0, 0, 0], [1, 0, 0]])
     np.testing.assert_array_equal(control, [[1], [0], [0]])
@@ -137,7 +137,7 @@ def test_from_end_to_end(tmp_path):
         num_draws=20,
         progress=False,
     )
-    assert posterior.config["fit"]["wiring"] == "x1 from x1, x2; x2 from x2, pump"
+    assert posterior.spec.wiring.words(posterior.dataset.inputs) == "x1 from x1, x2; x2 from x2, pump"
     found = posterior.relevance()
     np.testing.assert_array_equal(found.mean == 0, [[False, False, True], [True, False, False]])
     assert np.all(found.mean[found.mean > 0] > 1e-3)

@@ -73,7 +73,7 @@ def every(names, quick):
 def test_a_fit_has_finite_draws_and_comes_back_from_a_file(name, tmp_path):
     posterior = fitted(name)
     model, draws, info = posterior.model, posterior.draws, posterior.info
-    assert posterior.config["method"] == name
+    assert posterior.method == name
     assert draws.states[0].shape == (2, SMALL["num_draws"], 21, model.state_dim)
     assert draws.weights.shape == (2, SMALL["num_draws"], model.state_dim, model.basis.size)
     assert all(np.isfinite(part).all() for part in (*draws.states, draws.weights, *draws.leaves.values()))

@@ -14,6 +14,7 @@ import sampling
 from gpssm.data.series import Series
 from gpssm.methods import FFVD, Exact
 from gpssm.methods.exact import at_own_inputs, inputs, log_dense_normal, log_exact
+from gpssm.methods.spec import Spec
 from gpssm.model.bases import InducingPoints
 from gpssm.model.priors import InverseGamma
 from gpssm.model.target import log_collapsed, weights_given_states

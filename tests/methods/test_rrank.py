@@ -106,7 +106,7 @@ def test_a_fit_draws_every_leaf_and_optimises_none():
     settings = {"num_chains": 2, "num_warmup": 20, "num_draws": 20, "progress": False}
     posterior = gpssm.fit(Series(y, u), method=ReducedRank(num_particles=5), state_dim=1, num_inducing=6, **settings)
     assert isinstance(posterior.model.basis.parts[0], Hilbert)
-    assert posterior.config["fit"]["num_shared"] == 0
+    assert posterior.spec.settings.num_shared(posterior.model) == 0
     for name in ("kernel.log_lengthscale", "kernel.log_variance", NOISE, "likelihood.log_std"):
         drawn = posterior.draws.leaves[name]
         assert np.ptp(drawn.reshape(40, -1), axis=0).min() > 0

@@ -31,7 +31,9 @@ def conditioned(posterior, rows):
 
 
 def assert_same_cloud(first, second):
-    for one, other in zip(first.current, second.current, strict=True):
+    assert first.current.clock == second.current.clock
+    for name in ("particles", "log_weights", "rows", "surprise", "past"):
+        one, other = getattr(first.current, name), getattr(second.current, name)
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
@@ -255,5 +257,5 @@ def test_simulation_sees_the_warmup_and_nothing_else(linear):
 def test_bad_predictions_are_told_what_to_do(linear, settings, message):
     with pytest.raises(ValueError, match=message):
         linear.predict(ROWS, **settings)
-    with pytest.raises(ValueError, match="the model has 1 controls"):
+    with pytest.raises(ValueError, match="the model has 1 inputs"):
         linear.simulate()

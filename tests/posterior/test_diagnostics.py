@@ -146,7 +146,7 @@ def test_the_diagnostics_of_a_posterior():
     assert found["smoothed outputs"].rhat == pytest.approx(np.max(diagnostics.rhat(posterior.outputs())))
     assert found["function values"].number == 20 * 2
     assert found["log target"].ess_bulk == pytest.approx(diagnostics.ess_bulk(posterior.info.log_target))
-    shared = posterior.config["fit"]["num_shared"]  # iterations of the warm-up that chains did together
+    shared = posterior.spec.settings.num_shared(posterior.model)  # iterations of the warm-up that chains did together
     apart = posterior.info.gradients.sum() + posterior.warmup.gradients[:, shared:].sum()
     assert found.gradients == apart + posterior.warmup.gradients[0, :shared].sum()
     assert "identified only up to" in str(found)

@@ -11,11 +11,13 @@ import gpssm
 from builders import make_model, make_series
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.methods.spec import Spec
 from gpssm.model.bases import Apart, InducingPoints, MixedPoints, Stacked
 from gpssm.model.kernels import Mixed, make_kernel
 from gpssm.model.likelihoods import LINKS, LinkedGaussian
 from gpssm.model.target import weights_given_states
 from gpssm.posterior import learning
+from gpssm.posterior.draws import Learned
 from gpssm.posterior.learning import Belief, choose_forgetting, run_learning, score_forgetting
 from gpssm.posterior.relocation import change_basis, choose_moves, find_points
 from gpssm.posterior.rollout import Members
@@ -162,8 +164,10 @@ def learned(posterior):
 
 
 def assert_same(one, other):
-    for first, second in ((one.current, other.current), (one.learned, other.learned)):
-        for left, right in zip(first, second, strict=True):
+    assert one.current.clock == other.current.clock
+    arrays = ("particles", "log_weights", "rows", "surprise", "past")
+    for first, second, names in ((one.current, other.current, arrays), (one.learned, other.learned, Learned._fields)):
+        for left, right in ((getattr(first, name), getattr(second, name)) for name in names):
             np.testing.assert_allclose(left, right, rtol=1e-7, atol=1e-8)
     np.testing.assert_allclose(one.draws.weights, other.draws.weights, rtol=1e-7, atol=1e-8)
 
@@ -336,6 +340,6 @@ def test_what_cannot_be_is_refused(posterior):
         posterior.learn(ROWS, max_draws=0)
     with pytest.raises(ValueError, match="2 columns"):
         posterior.learn(make_series(3, output_dim=1))
-    linear = dataclasses.replace(posterior, config={"method": "lgssm"})
+    linear = dataclasses.replace(posterior, spec=Spec(method="lgssm"))
     with pytest.raises(ValueError, match="no weights to learn"):
         linear.learn(ROWS)

@@ -19,6 +19,7 @@ from builders import make_series
 from examinations import make_examination, make_forecast
 from gpssm.core.text import figure, jsonable
 from gpssm.data.series import Series
+from gpssm.methods.spec import Spec
 from gpssm.plots.style import to_png
 from gpssm.posterior.checks import Check
 from gpssm.report import make_report, write_report
@@ -200,11 +201,11 @@ def test_a_posterior_is_examined_first(found, pictures, rows, monkeypatch):
 
 
 def test_settings_are_words_and_the_page_has_a_date(found, pictures):
-    config = {"method": "by hand", "fit": {"parameters": {"kernel": "sample"}, "orders": [2, 1], "scaled": True}}
-    text = make_report(replace(found, posterior=replace(found.posterior, config=config)), pictures=pictures)
+    spec = Spec(method={"name": "by hand", "orders": [2, 1]}, fixed=("kernel.*", "mean.*"), calibrate=True)
+    text = make_report(replace(found, posterior=replace(found.posterior, spec=spec)), pictures=pictures)
     settings = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text))
-    assert settings["parameters: kernel"] == "sample"
-    assert (settings["orders"], settings["scaled"]) == ("2, 1", "yes")
+    assert settings["fixed"] == "kernel.*, mean.*"
+    assert (settings["method: orders"], settings["calibrate"]) == ("2, 1", "yes")
     assert re.search(r'class="small date">\d+ \w+ 20\d\d<', text)
 
 

@@ -1,25 +1,23 @@
-"""How a fit is judged: from a posterior of the training rows, and the test rows, to one set of figures.
+"""How a fit is judged: from a posterior of the training rows, and the test rows, to figures.
 
-    p30      from the last training state, a free run over the first 30 test steps
-    full     the same over the whole test half
-    rolling  from each origin 0, 10, 20, ... of the test half, given the data up to it and the functions as they were
-             learned, a forecast of 30 steps; figures are means over origins
-    learn    the same, but the functions are learned from the rows up to each origin too (`posterior.learn`)
-    simulate through a test record of its own, a free run given its first `window` rows to find the state by; figures
-             are over the rows after those
+    p30            a simulation of the first 30 test rows, from the last training state
+    simulation     a simulation of all test rows, from the last training state; of another record,
+                   from the state that its first `window` rows determine
+    rolling        forecasts of 30 steps from every 10th test row, given the rows before it
+    learn          the same, with functions that have learned from those rows (`posterior.learn`)
+    daisy-rolling  forecasts of 30 steps from every 30th test row
 
-The last is for records (`records.py`), all others are for a series in two halves. A forecast is given the controls of
-the steps it covers, and no output of theirs.
+A forecast is given the inputs of the steps that it covers, and none of their outputs.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpssm.core.metrics import score
-from gpssm.data.series import Series
+from gpssm.bench.problems import Problem
+from gpssm.core import metrics
+from gpssm.data.series import Series, as_list
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.validation import (
@@ -31,99 +29,104 @@ from gpssm.posterior.validation import (
     rolling_forecasts,
 )
 
-
-class Outcome(NamedTuple):
-    """The figures of `Forecast.score`, and the share of the paths that left the region the model knows.
-
-    With them `nlpd_paths`, the log score of a density estimate from the paths: `nlpd` mixes p(y | state) of each path,
-    which are spikes far apart where a model has next to no observation noise.
-    """
-
-    metrics: dict[str, float]
-    share_left: float
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
-class FreeRun:
-    """One forecast from the last training state over the first `horizon` test steps; None for all of them."""
+class Simulation:
+    """One simulation of the first `horizon` test rows; None for all of them.
 
-    horizon: int | None
+    Of long records there are fewer paths, at most `max_rows` rows of paths, to bound the memory.
+    """
+
+    horizon: int | None = None
     num_paths: int = 1000
+    max_rows: int = 4_500_000
 
-    def judge(self, posterior: Posterior, test: Series, seed: int) -> Outcome:
-        """The figures of the forecast."""
-        rows = test if self.horizon is None else test[: self.horizon]
-        _check_length(test, self.horizon or 1)
-        return _score(posterior.forecast(len(rows), rows.u, num_paths=self.num_paths, seed=seed), rows)
+    def judge(self, posterior: Posterior, problem: Problem, seed: int) -> Figures:
+        """Figures of the simulation."""
+        window = (problem.test.window or 0) if problem.suite == "records" else 0
+        test = _at_least(problem.test, max(self.horizon or 0, window + 1))
+        rows = test[window : self.horizon]
+        paths = max(min(self.num_paths, self.max_rows // len(rows)), 2)
+        if problem.suite == "records":
+            warmup = test[:window] if window else None
+            thinned = posterior.thinned(paths)  # draws without a path need no filter
+            forecast = thinned.simulate(rows.u, warmup=warmup, num_paths=paths, seed=seed)
+        else:
+            forecast = posterior.forecast(len(rows), rows.u, num_paths=paths, seed=seed)
+        return score([forecast], [rows], problem)
 
 
 @dataclass(frozen=True)
 class Rolling:
-    """Rolling forecasts of the test half, by a posterior that is filtered or learns on the way."""
+    """Forecasts from many origins in the test rows, by a posterior that is filtered or learns."""
 
     scheme: RollingOrigin = BENCHMARK
     learns: bool = False
 
-    def judge(self, posterior: Posterior, test: Series, seed: int) -> Outcome:
-        """Means over origins of all figures, with the standard deviation of the RMSE and the number of origins."""
-        outcomes = [_score(one.forecast, one.rows) for one in self.forecasts(posterior, test, seed)]
-        names = outcomes[0].metrics
-        metrics = {name: float(np.mean([one.metrics[name] for one in outcomes])) for name in names}
-        metrics["rmse_sd_over_origins"] = float(np.std([one.metrics["rmse"] for one in outcomes]))
-        metrics["origins"] = float(len(outcomes))
-        return Outcome(metrics, float(np.mean([one.share_left for one in outcomes])))
+    def judge(self, posterior: Posterior, problem: Problem, seed: int) -> Figures:
+        """Figures over all origins."""
+        rolling = list(self.forecasts(posterior, problem.test, seed))
+        figures = score([one.forecast for one in rolling], [one.rows for one in rolling], problem)
+        return figures | {"origins": float(len(rolling))}
 
     def forecasts(self, posterior: Posterior, test: Series, seed: int) -> Iterator[RollingForecast]:
-        """The forecast from each origin, a row number in the test half."""
-        _check_length(test, self.scheme.horizon)
-        origins = self.scheme.origins(len(test))
-        if self.learns:
+        """The forecast from each origin."""
+        draws = self.scheme.num_draws
+        origins = self.scheme.origins(len(_at_least(test, self.scheme.horizon)))
+        if self.learns:  # forgetting is chosen on the training rows
             first = {"forgetting": "auto"}
-            most = {"max_draws": self.scheme.num_draws}
-            informed = extended(posterior, test, origins, "learn", first, seed=seed, **most)
+            states = extended(posterior, test, origins, "learn", first, seed=seed, max_draws=draws)
         else:
-            informed = posterior.thinned(self.scheme.num_draws).condition_at(test, origins, seed=seed)
-        return rolling_forecasts(informed, test, origins, self.scheme, seed=seed, quiet=False)
+            states = posterior.thinned(draws).condition_at(test, origins, seed=seed)
+        return rolling_forecasts(states, test, origins, self.scheme, seed=seed, quiet=False)
 
 
-@dataclass(frozen=True)
-class Simulate:
-    """One free run through another record, whose state starts at x₀ ~ N(0, I) and is found by its first rows.
-
-    A run holds some twenty numbers for each path and row at its peak, with its scores: of a long record there are as
-    few paths as make `most` rows of paths in all, which bounds the memory.
-    """
-
-    num_paths: int = 1000
-    most: int = 4_500_000
-
-    def judge(self, posterior: Posterior, test: Series, seed: int) -> Outcome:
-        """The figures of the rows after the first `test.window`."""
-        known = test.window or 0
-        _check_length(test, known + 1)
-        paths = max(min(self.num_paths, self.most // (len(test) - known)), 2)
-        # A draw without a path is not run through the first rows.
-        fewer, after = posterior.thinned(paths), test[known:]
-        found = fewer.simulate(after.u, warmup=test[:known] if known else None, num_paths=paths, seed=seed)
-        return _score(found, after)
-
-
-Protocol = FreeRun | Rolling | Simulate
+Protocol = Simulation | Rolling
 PROTOCOLS: dict[str, Protocol] = {
-    "p30": FreeRun(30),
-    "full": FreeRun(None),
+    "p30": Simulation(30),
+    "simulation": Simulation(),
     "rolling": Rolling(),
     "learn": Rolling(BENCHMARK_LEARNING, learns=True),
-    "simulate": Simulate(),
+    "daisy-rolling": Rolling(replace(BENCHMARK, step=30)),
 }
 
 
-def _check_length(test: Series, horizon: int) -> None:
-    if len(test) < horizon:
-        raise ValueError(f"a forecast of {horizon} steps needs as many test rows; there are {len(test)}")
+def score(forecasts: Sequence[Forecast], rows: Sequence[Series], problem: Problem) -> Figures:
+    """Figures of forecasts, means over origins.
+
+    `rmse` and `crps` are in the units of the data. Over several outputs, which have units of their
+    own, `nrmse` is the mean over outputs of the RMSE over the standard deviation of the test
+    outputs, and `ncrps` that of the CRPS over the standard deviation of the training outputs.
+    """
+    train_std = np.nanstd(np.concatenate([part.y for part in as_list(problem.train)]), axis=0)
+    test_std = np.nanstd(problem.test.y, axis=0)
+    pairs = list(zip(forecasts, rows, strict=True))
+    squares = np.concatenate([(forecast.mean - window.y) ** 2 for forecast, window in pairs])
+    rmse_by_output = np.sqrt(np.nanmean(squares, axis=0))  # over the steps of all origins
+    by_origin = [_score(forecast, window, train_std) for forecast, window in pairs]
+    figures = {name: float(np.nanmean([one[name] for one in by_origin])) for name in by_origin[0]}
+    return figures | {"nrmse": float(np.nanmean(rmse_by_output / test_std))}
 
 
-def _score(forecast: Forecast, actual: Series) -> Outcome:
-    left = 0.0 if forecast.diagnostics is None else forecast.diagnostics.share_left
-    rows = actual[: forecast.horizon].y
-    return Outcome(forecast.score(actual) | {"nlpd_paths": score(forecast.paths, rows, levels=())["nlpd"]}, left)
+def _score(forecast: Forecast, rows: Series, train_std: np.ndarray) -> Figures:
+    moments = forecast.moments
+    mixture = forecast.moments_ahead or moments
+    crps = metrics.fair_crps(forecast.paths - rows.y)
+    figures = {
+        "rmse": metrics.rmse(forecast.mean, rows.y),
+        "crps": np.nanmean(crps),
+        "ncrps": np.nanmean(crps / train_std),
+        "coverage_90": metrics.coverage(forecast.paths, rows.y, 0.9),
+        "nlpd": metrics.nlpd(*mixture, rows.y) if mixture else np.nan,
+        "nmll_paper": metrics.nmll_paper(*moments, rows.y) if moments else np.nan,
+        "share_left": forecast.diagnostics.share_left if forecast.diagnostics else 0.0,
+    }
+    return {name: float(figure) for name, figure in figures.items()}
+
+
+def _at_least(test: Series, length: int) -> Series:
+    if len(test) < length:
+        raise ValueError(f"a forecast of {length} rows needs as many test rows; there are {len(test)}")
+    return test

@@ -1,34 +1,165 @@
-"""A sweep: every method on every data set with every seed, judged by every protocol, resumable at any moment.
+"""A sweep: methods on problems with several seeds, in cells that are fitted and judged once each.
 
-Its cells run in this process, in processes of this machine, or on a Dask cluster (`core/places.py`). A cell that takes
-its process with it becomes a failed result of that cell alone. Meanwhile the user sees cells done, failures and the
-time left.
+A cell is a data set, a method with settings, and a seed; one fit serves all protocols. Its result is
+one JSON file in the folder of the sweep, so that a sweep that was interrupted continues where it
+stopped, and the folders of several machines (`shard`) can be copied together. A cell that fails is
+recorded with its error and stops no other.
 """
 
-import itertools
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+import contextlib
+import dataclasses
+import functools
+import gc
+import json
+import os
+import platform
+import re
+import subprocess
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-from gpssm.bench.cells import FILE, Cell, Line, append, key, load_results, run_cell
+import jax
+
+from gpssm import __version__
+from gpssm.bench.problems import SUITES, Problem, load_problems
 from gpssm.bench.protocols import PROTOCOLS
-from gpssm.bench.published import DATASETS
-from gpssm.bench.records import Data, divide, load_data
-from gpssm.core.elapsed import ticks
+from gpssm.core.files import digest, make_folder, write_atomically
 from gpssm.core.places import Place
-from gpssm.core.text import check_whole
-from gpssm.inference.progress import Mode, make_bar
+from gpssm.core.runtime import max_maps, num_maps
+from gpssm.core.text import check_choice, check_whole, jsonable, to_json
+from gpssm.evaluation.stack import stack
+from gpssm.fitting.fit import SPEC_FIELDS, fit, with_settings
+from gpssm.inference.progress import Mode, check_progress, tracked
+from gpssm.inference.runner import Runtime
+from gpssm.methods.spec import Spec, check_names
+from gpssm.posterior.forecast import HORIZON
 
-JOB_MEGABYTES = 1500.0  # what a task is taken to need where no result tells
+CELLS = "cells"  # subfolder of the result files
+STACK = "ffvd-auto"  # `gpssm.stack` as a method
+# Names of methods with settings.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ffvd-shared": {"method": "ffvd", "coupling": "shared"},
+    "ffvd-lmc": {"method": "ffvd", "coupling": "lmc", "rank": 2},
+    "ffvd-cascade": {"method": "ffvd", "wiring": "cascade"},
+    "ffvd-chain": {"method": "ffvd", "wiring": "chain"},
+}
 
-Datasets = Sequence[str] | Mapping[str, Data] | Literal["all"]
+Record = dict[str, Any]
+
+
+class Cell(NamedTuple):
+    """A problem, what to fit to it, and the protocols to judge the fit by."""
+
+    dataset: str
+    problem: Problem
+    method: str  # its name in tables
+    spec: Spec
+    runtime: Runtime
+    protocols: tuple[str, ...]
+    stacked: Mapping[str, Any] | None = None  # keywords of `gpssm.stack`, if that is the method
+
+    @property
+    def identity(self) -> str:
+        """Hash of settings and data; results with another one are not of this cell."""
+        settings = (self.spec.to_dict(), self.runtime.num_chains, to_json(self.stacked))
+        return digest(settings, self.problem.fingerprint)
+
+    @property
+    def file(self) -> str:
+        """Name of the result file."""
+        name = f"{self.dataset}-{self.method}-{self.runtime.seed}-{self.identity}.json"
+        return re.sub(r"[^\w.-]", "_", name)
+
+
+def parse_settings(method: str, settings: Mapping[str, Any]) -> tuple[Spec, Runtime, dict[str, Any] | None]:
+    """What a method by name and its settings ask for.
+
+    Parameters
+    ----------
+    method
+        A name of `METHODS`, `VARIANTS` or "ffvd-auto"; or any, with a "method" among the settings.
+    settings
+        Fields of `Spec`, of the method's own settings, and num_chains; for "ffvd-auto" keywords
+        of `gpssm.stack`.
+
+    Returns
+    -------
+    spec, runtime
+        What is fitted, and how.
+    stacked
+        Keywords of `gpssm.stack`; None for a method.
+    """
+    settings = VARIANTS.get(method, {}) | dict(settings)
+    stacked = dict(settings) if method == STACK else None
+    settings.pop("members", None)
+    spec = Spec(method=settings.pop("method", "ffvd" if method == STACK else method))
+    fields = [one.name for one in dataclasses.fields(spec.settings) if one.name not in SPEC_FIELDS]
+    check_names(settings, [*fields, *SPEC_FIELDS, "num_chains"], method)
+    chosen = {name: settings.pop(name) for name in fields if name in settings}
+    spec = spec.replace(method=dataclasses.replace(spec.settings, **chosen))
+    return *with_settings(spec, Runtime(progress=False), settings), stacked
+
+
+def make_cell(
+    dataset: str,
+    problem: Problem,
+    method: str,
+    settings: Mapping[str, Any],
+    seed: int = 0,
+    protocols: Sequence[str] = tuple(PROTOCOLS),
+) -> Cell:
+    """The cell of a problem and a method, with those of the protocols that apply."""
+    spec, runtime, stacked = parse_settings(method, settings)
+    for name in protocols:
+        check_choice("a protocol", name, PROTOCOLS)
+    learns = stacked is None and spec.settings.learns
+    suite = SUITES[problem.suite]
+    applying = [name for name in suite.protocols if name in protocols]
+    applying = [name for name in applying if learns or name != "learn"]
+    if not applying:
+        raise ValueError(
+            f"{method!r} on {dataset!r} is judged by none of {', '.join(protocols)}; "
+            f"the protocols of its suite are {', '.join(suite.protocols)}"
+        )
+    runtime = runtime.replace(seed=seed)
+    return Cell(dataset, problem, method, spec, runtime, tuple(applying), stacked)
+
+
+def run_cell(cell: Cell) -> Record:
+    """Fit and judge. Errors are part of the result, by protocol, or under "fit"."""
+    record = _blank(cell)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        posterior, record["fit"] = _attempt(record, "fit", _fit, cell) or (None, {})
+        for name in cell.protocols if posterior is not None else ():
+            judge = PROTOCOLS[name].judge
+            figures = _attempt(record, name, judge, posterior, cell.problem, cell.runtime.seed)
+            record["figures"] |= {name: figures} if figures else {}
+    messages = {str(one.message) for one in caught if issubclass(one.category, UserWarning)}
+    record["warnings"] = sorted(messages)
+    # A process of many programs runs out of memory maps.
+    if num_maps() > max_maps() / 8:
+        jax.clear_caches()
+        gc.collect()
+    return jsonable(record)
+
+
+def _attempt(record: Record, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function returns; None after an error, which is recorded."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        record["errors"][part] = f"{type(error).__name__}: {error}"
+        record["traceback"] = traceback.format_exc()
 
 
 def run_sweep(
-    datasets: Datasets,
+    datasets: Sequence[str] | str | Mapping[str, Any],
     methods: Sequence[str],
     seeds: int | Sequence[int],
     protocols: Sequence[str] = tuple(PROTOCOLS),
@@ -36,172 +167,153 @@ def run_sweep(
     *,
     jobs: int = 1,
     cluster: Any = None,
+    shard: tuple[int, int] = (1, 1),
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Mode = True,
     retry: bool = False,
-) -> list[Line]:
-    """Run what is not there yet and give back all results of the folder.
+) -> list[Record]:
+    """Run the cells that have no result in the folder yet, and return all results of the folder.
 
-        run_sweep("all", ["ffvd", "arx"], seeds=5, out="runs/first", jobs=4)
-        write_report("runs/first")
+        run_sweep("daisy", ["ffvd", "arx"], seeds=3, out="runs/daisy", jobs=4)
+        write_report("runs/daisy")
 
-    Results are written as they arrive, so that a sweep that was broken off goes on where it stopped when it is called
-    again. A cell that fails is recorded with its error, and stops no other.
+    Parameters
+    ----------
+    datasets
+        Names of data sets, of simulations (`sim:duffing`, `sim:kink:num_steps=200`) and of groups:
+        "all" (the six benchmark sets), "daisy", "records". Or a mapping of names to series or
+        `Problem`s of the user's own.
+    methods
+        Names of methods, see `parse_settings`.
+    seeds
+        The seeds, or how many, from 0 on.
+    protocols
+        Names of `PROTOCOLS`; each problem is judged by those of its suite.
+    out
+        Folder of the results.
+    jobs
+        Processes of this machine, one thread each; 1 runs in this process.
+    cluster
+        Address of a Dask scheduler to run on instead, tcp://host:8786, or its client.
+    shard
+        (i, n) runs the i-th of n parts of the cells, for n machines.
+    settings
+        Settings by method, see `parse_settings`.
+    progress
+        True for a bar, "plain" for one line per cell, False for silence.
+    retry
+        Whether failed cells are run again.
 
-    :param datasets: names of benchmarks or simulations (`sim:duffing`, `sim:kink:num_steps=200`), "all" for the six
-        benchmarks of one series, or a mapping of names to series or `Records` of the user's own.
-    :param methods: names from `gpssm.methods.METHODS`, or names with a "method" in `settings`; "ffvd-auto" is
-        `gpssm.stack` of its default members, and `gpssm.benchmark.VARIANTS` has coupled and wired models.
-    :param seeds: the seeds, or how many, from 0 on.
-    :param protocols: of "p30", "full", "rolling" and "learn", for a series in two halves, and "simulate", for records;
-        each data set and method is judged by those that apply to it.
-    :param out: folder for results.jsonl.
-    :param jobs: processes on this machine, fewer if there is not memory for as many; 1 runs in this process.
-    :param cluster: the address of a Dask scheduler to run on instead, as tcp://host:8786, or a client of one; its
-        workers need `gpssm`, and no data.
-    :param settings: arguments for `gpssm.fit`, by method: {"ffvd-2": {"method": "ffvd", "state_dim": 2}}; those of
-        "ffvd-auto" are for `gpssm.stack`.
-    :param progress: True for a bar, "plain" for a line a cell, False for silence.
-    :param retry: whether cells whose result is a failure are run again.
+    Returns
+    -------
+    list of dict
+        One result per cell, as `load_results` reads them.
     """
-    check_whole("jobs", jobs, 1)
-    wanted = _cells(datasets, methods, seeds, protocols, settings or {})
-    before = load_results(out) if (Path(out) / FILE).is_file() else []
-    place = Place(jobs if cluster else _fitting(jobs, before, progress), cluster)
-    cells = _missing(wanted, {key(line) for line in before if line["status"] == "ok" or not retry})
-    there = len(wanted) - len(cells)
-    with monitor(progress, len(cells), there) as report:
-        for number, found in place.run(cells, run_cell):
-            lines = cells[number].died(found) if isinstance(found, Exception) else found
-            append(out, lines)
-            report(lines)
+    check_progress(progress)
+    settings = settings or {}
+    for name in settings:
+        check_choice("a method with settings", name, methods)
+    # Seed after seed, so that an interrupted sweep has results of everything.
+    problems = load_problems(datasets)
+    cells = [
+        make_cell(name, problem, method, settings.get(method, {}), seed, protocols)
+        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
+        for name, problem in problems.items()
+        for method in methods
+    ]
+    if not cells:
+        raise ValueError("a sweep needs at least one data set, one method and one seed")
+    part, parts = shard
+    check_whole("the number of shards", parts, 1)
+    if not 1 <= part <= parts:
+        raise ValueError(f"shard must be i of n with 1 <= i <= n; got {part} of {parts}")
+    folder = Path(out) / CELLS
+    missing = [cell for cell in cells[part - 1 :: parts] if _is_missing(cell, folder, retry)]
+    arrivals = Place(jobs, cluster).run(missing, run_cell)
+    make_folder(folder)
+    names = [cell.file for cell in missing]
+    for index, result in tracked(arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)):
+        record = result
+        if isinstance(result, Exception):  # the process of the cell died
+            record = _blank(missing[index]) | {"errors": {"fit": str(result)}}
+        path = folder / names[index]
+        if path.is_file():
+            record["figures"] = json.loads(path.read_text())["figures"] | record["figures"]
+            record["protocols"] = list(dict.fromkeys([*record["protocols"], *record["figures"]]))
+        text = to_json(record).encode()
+        write_atomically(path, lambda file, text=text: file.write(text))
     return load_results(out)
 
 
-def _cells(
-    datasets: Datasets,
-    methods: Sequence[str],
-    seeds: int | Sequence[int],
-    protocols: Sequence[str],
-    settings: Mapping[str, Mapping[str, Any]],
-) -> list[Cell]:
-    """All cells; whole rounds of one seed come first, so that a sweep broken off has something of everything."""
-    if unused := [name for name in settings if name not in methods]:
-        raise ValueError(f"settings has {unused}, which are not among the methods {list(methods)}")
-    numbers = range(seeds) if isinstance(seeds, int) else seeds
-    series = _load(datasets)
-    cells = [
-        Cell(name, method, seed, series[name], settings.get(method, {}), tuple(dict.fromkeys(protocols)))
-        for seed, name, method in itertools.product(dict.fromkeys(numbers), series, dict.fromkeys(methods))
-    ]
-    if not cells or not protocols:
-        raise ValueError("a sweep needs at least one data set, method, seed and protocol")
-    for name in [name for name, data in series.items() if not set(divide(data).protocols).intersection(protocols)]:
-        applying = ", ".join(divide(series[name]).protocols)
-        raise ValueError(f"{name!r} is judged by {applying}; got none of them in {', '.join(protocols)}")
-    if idle := {cell.method for cell in cells}.difference(cell.method for cell in cells if cell.protocols):
-        raise ValueError(f"{min(idle)!r} has no weights that learn follows: ask for another protocol too")
-    return cells
+def load_results(*folders: str | Path) -> list[Record]:
+    """All results of the folders of one or more sweeps, one per cell."""
+    paths = [path for folder in folders for path in sorted((Path(folder) / CELLS).glob("*.json"))]
+    if not paths:
+        raise FileNotFoundError(f"there are no results in {', '.join(map(str, folders))}: run a sweep into it first")
+    return [json.loads(path.read_text()) for path in {path.name: path for path in paths}.values()]
 
 
-def _load(datasets: Datasets) -> dict[str, Data]:
-    """Data sets by name: of the given names, "all" six benchmarks, or the user's own as they are."""
-    if isinstance(datasets, Mapping):
-        return dict(datasets)
-    if isinstance(datasets, str) and datasets != "all":
-        raise TypeError(f"datasets must be a list of names, a mapping of names to series, or 'all'; got {datasets!r}")
-    return {name: load_data(name) for name in (DATASETS if datasets == "all" else datasets)}
+def _is_missing(cell: Cell, folder: Path, retry: bool) -> bool:
+    """Whether the folder lacks a result of a protocol, or has an error and `retry` is true."""
+    path = folder / cell.file
+    if not path.is_file():
+        return True
+    record = json.loads(path.read_text())
+    if record["errors"]:
+        return retry
+    return not set(cell.protocols) <= set(record["figures"])
 
 
-def _missing(cells: list[Cell], there: set[tuple[Any, ...]]) -> list[Cell]:
-    """The cells with the protocols whose result is not there, without those that lack none."""
-    lacking = [
-        replace(cell, protocols=tuple(name for name in cell.protocols if key(cell.identity(name)) not in there))
-        for cell in cells
-    ]
-    return [cell for cell in lacking if cell.protocols]
+def _blank(cell: Cell) -> Record:
+    """A result without figures."""
+    return {
+        "dataset": cell.dataset,
+        "suite": cell.problem.suite,
+        "note": cell.problem.note,
+        "method": cell.method,
+        "seed": cell.runtime.seed,
+        "identity": cell.identity,
+        "protocols": list(cell.protocols),
+        "fit": {},
+        "figures": {},
+        "errors": {},
+        "code": code_version(),
+        "finished": datetime.now(UTC).isoformat(),
+    }
 
 
-def _fitting(jobs: int, before: Sequence[Line], progress: Mode) -> int:
-    """As many jobs as memory holds, and a word about it if they are fewer than wanted."""
-    allowed = affordable(jobs, [line["peak_megabytes"] for line in before if line.get("peak_megabytes")])
-    if allowed < jobs and progress is not False:
-        print(f"gpssm: {allowed} processes in place of {jobs}: memory holds no more", file=sys.stderr, flush=True)
-    return allowed
-
-
-def affordable(jobs: int, peaks: Sequence[float]) -> int:
-    """As many jobs as asked for, or as the free memory holds: by the largest peak seen so far, in megabytes."""
-    free = _free_megabytes()
-    return jobs if free is None else max(1, min(jobs, int(free / max([*peaks, JOB_MEGABYTES]))))
-
-
-def _free_megabytes() -> float | None:
-    """Memory that can be had, within the limits of a container if this is one; None where the system does not tell."""
-    try:
-        free = float(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]) / 2**10
-    except (OSError, IndexError):
-        return None
-    with suppress(OSError, ValueError):
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        return min(free, (limit - used) / 2**20)
-    return free
-
-
-Report = Callable[[list[Line]], None]
-
-
-@contextmanager
-def monitor(mode: Mode, total: int, skipped: int) -> Iterator[Report]:
-    """A function to call with the results of each cell: it moves a bar (True), prints a line ("plain"), or is silent.
-
-    `skipped` cells of a resumed sweep are not among the `total`.
-    """
-    if mode not in (True, False, "plain"):
-        raise ValueError(f"progress must be True (a bar), 'plain' (a line a cell) or False (silence), got {mode!r}.")
-    if mode is False:
-        yield lambda lines: None
-    elif mode == "plain":
-        yield _printer(total, skipped)
+def _fit(cell: Cell) -> tuple[Any, Record]:
+    """The posterior of a cell; what it cost, and facts that tell whether it can be trusted."""
+    cpu = _cpu_seconds()
+    wall = time.perf_counter()
+    train = cell.problem.train
+    if cell.stacked is not None:
+        posterior = stack(train, seed=cell.runtime.seed, **cell.stacked)
     else:
-        with _bar(total, skipped) as report:
-            yield report
+        posterior = fit(train, spec=cell.spec, runtime=cell.runtime)
+    return posterior, {
+        "cpu": _cpu_seconds() - cpu,
+        "wall": time.perf_counter() - wall,
+        "compile": posterior.seconds.compile,
+        "spec": posterior.spec.describe(),
+        "rhat": posterior.diagnostics()[f"{HORIZON}-step forecast mean"].rhat,
+        "draws": digest(posterior.draws),
+        "weights": {row["member"]: row["weight"] for row in getattr(posterior, "table", ())},
+    }
 
 
-def _printer(total: int, skipped: int) -> Report:
-    began, done = ticks(), 0
-
-    def report(lines: list[Line]) -> None:
-        nonlocal done
-        done += 1
-        left = (ticks() - began) / done * (total - done)
-        print(f"gpssm: {done}/{total} {in_words(lines)}  {left:.0f} s left", file=sys.stderr, flush=True)
-
-    if skipped:
-        print(f"gpssm: {skipped} cells were there already, {total} to run", file=sys.stderr, flush=True)
-    return report
+def _cpu_seconds() -> float:
+    """CPU time of this process, all its threads, and its child processes that have ended."""
+    return sum(os.times()[:4])
 
 
-@contextmanager
-def _bar(total: int, skipped: int) -> Iterator[Report]:
-    with make_bar(stderr=True) as bar:
-        # Cells differ widely in what they take: the time left is reckoned from all of them, not the latest.
-        task = bar.add_task("sweep" + f" ({skipped} there already)" * bool(skipped), total=total)
-        bar.speed_estimate_period = float("inf")
-
-        def report(lines: list[Line]) -> None:
-            bar.console.print(in_words(lines), highlight=False, markup=False)
-            bar.advance(task)
-
-        yield report
-
-
-def in_words(lines: list[Line]) -> str:
-    """A cell in a few words: `arx on dryer, seed 0: rmse p30 0.0361, rolling 0.0412`."""
-    first = lines[0]
-    good = [one for one in lines if one["status"] == "ok"]
-    figures = ", ".join(f"{one['protocol']} {one['metrics']['rmse']:.3g}" for one in good)
-    problems = {one["error"].splitlines()[0] for one in lines if one["status"] != "ok"}
-    parts = [f"rmse {figures}"] if good else []
-    parts += [f"FAILED, {problem}" for problem in sorted(problems)]
-    return f"{first['method']} on {first['dataset']}, seed {first['seed']}: {'; '.join(parts)}"
+@functools.cache
+def code_version() -> str:
+    """Versions of gpssm, with its commit where it runs from a checkout, jax and Python."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = ""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        commit = f" at {subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()}"
+    python = platform.python_version()
+    backend = jax.default_backend()
+    return f"gpssm {__version__}{commit}, jax {jax.__version__} on {backend}, Python {python}"

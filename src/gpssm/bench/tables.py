@@ -1,271 +1,199 @@
-"""Results in figures: over the seeds of each protocol, data set and method, and tables of them, method × data set.
+"""Results as tables: one per suite and protocol, never mixed, beside published figures.
 
-A table is of one protocol and one metric. Measured rows come first, with the best figure of each data set marked and
-the second best too; published rows follow, labelled, and are marked by nothing.
+Each table has the ratio of the figure that is ranked over that of the best baseline on the same set,
+and below it the geometric mean and the worst of a method's ratios.
 """
 
-import csv
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from gpssm.bench.cells import VARIANTS, Line
+from gpssm.bench.problems import SUITES
 from gpssm.bench.protocols import PROTOCOLS
-from gpssm.bench.published import PUBLISHED, Published
+from gpssm.bench.published import PUBLISHED
+from gpssm.bench.sweep import VARIANTS, Record, load_results
+from gpssm.core.files import make_folder
 from gpssm.core.text import DASH, figure_table
 from gpssm.methods import METHODS
 
-# What each metric is called, and what is least when it is best; None where there is nothing to win.
-METRICS: dict[str, tuple[str, Callable[[float], float] | None]] = {
-    "rmse": ("RMSE", lambda value: value),
-    "nlpd": ("NLPD of the mixture of p(y | state) over the paths", lambda value: value),
-    "nlpd_paths": ("NLPD of a density estimate from the paths", lambda value: value),
-    "nmll_paper": ("NMLL as the FFVD paper defines it", lambda value: value),
-    "crps": ("CRPS", lambda value: value),
-    "coverage_90": ("Coverage of 90 % intervals", lambda value: abs(value - 0.9)),
-    "share_left": ("Share of paths that left the region the model knows", None),
+if TYPE_CHECKING:
+    import pandas as pd
+
+BASELINES = ("arx", "lgssm", "lstm", "prssm")
+GROUP = ["suite", "protocol", "dataset", "method"]
+TITLES = {
+    "p30": "simulation of the first 30 test rows",
+    "simulation": "simulation of all test rows",
+    "rolling": "30-step forecasts from every 10th test row",
+    "learn": "30-step forecasts from every 10th test row, learning up to it",
+    "daisy-rolling": "30-step forecasts from every 30th test row",
 }
-COSTS = {
-    "fit_seconds": "Wall seconds of a fit, without compilation",
-    "fit_cpu_seconds": "CPU seconds of a fit, compilation included",
-    "compile_seconds": "Seconds of compilation",
-    "peak_megabytes": "Peak memory, MB",
-    "forecast_rhat": "R-hat of the 30-step forecast",
-}
-PROTOCOL_TITLES = {
-    "p30": "P30: free run over the first 30 test steps",
-    "full": "PFULL: free run over the whole test half",
-    "rolling": "Rolling-30: mean over origins in the test half",
-    "learn": "Rolling-30, learning on the way: mean over the same origins",
-    "simulate": "Simulation: free run through a test record of its own",
-}
-LABELS = {
-    "p30": "published (P30 only)",
-    "full": "published (PFULL only)",
-    "simulate": "published (simulation only)",
-}
-
-Group = tuple[str, str, str]  # protocol, data set, method
-Mark = Literal["", "best", "second"]
-
-
-class Entry(NamedTuple):
-    """A metric over the seeds of one method on one data set; mean and sd are NaN where there is no figure."""
-
-    protocol: str
-    dataset: str
-    method: str
-    metric: str
-    mean: float
-    sd: float
-    seeds: int  # that have a result
-    failed: int  # that ended in an error
-
-
-def summarise(results: Iterable[Line]) -> list[Entry]:
-    """An entry for each group and metric; a group that failed altogether has one, of its RMSE.
-
-    Protocols come as they are listed, data sets by name, methods as they are registered, after the user's own: the
-    order of the results is that in which cells happened to end.
-    """
-
-    def place(group: Group) -> tuple[int, str, int, str]:
-        protocol, dataset, method = group
-        return list(PROTOCOLS).index(protocol), dataset, *_rank(method)
-
-    groups = _grouped(current(results))
-    return [entry for group in sorted(groups, key=place) for entry in _entries(group, groups[group])]
-
-
-def current(results: Iterable[Line]) -> list[Line]:
-    """Of results under several settings or data of one name, those of the latest: figures never mix settings."""
-    return [line for lines in _grouped(results).values() for line in lines if _setting(line) == _setting(lines[-1])]
-
-
-def figures(line: Line) -> dict[str, float]:
-    """The metrics of a good result, and with them what its fit cost and how far it can be trusted."""
-    seconds = line["seconds"]
-    values = line["metrics"] | {
-        "share_left": line["share_left"],
-        "forecast_rhat": line["forecast_rhat"],
-        "fit_seconds": seconds["fit"]["wall"] - seconds["compile"],
-        "fit_cpu_seconds": seconds["fit"]["cpu"],
-        "compile_seconds": seconds["compile"],
-        "protocol_seconds": seconds["protocol"]["wall"],
-        "peak_megabytes": line["peak_megabytes"],
-    }
-    return {name: math.nan if value is None else value for name, value in values.items()}
-
-
-def _grouped(results: Iterable[Line]) -> dict[Group, list[Line]]:
-    groups: dict[Group, list[Line]] = defaultdict(list)
-    for line in results:
-        groups[line["protocol"], line["dataset"], line["method"]].append(line)
-    return groups
-
-
-def _entries(group: Group, lines: list[Line]) -> list[Entry]:
-    good = [figures(line) for line in lines if line["status"] == "ok"]
-    failed = len(lines) - len(good)
-    if not good:
-        return [Entry(*group, "rmse", math.nan, math.nan, 0, failed)]
-    entries = []
-    for metric in good[0]:
-        known = [one[metric] for one in good if not math.isnan(one[metric])]
-        mean = float(np.mean(known)) if known else math.nan
-        sd = float(np.std(known, ddof=1)) if len(known) > 1 else math.nan
-        entries.append(Entry(*group, metric, mean, sd, len(good), failed))
-    return entries
-
-
-def _setting(line: Line) -> tuple[str, str]:
-    return line["config_hash"], line["data_hash"]
-
-
-def methods_of(entries: Iterable[Entry]) -> list[str]:
-    """The methods that have an entry, in the order of a summary."""
-    return sorted({entry.method for entry in entries}, key=_rank)
-
-
-def _rank(method: str) -> tuple[int, str]:
-    base = VARIANTS.get(method, {}).get("method", method)
-    return list(METHODS).index(base) if base in METHODS else -1, method
-
-
-def write_summary(entries: Iterable[Entry], path: Path) -> None:
-    """The entries as a CSV file."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Entry._fields)
-        writer.writerows(entries)
-
-
-def rows_used(results: Iterable[Line]) -> list[str]:
-    """Which rows were trained on and judged, of data sets that need words for it."""
-    words = {line["dataset"]: line["data"] for line in current(results) if line.get("data")}
-    return [f"{name}: {words[name]}." for name in sorted(words)]
-
-
-def rmse_table(entries: Iterable[Entry]) -> str:
-    """The RMSE of every method on every data set under every protocol, as text."""
-    rows = [
-        (one.dataset, one.method, one.protocol, one.mean, one.sd, one.seeds, one.failed)
-        for one in entries
-        if one.metric == "rmse"
-    ]
-    columns = ("series", "method", "protocol", "mean", "sd", "seeds", "failed")
-    return figure_table(columns, rows, words=3, title="RMSE over seeds")
-
-
-class Row(NamedTuple):
-    """A method's figures, one a column, each with its mark; `published` tells another paper's from ours."""
-
-    label: str
-    cells: list[tuple[str, Mark]]
-    published: bool = False
+LABELS = {"rmse": "RMSE", "crps": "CRPS", "nrmse": "NRMSE", "ncrps": "CRPS"}
+LEGEND = f"""\
+Figures are means ± standard deviations over seeds. RMSE and CRPS are in the units of the data; of the
+DaISy suite NRMSE is in standard deviations of the test outputs and CRPS in those of the training
+outputs, means over outputs. The ratio is that of RMSE (DaISy: of CRPS, for simulations of NRMSE) over
+the best of {", ".join(BASELINES)} on the same set. "cover" is the coverage of 90 % intervals, "CPU s"
+the CPU seconds of a fit with compilation. summary.csv has more figures.
+"""
 
 
 class Table(NamedTuple):
-    """A title, the names of the columns, and rows."""
+    """A title, the names of the columns, and rows of text; the first column is words."""
 
     title: str
-    columns: list[str]
-    rows: list[Row]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __str__(self) -> str:
+        return figure_table(self.columns, self.rows, title=self.title, width=100)
+
+    @property
+    def markdown(self) -> str:
+        """The table for a Markdown page."""
+        align = ["---", *["---:"] * (len(self.columns) - 1)]
+        lines = ["| " + " | ".join(row) + " |" for row in (self.columns, align, *self.rows)]
+        return "\n".join([f"## {self.title}", "", *lines, ""])
 
 
-def result_tables(entries: Sequence[Entry], protocol: str) -> list[Table]:
-    """The tables of one protocol, with published figures of the same protocol."""
-    own = [entry for entry in entries if entry.protocol == protocol]
-    tables = [_metric_table(own, metric, title, better, protocol) for metric, (title, better) in METRICS.items()]
-    return [table for table in tables if table.rows]
+def summarise(results: Iterable[Record]) -> "pd.DataFrame":
+    """Mean and standard deviation (`*_sd`) over seeds of each figure, with `seeds`, `failed`, `ratio`.
 
+    One row per suite, protocol, data set and method. Where a method was run with several settings
+    or on several versions of the data, only the seeds of the latest count.
+    """
+    import pandas
 
-def cost_tables(entries: Sequence[Entry]) -> list[Table]:
-    """What fits took: they serve all protocols, so the figures come from any one of them."""
-    seen: dict[tuple[str, str, str], Entry] = {}
-    for entry in entries:
-        seen.setdefault((entry.dataset, entry.method, entry.metric), entry)
-    return [_metric_table([*seen.values()], metric, title, None, "") for metric, title in COSTS.items()]
-
-
-def weight_table(results: Sequence[Line]) -> Table | None:
-    """The weights of the members of stacks, a mean over seeds; None where there are no stacks."""
-    found: dict[tuple[str, str], dict[int, float]] = {}
-    for line in results:
-        for member, weight in line.get("weights", {}).items():
-            found.setdefault((member, line["dataset"]), {})[line["seed"]] = weight
-    if not found:
-        return None
-    members, datasets = list(dict.fromkeys(name for name, _ in found)), sorted({name for _, name in found})
-
-    def mean(member: str, dataset: str) -> str:
-        weights = found.get((member, dataset))
-        return "" if weights is None else f"{sum(weights.values()) / len(weights):.2f}"
-
-    rows = [Row(member, [(mean(member, name), "") for name in datasets]) for member in members]
-    return Table("Weights, means over seeds", datasets, rows)
-
-
-def _metric_table(
-    entries: Sequence[Entry], metric: str, title: str, better: Callable[[float], float] | None, protocol: str
-) -> Table:
-    datasets = list(dict.fromkeys(entry.dataset for entry in entries))
-    methods = methods_of(entries)
-    at = {(one.method, one.dataset): one for one in entries if one.metric == metric or not one.seeds}
-    marks = _marks([one for one in at.values() if one.metric == metric], better)
     rows = [
-        Row(method, [(_text(at.get((method, name))), marks.get((method, name), "")) for name in datasets])
-        for method in methods
+        {name: record[name] for name in ("suite", "dataset", "method", "identity", "finished")}
+        | {"protocol": protocol, **record["fit"], **record["figures"].get(protocol, {})}
+        for record in results
+        for protocol in record["protocols"]
     ]
-    return Table(title, datasets, rows + _published(metric, protocol, datasets))
+    frame = pandas.DataFrame(rows).sort_values("finished")
+    frame = frame[frame.identity == frame.groupby(GROUP).identity.transform("last")]
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame, *LABELS, "coverage_90", "cpu"])))
+    groups = frame.groupby(GROUP)
+    numbers = frame.select_dtypes("number").columns
+    table = groups[list(numbers)].mean().join(groups[list(numbers)].std().add_suffix("_sd"))
+    table["seeds"] = groups.rmse.count()
+    table["failed"] = groups.size() - table["seeds"]
+    ratios = []
+    for (suite, protocol, _), part in table.groupby(GROUP[:3]):
+        ranked = part[ranked_figure(suite, protocol)]
+        ratios.append(ranked / ranked[ranked.index.isin(BASELINES, level="method")].min())
+    table["ratio"] = pandas.concat(ratios)
+    return table.loc[sorted(table.index, key=_order)]
 
 
-def _marks(entries: Iterable[Entry], better: Callable[[float], float] | None) -> dict[tuple[str, str], Mark]:
-    """The best and the second best on each data set, as far as the digits shown can tell them apart."""
-    marks: dict[tuple[str, str], Mark] = {}
-    if better is None:
-        return marks
-    losses = {(one.method, one.dataset): better(float(number(one.mean))) for one in entries if not math.isnan(one.mean)}
-    for (method, dataset), loss in losses.items():
-        ranks = sorted({rival for (_, place), rival in losses.items() if place == dataset})
-        if len(ranks) > 1 and loss in ranks[:2]:
-            marks[method, dataset] = "best" if loss == ranks[0] else "second"
-    return marks
+def result_tables(summary: "pd.DataFrame") -> list[Table]:
+    """The tables of `summarise`, each followed by one of the ratios over its data sets."""
+    tables = []
+    for (suite, protocol), part in summary.groupby(GROUP[:2], sort=False):
+        title = f"{SUITES[suite].title}: {TITLES[protocol]}"
+        leading = SUITES[suite].figures
+        rows: list[list[str]] = []
+        for dataset, entries in part.groupby("dataset", sort=False):
+            rows.append([str(dataset)])
+            for index, entry in entries.iterrows():
+                cells = [_mean(entry[name], entry[f"{name}_sd"]) for name in leading]
+                cells += [_number(entry[name]) for name in ("ratio", "coverage_90", "cpu")]
+                failed = f", {entry.failed:.0f} failed" if entry.failed else ""
+                rows.append([f"  {index[-1]}", *cells, f"{entry.seeds:.0f}{failed}"])
+            for method, figure in PUBLISHED.get((suite, protocol, dataset), {}).items():
+                rows.append([f"  {method}*", _mean(*figure)])
+        columns = ["", *(LABELS[name] for name in leading), "ratio", "cover", "CPU s", "seeds"]
+        rows = [row + [""] * (len(columns) - len(row)) for row in rows]
+        tables.append(Table(title + " (* published)" * ("*" in str(rows)), columns, rows))
+        if part.ratio.notna().any():
+            figure = LABELS[ranked_figure(suite, protocol)]
+            tables.append(_ratio_table(part, f"{title}: {figure} over the best baseline"))
+    return tables
 
 
-def _text(entry: Entry | None) -> str:
-    if entry is None:
-        return DASH
-    if not entry.seeds and entry.failed:
-        return "failed"
-    spread = "" if math.isnan(entry.sd) else f" ± {number(entry.sd)}"
-    return (
-        number(entry.mean) + spread + f" ({entry.failed} of {entry.seeds + entry.failed} failed)" * bool(entry.failed)
-    )
+def _ratio_table(part: "pd.DataFrame", title: str) -> Table:
+    """Geometric mean and worst of the ratios of each method over the sets of a table."""
+    rows = []
+    for method, ratios in part.ratio.dropna().groupby("method", sort=False):
+        ratios = ratios.droplevel(["suite", "protocol", "method"])
+        mean = math.prod(ratios) ** (1 / len(ratios))
+        worst = f"{_number(ratios.max())} ({ratios.idxmax()})"
+        rows.append([str(method), _number(mean), worst, str(len(ratios))])
+    return Table(title, ["", "geometric mean", "worst", "sets"], rows)
 
 
-def _published(metric: str, protocol: str, datasets: Sequence[str]) -> list[Row]:
-    """Rows of other papers on the same data sets, under the same protocol."""
-    known = {(one.method, one.dataset): one for one in PUBLISHED if (one.protocol, one.metric) == (protocol, metric)}
-    shown = dict.fromkeys(method for method, dataset in known if dataset in datasets)
-    return [
-        Row(f"{method}, {LABELS[protocol]}", [(_quoted(known.get((method, name))), "") for name in datasets], True)
-        for method in shown
-    ]
+def provenance(results: Sequence[Record]) -> list[str]:
+    """Sentences about what the results are: seeds, versions, rows used, failures."""
+    seeds = sorted({record["seed"] for record in results})
+    facts = [f"{len(results)} cells, seeds {', '.join(map(str, seeds))}."]
+    facts += [f"Made with {code}." for code in sorted({record["code"] for record in results})]
+    facts += sorted({f"{one['dataset']}: {one['note']}." for one in results if one["note"]})
+    for record in results:
+        cell = f"{record['method']} on {record['dataset']}, seed {record['seed']}"
+        if weights := record["fit"].get("weights"):
+            members = ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items())
+            facts.append(f"{cell} is a mixture of {members}.")
+        for part, error in record["errors"].items():
+            facts.append(f"Failed: {cell}, {part}: {' '.join(error.split())}")
+    return facts
 
 
-def _quoted(figure: Published | None) -> str:
-    if figure is None:
-        return DASH
-    return number(figure.mean) + ("" if figure.sd is None else f" ± {number(figure.sd)}")
+def write_report(*folders: str | Path, out: str | Path | None = None) -> Path:
+    """Write report.md and summary.csv about the merged results of one or more folders.
+
+    Parameters
+    ----------
+    *folders
+        Folders of sweeps.
+    out
+        Folder of the report, by default the first one.
+
+    Returns
+    -------
+    Path
+        Path of report.md.
+    """
+    results = load_results(*folders)
+    summary = summarise(results)
+    folder = Path(out or folders[0])
+    make_folder(folder)
+    summary.to_csv(folder / "summary.csv")
+    page = ["# Benchmark", "", LEGEND, *(table.markdown for table in result_tables(summary))]
+    page += [f"- {fact}" for fact in provenance(results)]
+    path = folder / "report.md"
+    path.write_text("\n".join(page) + "\n", encoding="utf-8")
+    return path
 
 
-def number(value: float) -> str:
-    """Three significant digits, or all before the point; what does not exist is a dash."""
+def ranked_figure(suite: str, protocol: str) -> str:
+    """The figure whose ratio against the best baseline is reported."""
+    if suite != "daisy":
+        return "rmse"
+    return "nrmse" if protocol == "simulation" else "ncrps"
+
+
+def _order(index: tuple[str, str, str, str]) -> tuple[int | str, ...]:
+    """Suites, protocols and data sets as they are listed; methods too, after the user's own."""
+    suite, protocol, dataset, method = index
+    base = VARIANTS.get(method, {}).get("method", method)
+    methods = [base, *METHODS] if base not in METHODS else [*METHODS]
+    datasets = [*SUITES[suite].datasets, dataset]
+    places = [list(SUITES).index(suite), list(PROTOCOLS).index(protocol), datasets.index(dataset)]
+    return *places, dataset, methods.index(base), method
+
+
+def _mean(mean: float, sd: float) -> str:
+    """Mean ± standard deviation with as many decimals as the mean has in three digits."""
+    text = _number(mean)
+    if math.isnan(mean) or math.isnan(sd):
+        return text
+    decimals = len(text.partition(".")[2])
+    return f"{text} ± {_number(sd) if 'e' in text else format(sd, f'.{decimals}f')}"
+
+
+def _number(value: float) -> str:
+    """Three significant digits; what does not exist is a dash."""
     if math.isnan(value):
         return DASH
-    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:#.3g}".rstrip(".")

@@ -5,8 +5,9 @@ No file of a benchmark is packed with the library. They are read from the folder
 agree. A new benchmark is an entry of `REGISTRY`; a new simulator is a function that ends in `simulate_model`, and a
 line of `SIMULATORS`.
 
-Most benchmarks are one series, whose second half tests what was learned from the first. Those of `RECORDS` have a test
-record of their own, which a model runs freely through (`load_records`).
+Most benchmarks are one series, whose second half tests what was learned from the first. The plants of `DAISY` are one
+series each too, some of them with several inputs and outputs. Those of `RECORDS` have a test record of their own, which
+a fitted model simulates (`load_records`).
 """
 
 import hashlib
@@ -33,6 +34,9 @@ CIRCUIT_MIRRORS = (
     "https://raw.githubusercontent.com/forgi86/sysid-neural-unc/HEAD/examples/wh2009/data/",
     "https://raw.githubusercontent.com/forgi86/sysid-neural-estimator/HEAD/examples/wh2009/data/",
 )
+DAISY_MIRRORS = (
+    "https://raw.githubusercontent.com/robotsorcerer/FARNN/9cfb82f2b42a53a604dba66d0eab23243a9a21ae/data/",
+)
 SIMULATION = "sim:"  # begins the names of simulated series
 
 
@@ -53,11 +57,36 @@ class Benchmark:
     description: str
     mirrors: tuple[str, ...] | None = None
     file_there: str | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def urls(self) -> tuple[str, ...]:
         """Public addresses of the file, in the order in which they are tried."""
         return tuple(mirror + (self.file_there or self.file) for mirror in self.mirrors or MIRRORS)
+
+
+def _daisy(
+    name: str,
+    description: str,
+    sha256: str,
+    inputs: Mapping[str, int],
+    outputs: Mapping[str, int],
+    dt: float | None = None,
+    units: Mapping[str, str] | None = None,
+) -> Benchmark:
+    """A plant of the DaISy suite, whose files lie in the subfolder `daisy`."""
+    return Benchmark(
+        name=name,
+        file=f"daisy/{name}.dat",
+        inputs=inputs,
+        outputs=outputs,
+        dt=dt,
+        sha256=sha256,
+        description=f"{description} (DaISy).",
+        mirrors=DAISY_MIRRORS,
+        file_there=f"{name}.dat",
+        units=units or {},
+    )
 
 
 _DRIVE = Benchmark(
@@ -153,8 +182,56 @@ REGISTRY: dict[str, Benchmark] = {
             mirrors=CIRCUIT_MIRRORS,
             file_there="WienerHammerBenchmark.csv",
         ),
+        _daisy(
+            "robot_arm",
+            "Flexible robot arm: reaction torque to acceleration",
+            "4ee167a8a28ce0da868d1b42f6a2fe0c456ea0e56b60c70915bf6d4a2a933635",
+            inputs={"torque": 0},
+            outputs={"acceleration": 1},
+        ),
+        _daisy(
+            "exchanger",
+            "Liquid-steam heat exchanger: flow of the liquid to its outlet temperature",
+            "cfb5a447fb573f87de33760e156cbf5da1f9802ae8a03a1b3c39ce8eb656fa6c",
+            inputs={"flow": 1},
+            outputs={"temperature": 2},
+            dt=1.0,
+            units={"temperature": "°C"},
+        ),
+        _daisy(
+            "evaporator",
+            "Four-stage evaporator: flows in to the product that comes out",
+            "3a74c747140602e44b9d099c73170656ac56d43d9241cf85ff84822f2d230f13",
+            inputs={"feed flow": 0, "vapour flow": 1, "cooling water flow": 2},
+            outputs={"dry matter": 3, "product flow": 4, "product temperature": 5},
+        ),
+        _daisy(
+            "winding",
+            "Industrial winding of a web: speeds of reels and set points of currents to tensions",
+            "2c81e2760cd2360aa10d6cbd8fbc0c4c83f35dabefaa3e412e974d166413a9af",
+            inputs={"speed 1": 0, "speed 2": 1, "speed 3": 2, "current 1": 3, "current 3": 4},
+            outputs={"tension 1-2": 5, "tension 2-3": 6},
+            dt=0.1,
+        ),
+        _daisy(
+            "heating_system",
+            "Heating system: voltage of a halogen lamp to the temperature of a steel plate",
+            "3bfbe8424719830870b153067eeff40ebff3afb0204c150ed7103b5d6c1908bc",
+            inputs={"voltage": 1},
+            outputs={"temperature": 2},
+            dt=2.0,
+            units={"voltage": "V", "temperature": "°C"},
+        ),
+        _daisy(
+            "glassfurnace",
+            "Glass furnace: two heating inputs and a cooling input to six temperatures",
+            "073cc118b7aaf589da46b8472be1767ed5240186a4d00df36bc389326a3f8f35",
+            inputs={"heating 1": 1, "cooling": 2, "heating 2": 3},
+            outputs={f"temperature {number}": number + 3 for number in range(1, 7)},
+        ),
     )
 }
+DAISY: tuple[str, ...] = tuple(name for name, entry in REGISTRY.items() if entry.mirrors is DAISY_MIRRORS)
 
 
 @dataclass(frozen=True)
@@ -192,7 +269,7 @@ def load(name: str) -> Series:
     folder = os.environ.get("GPSSM_DATA")
     path = _in_folder(entry, Path(folder)) if folder else _download(entry)
     series = read(path, tuple(entry.outputs.values()), tuple(entry.inputs.values()), name=name, dt=entry.dt, time=None)
-    return replace(series, outputs=tuple(entry.outputs), inputs=tuple(entry.inputs))
+    return replace(series, outputs=tuple(entry.outputs), inputs=tuple(entry.inputs), units=entry.units)
 
 
 def load_records(name: str) -> tuple[Series, Series]:
@@ -243,11 +320,11 @@ def _download(entry: Benchmark) -> Path:
     import platformdirs
     import pooch
 
-    cache = platformdirs.user_cache_dir("gpssm")
+    file = Path(platformdirs.user_cache_dir("gpssm")) / entry.file
     failures = []
     for url in entry.urls:
         try:
-            return Path(pooch.retrieve(url, f"sha256:{entry.sha256}", fname=entry.file, path=cache))
+            return Path(pooch.retrieve(url, f"sha256:{entry.sha256}", file.name, file.parent))
         except (OSError, ValueError) as error:
             failures.append(f"{url}: {error}")
     raise ConnectionError(

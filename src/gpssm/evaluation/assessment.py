@@ -88,9 +88,8 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     # Rows at which f is looked at, those of the free runs (L, O), a column each, and the one where the filter starts.
     rows = np.unique(np.linspace(0, len(series) - 1, ROWS).astype(int))
     length = min(TRAINING.horizon, len(series) // 2)
-    runs = (
-        np.unique(np.linspace(0, len(series) - length, TRAINING.most_origins).astype(int)) + np.arange(length)[:, None]
-    )
+    origins = np.unique(np.linspace(0, len(series) - length, TRAINING.most_origins).astype(int))
+    runs = origins + np.arange(length)[:, None]
     before = max(len(series) - TAIL - LEAD, 0)
 
     draws, starts = np.arange(len(states)), states[:, runs[0]]

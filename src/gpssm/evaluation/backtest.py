@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from gpssm.core import metrics
 from gpssm.core.notebook import card
@@ -22,7 +22,7 @@ from gpssm.core.text import (
     is_whole,
 )
 from gpssm.data.series import Series
-from gpssm.evaluation.compare import LEVELS, MIXED, print_figures
+from gpssm.evaluation.compare import MIXED, print_figures
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.methods import MethodSettings
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+Paths = Float[np.ndarray, "S H N"]
 Refit = Literal["never", "learn", "update", "fit"]
 SHOWN = (1, 2, 5, 10, 20, 30, 50, 100)  # steps ahead in the printed table
 
@@ -42,8 +43,20 @@ SHOWN = (1, 2, 5, 10, 20, 30, 50, 100)  # steps ahead in the printed table
 class Backtest:
     """Forecasts from every origin, and their scores. `print` it for two tables.
 
-    An origin is the number of the first row of `series` that its forecast does not know; `forecasts[i]` belongs to
-    `origins[i]`, and `figures[i]` is its score, empty where nothing was observed.
+    Parameters
+    ----------
+    series : Series
+        The rows that were forecast, in the user's units.
+    origins : array (O,)
+        The first row that each forecast does not know.
+    forecasts : tuple of Forecast
+        One per origin.
+    figures : tuple of dict
+        `Forecast.score` of each, empty where no output was observed.
+    levels : tuple of float
+        Levels of the intervals that were scored.
+    refit : {"never", "learn", "update", "fit"}
+        What was learned between origins.
     """
 
     series: Series
@@ -60,7 +73,7 @@ class Backtest:
 
     @property
     def table(self) -> "pd.DataFrame":
-        """A row an origin, a column a figure; NaN where nothing was observed."""
+        """One row per origin, one column per figure; NaN where no output was observed."""
         import pandas
 
         return pandas.DataFrame(list(self.figures), index=pandas.Index(self.origins, name="origin"))
@@ -72,37 +85,62 @@ class Backtest:
 
     @property
     def by_output(self) -> "pd.DataFrame":
-        """The mean of each figure over the origins, a row an output, in its own units."""
+        """The mean of each figure over the origins, one row per output, in its own units."""
         import pandas
 
-        found = [
-            one.score_outputs(self.series[origin : origin + self.horizon], self.levels)
-            for origin, one, figures in zip(self.origins, self.forecasts, self.figures, strict=True)
+        scores = [
+            forecast.score_outputs(self.series[origin : origin + self.horizon], self.levels)
+            for origin, forecast, figures in zip(
+                self.origins,
+                self.forecasts,
+                self.figures,
+                strict=True,
+            )
             if figures
         ]
-        rows = {
-            output: pandas.DataFrame([one[output] for one in found if output in one]).mean()
+        means = {
+            output: pandas.DataFrame([row[output] for row in scores if output in row]).mean()
             for output in self.series.outputs
-            if any(output in one for one in found)
+            if any(output in row for row in scores)
         }
-        return pandas.DataFrame(rows).T
+        return pandas.DataFrame(means).T
+
+    def pooled(self, output: str | None = None) -> tuple[Paths, Float[np.ndarray, "H N"]]:
+        """Paths and outputs of all origins side by side, by step ahead.
+
+        Parameters
+        ----------
+        output : str, optional
+            One output, in its own units. Without it all outputs are side by side, in standard
+            deviations of the training outputs where there are several.
+
+        Returns
+        -------
+        paths : array (S, H, N)
+            N is the number of origins, times that of the outputs.
+        actual : array (H, N)
+        """
+        names = self.series.outputs
+        check_output(output, names)
+        columns = [names.index(name) for name in ([output] if output else names)]
+        scale = self.forecasts[0].scale if len(columns) > 1 else None
+        scale = np.ones(len(names)) if scale is None else scale
+        y = (self.series.y / scale)[:, columns]
+        actual = [y[origin : origin + self.horizon] for origin in self.origins]
+        paths = [(one.paths / scale)[..., columns] for one in self.forecasts]
+        return np.concatenate(paths, axis=2), np.concatenate(actual, axis=1)
 
     def by_step(self, output: str | None = None) -> "pd.DataFrame":
         """rmse, mae, crps, and coverage and width at each level, by step ahead, over all origins.
 
-        :param output: the one that is judged, in its own units. Without it all are, in units of the training outputs'
-            standard deviations where there are several.
+        Parameters
+        ----------
+        output : str, optional
+            As in `pooled`.
         """
         import pandas
 
-        names = self.series.outputs
-        check_output(output, names)
-        columns_of = [names.index(output)] if output is not None else list(range(len(names)))
-        scale = self.forecasts[0].scale if len(columns_of) > 1 else None
-        scale = np.ones(len(names)) if scale is None else scale
-        y, judged = (self.series.y / scale)[:, columns_of], [one.paths / scale for one in self.forecasts]
-        actual = np.concatenate([y[origin : origin + self.horizon] for origin in self.origins], axis=1)
-        paths = np.concatenate([one[..., columns_of] for one in judged], axis=2)
+        paths, actual = self.pooled(output)
         mean = paths.mean(0)
         columns: dict[str, Any] = {
             "rmse": metrics.rmse(mean, actual, by_step=True),
@@ -110,14 +148,21 @@ class Backtest:
             "crps": metrics.crps(paths, actual, by_step=True),
         }
         for level in self.levels:
-            columns[f"coverage_{100 * level:g}"] = metrics.coverage(paths, actual, level, by_step=True)
+            coverage = metrics.coverage(paths, actual, level, by_step=True)
+            columns[f"coverage_{100 * level:g}"] = coverage
             columns[f"width_{100 * level:g}"] = metrics.interval_width(paths, level, by_step=True)
-        return pandas.DataFrame(columns, index=pandas.RangeIndex(1, self.horizon + 1, name="step"))
+        steps = pandas.RangeIndex(1, self.horizon + 1, name="step")
+        return pandas.DataFrame(columns, index=steps)
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
-        """Forecasts along the series, as many as do not overlap; errors, and coverage, by step ahead.
+        """Forecasts along the series, as many as do not overlap, and scores by step ahead.
 
-        :param output: the output to show, the first if not given; errors and coverage are of that output too.
+        Parameters
+        ----------
+        output : str, optional
+            The output to show and to score, the first by default.
+        level : float
+            Level of the intervals.
         """
         from gpssm.plots.backtest import plot_backtest
 
@@ -125,27 +170,27 @@ class Backtest:
 
     def __repr__(self) -> str:
         first, last = self.origins[0], self.origins[-1]
-        return (
-            f"Backtest({len(self.origins)} origins, rows {first} to {last}, {self.horizon} steps, refit={self.refit})"
-        )
+        rows = f"{len(self.origins)} origins, rows {first} to {last}"
+        return f"Backtest({rows}, {self.horizon} steps, refit={self.refit})"
 
     def _repr_html_(self) -> str:
-        return card(repr(self), tables={"by origin": self.table, "by step ahead": self.by_step()})
+        tables = {"by origin": self.table, "by step ahead": self.by_step()}
+        return card(repr(self), tables=tables)
 
     def __str__(self) -> str:
         origins = self.table.describe().loc[["mean", "std", "min", "50%", "max"]]
-        chosen = sorted({step for step in SHOWN if step < self.horizon} | {self.horizon})
-        steps = self.by_step().loc[chosen]
+        shown = sorted({step for step in SHOWN if step < self.horizon} | {self.horizon})
+        steps = self.by_step().loc[shown]
         pages = [print_figures(steps, "step", "over origins, by step ahead")]
         if self.series.output_dim > 1:
             # Errors in different units have no mean.
             origins = origins.drop(columns=list(MIXED.intersection(origins)))
+            units = "in standard deviations of the training outputs"
             pages = [
-                print_figures(self.by_output, "", "mean over origins, each output in its own units"),
-                print_figures(steps, "step", "the same by step ahead, in standard deviations of the training outputs"),
+                print_figures(self.by_output, "", "mean over origins, in units of each output"),
+                print_figures(steps, "step", f"the same by step ahead, {units}"),
             ]
-        tables = print_figures(origins, "", "over origins"), *pages
-        return "\n".join([repr(self), *tables])
+        return "\n".join([repr(self), print_figures(origins, "", "over origins"), *pages])
 
 
 def backtest(
@@ -157,7 +202,7 @@ def backtest(
     start: int | float | None = None,
     refit: Refit = "never",
     forgetting: float | Sequence[float] | Literal["auto"] | None = None,
-    levels: Sequence[float] = LEVELS,
+    levels: Sequence[float] = metrics.LEVELS,
     num_paths: int = BACKTEST.num_paths,
     max_draws: int = BACKTEST.num_draws,
     new_experiment: bool = False,
@@ -170,36 +215,67 @@ def backtest(
         print(gpssm.backtest(series, "ffvd", start=0.5, state_dim=2))
         print(gpssm.backtest(test, posterior))
 
-    :param series: one series in the user's units.
-    :param method: what to fit to the rows before `start`, with `fit_arguments` for `fit`; or a posterior, in which case
-        the series' rows follow its data, or are a new experiment.
-    :param start: the first origin, as a row number or a fraction of the rows: half of them, or row 0 with a posterior.
-    :param refit: what is learned on the way. "never": functions and parameters stay, the state is filtered in one pass
-        over the rows. "learn": `posterior.learn` from the rows since the last origin, in constant time a row. "update":
-        `posterior.update` with them. "fit": a new fit to all rows before the origin. The last two compile whenever the
-        rows have grown by about a tenth; a method other than `ffvd` at every origin.
-    :param forgetting: of `posterior.learn`; "auto" is found in the rows that were fitted.
-    :param num_paths: of each forecast, spread over the draws.
-    :param max_draws: draws used with refit="never" or "learn", evenly spaced: a filter costs as much as it has draws.
+    Parameters
+    ----------
+    series
+        One series in the user's units.
+    method
+        A method to fit to the rows before `start`; or a posterior, in which case the series follows
+        its data, or is a new experiment.
+    horizon : int
+        Steps of each forecast.
+    step : int
+        Rows between two origins.
+    start
+        The first origin, as a row number or a fraction of the rows; by default half of them, or
+        row 0 with a posterior.
+    refit : {"never", "learn", "update", "fit"}
+        What is learned between origins. "never": functions and parameters stay, the state is
+        filtered in one pass over the rows. "learn": `posterior.learn` from the rows since the last
+        origin, in constant time per row. "update": `posterior.update` with them. "fit": a new fit
+        to all rows before the origin. The last two compile whenever the rows have grown by about a
+        tenth; a method other than `ffvd` at every origin.
+    forgetting
+        Forgetting factor of `posterior.learn`; "auto" is chosen on the rows that were fitted.
+    levels
+        Levels of the intervals to score.
+    num_paths : int
+        Paths of each forecast, spread over the draws.
+    max_draws : int
+        Draws used with refit="never" or "learn", evenly spaced: the cost of a filter is
+        proportional to their number.
+    new_experiment : bool
+        Whether the rows are an experiment of their own and do not follow the posterior's data.
+    seed : int
+        Seed of fits, filters and paths.
+    progress
+        True for a bar over the origins, "plain" for one line each, False for silence.
+    **fit_arguments
+        Further arguments of `gpssm.fit`.
+
+    Returns
+    -------
+    Backtest
     """
     check_choice("refit", refit, get_args(Refit))
     if forgetting is not None and refit != "learn":
         raise ValueError(f"forgetting is for refit='learn'; got refit={refit!r}")
     check_flag("new_experiment", new_experiment)
     check_progress(progress)
-    levels, seed = tuple(check_shares("levels", levels)), check_seed(seed)
+    levels = tuple(check_shares("levels", levels))
+    seed = check_seed(seed)
     for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
         check_whole(name, value, 1)
     rows = Series.of(series)
     if not isinstance(rows, Series):
-        raise TypeError(f"backtest takes one series at a time; got a list of {len(rows)}. Call once for each")
+        raise TypeError(f"backtest takes one series at a time; got a list of {len(rows)}")
     fitted = isinstance(method, Posterior)
     if fitted and refit == "fit":
-        raise ValueError("refit='fit' needs a method to fit; a posterior goes on with refit='update' or 'never'")
+        raise ValueError("refit='fit' needs a method to fit. Update a posterior: refit='update'")
     if fitted and fit_arguments:
         raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
     if not fitted and new_experiment:
-        raise ValueError("new_experiment is for a posterior; here the model is fitted to the series' first rows")
+        raise ValueError("new_experiment is for a posterior; here the first rows are fitted")
     if fitted:
         rows = method.dataset.align(rows)
     if start is None:

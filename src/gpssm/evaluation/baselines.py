@@ -27,6 +27,7 @@ from gpssm.posterior.validation import BASELINES as ROLLING
 BASELINES = ("arx", "lgssm", "last", "mean")
 LABELS = {"arx": "ARX", "lgssm": "Linear state-space model", "last": "Last value", "mean": "Training mean"}
 HELD_OUT, TAIL = 600, 180  # rows that are looked at, at most: a filter's time grows with them
+FIGURES = ("rmse", "fit", "crps", "coverage_90", "width_90")  # of each method, by output
 MOST_VALUES = 2e7  # of all paths of a forecast together: more do not fit where they are sorted and scored
 
 
@@ -176,22 +177,19 @@ def roll(posterior: Posterior, judged: RollingRows) -> Backtest:
 
 
 def judge_rolling(method: str, found: Backtest, spread: Float[np.ndarray, " Dy"]) -> Entry:
-    """Figures from the paths (S, H, O) of each output that was observed at all; losses in units of `spread`."""
-    figures, by_step, losses = {}, {}, []
-    rows = found.origins[None, :] + np.arange(found.horizon)[:, None]
-    for j, output in enumerate(found.series.outputs):
-        actual = found.series.y[rows, j]
+    """Figures of each output that was observed at all; losses in units of `spread`."""
+    figures = {}
+    by_step = {}
+    losses = []
+    for output, unit in zip(found.series.outputs, spread, strict=True):
+        paths, actual = found.pooled(output)
         if np.isnan(actual).all():
             continue
-        paths = np.stack([forecast.paths[:, :, j] for forecast in found.forecasts], axis=-1)
-        scores = {
-            "rmse": metrics.rmse(paths.mean(0), actual),
-            "fit": metrics.fit_percent(paths.mean(0).ravel(), actual.ravel()),
-            "crps": metrics.crps(paths, actual),
-            "coverage_90": metrics.coverage(paths, actual, 0.9),
-            "width_90": metrics.interval_width(paths[:, ~np.isnan(actual)], 0.9),
-        }
-        figures[output] = {name: float(value) for name, value in scores.items()}
-        by_step[output] = np.asarray(metrics.rmse(paths.mean(0), actual, by_step=True))
-        losses.append(metrics.crps(paths.swapaxes(1, 2), actual.T, scale=spread[j], by_step=True))
-    return Entry(method, figures, np.ma.filled(np.ma.masked_invalid(losses).mean(axis=0), np.nan), by_step)
+        pooled = paths.reshape(len(paths), -1)
+        scores = metrics.score(pooled, actual.ravel(), levels=[0.9])
+        figures[output] = {name: scores[name] for name in FIGURES}
+        by_step[output] = metrics.rmse(paths.mean(0), actual, by_step=True)
+        by_origin = paths.swapaxes(1, 2)
+        losses.append(metrics.crps(by_origin, actual.T, scale=unit, by_step=True))
+    mean = np.ma.masked_invalid(losses).mean(axis=0)
+    return Entry(method, figures, np.ma.filled(mean, np.nan), by_step)

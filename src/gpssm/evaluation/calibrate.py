@@ -47,7 +47,6 @@ from gpssm.posterior.validation import (
 )
 
 LEVEL = 0.9
-DRAWS = CALIBRATION.num_draws  # of a fit to a fold: forecasts follow no more
 WORTH = 1.5  # independent squared errors of h-step forecasts in h rows
 WIDTH = 0.35  # of the window around an octave, as the standard deviation of log h
 TRUST = 3.0  # independent forecasts that are worth as much as what is known before
@@ -198,7 +197,8 @@ def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
             f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the training series are too "
             "short. Give it rows that the fit did not see, posterior.calibrate(rows)"
         )
-    spec = posterior.spec.replace(calibrate=False, num_draws=min(posterior.spec.settings.num_draws, DRAWS))
+    num_draws = min(posterior.spec.settings.num_draws, CALIBRATION.num_draws)
+    spec = posterior.spec.replace(calibrate=False, num_draws=num_draws)
     fits = []
     for fold in folds:
         changes: dict[str, Any] = {}

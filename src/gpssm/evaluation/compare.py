@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpssm.core.metrics import LEVELS
 from gpssm.core.notebook import card
 from gpssm.core.text import (
     check_choice,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-LEVELS = (0.5, 0.8, 0.9)
 MIXED = {"rmse", "mae", "crps", "energy", *(f"width_{100 * level:g}" for level in LEVELS)}  # averages over all units
 
 

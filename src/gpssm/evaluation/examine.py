@@ -38,8 +38,6 @@ from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
 
-SCORED = (0.5, 0.8, 0.9)
-
 Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 Baselines = Sequence[str] | Mapping[str, Posterior] | BaselineResults
 
@@ -216,10 +214,8 @@ def score_forecasts(forecasts: Mapping[str, Forecast], rows: Series | None) -> d
     cut = {label: {name: one[:steps] for name, one in forecasts.items()} for label, steps in horizons.items()}
     return {
         "horizons": horizons,
-        "scores": {label: {name: one.score(rows, SCORED) for name, one in cut[label].items()} for label in cut},
-        "by_output": {
-            label: {name: one.score_outputs(rows, SCORED) for name, one in cut[label].items()} for label in cut
-        },
+        "scores": {label: {name: one.score(rows) for name, one in cut[label].items()} for label in cut},
+        "by_output": {label: {name: one.score_outputs(rows) for name, one in cut[label].items()} for label in cut},
     }
 
 

@@ -285,9 +285,7 @@ def stack(
         if fit_arguments:
             raise TypeError(f"posteriors are fitted already and take no {', '.join(fit_arguments)}")
         unseen = [Fold([], {-1: one}, before=False) for one in raw]
-        return _combine(
-            {name: _weigh([one] * len(raw), unseen, seed) for name, one in ready.items()}, ready.__getitem__
-        )
+        return combine({name: _weigh([one] * len(raw), unseen, seed) for name, one in ready.items()}, ready.__getitem__)
     folds = make_folds(raw)
     if not folds:
         raise ValueError(
@@ -302,7 +300,7 @@ def stack(
     arrived = dict(Place(jobs, cluster).run([*settings.values()], weigh))
     if wrong := [one for one in arrived.values() if isinstance(one, Exception) and not isinstance(one, FAILURES)]:
         raise wrong[0]
-    return _combine({name: arrived[k] for k, name in enumerate(settings)}, lambda name: fit(raw, **settings[name]))
+    return combine({name: arrived[k] for k, name in enumerate(settings)}, lambda name: fit(raw, **settings[name]))
 
 
 def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
@@ -359,7 +357,7 @@ def _weigh(posteriors: Sequence[Posterior], folds: Sequence[Fold], seed: int) ->
     return Weighed(np.concatenate(densities), float(np.mean(scores)), held)
 
 
-def _combine(weighed: Mapping[str, Weighed | Exception], finish: Callable[[str], Posterior]) -> Stack:
+def combine(weighed: Mapping[str, Weighed | Exception], finish: Callable[[str], Posterior]) -> Stack:
     """The stack of the members with weight, and notes of those that failed or have next to none."""
     sound = {name: one for name, one in weighed.items() if isinstance(one, Weighed)}
     notes = [f"{name} failed and is left out: {one}" for name, one in weighed.items() if isinstance(one, Exception)]

@@ -72,7 +72,7 @@ class Chunk(NamedTuple):
     draws: Draw | None
 
 
-class MethodInstance(NamedTuple):
+class ChainSetup(NamedTuple):
     """The method of a chain, and the model and states from which it starts."""
 
     settings: MethodSettings
@@ -149,12 +149,12 @@ class Chains:
         self.lengths = [len(item) for item in series]
         self.separate_models = len(starts) > 1
         prepare = pad_path if settings.pads else jnp.asarray
-        members = [MethodInstance(settings, start.model, tuple(map(prepare, start.states))) for start in starts]
+        members = [ChainSetup(settings, start.model, tuple(map(prepare, start.states))) for start in starts]
         if settings.pads:
             series = [pad(item) for item in series]
         # Converted to JAX arrays here, so that they are put on the device once.
         members, self.series = jax.tree.map(_as_array, (members, series))
-        self.members: list[MethodInstance] = members if self.separate_models else members * num_chains
+        self.members: list[ChainSetup] = members if self.separate_models else members * num_chains
         self.key = jax.random.key(seed, impl="threefry2x32")
         on_cpu = jax.default_backend() == "cpu"
         mesh = None
@@ -185,7 +185,7 @@ class Chains:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((self.num_chains, *leaf.shape), leaf.dtype), shapes)
 
     @cached_property
-    def _stacked(self) -> MethodInstance:
+    def _stacked(self) -> ChainSetup:
         """The starts of all chains as one, their arrays with a leading axis for the chain."""
         arrays, rest = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
@@ -299,7 +299,7 @@ def _run(
     names: Array,
     carry: Any,
     arguments: ChunkArguments,
-    member: MethodInstance,
+    member: ChainSetup,
     layout: ChainLayout,
 ) -> Any:
     """Evaluate a function of one chain for one chain, or for all at once.
@@ -326,7 +326,7 @@ def _run(
 
 
 def _start(
-    chain: Array, _: None, arguments: ChunkArguments, member: MethodInstance, layout: ChainLayout | None = None
+    chain: Array, _: None, arguments: ChunkArguments, member: ChainSetup, layout: ChainLayout | None = None
 ) -> Any:
     """Return the carry of one chain before its first iteration."""
     key = jax.random.fold_in(jax.random.fold_in(arguments.key, chain), 0)
@@ -336,12 +336,12 @@ def _start(
 
 
 def _advance(
-    chain: Array, carry: Any, arguments: ChunkArguments, member: MethodInstance, layout: ChainLayout
+    chain: Array, carry: Any, arguments: ChunkArguments, member: ChainSetup, layout: ChainLayout
 ) -> tuple[Any, Chunk]:
     """Run one chain through a chunk; rows of the result after the last block are zeros."""
     chain_key = jax.random.fold_in(arguments.key, chain)
     method = _without_states(member.method(), layout.kept_from)
-    empty = _empty(method, carry, arguments, layout.rows)
+    empty = _empty(member.settings, method, carry, arguments, layout.rows)
     no_info, no_draw = jax.tree.map(lambda rows: rows[0], empty)
 
     def iterate(iteration: Array, state: tuple[Any, Info]) -> tuple[Any, Info]:
@@ -362,10 +362,11 @@ def _advance(
     return jax.lax.fori_loop(0, arguments.blocks, run_block, (carry, empty))
 
 
-def _shapes(member: MethodInstance, arguments: ChunkArguments, kept_from: tuple[int, ...] | None) -> tuple[Any, Chunk]:
+def _shapes(member: ChainSetup, arguments: ChunkArguments, kept_from: tuple[int, ...] | None) -> tuple[Any, Chunk]:
     """Return the carry of one chain and an empty chunk of one block, for their shapes."""
     carry = _start(jnp.asarray(0), None, arguments, member)
-    return carry, _empty(_without_states(member.method(), kept_from), carry, arguments, 1)
+    method = _without_states(member.method(), kept_from)
+    return carry, _empty(member.settings, method, carry, arguments, 1)
 
 
 def _without_states(method: Method, kept_from: tuple[int, ...] | None) -> Method:
@@ -381,10 +382,10 @@ def _without_states(method: Method, kept_from: tuple[int, ...] | None) -> Method
     return method._replace(draw=draw)
 
 
-def _empty(method: Method, carry: Any, arguments: ChunkArguments, blocks: int) -> Chunk:
+def _empty(config: MethodSettings, method: Method, carry: Any, arguments: ChunkArguments, blocks: int) -> Chunk:
     """Return a chunk of zeros for one chain."""
     zero = jnp.asarray(0.0)
-    info = Info(zero, zero, jnp.asarray(False), zero, zero)
+    info = Info(zero, zero, jnp.asarray(False), zero, zero, zero if config.judges_bias else None)
     draw = jax.eval_shape(method.draw, arguments.key, carry, arguments.series)
     return jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), Chunk(info, draw))
 
@@ -410,9 +411,9 @@ def _add_to_block(before: Info, info: Info, thin: Array) -> Info:
     """Add the figures of an iteration to those of its block.
 
     They are the mean acceptance, whether any move diverged, the number of gradients, and the latest
-    log target and energy.
+    of the others.
     """
-    info = Info(*(jnp.asarray(value, blank.dtype) for value, blank in zip(info, before, strict=True)))
+    info = jax.tree.map(lambda value, blank: jnp.asarray(value, blank.dtype), info, before)
     return info._replace(
         acceptance=before.acceptance + info.acceptance / thin,
         divergent=before.divergent | info.divergent,

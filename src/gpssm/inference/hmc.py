@@ -29,6 +29,41 @@ class Outcome(NamedTuple):
     energy: Float[Array, ""]
 
 
+class Proposal(NamedTuple):
+    """The far end of a trajectory, the log density at both ends, the energy and what it gained.
+
+    With H = ½|p|² − log π the gain is H at the end less H at the start, infinite where it is not a
+    number: the error of the integrator, since the motion itself conserves H.
+    """
+
+    position: Float[Array, " n"]
+    before: Float[Array, ""]
+    after: Float[Array, ""]
+    energy: Float[Array, ""]
+    gain: Float[Array, ""]
+
+
+def propose(
+    momentum_key: PRNGKeyArray,
+    jitter_key: PRNGKeyArray,
+    position: Float[Array, " n"],
+    log_density: LogDensity,
+    step: Float[Array, ""],
+    num_steps: Int[Array, ""] | int,
+    free: Float[Array, " n"] | float = 1.0,
+) -> Proposal:
+    """Draw a momentum and follow the motion for `num_steps` steps of about `step` radians.
+
+    Coordinates where `free` is 0, which must be 0 and without effect on the density, stay where they are.
+    """
+    momentum = free * jax.random.normal(momentum_key, position.shape, position.dtype)
+    angle = step * jax.random.uniform(jitter_key, minval=1 - JITTER, maxval=1 + JITTER)
+    before, after, end, end_momentum = _trajectory(position, momentum, log_density, angle, num_steps)
+    energy = 0.5 * jnp.sum(momentum**2) - before
+    change = energy - (0.5 * jnp.sum(end_momentum**2) - after)
+    return Proposal(end, before, after, energy, -jnp.where(jnp.isfinite(change), change, -jnp.inf))
+
+
 def move(
     key: PRNGKeyArray,
     position: Float[Array, " n"],
@@ -37,21 +72,13 @@ def move(
     num_steps: Int[Array, ""] | int,
     free: Float[Array, " n"] | float = 1.0,
 ) -> Outcome:
-    """Draw a momentum, follow the motion for `num_steps` steps of about `step` radians, accept or stay.
-
-    Coordinates where `free` is 0, which must be 0 and without effect on the density, stay where they are.
-    """
+    """Propose the end of a trajectory, and accept it or stay, which leaves the law invariant."""
     momentum_key, jitter_key, accept_key = jax.random.split(key, 3)
-    momentum = free * jax.random.normal(momentum_key, position.shape, position.dtype)
-    angle = step * jax.random.uniform(jitter_key, minval=1 - JITTER, maxval=1 + JITTER)
-    before, after, end, end_momentum = _trajectory(position, momentum, log_density, angle, num_steps)
-    energy = 0.5 * jnp.sum(momentum**2) - before
-    change = energy - (0.5 * jnp.sum(end_momentum**2) - after)
-    change = jnp.where(jnp.isfinite(change), change, -jnp.inf)
-    acceptance = jnp.exp(jnp.minimum(change, 0.0))
+    end = propose(momentum_key, jitter_key, position, log_density, step, num_steps, free)
+    acceptance = jnp.exp(jnp.minimum(-end.gain, 0.0))
     accepted = jax.random.uniform(accept_key) < acceptance
-    position, value = jnp.where(accepted, end, position), jnp.where(accepted, after, before)
-    return Outcome(position, value, acceptance, change < -DIVERGENCE, energy)
+    position, value = jnp.where(accepted, end.position, position), jnp.where(accepted, end.after, end.before)
+    return Outcome(position, value, acceptance, end.gain > DIVERGENCE, end.energy)
 
 
 def _trajectory(

@@ -105,9 +105,10 @@ def walk(
     series: list[Series],
     adapting: Bool[Array, ""],
     parted: Bool[Array, ""],
+    most: int = MOVES,
 ) -> tuple[Parameters, Float[Array, "N Dx"], Walk]:
-    """Noises and emission given the path and weights just drawn, then some moves of the walk: parameters, states and
-    what was learned of the walk, which counts how far they went once chains have parted.
+    """Noises and emission given the path and weights just drawn, then at most `most` moves of the walk: parameters,
+    states and what was learned of the walk, which counts how far they went once chains have parted.
 
     Nothing walks if all noises are fixed, or if there is no joint density of states and weights.
     """
@@ -142,7 +143,7 @@ def walk(
         state = jax.tree.map(lambda new, old: jnp.where(adapting & ~is_first, new, old), learned, state)
         return noises, states, eta, state, jnp.where(accepted, there, value)
 
-    count = max(1, min(MOVES, ROWS // len(centre)))
+    count = max(1, min(most, ROWS // len(centre)))
     begin = (noises, states, jnp.zeros_like(states), state, jnp.zeros((), states.dtype))
     noises, states, _, state, _ = jax.lax.fori_loop(0, count + 1, move, begin)
     counts = jnp.where(adapting & parted, 1.0, 0.0)

@@ -53,6 +53,7 @@ class MethodSettings:
     learns: ClassVar[bool] = True  # whether the model has parameters to learn while it samples
     compares: ClassVar[bool] = False  # whether start="auto" compares starts
     pads: ClassVar[bool] = False  # whether series are padded, so that many numbers of rows have one program
+    judges_bias: ClassVar[bool] = False  # whether it has no accept step, and measures what that costs
     assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from q*(x, v)")
 
     num_warmup: int = 500

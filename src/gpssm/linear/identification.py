@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import jax
@@ -20,11 +19,11 @@ from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.padding import moves, pad
 from gpssm.data.series import Series, as_list
 from gpssm.linear.excerpts import stages
+from gpssm.linear.stability import RADIUS, spectral_radius, stabilise
 from gpssm.linear.state_space import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, run_em, smoothed_moments
 from gpssm.linear.subspace import from_states, past_states, subspace
 
-# Each of the next three was chosen by rolling 30-step forecasts inside the training halves of the benchmarks.
-RADIUS = 0.999  # largest modulus of the eigenvalues of A in a linear fit
+# Both were chosen by rolling 30-step forecasts inside the training halves of the benchmarks.
 NUM_EM = 50  # steps of expectation-maximisation; with 500, likelihoods rise and forecasts get worse
 NUM_LBFGS = 400  # steps among stable models, for a fit that would be unstable
 
@@ -50,25 +49,6 @@ def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int
         ssm = refined if spectral_radius(refined) <= RADIUS else ssm
     covariance = np.maximum(ssm.process_cov, PROCESS_FLOOR * np.eye(state_dim))
     return ssm._replace(process_cov=jnp.asarray(covariance))
-
-
-def spectral_radius(ssm: LinearSSM) -> float:
-    """The largest modulus of the eigenvalues of A; the model is stable below 1."""
-    return float(np.abs(np.linalg.eigvals(np.asarray(ssm.transition))).max())
-
-
-def stabilise(ssm: LinearSSM, radius: float = RADIUS) -> LinearSSM:
-    """Pull each eigenvalue λ of A with |λ| > radius back to λ · radius / |λ|, and keep the others.
-
-    It scales the diagonal blocks of A's real Schur form, which exists even where A has no eigenbasis.
-    """
-    form, basis = scipy.linalg.schur(np.asarray(ssm.transition), output="real")[:2]
-    edges = [0, *(i for i in range(1, len(form)) if form[i, i - 1] == 0.0), len(form)]
-    for first, end in pairwise(edges):
-        block = form[first:end, first:end]
-        modulus = np.abs(np.linalg.det(block)) ** (1 / (end - first))
-        block *= radius / max(modulus, radius)
-    return ssm._replace(transition=jnp.asarray(basis @ form @ basis.T))
 
 
 def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:

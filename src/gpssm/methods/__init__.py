@@ -11,12 +11,14 @@ from gpssm.methods.igpssm import IGPSSM
 from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last
 from gpssm.methods.lstm import LSTMNetwork
 from gpssm.methods.prssm import PRSSM
+from gpssm.methods.quick import Quick
 from gpssm.methods.rrank import ReducedRank
 from gpssm.methods.vcdt import VCDT, VCDTFactorised
 from gpssm.methods.vgpssm import VGPSSM
 
 METHODS: dict[str, MethodSettings] = {
     "ffvd": FFVD(),
+    "quick": Quick(),
     "ffvd-m": FFVDM(),
     "ffvd-c-m": FFVDCM(),
     "ffvd-p": ParticleGibbs(),
@@ -56,6 +58,7 @@ __all__ = [
     "Last",
     "MethodSettings",
     "ParticleGibbs",
+    "Quick",
     "ReducedRank",
     "VCDTFactorised",
 ]

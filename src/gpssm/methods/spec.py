@@ -26,6 +26,7 @@ from gpssm.linear.fit import pseudo_series, uninformed_likelihood
 from gpssm.linear.identification import select_order
 from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
+from gpssm.methods.quick import Quick
 from gpssm.model.bases import BASES, Basis
 from gpssm.model.kernels import Kernel
 from gpssm.model.likelihoods import Likelihood
@@ -154,14 +155,19 @@ class Spec:
                     f"Known: {', '.join(METHODS)}; or pass a configuration."
                 )
             object.__setattr__(self, "method", METHODS[self.method])
+        elif isinstance(self.method, Mapping) and self.method["name"] in METHODS:
+            numbers = {name: value for name, value in self.method.items() if name != "name"}
+            method = dataclasses.replace(METHODS[self.method["name"]], **numbers)
+            object.__setattr__(self, "method", method)
         elif not isinstance(self.method, MethodSettings | Mapping):
             raise KeyError(f"Unknown method {self.method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
         _check_sizes(self)
         _check_parts(self)
         _check_roles(self)
-        if self.coupling in ("lmc", "hammerstein") and not isinstance(self.method, FFVD | Mapping):
+        if self.coupling in ("lmc", "hammerstein") and not isinstance(self.method, FFVD | Quick | Mapping):
             raise ValueError(
-                "functions that share their weights are sampled by `ffvd`: take coupling='shared', or 'none'."
+                "functions that share their weights are sampled by `ffvd` and `quick`: take coupling='shared', or "
+                "'none'."
             )
         if callable(self.mean) and not isinstance(self.mean, Mean):
             object.__setattr__(self, "mean", Function(self.mean))
@@ -222,11 +228,7 @@ class Spec:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The spec that `to_dict` wrote."""
         check_names(values, [field.name for field in dataclasses.fields(cls)])
-        method = values.get("method", "ffvd")
-        if isinstance(method, Mapping) and method["name"] in METHODS:
-            numbers = {name: value for name, value in method.items() if name != "name"}
-            method = dataclasses.replace(METHODS[method["name"]], **numbers)
-        return cls(**{**values, "method": method})
+        return cls(**values)
 
     def plain(self) -> Self:
         """The spec with names in place of what a file cannot hold: physics, a prior, a user's method."""
@@ -235,7 +237,8 @@ class Spec:
             for name in ("physics", "prior")
             if (value := getattr(self, name)) is not None and not isinstance(value, str)
         }
-        if isinstance(self.method, MethodSettings) and self.method_name not in METHODS:
+        own = not type(self.method).__module__.startswith("gpssm.")
+        if isinstance(self.method, MethodSettings) and own:
             changes["method"] = self.to_dict()["method"]
         return dataclasses.replace(self, **changes)
 

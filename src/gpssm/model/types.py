@@ -68,13 +68,18 @@ class Draw(NamedTuple):
 
 
 class Info(NamedTuple):
-    """How one iteration of a sampler went."""
+    """How one iteration of a sampler went.
+
+    `bias` is the relative error of the variances of the states, averaged over all coordinates, as
+    exact moves show it; None for methods that do not measure it.
+    """
 
     log_target: Float[Array, ""]
     acceptance: Float[Array, ""]
     divergent: Bool[Array, ""]
     energy: Float[Array, ""]
     gradients: Float[Array, ""]
+    bias: Float[Array, ""] | None = None
 
 
 class Method(NamedTuple):

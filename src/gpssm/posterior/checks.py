@@ -34,6 +34,8 @@ STUCK_DRAWS = 50  # consecutive draws without an accepted move that make a chain
 NO_ACCEPTANCE = 1e-6  # an acceptance probability below this counts as zero
 MANY_DIVERGENT = 0.05  # share of divergent moves above which they are a problem
 ACCEPTANCE = (0.5, 0.98)  # acceptance probabilities outside this range show a bad step size
+SOME_BIAS, LARGE_BIAS = 0.05, 0.15  # relative errors of variances that ask for caution, or are a problem
+FEW_EXACT = 0.2  # share of exact moves that must be accepted for the bias to be known
 LOW_BFMI = 0.2  # energies with a lower E-BFMI are explored slowly
 SHARE_LEFT = 0.05  # share of paths that left above which a forecast has a note; above MANY, a problem
 
@@ -138,6 +140,8 @@ def check_sampler(info: Info) -> Iterator[Check]:
         yield Check("Moves", "unknown", "not a Markov chain", words, SAMPLER)
         return
     rejected = _longest_run(np.asarray(info.acceptance) < NO_ACCEPTANCE)
+    if info.bias is not None:
+        rejected = _longest_run(np.asarray(info.divergent))
     for chain in np.flatnonzero(rejected >= min(STUCK_DRAWS, info.acceptance.shape[1])):
         yield Check(
             f"Chain {chain}",
@@ -149,6 +153,9 @@ def check_sampler(info: Info) -> Iterator[Check]:
     if not np.any(info.gradients):
         return
     yield _check_divergences(info)
+    if info.bias is not None:
+        yield _check_bias(info)
+        return
     if np.all(np.asarray(info.acceptance) == 1):
         return  # every move was accepted: there is no step size to judge
     acceptance = np.mean(info.acceptance, 1)
@@ -184,6 +191,29 @@ def _check_divergences(info: Info) -> Check:
         words = "Some moves broke down: if more than a few, raise num_warmup or give the noise a stronger prior."
     figure = f"{int(np.sum(info.divergent))} ({percent(share)})"
     return Check("Divergent moves", level, figure, words, SAMPLER)
+
+
+def _check_bias(info: Info) -> Check:
+    """Check what exact moves make of draws that no accept step has judged.
+
+    The error of the mean over chains is allowed for. Nothing can be said where hardly any of the
+    exact moves was accepted.
+    """
+    bias = float(np.mean(info.bias))
+    chains = np.mean(info.bias, 1)
+    error = float(np.std(chains, ddof=1) / np.sqrt(len(chains))) if len(chains) > 1 else 0.0
+    acceptance = float(np.mean(info.acceptance))
+    figure = f"{100 * bias:+.1f} % in the variances of the states, {percent(acceptance)} of exact moves accepted"
+    size = abs(bias) - 2 * error
+    level: Level = "good"
+    words = "Moves without an accept step are as good as exact ones."
+    if acceptance < FEW_EXACT or size > LARGE_BIAS:
+        level = "problem"
+        words = "Draws are not from the posterior: lower energy_error, raise num_warmup, or take method='ffvd'."
+    elif size > SOME_BIAS:
+        level = "caution"
+        words = "Intervals are a little off: lower energy_error, or take method='ffvd'."
+    return Check("Bias", level, figure, words, SAMPLER)
 
 
 def _longest_run(flags: Bool[np.ndarray, "chain draw"]) -> Int[np.ndarray, " chain"]:

@@ -213,7 +213,7 @@ class Forecast:
         index = self.clock.index(self.horizon, self.start) if self.clock and named else None
         return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step") if index is None else index)
 
-    def score(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, Any]:
+    def score(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, Any]:
         """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened.
 
         Figures in the user's units are averages over outputs, of little meaning where those have units of their own:
@@ -221,7 +221,7 @@ class Forecast:
         """
         return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
-    def score_outputs(self, actual: Any, levels: Sequence[float] = (0.5, 0.8, 0.9)) -> dict[str, dict[str, Any]]:
+    def score_outputs(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, dict[str, Any]]:
         """`score` of each output by itself, in its own units, by name; those never observed are left out."""
         return metrics.score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
 

@@ -352,10 +352,11 @@ def _check_draws(fields: Mapping[str, Any]) -> None:
     demand("model", {name for name, _ in own.roles} == {*leaves} == {*own.priors}, "has other leaves than roles")
     for name, leaf in drawn.leaves.items():
         demand_shape(f"draws.leaves.{name}", leaf, *axes, *leaves[name].shape)
-    for name, values in fields["info"]._asdict().items():
-        demand_shape(f"info.{name}", values, *axes)
-    for name, values in fields["warmup"]._asdict().items():
-        demand_shape(f"warmup.{name}", values, axes[0], fields["warmup"].log_target.shape[1])
+    warmup = (axes[0], fields["warmup"].log_target.shape[1])
+    for part, shape in (("info", axes), ("warmup", warmup)):
+        for name, values in fields[part]._asdict().items():
+            if not (name == "bias" and values is None):
+                demand_shape(f"{part}.{name}", values, *shape)
 
 
 def _check_model(own: model.GPSSM, one: series.Series, traceable: bool) -> None:

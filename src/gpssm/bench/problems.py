@@ -1,0 +1,93 @@
+"""Problems of the benchmark, which rows train and which test, in suites with protocols in common.
+
+six      one input, one output; the first half of the rows trains and the second tests
+daisy    several inputs and outputs; 500 rows train and the next 500 test
+records  fit to one record, simulate another, whose first `window` rows determine the state
+series   simulated series (`sim:duffing`) and the user's own, divided like the six
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gpssm.core.files import digest
+from gpssm.data.datasets import DAISY, RECORDS, load, load_records
+from gpssm.data.series import Series
+
+
+class Suite(NamedTuple):
+    """Problems whose results share tables: title, data sets, protocols, figures that lead the tables."""
+
+    title: str
+    datasets: tuple[str, ...]
+    protocols: tuple[str, ...]
+    figures: tuple[str, ...] = ("rmse", "crps")
+
+
+SIX = ("actuator", "ballbeam", "drive", "dryer", "flutter", "furnace")
+HALVES = ("p30", "simulation", "rolling", "learn")
+SUITES: dict[str, Suite] = {
+    "six": Suite("Six benchmark sets", SIX, HALVES),
+    "daisy": Suite("DaISy suite", DAISY, ("daisy-rolling", "simulation"), ("nrmse", "ncrps")),
+    "records": Suite("Records", tuple(RECORDS), ("simulation",)),
+    "series": Suite("Other series", (), HALVES),
+}
+GROUPS: dict[str, tuple[str, ...]] = {"all": SIX, "daisy": DAISY, "records": tuple(RECORDS)}
+DAISY_ROWS = 500  # that train, and as many that test
+# Rows of the records that are used: a fit to all of them takes too long.
+EMPS_STEP = 10  # the stage has next to no motion above 10 Hz, and is sampled at 1 kHz
+CIRCUIT_ROWS = slice(5200, 5200 + 8192)  # the input of the circuit sets in at row 5200
+
+
+class Problem(NamedTuple):
+    """Rows to train on, rows to test on, the suite, and a note that is printed beside the results.
+
+        Problem([first, second], replace(third, window=20))
+
+    The default is a test record apart from the training record, which is simulated with the state
+    determined by its first `test.window` rows.
+    """
+
+    train: Series | Sequence[Series]
+    test: Series
+    suite: str = "records"
+    note: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything about the data that changes a result."""
+        return digest(self.train, self.test, self.test.window, self.suite)
+
+
+def halves(series: Series, suite: str = "series") -> Problem:
+    """The first half of a series trains and the second tests."""
+    return Problem(*series.split(len(series) // 2), suite)
+
+
+def load_problem(name: str) -> Problem:
+    """The problem that the benchmark poses with the data set of this name."""
+    if name in DAISY:
+        series = load(name)
+        size = min(DAISY_ROWS, len(series) // 2)
+        return Problem(series[:size], series[size : size + DAISY_ROWS], "daisy")
+    if name not in RECORDS:
+        return halves(load(name), "six" if name in SIX else "series")
+    train, test = load_records(name)
+    if name == "emps":
+        train = train.decimated(EMPS_STEP)
+        test = test.decimated(EMPS_STEP)
+        rows = f"every {EMPS_STEP}th row (inputs averaged)"
+    else:
+        train = train[CIRCUIT_ROWS]
+        rows = f"rows {CIRCUIT_ROWS.start} to {CIRCUIT_ROWS.stop - 1}"
+    note = f"trained on {rows}, {len(train)} in all; tested on {len(test)} rows, "
+    return Problem(train, test, "records", note + f"state from the first {test.window}")
+
+
+def load_problems(
+    datasets: Sequence[str] | str | Mapping[str, Series | Problem],
+) -> dict[str, Problem]:
+    """Problems by name: of a group, of a list of names and groups, or of the user's own data."""
+    if isinstance(datasets, Mapping):
+        return {name: data if isinstance(data, Problem) else halves(data) for name, data in datasets.items()}
+    names = [datasets] if isinstance(datasets, str) else datasets
+    return {name: load_problem(name) for group in names for name in GROUPS.get(group, (group,))}

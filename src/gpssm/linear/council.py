@@ -1,0 +1,259 @@
+"""The linear council: linear models of several kinds, scored by what they would have forecast of training rows.
+
+    found = council(scaled, horizon=30)
+    found.best, found.table, found.orders, found.models["arx-reg"]
+
+Its members are
+
+- `mean` and `last`: independent draws around the average, and a random walk;
+- `arx`: a regression on few past outputs and inputs, orders by BIC;
+- `arx-reg`: a long regularised one, without an order to choose;
+- `arx-memory`: the same with few past outputs and a long memory of the inputs;
+- `ss-1`, …, `ss-10`: state-space models of each order, all of them reduced from `arx-reg`.
+
+Windows of the training rows are held out in turn: the first quarter and each of the last three sixths. What is fitted
+to the other rows forecasts from many rows of the window, given all rows before each of them, and simulates the window.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import ndtr
+
+from gpssm.data.series import Series
+from gpssm.linear import kalman
+from gpssm.linear.arx import (
+    LAGS,
+    NO_NOISE,
+    Regularised,
+    regress,
+    regress_regularised,
+    select_orders,
+    to_state_space,
+)
+from gpssm.linear.reduction import innovations_form, reduce
+from gpssm.linear.stability import stabilise
+from gpssm.linear.state_space import LinearSSM
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Horizon = int | Literal["simulation"]
+HORIZON = 30
+MAX_ORDER = 10
+MEMORY = (5, 60)  # lags of outputs and of inputs of `arx-memory`: three times as long a memory as that of `arx-reg`
+FOLDS = ((0.0, 0.25), (0.5, 2 / 3), (2 / 3, 5 / 6), (5 / 6, 1.0))  # shares of each series that are held out in turn
+ORIGINS = 40  # of the forecasts of a window, at most
+KINDS = ("arx", "arx-reg", "arx-memory", "last", "mean")  # and the state-space models
+
+
+class Scores(NamedTuple):
+    """Each fold's mean over origins, steps and outputs, in standard deviations of the training outputs; lower is better.
+
+    `simulation` is the root mean square error of one simulation of the window.
+    """
+
+    crps: Float[np.ndarray, " folds"]
+    log_score: Float[np.ndarray, " folds"]
+    rmse: Float[np.ndarray, " folds"]
+    simulation: Float[np.ndarray, " folds"]
+
+
+@dataclass(frozen=True, eq=False)
+class Council:
+    """Members fitted to all training rows, by name, best first, and what each scored on held-out training rows."""
+
+    horizon: Horizon
+    models: dict[str, LinearSSM]
+    scores: dict[str, Scores]
+
+    @property
+    def best(self) -> str:
+        """The member of least loss."""
+        return next(iter(self.models))
+
+    def losses(self, name: str) -> Float[np.ndarray, " folds"]:
+        """The deciding score of a member: the CRPS at the horizon, or the error of simulations."""
+        found = self.scores[name]
+        return found.simulation if self.horizon == "simulation" else found.crps
+
+    def is_better(self, name: str, other: str) -> bool:
+        """Whether a member's loss is lower than another's by more than one standard error over the folds."""
+        gain = self.losses(other) - self.losses(name)
+        return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+
+    @property
+    def orders(self) -> tuple[int, ...]:
+        """State orders, the best one first and then those that it does not beat by one standard error."""
+        ranked = [name for name in self.models if name.startswith("ss-")]
+        return tuple(int(name[3:]) for name in ranked if not self.is_better(ranked[0], name))
+
+    @property
+    def long_memory(self) -> bool:
+        """Whether a long memory of the inputs forecasts better than every other member by one standard error."""
+        return all(self.is_better("arx-memory", name) for name in self.models if name != "arx-memory")
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row per member, best first: the mean of each score over the folds."""
+        import pandas
+
+        rows = {name: [part.mean() for part in self.scores[name]] for name in self.models}
+        return pandas.DataFrame.from_dict(rows, orient="index", columns=list(Scores._fields)).rename_axis("member")
+
+
+def council(series: Sequence[Series], horizon: Horizon = HORIZON, max_order: int = MAX_ORDER) -> Council:
+    """Fit every member to scaled series, score them on held-out windows, and rank them.
+
+    Parameters
+    ----------
+    series
+        Training series in scaled units; missing outputs are NaN.
+    horizon
+        Steps ahead at which members are judged, by their CRPS; "simulation" judges simulations by their error.
+    max_order
+        The largest order of the state-space models.
+
+    Returns
+    -------
+    The members, fitted to all rows and ranked, with the scores of each fold.
+    """
+    steps = HORIZON if horizon == "simulation" else horizon
+    models, regularised = fit_members(series, steps, max_order)
+    scale = np.nanstd(np.concatenate([one.y for one in series]), axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    parts: list[dict[str, Scores]] = []
+    for fold in FOLDS:
+        fitted, _ = fit_members(_without(series, fold), steps, max_order, regularised)
+        parts.append(_score(fitted, series, fold, steps, scale))
+    scores = {
+        name: Scores(*(np.array(leaf) for leaf in zip(*(part[name] for part in parts), strict=True)))
+        for name in models
+        if all(name in part for part in parts)
+    }
+    field = "simulation" if horizon == "simulation" else "crps"
+    ranked = sorted(scores, key=lambda name: getattr(scores[name], field).mean())
+    return Council(horizon, {name: models[name] for name in ranked}, {name: scores[name] for name in ranked})
+
+
+def fit_members(
+    series: Sequence[Series],
+    horizon: int = HORIZON,
+    max_order: int = MAX_ORDER,
+    start: dict[str, Regularised] | None = None,
+) -> tuple[dict[str, LinearSSM], dict[str, Regularised]]:
+    """Every member by name, and the regularised regressions, from which those of other rows may start."""
+    start = {} if start is None else start
+    hyper = {name: one.shrinkage for name, one in start.items()}
+    regularised = {
+        "arx-reg": regress_regularised(series, LAGS, LAGS, hyper.get("arx-reg")),
+        "arx-memory": regress_regularised(series, *MEMORY, hyper.get("arx-memory")),
+    }
+    models = {name: to_state_space(one.regression) for name, one in regularised.items()}
+    models["arx"] = to_state_space(regress(series, *select_orders(series)))
+    components = reduce(regularised["arx-reg"].regression, series, max_order, horizon)
+    for order in range(1, components.before.shape[1] + 1):
+        models[f"ss-{order}"] = innovations_form(components, order)[0]
+    models["last"], models["mean"] = fit_last(series), fit_mean(series)
+    return models, regularised
+
+
+def fit_last(series: Sequence[Series]) -> LinearSSM:
+    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step; inputs play no part."""
+    steps = np.concatenate([np.diff(one.y, axis=0) for one in series])
+    if np.isnan(steps).all(0).any():
+        raise ValueError("`last` needs two outputs in a row somewhere to know the size of a step; there are none.")
+    width, controls = series[0].output_dim, series[0].input_dim
+    variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)
+    zeros, identity = np.zeros(width), np.eye(width)
+    return LinearSSM(identity, np.zeros((width, controls)), zeros, identity, zeros, np.diag(variance), zeros)
+
+
+def fit_mean(series: Sequence[Series]) -> LinearSSM:
+    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and standard deviation."""
+    y = np.concatenate([one.y for one in series])
+    width, controls = series[0].output_dim, series[0].input_dim
+    spread = np.diag(np.maximum(np.nanstd(y, 0), NO_NOISE))
+    still, inputs = np.zeros((width, width)), np.zeros((width, controls))
+    zeros = np.zeros(width)
+    return LinearSSM(still, inputs, zeros, spread, np.nanmean(y, 0), np.eye(width), zeros)
+
+
+def _without(series: Sequence[Series], fold: tuple[float, float]) -> list[Series]:
+    """What is left of the series when a window of each is held out; the rows around it are separate series."""
+    parts = []
+    for one in series:
+        first, end = _window(one, fold)
+        parts += [one[begin:stop] for begin, stop in ((0, first), (end, len(one))) if stop > begin]
+    return parts
+
+
+def _window(series: Series, fold: tuple[float, float]) -> tuple[int, int]:
+    return round(fold[0] * len(series)), round(fold[1] * len(series))
+
+
+def _score(
+    members: dict[str, LinearSSM],
+    series: Sequence[Series],
+    fold: tuple[float, float],
+    horizon: int,
+    scale: Float[np.ndarray, " Dy"],
+) -> dict[str, Scores]:
+    """Scores of the members on one window of each series. The state-space models are run side by side."""
+    stacked = [name for name in members if name.startswith("ss-")]
+    groups = [[name] for name in members if name not in stacked] + [stacked]
+    found = {}
+    for names in groups:
+        models = kalman.stack([members[name] for name in names])
+        steady = kalman.stack([stabilise(members[name]) for name in names])
+        parts = [
+            part for one in series if (part := _score_series(models, steady, one, fold, horizon, scale)) is not None
+        ]
+        means = [np.nanmean(np.concatenate(leaf, 1), 1) for leaf in zip(*parts, strict=True)]
+        for k, name in enumerate(names):
+            crps, log_score, square, simulated = (float(leaf[k]) for leaf in means)
+            found[name] = Scores(crps, log_score, np.sqrt(square), np.sqrt(simulated))
+    return found
+
+
+def _score_series(
+    models: LinearSSM,
+    steady: LinearSSM,
+    series: Series,
+    fold: tuple[float, float],
+    horizon: int,
+    scale: Float[np.ndarray, " Dy"],
+) -> tuple[np.ndarray, ...] | None:
+    """CRPS, negative log density, squared error, and squared error of a simulation, (K, entries) each."""
+    first, end = _window(series, fold)
+    steps = min(horizon, end - first)
+    if steps < 1 or np.isnan(series.y[first:end]).all():
+        return None
+    # A filter that starts with the series does not know the state yet: the first origin is after the lags.
+    begin = min(max(first, LAGS), end - steps)
+    stride = max(1, (end - steps - begin) // ORIGINS)
+    origins = np.arange(begin, end - steps + 1, stride)
+    filtered = kalman.filter_states(models, series[:end])
+    mean, covariance = kalman.forecast(models, filtered, series.u, origins, steps)
+    std = np.sqrt(np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), NO_NOISE**2)) / scale
+    actual = series.y[origins[:, None] + np.arange(steps)]
+    error = (actual - mean) / scale
+    inputs = np.broadcast_to(series.u[begin:end], (len(mean), 1, end - begin, series.input_dim))
+    simulated = kalman.simulate(steady, filtered.means[:, [begin]], inputs)[:, 0]
+    misses = (series.y[begin:end] - simulated) / scale
+    leaves = (gaussian_crps(error, std), _negative_log_density(error, std), error**2, misses**2)
+    return tuple(leaf.reshape(len(mean), -1) for leaf in leaves)
+
+
+def gaussian_crps(error: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """E|X − y| − ½ E|X − X′| for X ~ N(μ, σ²): σ (z (2Φ(z) − 1) + 2φ(z) − 1/√π) with z = (y − μ)/σ."""
+    z = error / std
+    density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    return std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+
+
+def _negative_log_density(error: np.ndarray, std: np.ndarray) -> np.ndarray:
+    return 0.5 * ((error / std) ** 2 + np.log(2 * np.pi)) + np.log(std)

@@ -1,0 +1,226 @@
+"""Kalman filter, forecasts and simulations of linear models, exact and in NumPy.
+
+    x₀ ~ N(0, I)      x_{t+1} = A x_t + B u_t + b + N(0, Q)      y_t = C x_{t+1} + d + N(0, diag(σ²))
+
+These are the equations of `state_space.py` for models that are fitted and judged in seconds, of which compiling a
+program would take longer than running it. Everything works on K models at once, the leading axis of every array of the
+`LinearSSM`, since on small matrices NumPy's time goes into calls. Covariances do not depend on the outputs: they are
+found once for all rows at which they no longer change, and the means of such a run of rows follow from one linear
+recursion, in about 2√T calls (`_scan`).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from gpssm.data.series import Series
+from gpssm.linear.state_space import LinearSSM
+
+STEADY = 1e-10  # relative change of the predicted covariance from row to row below which it is taken to be constant
+
+
+class Filtered(NamedTuple):
+    """Along the T rows of one series: states given the outputs before them, and the log density of each row.
+
+    `means[:, t]` and the covariance of number `group[t]` are those of states[t] given y[:t].
+    """
+
+    means: Float[np.ndarray, "K T+1 Dx"]
+    covariances: Float[np.ndarray, "K G Dx Dx"]
+    group: Int[np.ndarray, " T+1"]
+    log_density: Float[np.ndarray, "K T"]
+
+
+class Gains(NamedTuple):
+    """Covariances and gains of the filter, one of each for every group of rows that share them.
+
+    Row t leads from states[t], whose covariance is `before`, over `predicted` to `after`, that of states[t+1].
+    """
+
+    before: Float[np.ndarray, "K G Dx Dx"]
+    predicted: Float[np.ndarray, "K G Dx Dx"]
+    after: Float[np.ndarray, "K G Dx Dx"]
+    gain: Float[np.ndarray, "K G Dx Dy"]
+    precision: Float[np.ndarray, "K G Dy Dy"]  # of the innovation; zero where an output is missing
+    log_det: Float[np.ndarray, "K G"]  # of that precision, over the outputs that are observed
+    runs: list[tuple[int, int, int]]  # first row, end and group, in the order of the rows
+
+    @property
+    def group(self) -> Int[np.ndarray, " T"]:
+        """The group of each row."""
+        return np.repeat([group for *_, group in self.runs], [end - first for first, end, _ in self.runs])
+
+
+def stack(models: Sequence[LinearSSM]) -> LinearSSM:
+    """Several models as one with a leading axis. Inert states, A = 0, C = 0 and Q = I, fill up the smaller ones."""
+    size = max(len(one.offset) for one in models)
+    padded = []
+    for one in models:
+        more = (0, size - len(one.offset))
+        process_cov = np.eye(size)
+        process_cov[: len(one.offset), : len(one.offset)] = one.process_cov
+        padded.append(
+            LinearSSM(
+                np.pad(one.transition, (more, more)),
+                np.pad(one.control, (more, (0, 0))),
+                np.pad(one.offset, more),
+                np.pad(one.C, ((0, 0), more)),
+                np.asarray(one.d),
+                process_cov,
+                np.asarray(one.noise_std),
+            )
+        )
+    return LinearSSM(*(np.stack(leaves) for leaves in zip(*padded, strict=True)))
+
+
+def member(models: LinearSSM, index: int, size: int | None = None) -> LinearSSM:
+    """One of several models, with its first `size` states."""
+    A, B, b, C, d, Q, noise = (leaf[index] for leaf in models)
+    return LinearSSM(A[:size, :size], B[:size], b[:size], C[:, :size], d, Q[:size, :size], noise)
+
+
+def filter_states(models: LinearSSM, series: Series) -> Filtered:
+    """The exact filter of each model along a series."""
+    gains = find_gains(models, ~np.isnan(series.y))
+    means, log_density = _filter_means(models, series, gains)
+    first = np.broadcast_to(np.eye(means.shape[-1]), (len(means), 1, means.shape[-1], means.shape[-1]))
+    group = np.concatenate([[0], 1 + gains.group])
+    return Filtered(means, np.concatenate([first, gains.after], 1), group, log_density)
+
+
+def forecast(
+    models: LinearSSM,
+    filtered: Filtered,
+    u: Float[np.ndarray, "T Du"],
+    origins: Int[np.ndarray, " O"],
+    horizon: int,
+) -> tuple[Float[np.ndarray, "K O H Dy"], Float[np.ndarray, "K O H Dy Dy"]]:
+    """Mean and covariance of the outputs of rows o, ..., o + H − 1 given those before o, for every origin o.
+
+        E[y] = C x̂ + d     Cov[y_{o+h}] = Σ_{i≤h} M_i Q M_iᵀ + M_{h+1} P_o M_{h+1}ᵀ + R,     M_i = C Aⁱ
+
+    The covariances of origins whose states have the same one are found once.
+    """
+    origins = np.asarray(origins)
+    states = filtered.means[:, origins]
+    rows = origins[:, None] + np.arange(horizon)
+    means = simulate(models, states, np.broadcast_to(u[rows], (len(states), *u[rows].shape)))
+    groups, index = np.unique(filtered.group[origins], return_inverse=True)
+    start = filtered.covariances[:, groups]
+    reach, noise = models.C, np.zeros((len(states), models.C.shape[1], models.C.shape[1]))
+    added = noise + models.noise_std[:, :, None] ** 2 * np.eye(models.C.shape[1])
+    covariances = []
+    for _ in range(horizon):
+        noise = noise + reach @ models.process_cov @ reach.mT
+        reach = reach @ models.transition
+        covariances.append((noise + added)[:, None] + reach[:, None] @ start @ reach.mT[:, None])
+    return means, np.stack(covariances, 2)[:, index]
+
+
+def simulate(
+    models: LinearSSM, states: Float[np.ndarray, "K O Dx"], u: Float[np.ndarray, "K O H Du"]
+) -> Float[np.ndarray, "K O H Dy"]:
+    """Outputs without noise from each of these states, under its own inputs."""
+    transition = models.transition.mT
+    drift = u @ models.control.mT[:, None] + models.offset[:, None, None]
+    path = np.empty((*drift.shape[:3], states.shape[-1]))
+    for step in range(drift.shape[2]):
+        states = states @ transition + drift[:, :, step]
+        path[:, :, step] = states
+    return path @ models.C.mT[:, None] + models.d[:, None, None]
+
+
+def log_density(models: LinearSSM, series: Sequence[Series]) -> Float[np.ndarray, " K"]:
+    """log p(y), summed over the series."""
+    return sum((filter_states(models, one).log_density.sum(1) for one in series), np.zeros(len(models.d)))
+
+
+def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
+    """The Riccati recursion, until it is steady and again after each row at which other outputs are observed."""
+    rows, width = observed.shape
+    A, C, Q = models.transition, models.C, models.process_cov
+    variance = models.noise_std**2
+    count, size = models.offset.shape
+    change = np.flatnonzero((observed[1:] != observed[:-1]).any(1)) + 1
+    ends = np.concatenate([change, [rows]])[np.searchsorted(change, np.arange(rows), side="right")]
+    covariance = np.broadcast_to(np.eye(size), (count, size, size))
+    parts: list[tuple[np.ndarray, ...]] = []
+    runs = []
+    row, former = 0, None
+    while row < rows:
+        seen = np.flatnonzero(observed[row])
+        predicted = A @ covariance @ A.mT + Q
+        steady = former is not None and _is_close(predicted, former)
+        gain, precision = np.zeros((count, size, width)), np.zeros((count, width, width))
+        after, log_det = predicted, np.zeros(count)
+        if len(seen):
+            part = C[:, seen]
+            across = predicted @ part.mT
+            spread = part @ across
+            diagonal = np.arange(len(seen))
+            spread[:, diagonal, diagonal] += variance[:, seen]
+            inverse = 1.0 / spread if len(seen) == 1 else np.linalg.inv(spread)
+            inverse = 0.5 * (inverse + inverse.mT)
+            gain[:, :, seen] = across @ inverse
+            precision[:, seen[:, None], seen] = inverse
+            log_det = -np.log(spread[:, 0, 0]) if len(seen) == 1 else -np.linalg.slogdet(spread)[1]
+            after = predicted - gain[:, :, seen] @ across.mT
+            after = 0.5 * (after + after.mT)
+        parts.append((covariance, predicted, after, gain, precision, log_det))
+        end = int(ends[row]) if steady else row + 1
+        runs.append((row, end, len(parts) - 1))
+        former = predicted if end < rows and end != ends[row] else None
+        row, covariance = end, after
+    return Gains(*(np.stack(leaves, 1) for leaves in zip(*parts, strict=True)), runs)
+
+
+def _is_close(new: Float[np.ndarray, "K Dx Dx"], old: Float[np.ndarray, "K Dx Dx"]) -> bool:
+    """Whether no covariance has changed by more than `STEADY` of its largest entry."""
+    return bool((np.abs(new - old).max((1, 2)) <= STEADY * np.abs(new).max((1, 2))).all())
+
+
+def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.ndarray, np.ndarray]:
+    """x_{t+1} = (I − K C)(A x_t + B u_t + b) + K (y_t − d), and the log densities of the innovations."""
+    y = np.nan_to_num(series.y) - models.d[:, None]
+    drift = series.u @ models.control.mT + models.offset[:, None]
+    keep = np.eye(models.offset.shape[1]) - gains.gain @ models.C[:, None]
+    moved = keep @ models.transition[:, None]
+    group = gains.group
+    means = np.zeros((len(y), len(series) + 1, models.offset.shape[1]))
+    for first, end, number in gains.runs:
+        pushes = drift[:, first:end] @ keep[:, number].mT + y[:, first:end] @ gains.gain[:, number].mT
+        means[:, first + 1 : end + 1] = _scan(moved[:, number], pushes, means[:, first])
+    errors = y - (means[:, :-1] @ models.transition.mT + drift) @ models.C.mT
+    errors = np.where(np.isnan(series.y), 0.0, errors)
+    distance = np.einsum("kti,ktij,ktj->kt", errors, gains.precision[:, group], errors)
+    count = np.sum(~np.isnan(series.y), 1)
+    return means, 0.5 * (gains.log_det[:, group] - distance - count * np.log(2.0 * np.pi))
+
+
+def _scan(
+    matrix: Float[np.ndarray, "K Dx Dx"], pushes: Float[np.ndarray, "K T Dx"], start: Float[np.ndarray, "K Dx"]
+) -> Float[np.ndarray, "K T Dx"]:
+    """x_t = F x_{t−1} + v_t for t = 1..T from x_0, in blocks of about √T rows that are run through side by side."""
+    count, rows, size = pushes.shape
+    if rows == 1:
+        return (matrix @ start[:, :, None])[:, :, 0][:, None] + pushes
+    length = int(np.ceil(np.sqrt(rows)))
+    blocks = -(-rows // length)
+    padded = np.zeros((count, blocks * length, size))
+    padded[:, :rows] = pushes
+    paths = padded.reshape(count, blocks, length, size)
+    powers = np.empty((count, length, size, size))
+    power = np.broadcast_to(np.eye(size), matrix.shape)
+    for step in range(length):
+        power = matrix @ power
+        powers[:, step] = power
+        if step:
+            paths[:, :, step] += paths[:, :, step - 1] @ matrix.mT
+    starts = np.empty((count, blocks, size))
+    for block in range(blocks):
+        starts[:, block] = start
+        start = (power @ start[:, :, None])[:, :, 0] + paths[:, block, -1]
+    paths = paths + (starts @ powers.reshape(count, length * size, size).mT).reshape(paths.shape)
+    return paths.reshape(count, blocks * length, size)[:, :rows]
