@@ -111,7 +111,7 @@ def test_forecasts_have_the_exact_moments(name):
 def test_forecasts_are_those_of_the_council():
     """Rotated coordinates and noises in place of none change nothing that can be seen."""
     posterior, u = fitted("lgssm"), np.zeros((30, 1))
-    found = council(posterior.series, members=("ss",))
+    found = council(list(posterior.dataset.scaled), members=("ss",))
     best = kalman.stack([found.models[found.best]])
     filtered = kalman.filter_states(best, posterior.dataset.scaled[0])
     series, ends = posterior.dataset.scaled[0], np.array([len(posterior.dataset.scaled[0])])
