@@ -7,7 +7,7 @@ import pytest
 
 from gpssm.data.series import Series
 from gpssm.linear.fit import linear_fit
-from gpssm.linear.output_error import Modes, Problem, fit_output_error, free_run, loss
+from gpssm.linear.output_error import Modes, SimulationProblem, fit_output_error, free_run, loss
 from gpssm.methods.spec import Spec
 
 
@@ -51,7 +51,7 @@ def test_padding_leaves_the_error_as_it_is(series):
         jnp.array([2.0]), jnp.array([0.4]), jnp.zeros(0), jnp.ones((2, 1)), jnp.ones((1, 2)), jnp.zeros(1),
         jnp.full((1, 2), 0.3),
     )  # fmt: skip
-    problem, x, errors = Problem.of([some], jnp.asarray([0.5])), np.full(2, 0.3), []
+    problem, x, errors = SimulationProblem.of([some], jnp.asarray([0.5])), np.full(2, 0.3), []
     assert len(problem.series[0]) > 101
     for row in range(101):
         x = np.asarray(modes.transition()) @ x + some.u[row]

@@ -33,7 +33,7 @@ Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Simulation:
+class SimulationProtocol:
     """One simulation of the first `horizon` test rows; None for all of them.
 
     Of long records there are fewer paths, at most `max_rows` rows of paths, to bound the memory.
@@ -85,10 +85,10 @@ class Rolling:
         return rolling_forecasts(states, test, origins, self.scheme, seed=seed, quiet=False)
 
 
-Protocol = Simulation | Rolling
+Protocol = SimulationProtocol | Rolling
 PROTOCOLS: dict[str, Protocol] = {
-    "p30": Simulation(30),
-    "simulation": Simulation(),
+    "p30": SimulationProtocol(30),
+    "simulation": SimulationProtocol(),
     "rolling": Rolling(),
     "learn": Rolling(BENCHMARK_LEARNING, learns=True),
     "daisy-rolling": Rolling(replace(BENCHMARK, step=30)),

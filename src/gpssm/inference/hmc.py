@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     energy: Float[Array, ""]
 
 
-class Proposal(NamedTuple):
+class TrajectoryEnd(NamedTuple):
     """The far end of a trajectory, the log density at both ends, the energy and what it gained.
 
     With H = ½|p|² − log π the gain is H at the end less H at the start, infinite where it is not a
@@ -51,7 +51,7 @@ def propose(
     step: Float[Array, ""],
     num_steps: Int[Array, ""] | int,
     free: Float[Array, " n"] | float = 1.0,
-) -> Proposal:
+) -> TrajectoryEnd:
     """Draw a momentum and follow the motion for `num_steps` steps of about `step` radians.
 
     Coordinates where `free` is 0, which must be 0 and without effect on the density, stay where they are.
@@ -61,7 +61,7 @@ def propose(
     before, after, end, end_momentum = _trajectory(position, momentum, log_density, angle, num_steps)
     energy = 0.5 * jnp.sum(momentum**2) - before
     change = energy - (0.5 * jnp.sum(end_momentum**2) - after)
-    return Proposal(end, before, after, energy, -jnp.where(jnp.isfinite(change), change, -jnp.inf))
+    return TrajectoryEnd(end, before, after, energy, -jnp.where(jnp.isfinite(change), change, -jnp.inf))
 
 
 def move(

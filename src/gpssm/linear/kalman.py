@@ -23,7 +23,7 @@ KNOWN = 1e-11  # variance of a state, in scaled units, below which there is noth
 STEADY = 1e-10  # relative change of a covariance from row to row below which it is constant
 
 
-class Filtered(NamedTuple):
+class FilteredStates(NamedTuple):
     """Along the T rows of a series: states given the outputs before them, and log densities.
 
     `means[:, t]` and the covariance of number `group[t]` are those of states[t] given y[:t].
@@ -84,18 +84,18 @@ def member(models: LinearSSM, index: int, size: int | None = None) -> LinearSSM:
     return LinearSSM(A[:size, :size], B[:size], b[:size], C[:, :size], d, Q[:size, :size], noise)
 
 
-def filter_states(models: LinearSSM, series: Series) -> Filtered:
+def filter_states(models: LinearSSM, series: Series) -> FilteredStates:
     """The exact filter of each model along a series."""
     gains = find_gains(models, ~np.isnan(series.y))
     means, log_density = _filter_means(models, series, gains)
     first = np.broadcast_to(np.eye(means.shape[-1]), (len(means), 1, means.shape[-1], means.shape[-1]))
     group = np.concatenate([[0], 1 + gains.group])
-    return Filtered(means, np.concatenate([first, gains.after], 1), group, log_density)
+    return FilteredStates(means, np.concatenate([first, gains.after], 1), group, log_density)
 
 
 def forecast(
     models: LinearSSM,
-    filtered: Filtered,
+    filtered: FilteredStates,
     u: Float[np.ndarray, "T Du"],
     origins: Int[np.ndarray, " O"],
     horizon: int,

@@ -139,7 +139,7 @@ def fit_from_starts(
     """
     scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
     few, *after = stages(series, NUM_LBFGS)
-    problem = Problem.of(few.series, scale)
+    problem = SimulationProblem.of(few.series, scale)
     starts = jax.vmap(lambda one: begin(one, len(few.series)))(jax.random.split(key, NUM_STARTS))
     found, losses = _descend(starts, problem, emission, NUM_STEPS)
     losses = np.asarray(losses)
@@ -149,13 +149,13 @@ def fit_from_starts(
     error, modes = min(polished, key=lambda one: one[0])
     for stage in after:
         modes = eqx.tree_at(lambda one: one.start, modes, modes.start[np.asarray(few.first)])
-        problem = Problem.of(stage.series, scale)
+        problem = SimulationProblem.of(stage.series, scale)
         error, modes = _polish(modes, problem, emission, stage.steps)
     states = [np.asarray(run)[: len(one) + 1] for run, one in zip(_free_runs(modes, problem), series, strict=True)]
     return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
 
-class Problem(NamedTuple):
+class SimulationProblem(NamedTuple):
     """What the free runs are compared with; an argument of compiled code, so that equal shapes share a program."""
 
     series: list[Series]
@@ -167,7 +167,7 @@ class Problem(NamedTuple):
         return cls([jax.tree.map(jnp.asarray, pad(one)) for one in series], scale)
 
 
-def loss(modes: Modes, problem: Problem, emission: Emission) -> Float[Array, ""]:
+def loss(modes: Modes, problem: SimulationProblem, emission: Emission) -> Float[Array, ""]:
     """The mean of (y − ŷ)², over the variances of the outputs; missing entries count as zero."""
     errors = []
     for index, one in enumerate(problem.series):
@@ -191,7 +191,7 @@ def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) 
 
 
 @jit
-def _free_runs(modes: Modes, problem: Problem) -> list[Float[Array, "_ Dx"]]:
+def _free_runs(modes: Modes, problem: SimulationProblem) -> list[Float[Array, "_ Dx"]]:
     """The states of every series."""
     return [free_run(modes, modes.start[index], jnp.asarray(one.u)) for index, one in enumerate(problem.series)]
 
@@ -212,7 +212,9 @@ def _random(key: PRNGKeyArray, num_series: int, state_dim: int, controls: int, w
 
 
 @jit
-def _descend(starts: Modes, problem: Problem, emission: Emission, num_steps: int) -> tuple[Modes, Float[Array, " n"]]:
+def _descend(
+    starts: Modes, problem: SimulationProblem, emission: Emission, num_steps: int
+) -> tuple[Modes, Float[Array, " n"]]:
     """Adam from all starts side by side, and the loss at the end of each."""
     optimiser = optax.chain(
         optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps))
@@ -232,12 +234,12 @@ def _descend(starts: Modes, problem: Problem, emission: Emission, num_steps: int
 
 @jit
 def _value_and_slope(
-    vector: Float[Array, " p"], like: Modes, problem: Problem, emission: Emission
+    vector: Float[Array, " p"], like: Modes, problem: SimulationProblem, emission: Emission
 ) -> tuple[Float[Array, ""], Float[Array, " p"]]:
     return jax.value_and_grad(lambda vector: loss(ravel_pytree(like)[1](vector), problem, emission))(vector)
 
 
-def _polish(modes: Modes, problem: Problem, emission: Emission, num_steps: int) -> tuple[float, Modes]:
+def _polish(modes: Modes, problem: SimulationProblem, emission: Emission, num_steps: int) -> tuple[float, Modes]:
     """L-BFGS to the bottom of the valley: the loss there, and where it is."""
     flat, unravel = ravel_pytree(modes)
 
