@@ -44,7 +44,7 @@ GOOD = {
     "simulate": {"u": U, "warmup": SERIES, "num_paths": 6},
     "transition": {"x": np.zeros((3, 2)), "u": U[:3]},
     "function": {"x": np.zeros((3, 2)), "u": U[:3]},
-    "linearise": {"x": np.zeros((3, 2)), "u": U[:3]},
+    "derivatives": {"x": np.zeros((3, 2)), "u": U[:3]},
 }
 OPTIONS = ("num_paths", "seed", "index", "bounds", "calibrated", "num_particles", "steps", "horizon")
 

@@ -110,7 +110,7 @@ def test_a_result_has_all_figures_of_all_protocols(swept):
         assert record["fit"]["spec"]["method"]["num_draws"] == 20
         assert record["fit"]["spec"]["kernel"] == "se"
         assert record["fit"]["cpu"] > 0
-        assert record["fit"]["wall"] > record["fit"]["compile"] > 0
+        assert record["fit"]["wall"] > record["fit"]["compile"] >= 0
         assert "jax" in record["code"]
 
 

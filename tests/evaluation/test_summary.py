@@ -64,7 +64,7 @@ def test_free_runs_widen_as_the_regression_says(series, posterior):
     figures = assess(posterior)
     found = regress([series], 2, 1, 2)
     impulse = lfilter([1.0], [1.0, *(-found.outputs.ravel())], np.eye(1, TRAINING.horizon)[0])
-    exact = np.sqrt(found.variance[0] * np.cumsum(impulse**2)) / series.y.std()
+    exact = np.sqrt(found.covariance[0, 0] * np.cumsum(impulse**2)) / series.y.std()
     # A standard deviation from 160 paths.
     np.testing.assert_allclose(figures.widening[:, 0], exact, rtol=4 / np.sqrt(2 * 160))
     # Far ahead a free run knows the controls only, and errs by as much as it says.

@@ -259,7 +259,7 @@ def test_controls_go_by_name_and_set_the_horizon():
     ("settings", "message"),
     [
         (dict(horizon=5), r"\(u\) must be known at each of the 5 steps ahead: pass u with 5 rows"),
-        (dict(horizon=41, u=CONTROLS), "a row for each of the 41 steps ahead; got 40 rows"),
+        (dict(horizon=41, u=CONTROLS), "at each of the 41 steps ahead: pass u with 41 rows; got 40"),
         (dict(horizon=0, u=CONTROLS), "horizon must be a whole number of at least 1.*got 0"),
         (dict(u=np.zeros((5, 2))), "u must have 1 columns: u; got 2"),
         (dict(u=np.full((5, 1), np.nan)), "row 0 .counted from 0., of u is NaN or infinite"),
