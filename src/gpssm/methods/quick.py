@@ -7,8 +7,9 @@ no need of that. Without an accept step, a direction of curvature ω² has the s
 
     1/ω̃²    with    ω̃² = 1 + 2a cot ε − a²,    a = ε(ω² − 1)/2
 
-instead of 1/ω², at a step of ε radians. Where ω = 1 there is no error at all; its relative size
-elsewhere is of the order of E[(ΔH)²]/n, which the step size is adapted to.
+instead of 1/ω², at a step of ε radians. Where ω = 1 there is no error at all. Over trajectories of
+about a quarter turn E[(ΔH)²]/n is about the mean square of the relative error of these variances
+(within a factor of two for ω² from a quarter to two), and the step size is adapted to that.
 
 An iteration moves the states by one trajectory, the kernel by a step of Adam, draws the weights and
 the noises from their conditionals, and moves noises and states together with an accept step
@@ -46,7 +47,10 @@ from gpssm.methods.ffvd import FFVD, REFRESHES
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 
-ANGLE = 2.0  # radians of a trajectory: past a quarter turn, since soft directions turn more slowly
+# Radians of a trajectory: about a quarter turn, after which a standard normal coordinate has
+# forgotten where it was, and where the energy error of a direction is as large as it gets. After
+# half a turn it has vanished, whatever the bias.
+ANGLE = 1.6
 FIRST_STEP = 0.4  # radians
 # A few stiff directions do not show in the mean error of all; longer steps than this would be
 # unstable where the curvature is six times what the coordinates take it for.
@@ -54,6 +58,7 @@ LONGEST_STEP = 0.7
 # The mean of 1 / (1 + z²) for z ~ N(0, 1): the controller's statistic where the energy error of a
 # trajectory has the variance that is aimed at.
 ON_TARGET = 0.6557
+WALK = 1  # joint moves of noises and states in an iteration
 # A trajectory that gains more energy than so many of its standard deviations is discarded.
 OUTLIER = 10.0
 # The exact moves by which the bias is judged: how often in the draws of a chain, how many moves in
@@ -76,9 +81,8 @@ class Quick(MethodSettings):
     learning_rate
         Adam's first step size; see `MethodSettings`.
     energy_error
-        Variance of the energy error of a trajectory, per coordinate, that the step size aims at.
-        The relative error of the variances of the states is of the order of its root, in the
-        directions that the coordinates do not fit.
+        Variance of the energy error of a trajectory, per coordinate, that the step size aims at:
+        its root is about the relative error of the variances of the states.
     num_leapfrog
         Steps of a trajectory at most.
     rank
@@ -95,7 +99,7 @@ class Quick(MethodSettings):
     num_warmup: int = 150
     num_draws: int = 50
     thin: int = 1
-    energy_error: float = 5e-4
+    energy_error: float = 1e-3
     num_leapfrog: int = 10
     rank: int = 80
 
@@ -113,7 +117,7 @@ class Quick(MethodSettings):
     def build(self, model: GPSSM, states: States) -> Method:
         """Return the three functions of the method for a model, started at these states."""
         rate = rate_for(self.learning_rate, states)
-        return _build(self, ParameterMoves(model, self.num_warmup, rate), states)
+        return build_quick(self, ParameterMoves(model, self.num_warmup, rate), states)
 
 
 class Carry(NamedTuple):
@@ -153,7 +157,7 @@ class Moves(NamedTuple):
     accepted: Float[Array, ""]
 
 
-def _build(settings: Quick, moves: ParameterMoves, start: States) -> Method:
+def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method:
     """The three functions of the method."""
     refreshes = jnp.asarray(np.unique([0, *(int(share * settings.num_warmup) for share in REFRESHES)]))
     num_shared = pilot_length(settings.num_warmup)
@@ -206,7 +210,7 @@ def _build(settings: Quick, moves: ParameterMoves, start: States) -> Method:
             parting = carry.iteration == num_shared
             position = jnp.where(parting, jax.random.normal(part_key, position.shape), position)
         angle = jnp.minimum(carry.step.size(adapting), LONGEST_STEP)
-        num_steps = jnp.clip(jnp.ceil(ANGLE / angle), 1, settings.num_leapfrog).astype(int)
+        num_steps = jnp.clip(jnp.round(ANGLE / angle), 1, settings.num_leapfrog).astype(int)
         num_exact_steps = jnp.ceil(EXACT_ANGLE / (EXACT_STEP * angle)).astype(int)
         judged = ~adapting & ((carry.iteration - settings.num_warmup) % interval == 0)
         num_exact = jnp.where(in_step(judged), EXACT_MOVES, 0)
@@ -243,7 +247,7 @@ def _build(settings: Quick, moves: ParameterMoves, start: States) -> Method:
         weights = held.draw_weights(weights_key, parameters, paths, series)
         parameters, states, walk = noise_moves.walk(
             *(noise_key, held, parameters, weights, states, carry.walk, carry.whitening.linear.centre),
-            *(series, adapting, carry.iteration >= num_shared),
+            *(series, adapting, carry.iteration >= num_shared, WALK),
         )
         bias = jnp.where(judged, 2 * made.rise / size, carry.bias)
         acceptance = jnp.where(judged, made.accepted / EXACT_MOVES, carry.acceptance)
