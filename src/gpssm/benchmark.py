@@ -1,29 +1,29 @@
-"""Benchmarks: `run_sweep` fits and judges, `write_report` makes tables, `load_results` reads results."""
+"""Benchmarks: `run_sweep` fits and judges, `write_report` tabulates, `load_results` reads."""
 
 from gpssm.bench import (
-    AUTO,
     PROTOCOLS,
     PUBLISHED,
+    SUITES,
     VARIANTS,
-    Cell,
-    Records,
-    load_data,
+    Problem,
+    load_problem,
     load_results,
-    run_cell,
+    result_tables,
     run_sweep,
+    summarise,
     write_report,
 )
 
 __all__ = [
-    "AUTO",
     "PROTOCOLS",
     "PUBLISHED",
+    "SUITES",
     "VARIANTS",
-    "Cell",
-    "Records",
-    "load_data",
+    "Problem",
+    "load_problem",
     "load_results",
-    "run_cell",
+    "result_tables",
     "run_sweep",
+    "summarise",
     "write_report",
 ]
