@@ -29,7 +29,7 @@ import numpy as np
 from scipy.stats import norm
 
 from gpssm.data.datasets import Simulated, simulate
-from gpssm.inference.runner import sample
+from gpssm.inference.runner import Runtime, run_chains
 from gpssm.methods import METHODS
 from gpssm.model.bases import Basis, Hilbert, InducingPoints
 from gpssm.model.kernels import SquaredExponential
@@ -38,6 +38,7 @@ from gpssm.model.means import Identity
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.plots.style import BLACK, BLUE, VERMILION, in_house_style, legend, panels, shade
+from gpssm.starts.build import Start
 
 jax.config.update("jax_enable_x64", True)
 
@@ -111,7 +112,8 @@ def run(method: str, variant: str, seed: int, quick: bool) -> Row:
     model, lengths = make_model(method, truth), QUICK if quick else LENGTHS.get(method, {})
     config = dataclasses.replace(METHODS[method], **lengths)
     start = np.concatenate([truth.series.y[:1], truth.series.y])
-    found = sample(config, model, [start], [truth.series], num_chains=NUM_CHAINS, seed=seed)
+    runtime = Runtime(num_chains=NUM_CHAINS, seed=seed, progress=False)
+    found = run_chains(config, [Start(model, [start])], [truth.series], runtime)
     figures = judge(truth, model, found.draws)
     # Hundreds of loaded programs use up a process's memory maps.
     jax.clear_caches()

@@ -25,7 +25,7 @@ def measure(name: str, **settings: Any) -> dict[str, float]:
     train, _ = gpssm.datasets.load(name).split(0.5)
     found = gpssm.fit(train, seed=0, progress=False, **settings)
     rows, seconds = [row for row in found.diagnostics().rows if row.number], found.seconds.run
-    print(f"{name}, {found.config['method']}: {found.num_chains} x {found.num_draws} draws, {seconds:.0f} s of running")
+    print(f"{name}, {found.method}: {found.num_chains} x {found.num_draws} draws, {seconds:.0f} s of running")
     for row in rows:
         rate = row.ess_bulk / seconds
         print(f"    {row.name:40}R-hat {row.rhat:6.3f}  effective {row.ess_bulk:6.0f}  a second {rate:8.3f}")

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpssm.data.datasets import load
-from gpssm.fitting.fit import assign_roles, fit
+from gpssm.fitting.fit import fit
 from gpssm.inference.chains import Chains
 from gpssm.methods import FFVD, FFVDCM, FFVDM, MethodSettings
 from gpssm.methods.spec import Spec
@@ -40,7 +40,7 @@ from gpssm.model.types import Draw
 from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, in_house_style, legend, panels, shade
 from gpssm.posterior.draws import absorb_common
 from gpssm.posterior.posterior import Posterior
-from gpssm.starts.build import Start
+from gpssm.starts.build import Start, assign_roles
 
 jax.config.update("jax_enable_x64", True)
 STATE_DIM, NUM_INDUCING = 4, 100
@@ -99,17 +99,13 @@ def learned(name: str, **settings: Any) -> tuple[Posterior, Any]:
 def study_time() -> None:
     """Seconds and errors against iterations."""
     start, test = learned("furnace", state_dim=STATE_DIM, num_inducing=NUM_INDUCING, num_warmup=3, num_draws=4)
-    rows = []
+    series, rows = list(start.dataset.scaled), []
     for name, method in METHODS.items():
         for budget in BUDGETS:
             config = method(num_warmup=budget // 2, num_draws=budget // 10, thin=5)
-            model, states, _ = config.prepare(
-                list(start.series),
-                Spec(state_dim=STATE_DIM, num_inducing=NUM_INDUCING, likelihood="gaussian"),
-                jax.random.key(0),
-            )
-            model = assign_roles(model, "optimise")
-            found = run(config, model, states, list(start.series), 1, budget // 2)
+            spec = Spec(config, state_dim=STATE_DIM, num_inducing=NUM_INDUCING, likelihood="gaussian")
+            model, states, _ = config.prepare(series, spec, jax.random.key(0))
+            found = run(config, assign_roles(model, spec), states, series, 1, budget // 2)
             model, draws = absorb_common([model], found.draws)
             posterior = dataclasses.replace(start, model=model, draws=draws)
             scores = posterior.forecast(30, test.u[:30], seed=0).score(test[:30])
@@ -120,7 +116,7 @@ def study_time() -> None:
 def study_traces(out: Path) -> None:
     """When each sampler comes near where it stays."""
     start, _ = learned("furnace", state_dim=STATE_DIM, num_inducing=50, num_draws=20)
-    model, series = start.model_at(0, -1).with_roles("fix", "*"), list(start.series)
+    model, series = start.model_at(0, -1).with_roles("fix", "*"), list(start.dataset.scaled)
     smoothed = [np.mean(np.asarray(path), (0, 1)) for path in start.draws.states]
     starts = {"posterior mean": smoothed, "zeros": [np.zeros_like(path) for path in smoothed]}
     exact = trace(

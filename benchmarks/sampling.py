@@ -30,7 +30,7 @@ import numpy as np
 from gpssm.data.datasets import load, simulate
 from gpssm.data.scaler import Scaler
 from gpssm.fitting.fit import build_model, fit
-from gpssm.inference.runner import sample
+from gpssm.inference.runner import Runtime, run_chains
 from gpssm.inference.whitening import unstack, whiten
 from gpssm.linear.fit import linear_fit
 from gpssm.methods import FFVD, FFVDCM, FFVDNUTS, MethodSettings
@@ -38,6 +38,7 @@ from gpssm.methods.spec import Spec
 from gpssm.model.target import log_collapsed
 from gpssm.posterior.diagnostics import ess_bulk, forecast_mean
 from gpssm.posterior.posterior import Posterior
+from gpssm.starts.build import Start
 
 jax.config.update("jax_enable_x64", True)
 CHAINS, HORIZON, STATE_DIM, NUM_INDUCING = 2, 30, 4, 50
@@ -66,8 +67,8 @@ class Chain(NamedTuple):
 def run(learned: Posterior, u: np.ndarray, config: MethodSettings, seed: int) -> Chain:
     """One chain of states with the learned hyper-parameters fixed, from where learning ended."""
     model = learned.model_at(0, -1).with_roles("fix", "*")
-    start = [path[0, -1] for path in learned.draws.states]
-    found = sample(config, model, start, list(learned.series), num_chains=1, seed=seed)
+    start = Start(model, [path[0, -1] for path in learned.draws.states])
+    found = run_chains(config, [start], list(learned.dataset.scaled), Runtime(num_chains=1, seed=seed, progress=False))
     posterior = dataclasses.replace(learned, model=model, draws=found.draws, info=found.info)
     states = np.concatenate([path[0].reshape(path.shape[1], -1) for path in found.draws.states], -1)
     gradients = float(np.sum(found.info.gradients))
@@ -114,7 +115,7 @@ def compare(name: str, effort: float, jobs: int) -> None:
             for label, config in configs.items()
         }
         found = {label: [call.result() for call in several] for label, several in calls.items()}
-    length = len(learned.series[0])
+    length = len(learned.dataset.experiments[0])
     print(f"\n{name}, T={length}, Dx={STATE_DIM}, M={NUM_INDUCING}, {CHAINS} chains, hyper-parameters fixed")
     print(f"{'':22} {'states':>10} {'forecast':>10} {'bias of sd':>11} {'ms/grad':>8} {'1000 grads':>10}")
     reference = np.stack([chain.paths for chain in found["ffvd"]]).std((0, 1))

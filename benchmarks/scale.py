@@ -37,12 +37,14 @@ import gpssm
 from gpssm.core import chunks
 from gpssm.core.runtime import OPTIONS
 from gpssm.data.series import Series
-from gpssm.fitting.fit import assign_roles, build_model
+from gpssm.fitting.fit import build_model
 from gpssm.inference.whitening import Whitening, unstack, whiten
 from gpssm.linear.state_space import LinearFit, LinearSSM
 from gpssm.methods.ffvd import FFVD
+from gpssm.methods.spec import Spec
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed
+from gpssm.starts.build import assign_roles
 
 REPEATS, GRADIENTS = 3, 11
 PROCESS_STD, NOISE_STD = 0.1, 0.1
@@ -64,7 +66,7 @@ def example(rows: int, states: int, points: int) -> tuple[GPSSM, np.ndarray, lis
         *map(jnp.asarray, (transition, control, np.zeros(states), np.eye(1, states), np.zeros(1), *noises))
     )
     start = LinearFit.of(linear, [path], series)
-    return assign_roles(build_model(series, states, points, linear=start), "optimise"), path, series
+    return assign_roles(build_model(series, states, points, linear=start), Spec()), path, series
 
 
 def compare(rows: int, states: int, points: int, run: bool) -> None:
@@ -135,7 +137,7 @@ def fit_emps(rows: int, **settings: Any) -> None:
     began = time.perf_counter()
     posterior = gpssm.fit(train, state_dim=4, progress="plain", **settings)
     total, parts = time.perf_counter() - began, posterior.seconds
-    print(f"{rows} rows, {posterior.num_chains} chains, start {posterior.config['fit']['start']}: {total:.0f} s")
+    print(f"{rows} rows, {posterior.num_chains} chains, start {posterior.spec.start}: {total:.0f} s")
     print(f"start {parts.setup:.0f}, compile {parts.compile:.0f}, run {parts.run:.0f} s")
     known = test.window
     paths = max(1, min(1000, PATHS // len(test)))

@@ -21,8 +21,9 @@ from scipy import signal, stats
 import gpssm
 from gpssm.datasets import Simulated
 from gpssm.diagnostics import ess_bulk, rhat
-from gpssm.inference.runner import sample
+from gpssm.inference.runner import run_chains
 from gpssm.methods import METHODS, MethodSettings
+from gpssm.starts.build import Start
 
 jax.config.update("jax_enable_x64", True)
 
@@ -61,7 +62,8 @@ def run(truth: Simulated, seed: int, config: MethodSettings) -> Study:
     ).with_roles("fix", "*")
     # Outside of the locations B / 2Q is about 100: start within.
     start = np.clip(np.concatenate([np.zeros((1, 1)), truth.series.y]), LOCATIONS[0], LOCATIONS[-1])
-    found = sample(config, model, [start], [truth.series], seed=seed)
+    runtime = gpssm.Runtime(seed=seed, progress=False)
+    found = run_chains(config, [Start(model, [start])], [truth.series], runtime)
     draws = found.draws
     weights, factor = draws.weights[:, :, 0], model.basis.factor(model.kernel)[0]
     gain = model.transition()(jnp.asarray(GRID[:, None]), jnp.zeros((len(GRID), 0))).gain[0]

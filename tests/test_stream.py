@@ -1,5 +1,6 @@
 """The stream of examples/stream.py, killed in the middle, ends where it would have ended."""
 
+import json
 import os
 import signal
 import subprocess
@@ -52,8 +53,9 @@ def test_a_stream_survives_a_kill_and_notices_a_change(tmp_path):
     assert one.learned.rows == other.learned.rows == 40
     np.testing.assert_allclose(one.learned.weights, other.learned.weights, rtol=1e-9)
     np.testing.assert_allclose(one.current.particles, other.current.particles, rtol=1e-9)
-    assert one.config["stream"] == other.config["stream"]
-    alarms = one.config["stream"]["alarms"]
+    tests = [json.loads((folder / "state.json").read_text()) for folder in (whole, killed)]
+    assert tests[0] == tests[1]
+    alarms = tests[0]["40"]["alarms"]
     assert alarms
     assert all(row > 20 for row in alarms)
     assert f"row {alarms[0]}: the plant is not what it was" in told

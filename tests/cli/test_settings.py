@@ -52,7 +52,7 @@ def test_files_in_a_configuration_are_relative_to_it(tank, tmp_path):
         ({"method": "ffdv"}, "'ffvd'"),
         ({"fit": {"kernel": "se+matren32"}}, "'matern32'"),
         ({"fit": {"likelihood": "gausian"}}, "'gaussian'"),
-        ({"fit": {"mean": "function"}}, "Known: identity, zero, linear, linear-fixed$"),
+        ({"fit": {"mean": "function"}}, "Known: linear, linear-fixed, identity, zero$"),
         ({"fit": {"statedim": 2}}, "'state_dim'"),
         ({"method_settings": {"num_draw": 2}}, "'num_draws'"),
         ({"method_settings": {"num_draws": 0}}, "at least 1"),

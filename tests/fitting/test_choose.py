@@ -8,13 +8,20 @@ import pytest
 
 from gpssm.data.series import Series
 from gpssm.evaluation.load import load
-from gpssm.fitting import choose as candidates
-from gpssm.fitting.choose import Trials
+from gpssm.fitting import choose
+from gpssm.fitting.choose import (
+    Trials,
+    candidate_noises,
+    candidate_row,
+    compare_candidates,
+    first_candidates,
+    start_names,
+)
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import running_rhat
 from gpssm.linear import output_error
 from gpssm.methods.ffvd import FFVD
-from gpssm.methods.spec import Spec
+from gpssm.methods.spec import ChainStart, Spec
 from gpssm.model.likelihoods import make_likelihood
 from gpssm.posterior.validation import make_folds
 from gpssm.starts import shooting
@@ -45,7 +52,7 @@ def be_quick(patch):
         starts, "shoot_all", lambda *pair: [shooting.shoot(*one, num_steps=20) for one in zip(*pair, strict=True)]
     )
     for name, value in (("SKIP", 3), ("WARMUP", 8), ("KEPT", 4)):
-        patch.setattr(candidates, name, value)
+        patch.setattr(choose, name, value)
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +70,7 @@ def compared(series):
 
 def test_the_best_of_the_table_is_what_was_fitted(compared):
     posterior = compared
-    table = posterior.comparison
-    spec = posterior.spec
+    spec, table = posterior.spec, posterior.comparison
     assert (spec.start, spec.noise, spec.likelihood) == tuple(
         table[0][name] for name in ("start", "noise", "likelihood")
     )
@@ -102,24 +108,25 @@ class Scripted(Trials):
 
     def run(self, candidate):
         noise = np.random.default_rng(0).normal(size=(40, 3, 1))
-        errors = [candidates.Errors(self.biases[candidate.start] + noise, 2, early=True)]
+        errors = [choose.Errors(self.biases[candidate.start] + noise, 2, early=True)]
         self.errors[candidate] = [errors, errors]
-        score = candidates.judge([errors])
-        self.rows[candidate] = candidates.candidate_row(candidate) | {"score": score.score, "run": score.run}
+        verdict = choose.judge([errors])
+        self.rows[candidate] = candidate_row(candidate) | {"score": verdict.score, "run": verdict.run}
 
     def at_start(self, candidate):
         return 1.0
 
 
 def chosen(num_chains, **biases):
+    """The candidate of each chain, the table of all, and the notes."""
     trials = Scripted({name.replace("_", "+"): bias for name, bias in biases.items()})
     first = [Spec(start=name, noise="free", likelihood="gaussian") for name in trials.biases]
-    return candidates.compare_candidates(trials, first, ["free"], num_chains)
+    return compare_candidates(trials, first, ["free"], num_chains)
 
 
 def test_chains_are_shared_out_among_what_is_better_together():
     def starts(*given, **biases):
-        return [one.start for one in chosen(*given, **biases)[0]]
+        return [candidate.start for candidate in chosen(*given, **biases)[0]]
 
     # Errors to either side cancel; what is far off in the same direction as another does nothing for it.
     assert starts(4, em=1.0, em_shooting=-1.1) == ["em", "em", "em+shooting", "em+shooting"]
@@ -134,7 +141,7 @@ def test_chains_are_shared_out_among_what_is_better_together():
 def test_a_mixture_is_judged_as_one_forecast():
     rng = np.random.default_rng(1)
     first, second = rng.normal(size=(30, 5, 2)), 1 + rng.normal(size=(30, 5, 2))
-    found = candidates.judge([[candidates.Errors(one, 3, early=True)] for one in (first, second)])
+    found = choose.judge([[choose.Errors(one, 3, early=True)] for one in (first, second)])
     both = np.concatenate([first, second])
     crps = np.abs(both).mean(0) - 0.5 * np.abs(both[:, None] - both).sum((0, 1)) / (60 * 59)
     np.testing.assert_allclose(found, (crps[:3].mean(), crps.mean()))
@@ -174,24 +181,35 @@ def test_folds_are_equally_long_and_hold_out_either_end():
 
 
 def test_what_is_compared_follows_from_the_data(series):
-    def emissions(spec, series):
-        return list(dict.fromkeys(one.likelihood for one in candidates.first_candidates(spec, [series])))
-
     rectified = Series(np.abs(series.y), series.u)
-    assert candidates.start_names(Spec(), [series]) == ["em", "output-error+shooting"]
-    assert candidates.start_names(Spec(), [Series(series.y, None)]) == ["em", "em+shooting"]
-    assert emissions(Spec(), series) == ["gaussian"]
-    assert emissions(Spec(), rectified) == ["gaussian", "abs"]
-    assert emissions(Spec(start="em"), rectified) == ["gaussian"]
-    assert candidates.candidate_noises(Spec(), compared=True)[0] == "free"
-    assert candidates.candidate_noises(Spec(noise="small"), compared=True) == ["small"]
+
+    def rows(spec, series):
+        return [tuple(candidate_row(candidate).values()) for candidate in first_candidates(spec, [series])]
+
+    assert start_names(Spec(), [series]) == ["em", "output-error+shooting"]
+    assert start_names(Spec(), [Series(series.y, None)]) == ["em", "em+shooting"]
+    assert start_names(Spec(method="ffvd-m"), [series]) == ["em"]
+    assert rows(Spec(), series) == [("em", "free", "gaussian"), ("output-error+shooting", "free", "gaussian")]
+    assert rows(Spec(start=["em", "em+shooting"]), rectified) == [
+        ("em", "free", "gaussian"),
+        ("em+shooting", "free", "gaussian"),
+        ("em", "free", "abs"),
+    ]
+    assert rows(Spec(start="em"), rectified) == [("em", "free", "gaussian")]
+    assert rows(Spec(start=[ChainStart("em", 0.02), ChainStart("em+shooting", "free")]), rectified) == [
+        ("em", 0.02, "gaussian"),
+        ("em+shooting", "free", "gaussian"),
+    ]
+    assert candidate_noises(Spec(), compared=True)[0] == "free"
+    assert candidate_noises(Spec(), compared=False) == ["free"]
+    assert candidate_noises(Spec(noise="small"), compared=True) == ["small"]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of a chain of three draws
 def test_a_start_may_be_named_or_given_as_states(series):
     states = 0.1 * np.random.default_rng(0).normal(size=(73, 2))
     given = fit(series, start=states, noise="small", progress=False, **SMALL)
-    assert given.spec.gives_states
+    np.testing.assert_array_equal(given.spec.start, states)
     assert given.spec.noise == "small"
     named = fit(series, start="output-error", progress=False, **SMALL)
     assert named.spec.start == "output-error"

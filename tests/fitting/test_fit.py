@@ -49,7 +49,7 @@ def test_shapes_and_names(posterior):
     assert posterior.info.log_target.shape == (2, 10)
     assert posterior.warmup.log_target.shape == (2, 6)
     assert posterior.method == "RandomWalk"
-    assert posterior.spec.settings.size == 0.05
+    assert posterior.spec.settings == RandomWalk()
     assert posterior.dataset.experiments == (small_series(),)
     assert posterior.seconds.compile > 0
     assert repr(posterior) == "Posterior(RandomWalk, 2 chains of 10 draws)"
@@ -207,9 +207,8 @@ def test_roles():
     assert set(assign_roles(model, Spec(hyper="sample")).leaves("optimise")) == set()
     assert len(assign_roles(model, Spec(hyper="sample")).leaves("sample")) == 5
     assert set(assign_roles(model, Spec(hyper="fix")).leaves("fix")) == set(model.leaves())
-    chosen = assign_roles(
-        model, Spec(hyper="sample", fixed=("kernel.*",), learn=("likelihood.C", "kernel.log_variance"))
-    )
+    spec = Spec(hyper="sample", fixed=["kernel.*"], learn=["likelihood.C", "kernel.log_variance"])
+    chosen = assign_roles(model, spec)
     assert set(chosen.leaves("sample")) == {"basis.locations", "log_process_std", "likelihood.log_std", "likelihood.C"}
 
 
@@ -373,6 +372,7 @@ import conftest
 from gpssm.core.runtime import num_maps
 from gpssm.fitting.fit import fit
 from gpssm.methods.ffvd import FFVD
+from gpssm.methods.spec import Spec
 from random_walk import small_series
 rows = {rows}
 for number in range({fits}):

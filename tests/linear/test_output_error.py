@@ -30,14 +30,14 @@ def found(series):
 
 
 def test_the_free_run_explains_the_outputs(series, found):
-    linear, (states,) = found
+    linear, (states,), *_ = found
     predicted = np.abs(states[1:] @ np.asarray(linear.C).T + np.asarray(linear.d))
     assert np.sqrt(np.mean((predicted - series.y) ** 2)) < 0.1 * series.y.std()
     assert abs(np.abs(np.linalg.eigvals(np.asarray(linear.transition))).max() - 0.9) < 0.02
 
 
 def test_states_are_the_models_own_and_of_unit_scale(series, found):
-    linear, (states,) = found
+    linear, (states,), *_ = found
     moved = states[:-1] @ np.asarray(linear.transition).T + series.u @ np.asarray(linear.control).T
     np.testing.assert_allclose(states[1:], moved + np.asarray(linear.offset), atol=1e-8)
     np.testing.assert_allclose(states.mean(0), 0, atol=1e-9)

@@ -106,14 +106,14 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
     assert np.all(curve > 0)
     np.testing.assert_allclose(slopes(jnp.zeros((1, KNOTS - 1)))[1], np.broadcast_to(start.model.control[:, 0], (9, 2)))
     for words, given in {
-        "the data have none": {"series": Series(series.y), "start": None},
+        "the data have none": {"series": Series(series.y), "linear": None},
         "leave mean at 'linear'": {"mean": "zero"},
         "takes inducing points and a kernel by name": {"basis": "hilbert"},
         "takes no wiring: take coupling='none'": {"wiring": "cascade"},
     }.items():
         with pytest.raises(ValueError, match=words):
             build_model(
-                **({"series": series, "state_dim": 2, "coupling": "hammerstein-monotone", "start": start} | given)
+                **({"series": series, "state_dim": 2, "coupling": "hammerstein-monotone", "linear": start} | given)
             )
 
 

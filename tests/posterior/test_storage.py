@@ -23,6 +23,7 @@ from gpssm.data.dataset import Dataset
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.methods import METHODS
+from gpssm.methods.spec import Spec
 from gpssm.model.kernels import KERNELS, Polynomial, make_kernel
 from gpssm.model.likelihoods import (
     LIKELIHOODS,
@@ -258,7 +259,7 @@ def make_posterior(raw, model, draws=DRAWS, spread=0.1, scaling="standard", **fi
         normal(model.state_dim, model.basis.size),
         {name: leaf + spread * normal(*leaf.shape) for name, leaf in free.items()},
     )
-    defaults = {"config": {"method": "ffvd"}, "seconds": Seconds(0.1, 0.2, 0.3), "seed": 3}
+    defaults = {"spec": Spec(), "seconds": Seconds(0.1, 0.2, 0.3), "seed": 3}
     dataset = Dataset(tuple(raw), scaler)
     return Posterior(model, drawn, make_info(rng, draws), make_info(rng, WARMUP), dataset, **(defaults | fields))
 
@@ -301,8 +302,9 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(posterior, s
 
 
 def test_the_settings_of_every_method():
-    configs = {name: {"method": name} | dataclasses.asdict(config) for name, config in METHODS.items()}
-    assert there_and_back(configs) == configs
+    for name in METHODS:
+        spec = Spec(method=name)
+        assert there_and_back(spec.plain()) == spec
 
 
 def test_several_series_gaps_two_outputs_names_and_notes(tmp_path):
@@ -381,7 +383,9 @@ def test_other_tools_can_read_it(posterior, saved):
     with xr.open_datatree(saved, engine="h5netcdf") as tree:
         assert tree.attrs["gpssm_version"] == gpssm.__version__
         assert {"jax_version", "numpy_version", "created", "data_hash"} <= set(tree.attrs)
-        assert json.loads(tree.attrs["config"]) == {"dict": {"method": "ffvd"}}
+        saved_spec = json.loads(tree.attrs["spec"])["fields"]
+        assert saved_spec["state_dim"] == 4
+        assert saved_spec["method"]["dict"]["name"] == "ffvd"
         assert json.loads(tree.attrs["seed"]) == 3
 
 
@@ -509,7 +513,7 @@ FORGED = {
     "not JSON": ("seed", lambda text: text + "}"),
     "another type": ("seed", lambda text: '"three"'),
     "no tag": ("model", lambda text: "{}"),
-    "deep": ("config", lambda text: "[" * 100_000 + "]" * 100_000),
+    "deep": ("spec", lambda text: "[" * 100_000 + "]" * 100_000),
     "a part that is none": ("info", lambda text: '{"dict": 3}'),
     "a class without its fields": ("model", retold(lambda found: found["fields"].pop("kernel"))),
     "a class of another kind": ("model", retold(lambda found: found["fields"].update(kernel=found["fields"]["mean"]))),
@@ -521,7 +525,8 @@ FORGED = {
         "dataset",
         retold(lambda found: found["fields"]["scaler"]["fields"]["output_std"]["tuple"].append(0.0)),
     ),
-    "no method": ("config", lambda text: '{"dict": {}}'),
+    "no method": ("spec", retold(lambda found: found["fields"].update(method={"dict": {}}))),
+    "a size that is none": ("spec", retold(lambda found: found["fields"].update(state_dim=-1))),
     "no series": ("dataset", retold(lambda found: found["fields"].update(experiments={"tuple": []}))),
 }
 

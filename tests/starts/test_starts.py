@@ -76,7 +76,7 @@ def test_unknown_starts_are_named():
 
 def test_small_noise_is_held_by_a_prior_worth_as_many_rows():
     model, series, states = make_model(), make_series(40), make_states(40)
-    start = Start(model, states)
+    start = Start(model, [states])
     assert with_noise(start, "free") is start
     small = with_noise(start, "small").model
     np.testing.assert_allclose(np.exp(small.log_process_std), SMALL)
@@ -94,4 +94,4 @@ def test_small_noise_is_held_by_a_prior_worth_as_many_rows():
 @pytest.mark.parametrize("noise", ["loud", 0.0, -1.0])
 def test_a_regime_that_is_none_is_refused(noise):
     with pytest.raises(ValueError, match="noise must be"):
-        with_noise(Start(make_model(), make_states(40)), noise)
+        with_noise(Start(make_model(), [make_states(40)]), noise)

@@ -29,11 +29,9 @@ from gpssm.data.series import Series
 from gpssm.fitting.fit import with_settings
 from gpssm.inference.runner import Runtime
 from gpssm.methods import METHODS, MethodSettings
-from gpssm.methods.spec import Hyper, Spec
-from gpssm.model.bases import BASES
+from gpssm.methods.spec import BASIS_NAMES, MEAN_NAMES, Hyper, Spec
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
-from gpssm.model.means import MEANS
 from gpssm.model.wiring import NAMES as WIRINGS
 from gpssm.starts.build import Coupling
 from gpssm.starts.start import STARTS
@@ -46,13 +44,12 @@ FIT = (
     *(field.name for field in dataclasses.fields(Spec) if field.name not in OBJECTS),
     *("num_chains", "keep_states"),
 )
-NEVER = ("function", "stacked")  # parts that take more than a name
 HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"
 
 Split = int | float | str
 
 
-class Rows(NamedTuple):
+class RunData(NamedTuple):
     """The series to train on, and the rows that follow the last of them to test on, if there are any."""
 
     train: list[Series]
@@ -94,11 +91,11 @@ class Settings:
         for part in re.split(r"[+*]", str(self.fit.get("kernel", "se"))):
             _check_name("kernel", part.strip(), KERNELS)
         for name, known in (
-            *(("mean", [*MEANS, "linear-fixed"]), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASES)),
+            *(("mean", MEAN_NAMES), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASIS_NAMES)),
             *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper)), ("coupling", get_args(Coupling))),
         ):
             if isinstance(self.fit.get(name), str):
-                _check_name(name, self.fit[name], [one for one in known if one not in NEVER])
+                _check_name(name, self.fit[name], known)
         wiring = self.fit.get("wiring")
         if isinstance(wiring, str) and not re.fullmatch(r"delay-\d+", wiring):
             _check_name("wiring", wiring, WIRINGS)
@@ -127,13 +124,13 @@ class Settings:
     def _settings(self) -> dict[str, Any]:
         return {name: _frozen(value) for name, value in self.fit.items()}
 
-    def load(self) -> Rows:
+    def load(self) -> RunData:
         """Read the files; the rows of the last one are split."""
         how: dict[str, Any] = {"dt": self.dt, "regrid": self.regrid, "controls": self.controls, "units": self.units}
         how["time"] = None if self.time == "none" else self.time
         series = [read(path, self.outputs, self.inputs, **how) for path in self.files]
         if self.train == ALL:
-            return Rows(series, None)
+            return RunData(series, None)
         *whole, last = series
         try:
             kept, test = last.split(self.train)
@@ -143,7 +140,7 @@ class Settings:
                 f"train = {self.train} leaves no row to train on, or none to test on, of the {len(last)} of "
                 f"{self.files[-1]}: it is a number of rows, a share of them, a date, or {ALL!r}{why}"
             ) from None
-        return Rows([*whole, kept], test)
+        return RunData([*whole, kept], test)
 
     def complete(self) -> "Settings":
         """The same with every default written out, and with what is true here and now: paths, hashes, versions."""

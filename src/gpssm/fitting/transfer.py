@@ -121,7 +121,8 @@ def inherited_spec(spec: Spec) -> Spec:
     changed = [
         name
         for name in (*INHERITED, "start", "noise", "physics")
-        if not any(same(getattr(spec, name), getattr(other, name)) for other in (standard, prior.spec))
+        if not same(getattr(spec, name), getattr(standard, name))
+        and not (name in INHERITED and same(getattr(spec, name), getattr(prior.spec, name)))
     ]
     if changed:
         raise ValueError(f"{', '.join(changed)} come with prior, in whose coordinates it was learned: leave out")

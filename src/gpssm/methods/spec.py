@@ -27,10 +27,10 @@ from gpssm.linear.identification import select_order
 from gpssm.methods import METHODS
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.quick import Quick
-from gpssm.model.bases import BASES, Basis
+from gpssm.model.bases import Basis
 from gpssm.model.kernels import Kernel
 from gpssm.model.likelihoods import Likelihood
-from gpssm.model.means import MEANS, Function, Mean
+from gpssm.model.means import Function, Mean
 from gpssm.model.wiring import make_wiring, wired_size
 from gpssm.starts.build import OUTPUT_MAP, Coupling
 from gpssm.starts.physics import Physics
@@ -38,6 +38,9 @@ from gpssm.starts.start import STARTS, NoiseRegime
 
 Auto = Literal["auto"]
 Hyper = Literal["optimise", "sample", "fix"]
+# Parts that a name is enough for.
+MEAN_NAMES = ("linear", "linear-fixed", "identity", "zero")
+BASIS_NAMES = ("inducing", "hilbert", "fourier", "linear")
 MAX_ORDER = 6  # largest order that state_dim="auto" tries
 ROWS_PER_POINT = 5  # of num_inducing="auto", which lies between the next two
 FEWEST_POINTS = 10
@@ -58,7 +61,8 @@ class Spec:
     Parameters
     ----------
     method
-        A name from `gpssm.methods.METHODS`, or settings of a method.
+        A name from `gpssm.methods.METHODS`, settings of a method, or the dictionary that `to_dict`
+        makes of these.
     state_dim
         Number of states; "auto" takes the order of the linear model with the smallest BIC, or the
         one that fits the wiring.
@@ -148,19 +152,7 @@ class Spec:
     prior_strength: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.method, str):
-            if self.method not in METHODS:
-                raise KeyError(
-                    f"Unknown method {self.method!r}.{nearest(self.method, METHODS)} "
-                    f"Known: {', '.join(METHODS)}; or pass a configuration."
-                )
-            object.__setattr__(self, "method", METHODS[self.method])
-        elif isinstance(self.method, Mapping) and self.method["name"] in METHODS:
-            numbers = {name: value for name, value in self.method.items() if name != "name"}
-            method = dataclasses.replace(METHODS[self.method["name"]], **numbers)
-            object.__setattr__(self, "method", method)
-        elif not isinstance(self.method, MethodSettings | Mapping):
-            raise KeyError(f"Unknown method {self.method!r}. Known: {', '.join(METHODS)}; or pass a configuration.")
+        object.__setattr__(self, "method", _method(self.method))
         _check_sizes(self)
         _check_parts(self)
         _check_roles(self)
@@ -231,16 +223,16 @@ class Spec:
         return cls(**values)
 
     def plain(self) -> Self:
-        """The spec with names in place of what a file cannot hold: physics, a prior, a user's method."""
+        """The spec as a file holds it: the method as a dictionary, physics and a prior by name."""
         changes: dict[str, Any] = {
             name: type(value).__name__
             for name in ("physics", "prior")
             if (value := getattr(self, name)) is not None and not isinstance(value, str)
         }
-        own = not type(self.method).__module__.startswith("gpssm.")
-        if isinstance(self.method, MethodSettings) and own:
-            changes["method"] = self.to_dict()["method"]
-        return dataclasses.replace(self, **changes)
+        plain = dataclasses.replace(self, **changes)
+        # A new spec would make settings of the dictionary again.
+        object.__setattr__(plain, "method", self.to_dict()["method"])
+        return plain
 
     def describe(self) -> dict[str, Any]:
         """Every setting as a plain value, for tables and files: parts that are objects by their type."""
@@ -317,6 +309,26 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {suggestion!r}?" if suggestion else ""
 
 
+def _method(method: Any) -> MethodSettings | Mapping[str, Any]:
+    """The settings of a method, from a name or a dictionary; a method that is in no registry stays a dictionary."""
+    if isinstance(method, MethodSettings):
+        return method
+    if isinstance(method, str):
+        method = {"name": method}
+    elif isinstance(method, Mapping) and isinstance(method.get("name"), str):
+        if method["name"] not in METHODS:
+            return method
+    else:
+        raise TypeError(f"method must be a name, or the settings of a method; got {method!r}.")
+    name = method["name"]
+    if name not in METHODS:
+        raise KeyError(
+            f"Unknown method {name!r}.{nearest(name, METHODS)} Known: {', '.join(METHODS)}; or pass a configuration."
+        )
+    numbers = {field: value for field, value in method.items() if field != "name"}
+    return dataclasses.replace(METHODS[name], **numbers)
+
+
 def _check_sizes(spec: Spec) -> None:
     for name in ("state_dim", "num_inducing"):
         value = getattr(spec, name)
@@ -339,7 +351,7 @@ def _check_parts(spec: Spec) -> None:
             raise TypeError(f"{name} must be a name, or one that was made; got {value!r}")
     if not isinstance(spec.mean, str | Mean) and not callable(spec.mean):
         raise TypeError(f"mean must be a name, a function of x and u, or a Mean; got {spec.mean!r}")
-    for name, known in (("mean", (*MEANS, "linear-fixed")), ("basis", tuple(BASES))):
+    for name, known in (("mean", MEAN_NAMES), ("basis", BASIS_NAMES)):
         if isinstance(value := getattr(spec, name), str) and value not in known:
             raise KeyError(f"Unknown {name} {value!r}. Known: {', '.join(known)}; or pass one of your own.")
     if isinstance(spec.start, str) and spec.start not in ("auto", "shooting", *STARTS):
