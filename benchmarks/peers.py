@@ -32,7 +32,7 @@ from sysidentpy.basis_function import Polynomial
 from sysidentpy.model_structure_selection import FROLS
 from sysidentpy.parameter_estimation import LeastSquares
 
-from gpssm.bench import PROTOCOLS, Problem, result_tables, summarise
+from gpssm.bench import PROTOCOLS, BenchmarkProblem, result_tables, summarise
 from gpssm.bench.problems import load_problems
 from gpssm.bench.sweep import make_cell, run_cell
 
@@ -136,7 +136,7 @@ def fit_sysidentpy(y: np.ndarray, u: np.ndarray, rows: int, seed: int) -> Foreca
 PEERS = {"jax-sysid": fit_jax_sysid, "sysidentpy": fit_sysidentpy}
 
 
-def judge(name: str, dataset: str, problem: Problem, seed: int) -> dict[str, Any]:
+def judge(name: str, dataset: str, problem: BenchmarkProblem, seed: int) -> dict[str, Any]:
     """The result of a peer, as `run_cell` has it of a method."""
     rows = len(problem.train)
     y = np.vstack([problem.train.y, problem.test.y])

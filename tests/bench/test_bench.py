@@ -13,7 +13,7 @@ from gpssm.bench import (
     PROTOCOLS,
     PUBLISHED,
     SUITES,
-    Problem,
+    BenchmarkProblem,
     load_problem,
     load_results,
     result_tables,
@@ -23,7 +23,7 @@ from gpssm.bench import (
 )
 from gpssm.bench import sweep as sweep_module
 from gpssm.bench.problems import EMPS_STEP, halves, load_problems
-from gpssm.bench.protocols import Rolling, score
+from gpssm.bench.protocols import RollingProtocol, score
 from gpssm.bench.sweep import make_cell, run_cell
 from gpssm.bench.tables import _mean, _number, provenance
 from gpssm.core import metrics
@@ -139,7 +139,7 @@ def test_figures_agree_with_forecasts_made_by_hand(swept, posterior):
 
 def test_daisy_figures_are_means_over_outputs_in_standard_deviations():
     series = make_series(outputs=2)
-    problem = Problem(series[:60], series[60:], "daisy")
+    problem = BenchmarkProblem(series[:60], series[60:], "daisy")
     assert make_cell("toy", problem, "last", SMALL).protocols == ("daisy-rolling", "simulation")
     rng = np.random.default_rng(1)
     rows = [problem.test[:30], problem.test[30:]]
@@ -180,7 +180,7 @@ def test_a_rolling_forecast_is_given_the_rows_before_its_origin_only(posterior):
     test = make_series()[60:]
     later = test.y.copy()
     later[20:] += 3.0
-    protocol = Rolling(RollingOrigin(horizon=10, num_paths=20, same_seed=True))
+    protocol = RollingProtocol(RollingOrigin(horizon=10, num_paths=20, same_seed=True))
     clean, changed = (
         [one.forecast.paths for one in protocol.forecasts(posterior, rows, 0)]
         for rows in (test, replace(test, y=later))
@@ -192,7 +192,7 @@ def test_a_rolling_forecast_is_given_the_rows_before_its_origin_only(posterior):
 
 def test_a_record_is_simulated_from_the_state_of_its_first_rows(posterior, tmp_path):
     test = replace(make_series(60, seed=5), window=10)
-    problem = Problem(make_series()[:60], test, note="all rows")
+    problem = BenchmarkProblem(make_series()[:60], test, note="all rows")
     figures = PROTOCOLS["simulation"].judge(posterior, problem, 1)
     start = posterior.thinned(1000).condition(test[:10], new_experiment=True, seed=1)
     forecast = start.forecast(50, test.u[10:], seed=1)

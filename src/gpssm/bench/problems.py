@@ -38,10 +38,10 @@ EMPS_STEP = 10  # the stage has next to no motion above 10 Hz, and is sampled at
 CIRCUIT_ROWS = slice(5200, 5200 + 8192)  # the input of the circuit sets in at row 5200
 
 
-class Problem(NamedTuple):
+class BenchmarkProblem(NamedTuple):
     """Rows to train on, rows to test on, the suite, and a note that is printed beside the results.
 
-        Problem([first, second], replace(third, window=20))
+        BenchmarkProblem([first, second], replace(third, window=20))
 
     The default is a test record apart from the training record, which is simulated with the state
     determined by its first `test.window` rows.
@@ -58,17 +58,17 @@ class Problem(NamedTuple):
         return digest(self.train, self.test, self.test.window, self.suite)
 
 
-def halves(series: Series, suite: str = "series") -> Problem:
+def halves(series: Series, suite: str = "series") -> BenchmarkProblem:
     """The first half of a series trains and the second tests."""
-    return Problem(*series.split(len(series) // 2), suite)
+    return BenchmarkProblem(*series.split(len(series) // 2), suite)
 
 
-def load_problem(name: str) -> Problem:
+def load_problem(name: str) -> BenchmarkProblem:
     """The problem that the benchmark poses with the data set of this name."""
     if name in DAISY:
         series = load(name)
         size = min(DAISY_ROWS, len(series) // 2)
-        return Problem(series[:size], series[size : size + DAISY_ROWS], "daisy")
+        return BenchmarkProblem(series[:size], series[size : size + DAISY_ROWS], "daisy")
     if name not in RECORDS:
         return halves(load(name), "six" if name in SIX else "series")
     train, test = load_records(name)
@@ -80,14 +80,14 @@ def load_problem(name: str) -> Problem:
         train = train[CIRCUIT_ROWS]
         rows = f"rows {CIRCUIT_ROWS.start} to {CIRCUIT_ROWS.stop - 1}"
     note = f"trained on {rows}, {len(train)} in all; tested on {len(test)} rows, "
-    return Problem(train, test, "records", note + f"state from the first {test.window}")
+    return BenchmarkProblem(train, test, "records", note + f"state from the first {test.window}")
 
 
 def load_problems(
-    datasets: Sequence[str] | str | Mapping[str, Series | Problem],
-) -> dict[str, Problem]:
+    datasets: Sequence[str] | str | Mapping[str, Series | BenchmarkProblem],
+) -> dict[str, BenchmarkProblem]:
     """Problems by name: of a group, of a list of names and groups, or of the user's own data."""
     if isinstance(datasets, Mapping):
-        return {name: data if isinstance(data, Problem) else halves(data) for name, data in datasets.items()}
+        return {name: data if isinstance(data, BenchmarkProblem) else halves(data) for name, data in datasets.items()}
     names = [datasets] if isinstance(datasets, str) else datasets
     return {name: load_problem(name) for group in names for name in GROUPS.get(group, (group,))}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpssm.bench.problems import Problem
+from gpssm.bench.problems import BenchmarkProblem
 from gpssm.core import metrics
 from gpssm.data.series import Series, as_list
 from gpssm.posterior.forecast import Forecast
@@ -43,7 +43,7 @@ class SimulationProtocol:
     num_paths: int = 1000
     max_rows: int = 4_500_000
 
-    def judge(self, posterior: Posterior, problem: Problem, seed: int) -> Figures:
+    def judge(self, posterior: Posterior, problem: BenchmarkProblem, seed: int) -> Figures:
         """Figures of the simulation."""
         window = (problem.test.window or 0) if problem.suite == "records" else 0
         test = problem.test
@@ -60,13 +60,13 @@ class SimulationProtocol:
 
 
 @dataclass(frozen=True)
-class Rolling:
+class RollingProtocol:
     """Forecasts from many origins in the test rows, by a posterior that is filtered or learns."""
 
     scheme: RollingOrigin = BENCHMARK
     learns: bool = False
 
-    def judge(self, posterior: Posterior, problem: Problem, seed: int) -> Figures:
+    def judge(self, posterior: Posterior, problem: BenchmarkProblem, seed: int) -> Figures:
         """Figures over all origins."""
         rolling = list(self.forecasts(posterior, problem.test, seed))
         figures = score([(one.forecast, one.rows) for one in rolling], problem)
@@ -85,17 +85,17 @@ class Rolling:
         return rolling_forecasts(states, test, origins, self.scheme, seed=seed, quiet=False)
 
 
-Protocol = SimulationProtocol | Rolling
+Protocol = SimulationProtocol | RollingProtocol
 PROTOCOLS: dict[str, Protocol] = {
     "p30": SimulationProtocol(30),
     "simulation": SimulationProtocol(),
-    "rolling": Rolling(),
-    "learn": Rolling(BENCHMARK_LEARNING, learns=True),
-    "daisy-rolling": Rolling(replace(BENCHMARK, step=30)),
+    "rolling": RollingProtocol(),
+    "learn": RollingProtocol(BENCHMARK_LEARNING, learns=True),
+    "daisy-rolling": RollingProtocol(replace(BENCHMARK, step=30)),
 }
 
 
-def score(pairs: Sequence[tuple[Forecast, Series]], problem: Problem) -> Figures:
+def score(pairs: Sequence[tuple[Forecast, Series]], problem: BenchmarkProblem) -> Figures:
     """Figures of forecasts of rows, means over origins.
 
     `rmse` and `crps` are in the units of the data. Over several outputs, which have units of their

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 
 from gpssm import __version__
-from gpssm.bench.problems import SUITES, Problem, load_problems
+from gpssm.bench.problems import SUITES, BenchmarkProblem, load_problems
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.core.files import digest, make_folder, write_atomically
 from gpssm.core.places import Place
@@ -56,7 +56,7 @@ class Cell(NamedTuple):
     """A problem, what to fit to it, and the protocols to judge the fit by."""
 
     dataset: str
-    problem: Problem
+    problem: BenchmarkProblem
     method: str  # its name in tables
     spec: Spec
     runtime: Runtime
@@ -107,7 +107,7 @@ def parse_settings(method: str, settings: Mapping[str, Any]) -> tuple[Spec, Runt
 
 def make_cell(
     dataset: str,
-    problem: Problem,
+    problem: BenchmarkProblem,
     method: str,
     settings: Mapping[str, Any],
     seed: int = 0,
@@ -182,7 +182,7 @@ def run_sweep(
     datasets
         Names of data sets, of simulations (`sim:duffing`, `sim:kink:num_steps=200`) and of groups:
         "all" (the six benchmark sets), "daisy", "records". Or a mapping of names to series or
-        `Problem`s of the user's own.
+        `BenchmarkProblem`s of the user's own.
     methods
         Names of methods, see `parse_settings`.
     seeds
