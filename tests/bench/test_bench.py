@@ -16,10 +16,7 @@ from gpssm.bench import (
     Problem,
     load_problem,
     load_results,
-    make_cell,
-    provenance,
     result_tables,
-    run_cell,
     run_sweep,
     summarise,
     write_report,
@@ -27,7 +24,8 @@ from gpssm.bench import (
 from gpssm.bench import sweep as sweep_module
 from gpssm.bench.problems import EMPS_STEP, halves, load_problems
 from gpssm.bench.protocols import Rolling, score
-from gpssm.bench.tables import _mean, _number
+from gpssm.bench.sweep import make_cell, run_cell
+from gpssm.bench.tables import _mean, _number, provenance
 from gpssm.core import metrics
 from gpssm.data import datasets
 from gpssm.data.series import Series
@@ -151,7 +149,7 @@ def test_daisy_figures_are_means_over_outputs_in_standard_deviations():
         moments = (paths, np.ones_like(paths))
         parts = {"moments": moments, "moments_ahead": None, "diagnostics": None}
         forecasts.append(SimpleNamespace(paths=paths, mean=paths.mean(0), **parts))
-    figures = score(forecasts, rows, problem)
+    figures = score(list(zip(forecasts, rows, strict=True)), problem)
     nrmse = []
     ncrps = []
     for j in range(2):
@@ -161,7 +159,10 @@ def test_daisy_figures_are_means_over_outputs_in_standard_deviations():
         ncrps.append(metrics.crps(paths, actual) / problem.train.y[:, j].std())
     assert figures["nrmse"] == pytest.approx(np.mean(nrmse))
     assert figures["ncrps"] == pytest.approx(np.mean(ncrps))
-    coverage = [metrics.coverage(one.paths, window.y, 0.9) for one, window in zip(forecasts, rows, strict=True)]
+    coverage = [
+        metrics.coverage(one.paths, window.y, 0.9)
+        for one, window in zip(forecasts, rows, strict=True)
+    ]
     assert figures["coverage_90"] == pytest.approx(np.mean(coverage))
 
 
@@ -309,7 +310,7 @@ def test_a_failure_is_recorded_and_stops_nothing_else(tmp_path):
     greedy, last = (one for one in results)
     assert "A regression on 12 past outputs" in greedy["errors"]["fit"]
     assert "regress" in greedy["traceback"]
-    assert "needs as many test rows; there are 20" in last["errors"]["p30"]
+    assert "a forecast needs 30 test rows; there are 20" in last["errors"]["p30"]
     assert list(last["figures"]) == ["simulation"]
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
     sweep(tmp_path, ["greedy", "last"], 1, **options)
@@ -405,7 +406,9 @@ def test_ratios_are_against_the_best_baseline_of_each_set():
     assert ratio["daisy-rolling", "winding", "arx"] == 1
     assert ratio["daisy-rolling", "evaporator", "ffvd"] == pytest.approx(0.25)
     assert math.isnan(ratio["daisy-rolling", "exchanger", "ffvd"])
-    assert summary.nrmse_sd["daisy", "simulation", "winding", "ffvd"] == pytest.approx(0.02 * 2**0.5)
+    assert summary.nrmse_sd["daisy", "simulation", "winding", "ffvd"] == pytest.approx(
+        0.02 * 2**0.5
+    )
     simulation, of_simulation, rolling, of_rolling = result_tables(summary)
     assert simulation.title == "DaISy suite: simulation of all test rows"
     rows = {row[0]: row[1:] for row in of_rolling.rows}
@@ -443,7 +446,9 @@ def test_published_figures_stand_beside_ours_and_are_not_ranked():
     assert "EnVI*" not in rows
     assert [row[0] for row in ratios.rows] == ["arx"]
     assert sum(map(len, PUBLISHED.values())) == 8 * 6 + 3 * 5 + 7
-    assert PUBLISHED["six", "simulation", "furnace"]["EnVI"] == pytest.approx((1.388, math.nan), nan_ok=True)
+    assert PUBLISHED["six", "simulation", "furnace"]["EnVI"] == pytest.approx(
+        (1.388, math.nan), nan_ok=True
+    )
     assert PUBLISHED["records", "simulation", "wiener-hammerstein"]["dynoNet"] == pytest.approx(
         (0.0012, math.nan), nan_ok=True
     )

@@ -228,9 +228,9 @@ def test_inputs_ahead(late):
     np.testing.assert_array_equal(ahead, VALUES[:2])
     np.testing.assert_array_equal(encoded, late.encode(Series(np.ones(2), VALUES[:2]), late.past_inputs()).u)
     assert len(late.inputs_ahead(VALUES)[0]) == 3
-    with pytest.raises(ValueError, match="each of the 4 steps ahead; got 3 rows"):
+    with pytest.raises(ValueError, match="each of the 4 steps ahead: pass u with 4 rows; got 3"):
         late.inputs_ahead(VALUES, 4)
-    with pytest.raises(ValueError, match=r"the model has 2 inputs .* pass u with 4 rows"):
+    with pytest.raises(ValueError, match=r"the inputs of the model \(pump, valve\) .* pass u with 4 rows"):
         late.inputs_ahead(None, 4)
     with pytest.raises(ValueError, match=r"row 1 .* of u is NaN or infinite"):
         late.inputs_ahead(np.where(VALUES == 2, np.nan, VALUES))

@@ -31,7 +31,7 @@ def make_guide(name, model, form, series):
         return csmc.bootstrap(form)
     y, present = observed(jnp.asarray(series.y))
     likelihood = model.likelihood
-    emission = csmc.Emission(likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present)
+    emission = csmc.GaussianEmission(likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present)
     return csmc.locally_optimal(form, emission)
 
 

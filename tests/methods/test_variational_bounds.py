@@ -24,7 +24,7 @@ from gpssm.methods.variational import (
     weights_at,
     windows,
 )
-from gpssm.methods.vcdt import VCDT, Anchor, Free, Law, Paths, Trajectories, VCDTFactorised
+from gpssm.methods.vcdt import VCDT, Anchor, Free, Law, Trajectories, VariationalPaths, VCDTFactorised
 from gpssm.model.bases import InducingPoints
 from gpssm.model.kernels import SquaredExponential
 from gpssm.model.likelihoods import Gaussian
@@ -138,7 +138,7 @@ def test_gradients_match_finite_differences(small):
     @jax.value_and_grad
     def total(flat):
         leaves, law, start, steps = unravel(flat)
-        now, first, paths = model.with_leaves(leaves), start.draw(key, 3), Paths(start, Law(steps, anchor))
+        now, first, paths = model.with_leaves(leaves), start.draw(key, 3), VariationalPaths(start, Law(steps, anchor))
         rolled = roll(key, now, marginal(law), follow_prior, first, batch.u)
         bounds = [bound(key, now, law, paths, series) for bound in (paths_of.coupled, paths_of.factorised)]
         return path_bound(now, rolled, start, batch) + 2 * bounds[0] + 3 * bounds[1]

@@ -257,5 +257,5 @@ def test_simulation_sees_the_warmup_and_nothing_else(linear):
 def test_bad_predictions_are_told_what_to_do(linear, settings, message):
     with pytest.raises(ValueError, match=message):
         linear.predict(ROWS, **settings)
-    with pytest.raises(ValueError, match="the model has 1 inputs"):
+    with pytest.raises(ValueError, match=r"the inputs of the model \(u\) must be known"):
         linear.simulate()

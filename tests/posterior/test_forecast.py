@@ -258,7 +258,7 @@ def test_controls_go_by_name_and_set_the_horizon():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(horizon=5), "1 inputs .u., whose values at all steps ahead must be known: pass u with 5 rows"),
+        (dict(horizon=5), r"\(u\) must be known at each of the 5 steps ahead: pass u with 5 rows"),
         (dict(horizon=41, u=CONTROLS), "a row for each of the 41 steps ahead; got 40 rows"),
         (dict(horizon=0, u=CONTROLS), "horizon must be a whole number of at least 1.*got 0"),
         (dict(u=np.zeros((5, 2))), "u must have 1 columns: u; got 2"),

@@ -15,7 +15,7 @@ from gpssm.data.series import Series
 
 
 class Suite(NamedTuple):
-    """Problems whose results share tables: title, data sets, protocols, figures that lead the tables."""
+    """Problems with tables in common: title, data sets, protocols, leading figures."""
 
     title: str
     datasets: tuple[str, ...]
@@ -88,6 +88,9 @@ def load_problems(
 ) -> dict[str, Problem]:
     """Problems by name: of a group, of a list of names and groups, or of the user's own data."""
     if isinstance(datasets, Mapping):
-        return {name: data if isinstance(data, Problem) else halves(data) for name, data in datasets.items()}
+        return {
+            name: data if isinstance(data, Problem) else halves(data)
+            for name, data in datasets.items()
+        }
     names = [datasets] if isinstance(datasets, str) else datasets
     return {name: load_problem(name) for group in names for name in GROUPS.get(group, (group,))}

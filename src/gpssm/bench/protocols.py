@@ -46,7 +46,8 @@ class Simulation:
     def judge(self, posterior: Posterior, problem: Problem, seed: int) -> Figures:
         """Figures of the simulation."""
         window = (problem.test.window or 0) if problem.suite == "records" else 0
-        test = _at_least(problem.test, max(self.horizon or 0, window + 1))
+        test = problem.test
+        _check_rows(test, max(self.horizon or 0, window + 1))
         rows = test[window : self.horizon]
         paths = max(min(self.num_paths, self.max_rows // len(rows)), 2)
         if problem.suite == "records":
@@ -55,7 +56,7 @@ class Simulation:
             forecast = thinned.simulate(rows.u, warmup=warmup, num_paths=paths, seed=seed)
         else:
             forecast = posterior.forecast(len(rows), rows.u, num_paths=paths, seed=seed)
-        return score([forecast], [rows], problem)
+        return score([(forecast, rows)], problem)
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,14 @@ class Rolling:
     def judge(self, posterior: Posterior, problem: Problem, seed: int) -> Figures:
         """Figures over all origins."""
         rolling = list(self.forecasts(posterior, problem.test, seed))
-        figures = score([one.forecast for one in rolling], [one.rows for one in rolling], problem)
+        figures = score([(one.forecast, one.rows) for one in rolling], problem)
         return figures | {"origins": float(len(rolling))}
 
     def forecasts(self, posterior: Posterior, test: Series, seed: int) -> Iterator[RollingForecast]:
         """The forecast from each origin."""
+        _check_rows(test, self.scheme.horizon)
         draws = self.scheme.num_draws
-        origins = self.scheme.origins(len(_at_least(test, self.scheme.horizon)))
+        origins = self.scheme.origins(len(test))
         if self.learns:  # forgetting is chosen on the training rows
             first = {"forgetting": "auto"}
             states = extended(posterior, test, origins, "learn", first, seed=seed, max_draws=draws)
@@ -93,28 +95,26 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
-def score(forecasts: Sequence[Forecast], rows: Sequence[Series], problem: Problem) -> Figures:
-    """Figures of forecasts, means over origins.
+def score(pairs: Sequence[tuple[Forecast, Series]], problem: Problem) -> Figures:
+    """Figures of forecasts of rows, means over origins.
 
     `rmse` and `crps` are in the units of the data. Over several outputs, which have units of their
     own, `nrmse` is the mean over outputs of the RMSE over the standard deviation of the test
     outputs, and `ncrps` that of the CRPS over the standard deviation of the training outputs.
     """
     train_std = np.nanstd(np.concatenate([part.y for part in as_list(problem.train)]), axis=0)
-    test_std = np.nanstd(problem.test.y, axis=0)
-    pairs = list(zip(forecasts, rows, strict=True))
-    squares = np.concatenate([(forecast.mean - window.y) ** 2 for forecast, window in pairs])
-    rmse_by_output = np.sqrt(np.nanmean(squares, axis=0))  # over the steps of all origins
-    by_origin = [_score(forecast, window, train_std) for forecast, window in pairs]
+    squares = np.concatenate([(forecast.mean - rows.y) ** 2 for forecast, rows in pairs])
+    by_output = np.sqrt(np.nanmean(squares, axis=0))  # over the steps of all origins
+    by_origin = [_figures(forecast, rows, train_std) for forecast, rows in pairs]
     figures = {name: float(np.nanmean([one[name] for one in by_origin])) for name in by_origin[0]}
-    return figures | {"nrmse": float(np.nanmean(rmse_by_output / test_std))}
+    return figures | {"nrmse": float(np.nanmean(by_output / np.nanstd(problem.test.y, axis=0)))}
 
 
-def _score(forecast: Forecast, rows: Series, train_std: np.ndarray) -> Figures:
+def _figures(forecast: Forecast, rows: Series, train_std: np.ndarray) -> Figures:
     moments = forecast.moments
     mixture = forecast.moments_ahead or moments
     crps = metrics.fair_crps(forecast.paths - rows.y)
-    figures = {
+    return {
         "rmse": metrics.rmse(forecast.mean, rows.y),
         "crps": np.nanmean(crps),
         "ncrps": np.nanmean(crps / train_std),
@@ -123,10 +123,8 @@ def _score(forecast: Forecast, rows: Series, train_std: np.ndarray) -> Figures:
         "nmll_paper": metrics.nmll_paper(*moments, rows.y) if moments else np.nan,
         "share_left": forecast.diagnostics.share_left if forecast.diagnostics else 0.0,
     }
-    return {name: float(figure) for name, figure in figures.items()}
 
 
-def _at_least(test: Series, length: int) -> Series:
+def _check_rows(test: Series, length: int) -> None:
     if len(test) < length:
-        raise ValueError(f"a forecast of {length} rows needs as many test rows; there are {len(test)}")
-    return test
+        raise ValueError(f"a forecast needs {length} test rows; there are {len(test)}")

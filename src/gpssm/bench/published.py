@@ -1,6 +1,6 @@
-"""Figures of other papers, in original units, printed beside measured ones and never ranked with them.
+"""Figures of other papers, printed beside measured ones and never ranked with them.
 
-FFVD (Fan, Bonilla, O'Kane, Sisson, ICML 2023) has 30 steps from the last training state, mean ± sd
+In original units. FFVD (Fan, Bonilla, O'Kane, Sisson, ICML 2023) has 30 steps from the last training state, mean ± sd
 over runs; RGPSSM (2024) one pass of an online extended Kalman filter; EnVI (2024) the whole second
 half. Those of the records are simulations, as collected in the literature.
 """

@@ -1,7 +1,7 @@
 """Results as tables: one per suite and protocol, never mixed, beside published figures.
 
-Each table has the ratio of the figure that is ranked over that of the best baseline on the same set,
-and below it the geometric mean and the worst of a method's ratios.
+Each table has the ratio of the figure that is ranked over that of the best baseline on the same
+set; the table after it has the geometric mean and the worst of a method's ratios.
 """
 
 import math
@@ -31,11 +31,11 @@ TITLES = {
 }
 LABELS = {"rmse": "RMSE", "crps": "CRPS", "nrmse": "NRMSE", "ncrps": "CRPS"}
 LEGEND = f"""\
-Figures are means ± standard deviations over seeds. RMSE and CRPS are in the units of the data; of the
-DaISy suite NRMSE is in standard deviations of the test outputs and CRPS in those of the training
-outputs, means over outputs. The ratio is that of RMSE (DaISy: of CRPS, for simulations of NRMSE) over
-the best of {", ".join(BASELINES)} on the same set. "cover" is the coverage of 90 % intervals, "CPU s"
-the CPU seconds of a fit with compilation. summary.csv has more figures.
+Figures are means ± standard deviations over seeds. RMSE and CRPS are in the units of the data; of
+the DaISy suite NRMSE is in standard deviations of the test outputs and CRPS in those of the
+training outputs, means over outputs. The ratio is that of RMSE (DaISy: of CRPS, for simulations of
+NRMSE) over the best of {", ".join(BASELINES)} on the same set. "cover" is the coverage of 90 %
+intervals, "CPU s" the CPU seconds of a fit with compilation. summary.csv has more figures.
 """
 
 
@@ -58,7 +58,7 @@ class Table(NamedTuple):
 
 
 def summarise(results: Iterable[Record]) -> "pd.DataFrame":
-    """Mean and standard deviation (`*_sd`) over seeds of each figure, with `seeds`, `failed`, `ratio`.
+    """Mean and standard deviation (`*_sd`) of each figure over seeds, and the ratio.
 
     One row per suite, protocol, data set and method. Where a method was run with several settings
     or on several versions of the data, only the seeds of the latest count.

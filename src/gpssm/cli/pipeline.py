@@ -22,10 +22,11 @@ from gpssm.cli.settings import Settings
 from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import num_threads
 from gpssm.core.text import to_csv
+from gpssm.data.dataset import Dataset
 from gpssm.data.datasets import simulate
-from gpssm.data.delays import Rows, find_lags
+from gpssm.data.delays import Rows
 from gpssm.data.readers import read
-from gpssm.data.series import Series, check_trainable
+from gpssm.data.series import Series
 from gpssm.evaluation.baselines import BASELINES, BaselineResults, choose_rows, forecast_rows, judge_baselines
 from gpssm.evaluation.examine import Examination, choose_future, examine, score_forecasts
 from gpssm.fitting.fit import fit
@@ -72,8 +73,7 @@ def execute(
         rows = settings.load()
     for doubt in doubts:
         say(str(doubt.message))
-    check_trainable(rows.train)  # before there is a folder
-    delay = find_lags(rows.train, settings.spec.delay) or 0
+    delay = Dataset.of(rows.train, delay=settings.spec.delay).delay or 0  # refused before there is a folder
     settings = settings.complete()
     with Run.claimed(out):
         run = Run.create(out, settings, resume=resume, overwrite=overwrite)

@@ -49,7 +49,7 @@ HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` 
 Split = int | float | str
 
 
-class Rows(NamedTuple):
+class RunData(NamedTuple):
     """The series to train on, and the rows that follow the last of them to test on, if there are any."""
 
     train: list[Series]
@@ -124,13 +124,13 @@ class Settings:
     def _settings(self) -> dict[str, Any]:
         return {name: _frozen(value) for name, value in self.fit.items()}
 
-    def load(self) -> Rows:
+    def load(self) -> RunData:
         """Read the files; the rows of the last one are split."""
         how: dict[str, Any] = {"dt": self.dt, "regrid": self.regrid, "controls": self.controls, "units": self.units}
         how["time"] = None if self.time == "none" else self.time
         series = [read(path, self.outputs, self.inputs, **how) for path in self.files]
         if self.train == ALL:
-            return Rows(series, None)
+            return RunData(series, None)
         *whole, last = series
         try:
             kept, test = last.split(self.train)
@@ -140,7 +140,7 @@ class Settings:
                 f"train = {self.train} leaves no row to train on, or none to test on, of the {len(last)} of "
                 f"{self.files[-1]}: it is a number of rows, a share of them, a date, or {ALL!r}{why}"
             ) from None
-        return Rows([*whole, kept], test)
+        return RunData([*whole, kept], test)
 
     def complete(self) -> "Settings":
         """The same with every default written out, and with what is true here and now: paths, hashes, versions."""

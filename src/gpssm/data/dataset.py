@@ -74,18 +74,17 @@ class Dataset:
         demand("dataset", self.experiments and several, "has no experiments that are series")
         demand("scaler", isinstance(self.scaler, Scaler), f"is a {type(self.scaler).__name__}")
         lengths = [len(one) for one in self.experiments]
-        inputs = len(self.scaler.input_std)
-        for one in self.experiments:
-            fits = (one.output_dim, one.input_dim) == (len(self.scaler.output_std), inputs)
-            demand("scaler", fits, f"has scales of {len(self.scaler.output_std)} outputs and {inputs} inputs")
+        widths = len(self.scaler.output_std), len(self.scaler.input_std)
+        fits = all((one.output_dim, one.input_dim) == widths for one in self.experiments)
+        demand("scaler", fits, f"has scales of {widths[0]} outputs and {widths[1]} inputs")
         whole = all(type(lag) is int and 0 <= lag < min(lengths) for lag in self.delay)
-        demand("delay", whole and len(self.delay) in (0, inputs), f"cannot be: {self.delay}")
+        demand("delay", whole and len(self.delay) in (0, widths[1]), f"cannot be: {self.delay}")
         check_whole("windows", self.windows, 1)
-        possible = len(self.first_states) in (0, len(lengths)) and all(
-            type(first) is int and 0 <= first <= length + 1
-            for first, length in zip(self.first_states, lengths, strict=False)
-        )
+        pairs = zip(self.first_states, lengths, strict=bool(self.first_states))
+        possible = all(type(first) is int and 0 <= first <= length + 1 for first, length in pairs)
         demand("first_states", possible, f"cannot be: {self.first_states}")
+        experiments = tuple(_without_unknown(one, max(self.delay, default=0)) for one in self.experiments)
+        object.__setattr__(self, "experiments", experiments)
 
     @classmethod
     def of(
@@ -108,8 +107,7 @@ class Dataset:
         first, *others = as_list(series)
         experiments = [first, *(align_rows(one, first) for one in others)]
         lags = find_lags(experiments, delay)
-        acting = [_acting(one, lags, _unknown(lags)) for one in experiments]
-        check_trainable(acting)
+        check_trainable([_without_unknown(one, max(lags, default=0)) for one in experiments])
         check_whole("windows", windows, 1)
         shortest = min(len(one) for one in experiments)
         if windows > 1 and shortest < SHORTEST_WINDOW * windows:
@@ -117,8 +115,8 @@ class Dataset:
                 f"windows={windows} would be shorter than {SHORTEST_WINDOW} rows, of a series of {shortest}: ask for "
                 "fewer windows"
             )
-        scaler = Scaler.fit(acting, outputs=outputs_scaling)
-        return cls(_without_unknown(experiments, acting), scaler, lags, int(windows))
+        scaler = Scaler.fit([_acting(one, lags, _unknown(lags)) for one in experiments], outputs=outputs_scaling)
+        return cls(tuple(experiments), scaler, lags, int(windows))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -177,6 +175,10 @@ class Dataset:
         """Inputs of the rows on which they act, in the model's units."""
         return self.scaler.scale_inputs(u)
 
+    def decode_inputs(self, values: Float[np.ndarray, "*batch T Du"]) -> Float[np.ndarray, "*batch T Du"]:
+        """Inputs of the model in the user's units, in the rows on which they act."""
+        return values * np.array(self.scaler.input_std) + np.array(self.scaler.input_mean)
+
     def decode(self, values: Any) -> Float[np.ndarray, "*batch Dy"]:
         """Paths or means of the outputs in the user's units."""
         return self.scaler.unscale_mean(values)
@@ -202,27 +204,18 @@ class Dataset:
             The inputs of the rows before, as in `encode`.
         """
         check_whole("horizon", horizon, 1, none="for as many steps as u has rows")
-        spare = min(self.delay, default=0)
-        if u is None:
-            horizon = horizon or 1
-            if self.inputs and horizon > spare:
-                raise ValueError(
-                    f"the model has {len(self.inputs)} inputs ({', '.join(self.inputs)}), whose values at all steps "
-                    f"ahead must be known: pass u with {horizon} rows and {len(self.inputs)} columns"
-                )
-            ahead = np.zeros((0, len(self.inputs)))
-        else:
-            ahead = align_columns(u, self.inputs, "u")
-            if len(ahead) < max((horizon or 1) - spare, 1):
-                allowance = f", but the last {spare}" if spare else ""
-                steps = f"each of the {horizon or 1} steps ahead{allowance}"
-                raise ValueError(f"u must have a row for {steps}; got {len(ahead)} rows")
-            ahead = ahead[:horizon]
-            if not np.isfinite(ahead).all():
-                where = where_first(~np.isfinite(ahead), self.inputs)
-                raise ValueError(f"{where} of u is NaN or infinite: an input is always known")
-        missing = max((horizon or 0) - len(ahead), 0)
-        ahead = np.pad(ahead, ((0, missing), (0, 0)), constant_values=np.nan)
+        ahead = np.zeros((0, len(self.inputs))) if u is None else align_columns(u, self.inputs, "u")[:horizon]
+        steps, spare = horizon or max(len(ahead), 1), min(self.delay, default=0)
+        if self.inputs and len(ahead) < steps - spare:
+            allowance = f", but the last {spare}" if spare else ""
+            raise ValueError(
+                f"the inputs of the model ({', '.join(self.inputs)}) must be known at each of the {steps} steps ahead"
+                f"{allowance}: pass u with {steps - spare} rows; got {len(ahead)}"
+            )
+        if not np.isfinite(ahead).all():
+            where = where_first(~np.isfinite(ahead), self.inputs)
+            raise ValueError(f"{where} of u is NaN or infinite: an input is always known")
+        ahead = np.pad(ahead, ((0, steps - len(ahead)), (0, 0)), constant_values=np.nan)
         before = _unknown(self.delay) if past is None else past
         return ahead, self.encode_inputs(arriving(ahead, self.delay, before))
 
@@ -237,16 +230,13 @@ class Dataset:
 
     def extend(self, rows: Series, index: int | None = None) -> Self:
         """The dataset with aligned rows after those of an experiment, or as an experiment of their own."""
-        experiments = list(self.experiments)
-        if index is None:
-            experiments.append(rows)
-        else:
+        experiments = [*self.experiments, rows]
+        if index is not None:
             old = self.experiment(index)
-            joined = {"y": np.concatenate([old.y, rows.y]), "u": np.concatenate([old.u, rows.u])}
-            experiments[index] = replace(old, **joined)
-        acting = [_acting(one, self.delay, _unknown(self.delay)) for one in experiments]
-        check_trainable(acting)
-        return replace(self, experiments=_without_unknown(experiments, acting), windows=1)
+            experiments.pop()
+            experiments[index] = replace(old, y=np.concatenate([old.y, rows.y]), u=np.concatenate([old.u, rows.u]))
+        check_trainable(experiments)
+        return replace(self, experiments=tuple(experiments), windows=1)
 
     def with_states(self) -> Self:
         """The rows whose states are stored as all the data there are, with inputs in the rows on which they act."""
@@ -361,15 +351,15 @@ def _acting(series: Series, delay: Sequence[int], past: Float[np.ndarray, "K Du"
     """Rows with inputs where they act, and outputs missing where unknown ones have acted on them."""
     if not delay:
         return series
-    y = series.y.copy()
-    y[: np.isnan(past[:, 0]).sum()] = np.nan
-    return replace(series, y=y, u=arriving(series.u, delay, past))
+    seen = _without_unknown(series, int(np.isnan(past[:, 0]).sum()))
+    return replace(seen, u=arriving(series.u, delay, past))
 
 
-def _without_unknown(experiments: Sequence[Series], acting: Sequence[Series]) -> tuple[Series, ...]:
-    """The experiments without outputs on which unknown inputs acted."""
-    pairs = zip(experiments, acting, strict=True)
-    return tuple(one if one is seen else replace(one, y=seen.y) for one, seen in pairs)
+def _without_unknown(series: Series, rows: int) -> Series:
+    """An experiment without the outputs of its first rows, on which unknown inputs acted."""
+    if np.isnan(series.y[:rows]).all():
+        return series
+    return replace(series, y=np.concatenate([np.full_like(series.y[:rows], np.nan), series.y[rows:]]))
 
 
 def _with_nearest(name: str, names: tuple[str, ...]) -> str:

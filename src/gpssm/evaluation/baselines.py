@@ -1,8 +1,7 @@
 """The fit beside linear and naive baselines: rolling forecasts of the same rows.
 
-Each method forecasts from several origins along the rows, its functions as they were learned and its state given the
-rows up to the origin. One number decides, the mean over outputs of CRPS / (standard deviation of the training output):
-it judges forecasts with their intervals, and outputs in different units count alike.
+They are ranked by the mean over outputs of CRPS / (standard deviation of the training output),
+which judges forecasts with their intervals and weighs outputs in different units alike.
 """
 
 import warnings
@@ -25,14 +24,33 @@ from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.validation import BASELINES as ROLLING
 
 BASELINES = ("arx", "lgssm", "last", "mean")
-LABELS = {"arx": "ARX", "lgssm": "Linear state-space model", "last": "Last value", "mean": "Training mean"}
-HELD_OUT, TAIL = 600, 180  # rows that are looked at, at most: a filter's time grows with them
+LABELS = {
+    "arx": "ARX",
+    "lgssm": "Linear state-space model",
+    "last": "Last value",
+    "mean": "Training mean",
+}
+MOST_TEST, MOST_TRAINING = 600, 180  # rows that are forecast: a filter's time grows with them
 FIGURES = ("rmse", "fit", "crps", "coverage_90", "width_90")  # of each method, by output
-MOST_VALUES = 2e7  # of all paths of a forecast together: more do not fit where they are sorted and scored
+MOST_VALUES = 2e7  # in all paths of a forecast: more do not fit where they are sorted and scored
 
 
 class RollingRows(NamedTuple):
-    """The rows to forecast, the first origin in them, and how far apart and how far ahead forecasts are."""
+    """The rows that all methods forecast, and from which origins.
+
+    Parameters
+    ----------
+    rows : Series
+        Test rows, or the last training rows.
+    start : int
+        The first origin.
+    step : int
+        Rows between two origins.
+    horizon : int
+        Steps of each forecast.
+    held_out : bool
+        Whether the rows are test rows.
+    """
 
     rows: Series
     start: int
@@ -42,14 +60,26 @@ class RollingRows(NamedTuple):
 
     @property
     def protocol(self) -> str:
-        """What is judged, and how."""
+        """What is judged, in words."""
         where = "held-out rows" if self.held_out else "the last training rows (in sample)"
         number = len(range(self.start, len(self.rows) - self.horizon + 1, self.step))
         return f"{where}, {count(number, 'rolling forecast')} of {count(self.horizon, 'step')}"
 
 
 class Entry(NamedTuple):
-    """One method: its figures by output, its loss at each origin, and its RMSE by output and step ahead."""
+    """The scores of one method.
+
+    Parameters
+    ----------
+    method : str
+        Its name.
+    figures : dict
+        `FIGURES` by output.
+    losses : array (O,)
+        The scaled CRPS at each origin.
+    by_step : dict
+        RMSE (H,) by output.
+    """
 
     method: str
     figures: dict[str, dict[str, float]]
@@ -58,13 +88,13 @@ class Entry(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """The deciding number."""
+        """The mean loss, by which methods are ranked."""
         return float(np.nanmean(self.losses))
 
 
 @dataclass(frozen=True)
 class RollingComparison:
-    """Rolling forecasts of a fit, which are its `own` and the first entry, and of baselines."""
+    """Scores of a fit, the first entry, and of baselines; and the forecasts of the fit, `own`."""
 
     judged: RollingRows
     entries: tuple[Entry, ...]
@@ -72,14 +102,14 @@ class RollingComparison:
 
     @property
     def best_baseline(self) -> Entry | None:
-        """The baseline with the least loss."""
+        """The baseline with the lowest loss."""
         return min(self.entries[1:], key=lambda one: one.loss, default=None)
 
 
 class BaselineResults(NamedTuple):
-    """What baselines made of the data: forecasts of what follows, rolling entries, and a sentence for each that failed.
+    """Forecasts of baselines, their rolling scores, and a sentence for each that failed.
 
-    Plain arrays all of it: another process may have made them.
+    All of it is plain arrays, so that it can come from another process.
     """
 
     forecasts: dict[str, Forecast]
@@ -88,7 +118,7 @@ class BaselineResults(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence["BaselineResults"]) -> "BaselineResults":
-        """What several of them found, one after the other."""
+        """The results of several baselines together."""
         forecasts = {name: one for part in parts for name, one in part.forecasts.items()}
         entries = tuple(one for part in parts for one in part.entries)
         return cls(forecasts, entries, tuple(words for part in parts for words in part.failures))
@@ -105,26 +135,48 @@ def judge_baselines(
     num_paths: int = 1000,
     seed: int = 0,
 ) -> BaselineResults:
-    """Fit baselines to the training series, forecast under the controls u, and roll along the rows to be judged on.
+    """Fit baselines to the training series, and forecast as the fit does.
 
-    :param baselines: methods, or posteriors by name that were fitted already; all but `own`, the method of the fit that
-        they stand beside.
-    :param delay: of controls, as in `fit`.
+    Parameters
+    ----------
+    train : sequence of Series
+        Training data.
+    u : array (H, Du)
+        Inputs of the steps after the training data.
+    judged : RollingRows
+        Rows of the rolling forecasts.
+    baselines
+        Methods, or fitted posteriors by name.
+    own : str
+        The method of the fit itself, which is left out.
+    delay
+        Delays of inputs, as in `fit`.
+    num_paths : int
+        Paths of each forecast.
+    seed : int
+        Seed of fits and forecasts.
+
+    Returns
+    -------
+    BaselineResults
     """
     spread = output_spread(train)
-    forecasts, entries, failures = {}, [], []
+    options: dict[str, Any] = {"delay": delay, "num_chains": 1, "seed": seed, "progress": False}
+    forecasts = {}
+    entries = []
+    failures = []
     for name in baselines:
         if name == own:
             continue
         try:
-            given = baselines.get(name) if isinstance(baselines, Mapping) else None
-            one = given or fit(list(train), method=name, delay=delay, num_chains=1, seed=seed, progress=False)
+            fitted = isinstance(baselines, Mapping)
+            posterior = baselines[name] if fitted else fit(list(train), method=name, **options)
         except ValueError as error:
             failures.append(f"{label(name)} could not be fitted: {error}")
             continue
-        forecasts[name] = forecast_rows(one, u, len(u), num_paths, seed)
+        forecasts[name] = forecast_rows(posterior, u, len(u), num_paths, seed)
         try:
-            entries.append(judge_rolling(name, roll(one, judged), spread))
+            entries.append(judge_rolling(name, roll(posterior, judged), spread))
         except ValueError as error:
             failures.append(f"{label(name)} could not be judged: {error}")
     return BaselineResults(forecasts, tuple(entries), tuple(failures))
@@ -133,13 +185,13 @@ def judge_baselines(
 def forecast_rows(
     posterior: Posterior, u: Any, horizon: int | None = None, num_paths: int = 1000, seed: int = 0
 ) -> Forecast:
-    """The forecast under controls `u` (a Series or an array of rows); of a long one fewer paths."""
+    """The forecast under inputs `u` (a Series or rows of an array), with fewer paths if long."""
     steps = horizon or (HORIZON if u is None else len(u))
-    most = int(MOST_VALUES / (steps * len(posterior.dataset.outputs)))
-    controls = u if posterior.dataset.inputs else None
+    paths = max(min(num_paths, int(MOST_VALUES / (steps * len(posterior.dataset.outputs)))), 2)
+    inputs = u if posterior.dataset.inputs else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a check tells of paths that left
-        return posterior.forecast(steps, controls, num_paths=max(min(num_paths, most), 2), seed=seed)
+        return posterior.forecast(steps, inputs, num_paths=paths, seed=seed)
 
 
 def label(method: str) -> str:
@@ -150,9 +202,9 @@ def label(method: str) -> str:
 def choose_rows(last: Series, test: Series | None) -> RollingRows:
     """The test rows if there are any with outputs, else the end of the last training series."""
     if test is not None and np.isfinite(test.y).any():
-        rows, start, held_out = test[:HELD_OUT], 0, True
+        rows, start, held_out = test[:MOST_TEST], 0, True
     else:
-        rows, held_out = last[-TAIL:], False
+        rows, held_out = last[-MOST_TRAINING:], False
         start = len(rows) // 3  # where a filter that starts afresh has settled
     unseen = len(rows) - start
     horizon = ROLLING.within(unseen).horizon

@@ -1,4 +1,4 @@
-"""Which model to fit: candidates compared by rolling forecasts inside the training data, and nothing else."""
+"""Which model to fit: candidates compared by rolling forecasts inside the training data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,15 @@ PARTS = 3  # of the rows to forecast, of which the horizon takes one at most
 
 @dataclass(frozen=True)
 class Selection:
-    """The settings with the least score, and the table of all: a row a candidate, best first."""
+    """The settings with the lowest score, and the table of all candidates.
+
+    Parameters
+    ----------
+    best : dict
+        Settings of `fit`.
+    table : DataFrame
+        One row per candidate, the best first.
+    """
 
     best: dict[str, Any]
     table: "pd.DataFrame"
@@ -55,60 +63,86 @@ def select(
     cluster: Any = None,
     **fit_arguments: Any,
 ) -> Selection:
-    """Compare settings of `fit` by their rolling forecasts of the last part of one training series.
+    """Compare settings of `fit` by their rolling forecasts of the last part of a training series.
 
-        found = gpssm.select(train)
-        posterior = gpssm.fit(train, **found.best)
+        selection = gpssm.select(train)
+        posterior = gpssm.fit(train, **selection.best)
 
-    Each candidate is fitted to the first `share` of the rows and forecasts the others from many origins. No other data
-    are looked at, so what is chosen may be judged on a test set.
+    Each candidate is fitted to the first `share` of the rows and forecasts the others from many
+    origins. No other data are used, so that the choice may be judged on a test set.
 
-    :param candidates: settings of `fit` each, `method` among them; by default those of `default_candidates`.
-    :param horizon: steps of a forecast, or as many as leave a few origins.
-    :param score: a figure of `gpssm.metrics.score`, the mean over origins of which is to be least; "ncrps" is the CRPS
-        in standard deviations of the training outputs.
-    :param progress: True for a bar over the candidates, "plain" for a line each, False for silence.
-    :param jobs: processes in which candidates are compared.
-    :param cluster: the address of a Dask scheduler whose workers compare them instead, as tcp://host:8786, or a client.
-    :param fit_arguments: settings of `fit` that all candidates share.
+    Parameters
+    ----------
+    series
+        One training series.
+    candidates : sequence of mappings, optional
+        Settings of `fit` each, `method` among them; by default those of `default_candidates`.
+    share : float
+        Share of the rows that candidates are fitted to.
+    horizon : int
+        Steps of a forecast, at most a third of the rows to forecast.
+    step : int
+        Rows between two origins.
+    score : str
+        Figure of `gpssm.metrics.score` whose mean over origins is to be lowest; "ncrps" is the
+        CRPS in standard deviations of the training outputs.
+    seed : int
+        Seed of fits, filters and paths.
+    progress
+        True for a bar over the candidates, "plain" for one line each, False for silence.
+    jobs : int
+        Processes in which candidates are compared.
+    cluster
+        Address of a Dask scheduler whose workers compare them instead, as tcp://host:8786, or a
+        client.
+    **fit_arguments
+        Settings of `fit` that all candidates share.
+
+    Returns
+    -------
+    Selection
     """
     import pandas
 
-    several = as_list(series)
-    if len(several) != 1:
-        raise TypeError(f"select takes one series at a time; got a list of {len(several)}")
-    whole = several[0]
+    experiments = as_list(series)
+    if len(experiments) != 1:
+        raise TypeError(f"select takes one series at a time; got a list of {len(experiments)}")
+    whole = experiments[0]
     check_progress(progress)
     for name, value in (("horizon", horizon), ("step", step)):
         check_whole(name, value, 1)
     if not (is_real(share) and 0 < share < 1):
-        raise ValueError(f"share is the part of the rows that candidates are fitted to, between 0 and 1; got {share!r}")
-    if not (candidates is None or isinstance(candidates, Sequence)) or not all(
-        isinstance(one, Mapping) and all(isinstance(name, str) for name in one) for one in candidates or ()
-    ):
-        raise TypeError("candidates are a list of settings of fit, such as [{'state_dim': 2}, {'state_dim': 3}]")
-    tried = [dict(one) for one in (default_candidates(whole) if candidates is None else candidates)]
-    if not tried:
-        raise ValueError("select needs at least one candidate: settings of fit, such as {'state_dim': 2}")
+        raise ValueError(f"share of the rows to fit must lie between 0 and 1; got {share!r}")
+    candidates = default_candidates(whole) if candidates is None else candidates
+    if not isinstance(candidates, Sequence) or not all(map(_are_settings, candidates)):
+        raise TypeError("candidates must be a list of settings of fit, such as [{'state_dim': 2}]")
+    if not candidates:
+        raise ValueError("select needs at least one candidate, such as {'state_dim': 2}")
     start = int(share * len(whole))
     scheme = replace(BACKTEST, horizon=horizon, step=step).within(len(whole) - start, PARTS)
-    settings = [{"seed": seed, **fit_arguments, **one, "progress": False} for one in tried]
-    score_one = partial(_score, whole, start, scheme, seed)
-    arrivals = Place(jobs, cluster).run(settings, score_one)
-    found = {}
+    settings = [{"seed": seed, **fit_arguments, **one, "progress": False} for one in candidates]
+    arrivals = Place(jobs, cluster).run(settings, partial(_score, whole, start, scheme, seed))
+    scores = {}
 
-    def in_words(arrival: Arrival) -> str:
-        return ", ".join(f"{name} {value}" for name, value in tried[arrival[0]].items())[:30]
+    def settings_of(arrival: Arrival) -> str:
+        settings = candidates[arrival[0]]
+        return ", ".join(f"{name} {value}" for name, value in settings.items())[:30]
 
-    for number, scores in tracked(arrivals, progress, "select", in_words, len(tried)):
-        if isinstance(scores, Exception):
-            raise scores
-        if not isinstance(score, str) or score not in scores:
-            raise KeyError(f"Unknown score {score!r}. Known: {', '.join(scores)}.")
-        found[number] = scores
-    rows = [{str(name): str(value) for name, value in one.items()} | found[k] for k, one in enumerate(tried)]
+    for number, result in tracked(arrivals, progress, "select", settings_of, len(candidates)):
+        if isinstance(result, Exception):
+            raise result
+        if not isinstance(score, str) or score not in result:
+            raise KeyError(f"Unknown score {score!r}. Known: {', '.join(result)}.")
+        scores[number] = result
+    named = ({name: str(value) for name, value in one.items()} for one in candidates)
+    rows = [settings | scores[number] for number, settings in enumerate(named)]
     order = np.argsort([row[score] for row in rows], kind="stable")
-    return Selection(tried[order[0]], pandas.DataFrame([rows[place] for place in order]))
+    return Selection(dict(candidates[order[0]]), pandas.DataFrame([rows[k] for k in order]))
+
+
+def _are_settings(candidate: Any) -> bool:
+    """Whether a candidate is a mapping by name."""
+    return isinstance(candidate, Mapping) and all(isinstance(name, str) for name in candidate)
 
 
 def _score(
@@ -127,17 +161,29 @@ def _score(
 
 
 def default_candidates(series: Series) -> list[dict[str, Any]]:
-    """Three orders, from that of the best linear model on; its transition as a prior's centre, or as it is.
+    """Three orders from that of the best linear model on, each with two mean functions.
 
-    A function that bends may need states that a linear model does not, or do without some that it needs.
+    A nonlinear function may need states that a linear model does not, or do without some of its
+    states. Where outputs touch zero and are never negative, the absolute value of a signal that
+    changes sign is a candidate too.
 
-    Where outputs touch zero and never go below, the absolute value of something that changes sign is tried too.
+    Parameters
+    ----------
+    series : Series
+        Training data.
+
+    Returns
+    -------
+    list of dict
+        Settings of `fit`.
     """
     scaled = Scaler.fit(series).scale(series)
     order = int(np.clip(select_order(scaled, ORDERS[1]).best, *ORDERS))
     first = min(order, ORDERS[1] - 2)
     orders = range(first, first + 3)
-    tried = [{"state_dim": number, "mean": mean} for number in orders for mean in ("linear", "linear-fixed")]
+    means = ("linear", "linear-fixed")
+    candidates: list[dict[str, Any]]
+    candidates = [{"state_dim": number, "mean": mean} for number in orders for mean in means]
     if may_be_rectified([series]):
-        tried.append({"state_dim": max(order, 3), "likelihood": "abs"})
-    return tried
+        candidates.append({"state_dim": max(order, 3), "likelihood": "abs"})
+    return candidates

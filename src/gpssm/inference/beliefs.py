@@ -30,7 +30,7 @@ class Look(NamedTuple):
     spread: Float[Array, "N Dx"]
 
 
-class Belief(NamedTuple):
+class WeightBelief(NamedTuple):
     """v_d ~ N(mean_nd, covariance_nd) to particle n."""
 
     mean: Float[Array, "N Dx M"]
@@ -52,8 +52,8 @@ class Prediction(NamedTuple):
 class Lineage(NamedTuple):
     """What each particle knows from its past, what it would know with a given future too, and how well they agree."""
 
-    past: Belief
-    whole: Belief
+    past: WeightBelief
+    whole: WeightBelief
     log_future: Float[Array, " N"]  # log p(future | past), up to a constant
 
 
@@ -86,7 +86,7 @@ def look_ahead(lineage: Lineage, look: Look) -> Outlook:
     return Outlook(predict(lineage.past, look), predict(lineage.whole, look))
 
 
-def predict(belief: Belief, look: Look) -> Prediction:
+def predict(belief: WeightBelief, look: Look) -> Prediction:
     """x' ~ N(mean + gain·μ, gain·k + spread),  k = Σ·gain."""
     cross = jnp.matmul(belief.covariance, look.gain[..., None])[..., 0]
     mean = look.mean + jnp.sum(look.gain * belief.mean, -1)
@@ -113,23 +113,23 @@ def advance(
     return Lineage(_learn(lineage.past, past, parents, following), known, log_future)
 
 
-def _belief(precision: Float[Array, "Dx M M"], linear: Float[Array, "Dx M"], count: int) -> Belief:
+def _belief(precision: Float[Array, "Dx M M"], linear: Float[Array, "Dx M"], count: int) -> WeightBelief:
     """N(P⁻¹b, P⁻¹) for each of N particles."""
     covariance = gram(inverse_root(precision))
     mean = jnp.matmul(covariance, linear[:, :, None])[:, :, 0]
-    return jax.tree.map(lambda part: jnp.broadcast_to(part[None], (count, *part.shape)), Belief(mean, covariance))
+    return jax.tree.map(lambda part: jnp.broadcast_to(part[None], (count, *part.shape)), WeightBelief(mean, covariance))
 
 
 def _learn(
-    belief: Belief, prediction: Prediction, parents: Int[Array, " N"], following: Float[Array, "N Dx"]
-) -> Belief:
+    belief: WeightBelief, prediction: Prediction, parents: Int[Array, " N"], following: Float[Array, "N Dx"]
+) -> WeightBelief:
     """What children know that went to `following`; each has its parent's prediction, and `belief` is the parents'."""
     error = (following - prediction.mean) / prediction.variance
     mean = belief.mean[parents] + prediction.cross * error[:, :, None]
-    return Belief(mean, belief.covariance[parents] - _outer(prediction.cross, prediction.variance))
+    return WeightBelief(mean, belief.covariance[parents] - _outer(prediction.cross, prediction.variance))
 
 
-def _forget(belief: Belief, look: Look, value: Float[Array, "1 Dx"]) -> tuple[Belief, Float[Array, " N"]]:
+def _forget(belief: WeightBelief, look: Look, value: Float[Array, "1 Dx"]) -> tuple[WeightBelief, Float[Array, " N"]]:
     """What is known without a look that gave `value`, and the log density of that value given the rest.
 
     Without the look its prediction has variance spread²/g and misses `value` by (value − mean − gain·μ) spread/g.
@@ -139,7 +139,7 @@ def _forget(belief: Belief, look: Look, value: Float[Array, "1 Dx"]) -> tuple[Be
     error = value - prediction.mean
     mean = belief.mean - prediction.cross * (error / room)[:, :, None]
     log_density = 0.5 * jnp.log(room / (2 * jnp.pi * look.spread**2)) - 0.5 * error**2 / room
-    return Belief(mean, belief.covariance + _outer(prediction.cross, room)), jnp.sum(log_density, -1)
+    return WeightBelief(mean, belief.covariance + _outer(prediction.cross, room)), jnp.sum(log_density, -1)
 
 
 def _outer(vectors: Float[Array, "N Dx M"], scale: Float[Array, "N Dx"]) -> Float[Array, "N Dx M M"]:

@@ -44,7 +44,7 @@ class Guide(NamedTuple):
     log_weight: Callable[[Array, Float[Array, "N Dx"], Float[Array, "N Dx"]], Float[Array, " N"]]
 
 
-class Emission(NamedTuple):
+class GaussianEmission(NamedTuple):
     """y_t ~ N(C x_{t+1} + d, diag(variance)), seen where `present`; y is finite everywhere."""
 
     C: Float[Array, "Dy Dx"]
@@ -73,7 +73,7 @@ def bootstrap(form: FeynmanKac) -> Guide:
     return Guide(propose, form.log_potential)
 
 
-def locally_optimal(form: FeynmanKac, emission: Emission) -> Guide:
+def locally_optimal(form: FeynmanKac, emission: GaussianEmission) -> Guide:
     """q ∝ M·G, when G(x, x') is the emission's density of y_t at x' times any function of x.
 
     ∫ M G dx' is then known before the draw and chooses the parents, and the particles need no further weights.
@@ -209,7 +209,7 @@ def _pick(log_weight: Float[Array, " N"], uniform: Float[Array, " K"]) -> Int[Ar
 
 
 def _condition(
-    mean: Float[Array, "N Dx"], variance: Float[Array, "N Dx"], emission: Emission, t: Array
+    mean: Float[Array, "N Dx"], variance: Float[Array, "N Dx"], emission: GaussianEmission, t: Array
 ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx Dx"], Float[Array, " N"]]:
     """N(mean, diag variance) given y_t: its mean, a factor F of its covariance FFᵀ, and log det F.
 

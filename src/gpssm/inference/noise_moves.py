@@ -2,8 +2,8 @@
 
 Given the path, the noises have a law so narrow that drawing them in turn with it takes hundreds of iterations to cross
 their posterior. Linearised at a path, with weights v that are drawn first, the states given the noises
-θ = (log √Q, log √R) are Gaussian, N(μ(θ), Λ(θ)⁻¹) with Λ = LLᵀ (`whitening.Linearisation`). A random walk θ → θ' takes
-the states along, so that
+θ = (log √Q, log √R) are Gaussian, N(μ(θ), Λ(θ)⁻¹) with Λ = LLᵀ (`whitening.PathLinearisation`). A random walk θ → θ'
+takes the states along, so that
 
     η = L(θ)ᵀ (x − μ(θ))
 

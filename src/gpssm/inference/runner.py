@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import gpssm
+from gpssm.core.elapsed import ticks
 from gpssm.core.files import digest, hold
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, stable_repr
@@ -292,6 +293,14 @@ def run_chains(
         raise ValueError(
             f"starts must be one for all chains, or one for each of {runtime.num_chains}; got {len(starts)}."
         )
+    began = ticks()
+    independent = method.draw_independently(starts[0].model, series, runtime.num_chains, runtime.seed)
+    if independent is not None:
+        draws, info = independent
+        first = (0,) * len(series) if kept_from is None else kept_from
+        states = tuple(path[:, :, begin:] for path, begin in zip(draws.states, first, strict=True))
+        warmup = jax.tree.map(lambda leaf: leaf[:, :0], info)
+        return Sample(draws._replace(states=states), info, warmup, 0.0, ticks() - began, ())
     chains = Chains(
         method,
         starts,

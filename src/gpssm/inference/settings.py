@@ -21,7 +21,7 @@ from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.linear.fit import linear_fit
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Method
+from gpssm.model.types import Draw, Info, Method
 from gpssm.starts.build import SLACK, Start, build
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ class MethodSettings:
     def num_shared(self, model: GPSSM) -> int:
         """The iterations of the warm-up that chains share: none if there is nothing to be optimised."""
         return pilot_length(self.num_warmup) if model.leaves("optimise") else 0
+
+    def draw_independently(
+        self, model: GPSSM, series: list[Series], num_chains: int, seed: int
+    ) -> tuple[Draw, Info] | None:
+        """All draws, (chain, draw) in front, of a method that needs no Markov chain; None where there has to be one."""
+        return None
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""

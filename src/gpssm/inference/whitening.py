@@ -45,7 +45,7 @@ from gpssm.model.target import transition_statistics, weights_given, weights_giv
 FLOOR = 1e-3  # of the curvature with weights held, that is left of it when they are free
 
 
-class Linearisation(NamedTuple):
+class PathLinearisation(NamedTuple):
     """Dynamics and emission to first order at a path c, with δ = x − c: what Gaussian the states have, but for noises.
 
         δ_{t+1} = F_t δ_t − gap_t + N(0, Q),    error_t = slope_t δ_t + N(0, R)
@@ -126,7 +126,7 @@ class Whitening(NamedTuple):
         G = K − Σ_d X_dᵀ (Q_d I + A_dᵀA_d)⁻¹ X_d / Q_d,    X_d = A_dᵀ (DW)_d
     """
 
-    linear: Linearisation
+    linear: PathLinearisation
     directions: Float[Array, "r n"]  # Wᵀ
     squares: Float[Array, "Dx+1 r r"]  # (DW)_dᵀ(DW)_d, and W₀ᵀW₀ of the states to which no transition leads
     gram: Float[Array, "Dx M M"]  # AᵀA
@@ -202,14 +202,14 @@ def whiten(model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], ran
     return Whitening(linear, directions, squares, statistics.gram, border.cross(columns))
 
 
-def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> Linearisation:
+def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> PathLinearisation:
     """The first order at a path, the weights at their posterior mean given it."""
     return first_order(model, weights_given_states(model, unstack(states, series), series).mean, states, series)
 
 
 def first_order(
     model: GPSSM, weights: Float[Array, "Dx M"], states: Float[Array, "N Dx"], series: list[Series]
-) -> Linearisation:
+) -> PathLinearisation:
     """Dynamics of these weights, and the emission, to first order at a path."""
     paths, function = unstack(states, series), model.function(weights)
 
@@ -232,7 +232,7 @@ def first_order(
     jacobian = arrives[:, None, None] * between(jnp.split(jacobian, ends))
     gap = arrives[:, None] * between(jnp.split(gap, ends))
     first = 1 - jnp.pad(arrives, (1, 0))
-    return Linearisation(states, first, jacobian, gap, slope, error, present)
+    return PathLinearisation(states, first, jacobian, gap, slope, error, present)
 
 
 def between(parts: Sequence[Float[Array, "T ..."]]) -> Float[Array, "N-1 ..."]:

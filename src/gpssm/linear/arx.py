@@ -1,18 +1,21 @@
-"""Linear regressions of the outputs on past outputs and inputs: orders by BIC, or long and regularised.
+"""Regressions of outputs on past outputs and inputs: orders by BIC, or long and regularised.
 
     y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + N(0, σ²)
 
-u_t takes part: in the library's time u[t] drives states[t] → states[t+1], which emits y[t]. Both kinds of regression
-need the data only through the inner products of the regressors, which are formed once.
+u_t takes part: in the library's time u[t] drives states[t] → states[t+1], which emits y[t]. Both
+kinds of regression need the data only through the inner products of the regressors, which are
+formed once.
 
-**Regularised** (Pillonetto, Dinuzzo, Chen, De Nicolao & Ljung 2014): so many lags that no order has to be chosen, under
-a Gaussian prior that says that impulse responses are smooth and die out. For each response θ of one output to one
-signal it is the TC kernel, Cov(θ_i, θ_j) = σ² c λ^max(i, j), with c, λ and σ² where the marginal likelihood of that
-output is greatest. Its increments ε_i = θ_i − θ_{i+1} (with θ_{n+1} = 0) are independent, of variance
-σ² c (λ^i − λ^{i+1}), and σ² c λ^n for the last, so in their coordinates this is a ridge regression: with r their prior
-variances over σ², S and s the inner products of the centred regressors with each other and with the output,
+**Regularised** (Pillonetto, Dinuzzo, Chen, De Nicolao & Ljung 2014): so many lags that no order has
+to be chosen, under a Gaussian prior that says that impulse responses are smooth and die out. For
+each response θ of one output to one signal it is the TC kernel, Cov(θ_i, θ_j) = σ² c λ^max(i, j),
+with c, λ and σ² where the marginal likelihood of that output is greatest. Its increments ε_i = θ_i
+− θ_{i+1} (with θ_{n+1} = 0) are independent, of variance σ² c (λ^i − λ^{i+1}), and σ² c λ^n for the
+last, so in their coordinates this is a ridge regression: with r their prior variances over σ², S
+and s the inner products of the centred regressors with each other and with the output,
 
-    M = I + r^½ S r^½,   m = r^½ M⁻¹ r^½ s,   σ² = (yᵀy − sᵀm) / N,   −log p(y) = ½ N log σ² + ½ log det M + const
+    M = I + r^½ S r^½,   m = r^½ M⁻¹ r^½ s,   σ² = (yᵀy − sᵀm) / N
+    −log p(y) = ½ N log σ² + ½ log det M + const
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +29,15 @@ from jaxtyping import Float
 from gpssm.data.series import Series
 from gpssm.linear.state_space import LinearSSM
 
-# Least standard deviation of a regression's error, in units of the scaled data: at this size a measurement is exact for
-# every practical purpose, and without it the likelihood of data that are smooth to the last digit has no maximum.
+# Least standard deviation of a regression's error, in units of the scaled data: at this size a
+# measurement is exact for every practical purpose, and without it the likelihood of data that are
+# smooth to the last digit has no maximum.
 NO_NOISE = 1e-4
-RIDGE = 1e-8  # of a plain regression, relative to each regressor's mean square: inputs may be constant or collinear
+# Of a plain regression, relative to each regressor's mean square: inputs may be constant.
+RIDGE = 1e-8
 LEAST_EIGENVALUE = 1e-6  # of the errors' correlations: outputs may be copies of each other
 ROWS_A_COEFFICIENT = 3  # rows of data that a coefficient of a plain regression needs at least
+TOLERANCE = 1e-5  # of the log marginal likelihood, relative: a hundredth of a nat for 500 rows
 LAGS = 20  # of outputs and of inputs in a regularised regression
 NUM_LBFGS = 60  # steps up the marginal likelihood, at most; it is flat around its maximum
 
@@ -46,7 +52,7 @@ class Regression(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Inner products, over N complete rows, of the regressors z = [y_{t−1}, …, u_t, …, 1] and the outputs y_t."""
+    """Inner products over N rows of the regressors z = [y_{t−1}, …, u_t, …, 1] and the outputs."""
 
     square: Float[np.ndarray, "p p"]
     cross: Float[np.ndarray, "p Dy"]
@@ -62,7 +68,7 @@ def regressors(series: Series, na: int, nb: int, skip: int) -> tuple[np.ndarray,
 
 
 def products(series: Sequence[Series], na: int, nb: int, skip: int) -> Products:
-    """The inner products over the rows after the first `skip` of each series in which nothing is missing."""
+    """The inner products over complete rows, after the first `skip` of each series."""
     pairs = [regressors(one, na, nb, skip) for one in series if len(one) > skip]
     if not pairs:
         width, size = series[0].output_dim, na * series[0].output_dim + nb * series[0].input_dim + 1
@@ -74,10 +80,10 @@ def products(series: Sequence[Series], na: int, nb: int, skip: int) -> Products:
 
 
 def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, int]:
-    """The (na, nb) of least BIC = N Σ_j log σ²_j + k log N, all of them judged on the same N complete rows.
+    """The (na, nb) of least BIC = N Σ_j log σ²_j + k log N, judged on the same N complete rows.
 
-    Every candidate is a block of the one matrix of inner products. Where too few rows are complete for all lags, fewer
-    are tried.
+    Every candidate is a block of the one matrix of inner products. Where too few rows are complete
+    for all lags, fewer are tried.
     """
     outputs, controls = series[0].output_dim, series[0].input_dim
     most = max(1, min(max_order, min(len(one) for one in series) // 4))
@@ -93,7 +99,10 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
             if everything.rows < ROWS_A_COEFFICIENT * len(chosen):
                 continue
             part = Products(
-                everything.square[np.ix_(chosen, chosen)], everything.cross[chosen], everything.target, everything.rows
+                everything.square[np.ix_(chosen, chosen)],
+                everything.cross[chosen],
+                everything.target,
+                everything.rows,
             )
             variance = np.diagonal(_least_squares(part)[1])
             error = np.sum(np.log(np.maximum(variance, NO_NOISE**2)))
@@ -102,13 +111,14 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
 
 
 def regress(series: Sequence[Series], na: int, nb: int, skip: int | None = None) -> Regression:
-    """Least squares on the rows after the first `skip` of each series in which nothing is missing."""
+    """Least squares on complete rows, after the first `skip` of each series."""
     parts = products(series, na, nb, max(na, nb - 1) if skip is None else skip)
     needed = ROWS_A_COEFFICIENT * len(parts.square)
     if parts.rows < needed:
         raise ValueError(
-            f"A regression on {na} past outputs and {nb} inputs has {len(parts.square)} coefficients an output and "
-            f"needs {needed} rows without missing outputs; there are {parts.rows}."
+            f"A regression on {na} past outputs and {nb} inputs has {len(parts.square)} "
+            f"coefficients per output and needs {needed} rows without missing outputs; there are "
+            f"{parts.rows}."
         )
     coefficients, covariance = _least_squares(parts)
     variance = np.maximum(np.diagonal(covariance), NO_NOISE**2)
@@ -126,7 +136,7 @@ def _error_covariance(parts: Products, coefficients: np.ndarray) -> Float[np.nda
     """Σ e eᵀ / N of the errors e = y − Wᵀz, from the inner products."""
     fitted = coefficients.T @ parts.cross
     total = parts.target - fitted - fitted.T + coefficients.T @ parts.square @ coefficients
-    return 0.5 * (total + total.T) / parts.rows
+    return 0.5 * (total + total.T) / max(parts.rows, 1)
 
 
 def _regression(coefficients: np.ndarray, covariance: np.ndarray, na: int, nb: int, like: Series) -> Regression:
@@ -141,7 +151,7 @@ def _regression(coefficients: np.ndarray, covariance: np.ndarray, na: int, nb: i
 
 
 def _positive(covariance: Float[np.ndarray, "Dy Dy"], variance: Float[np.ndarray, " Dy"]) -> np.ndarray:
-    """The covariance with these variances on its diagonal, and no correlation so strong that it is singular."""
+    """The covariance with these variances on its diagonal, its correlations not singular."""
     correlation = covariance / np.sqrt(np.outer(variance, variance))
     np.fill_diagonal(correlation, 1.0)
     values, vectors = np.linalg.eigh(correlation)
@@ -151,7 +161,7 @@ def _positive(covariance: Float[np.ndarray, "Dy Dy"], variance: Float[np.ndarray
 
 
 class Shrinkage(NamedTuple):
-    """log c and logit λ of the kernel of each response: outputs to outputs first, outputs to inputs then."""
+    """log c and logit λ of the kernel of each response: to outputs first, then to inputs."""
 
     log_scale: Float[np.ndarray, "Dy Dy+Du"]
     logit_decay: Float[np.ndarray, "Dy Dy+Du"]
@@ -164,24 +174,26 @@ class Regularised(NamedTuple):
     shrinkage: Shrinkage
 
 
-# The range of log c and of logit λ: from no response at all to one without a prior, and decays within one to 400 rows.
+# The range of log c and of logit λ: from no response at all to one without a prior, and decays
+# within one to 400 rows.
 LOG_SCALE, LOGIT_DECAY = (-25.0, 25.0), (-4.0, 6.0)
 
 
 def regress_regularised(
     series: Sequence[Series], na: int = LAGS, nb: int = LAGS, start: Shrinkage | None = None
 ) -> Regularised:
-    """The posterior mean under TC kernels with the hyper-parameters of greatest marginal likelihood.
+    """The posterior mean under TC kernels, with hyper-parameters of greatest marginal likelihood.
 
     Parameters
     ----------
     series
-        Scaled series. Missing outputs among the regressors are interpolated; rows whose own output is missing, and
-        lags beyond a fourth of the longest series, are left out.
+        Scaled series. Missing outputs among the regressors are interpolated; rows whose own output
+        is missing, and lags beyond a fourth of the longest series, are left out.
     na, nb
         Lags of outputs and of inputs.
     start
-        Hyper-parameters to start from, those of a fit to similar rows.
+        Hyper-parameters to start the search from, those of a regression on other rows of the same
+        system.
 
     Returns
     -------
@@ -195,28 +207,28 @@ def regress_regularised(
     columns = [np.arange(k, na * width, width) for k in range(width)]
     columns += [na * width + np.arange(k, nb * controls, controls) for k in range(controls)]
     order = np.concatenate(columns)
-    sums = scipy.linalg.block_diag(*(np.triu(np.ones((n, n))) for n in lags))  # θ = sums ε
-    shrinkage = Shrinkage(np.full((width, signals), 2.0), np.full((width, signals), 1.5)) if start is None else start
+    sums: np.ndarray = np.asarray(scipy.linalg.block_diag(*(np.triu(np.ones((n, n))) for n in lags)))
     coefficients, variance = np.empty((len(order) + 1, width)), np.empty(width)
     found = []
-    shared = products([_interpolated(one) for one in series], na, nb, max(na, nb - 1))
+    shared = products([interpolated(one) for one in series], na, nb, max(na, nb - 1))
     incomplete = any(np.isnan(one.y).any() for one in series)
     for k in range(width):
         parts = _products_of_output(series, k, na, nb) if incomplete else shared
-        mean, level = parts.square[-1, :-1] / parts.rows, parts.cross[-1, k] / parts.rows
+        rows = max(parts.rows, 1)
+        mean, level = parts.square[-1, :-1] / rows, parts.cross[-1, k] / rows
         centred = parts.square[:-1, :-1] - parts.rows * np.outer(mean, mean)
         square = sums.T @ centred[np.ix_(order, order)] @ sums
         cross = sums.T @ (parts.cross[:-1, k] - parts.rows * mean * level)[order]
         target = max(parts.target[k, k] - parts.rows * level**2, 0.0)
-        problem = Ridge(square, cross, target + parts.rows * NO_NOISE**2, parts.rows - 1, lags)
-        begin = np.concatenate([shrinkage.log_scale[k], shrinkage.logit_decay[k]])
-        best = problem.maximise(begin)
+        problem = Ridge(square, cross, target + rows * NO_NOISE**2, max(rows - 1, 1), lags)
+        best = problem.maximise(None if start is None else np.concatenate([leaf[k] for leaf in start]))
         increments, variance[k] = problem.posterior_mean(best)
         coefficients[order, k] = sums @ increments
         coefficients[-1, k] = level - mean @ coefficients[:-1, k]
         found.append(best)
     hyper = np.stack(found)
-    # Correlations of the errors are those of the residuals; their variances account for the effective parameters.
+    # Correlations of the errors are those of the residuals; their variances account for the
+    # effective parameters.
     residual = _error_covariance(shared, coefficients)
     scale = np.sqrt(variance / np.maximum(np.diagonal(residual), NO_NOISE**2))
     covariance = _positive(scale[:, None] * residual * scale, variance)
@@ -225,7 +237,7 @@ def regress_regularised(
 
 
 class Ridge(NamedTuple):
-    """The regression of one centred output on increments of its impulse responses, `lags` of each signal."""
+    """The regression of one centred output on increments of its responses, `lags` a signal."""
 
     square: Float[np.ndarray, "p p"]
     cross: Float[np.ndarray, " p"]
@@ -255,7 +267,8 @@ class Ridge(NamedTuple):
         factor = np.linalg.cholesky(np.eye(len(root)) + root[:, None] * self.square * root)
         half = scipy.linalg.solve_triangular(factor, root * self.cross, lower=True, check_finite=False)
         variance = max(self.target - half @ half, NO_NOISE**2 * self.rows) / self.rows
-        inverse = scipy.linalg.lapack.dpotri(factor, lower=1)[0]
+        (invert,) = scipy.linalg.get_lapack_funcs(("potri",), (factor,))
+        inverse = invert(factor, lower=1)[0]
         solved = scipy.linalg.solve_triangular(factor, half, lower=True, trans=1, check_finite=False)
         slope = 0.5 * (1.0 - np.diagonal(inverse) - solved**2 / variance)
         ends = np.cumsum(self.lags)[:-1]
@@ -264,11 +277,12 @@ class Ridge(NamedTuple):
         value = 0.5 * self.rows * np.log(variance) + np.log(np.diagonal(factor)).sum()
         return float(value), np.array([*by_scale, *by_decay])
 
-    def maximise(self, start: Float[np.ndarray, " h"]) -> Float[np.ndarray, " h"]:
+    def maximise(self, start: Float[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
         """The hyper-parameters of greatest marginal likelihood."""
+        start = np.repeat([2.0, 1.5], len(self.lags)) if start is None else start
         bounds = [LOG_SCALE] * len(self.lags) + [LOGIT_DECAY] * len(self.lags)
         objective: Callable[[np.ndarray], tuple[float, np.ndarray]] = self.loss
-        options = {"maxiter": NUM_LBFGS}
+        options = {"maxiter": NUM_LBFGS, "ftol": TOLERANCE}
         return scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
 
     def posterior_mean(self, hyper: Float[np.ndarray, " h"]) -> tuple[Float[np.ndarray, " p"], float]:
@@ -280,19 +294,19 @@ class Ridge(NamedTuple):
 
 
 def _products_of_output(series: Sequence[Series], output: int, na: int, nb: int) -> Products:
-    """Inner products over the rows at which this output is observed, from interpolated regressors."""
+    """Inner products over the rows at which this output is observed; others are interpolated."""
     skip = max(na, nb - 1)
     pairs = []
     for one in series:
         if len(one) > skip:
-            z, y = regressors(_interpolated(one), na, nb, skip)
+            z, y = regressors(interpolated(one), na, nb, skip)
             seen = np.isfinite(one.y[skip:, output])
             pairs.append((z[seen], y[seen]))
     z, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     return Products(z.T @ z, z.T @ y, y.T @ y, len(z))
 
 
-def _interpolated(series: Series) -> Series:
+def interpolated(series: Series) -> Series:
     """Linear interpolation over missing outputs; one that is never observed is zero."""
     if not np.isnan(series.y).any():
         return series
@@ -305,9 +319,10 @@ def _interpolated(series: Series) -> Series:
 
 
 def to_state_space(regression: Regression) -> LinearSSM:
-    """x_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …, u_{t−nb+1}]: the newest output is regressed, the others move down.
+    """The regression with states x_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …, u_{t−nb+1}].
 
-    Only the newest output has process noise, and outputs are states: there is no other noise.
+    The newest output is regressed and the others move down. Only it has process noise, and outputs
+    are states: there is no other noise.
     """
     na, width, _ = regression.outputs.shape
     nb, _, controls = regression.inputs.shape

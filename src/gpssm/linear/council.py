@@ -1,4 +1,4 @@
-"""The linear council: linear models of several kinds, scored by what they would have forecast of training rows.
+"""The linear council: linear models of several kinds, scored on held-out training rows.
 
     found = council(scaled, horizon=30)
     found.best, found.table, found.orders, found.models["arx-reg"]
@@ -11,11 +11,13 @@ Its members are
 - `arx-memory`: the same with few past outputs and a long memory of the inputs;
 - `ss-1`, …, `ss-10`: state-space models of each order, all of them reduced from `arx-reg`.
 
-Windows of the training rows are held out in turn: the first quarter and each of the last three sixths. What is fitted
-to the other rows forecasts from many rows of the window, given all rows before each of them, and simulates the window.
+Windows of the training rows are held out in turn: the first quarter and each of the last three
+sixths. What is fitted to the other rows forecasts from many rows of the window, given all rows
+before each of them, and simulates the window.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -28,7 +30,7 @@ from gpssm.linear import kalman
 from gpssm.linear.arx import (
     LAGS,
     NO_NOISE,
-    Regularised,
+    Shrinkage,
     regress,
     regress_regularised,
     select_orders,
@@ -44,14 +46,15 @@ if TYPE_CHECKING:
 Horizon = int | Literal["simulation"]
 HORIZON = 30
 MAX_ORDER = 10
-MEMORY = (5, 60)  # lags of outputs and of inputs of `arx-memory`: three times as long a memory as that of `arx-reg`
-FOLDS = ((0.0, 0.25), (0.5, 2 / 3), (2 / 3, 5 / 6), (5 / 6, 1.0))  # shares of each series that are held out in turn
+MEMORY = (5, 60)  # lags of outputs and inputs of `arx-memory`: three times the memory of `arx-reg`
+# Shares of each series that are held out in turn.
+FOLDS = ((0.0, 0.25), (0.5, 2 / 3), (2 / 3, 5 / 6), (5 / 6, 1.0))
 ORIGINS = 40  # of the forecasts of a window, at most
-KINDS = ("arx", "arx-reg", "arx-memory", "last", "mean")  # and the state-space models
+MEMBERS = ("arx", "arx-reg", "arx-memory", "ss", "last", "mean")
 
 
 class Scores(NamedTuple):
-    """Each fold's mean over origins, steps and outputs, in standard deviations of the training outputs; lower is better.
+    """Each fold's mean over origins, steps and outputs, in units of the outputs' spread.
 
     `simulation` is the root mean square error of one simulation of the window.
     """
@@ -64,7 +67,7 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Council:
-    """Members fitted to all training rows, by name, best first, and what each scored on held-out training rows."""
+    """Members fitted to all training rows, best first, and their scores on held-out windows."""
 
     horizon: Horizon
     models: dict[str, LinearSSM]
@@ -81,19 +84,19 @@ class Council:
         return found.simulation if self.horizon == "simulation" else found.crps
 
     def is_better(self, name: str, other: str) -> bool:
-        """Whether a member's loss is lower than another's by more than one standard error over the folds."""
+        """Whether a member's loss is lower than another's by more than one standard error."""
         gain = self.losses(other) - self.losses(name)
-        return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+        return len(gain) > 1 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """State orders, the best one first and then those that it does not beat by one standard error."""
+        """State orders: the best, then those that it does not beat by one standard error."""
         ranked = [name for name in self.models if name.startswith("ss-")]
         return tuple(int(name[3:]) for name in ranked if not self.is_better(ranked[0], name))
 
     @property
     def long_memory(self) -> bool:
-        """Whether a long memory of the inputs forecasts better than every other member by one standard error."""
+        """Whether a long memory of the inputs beats every other member by one standard error."""
         return all(self.is_better("arx-memory", name) for name in self.models if name != "arx-memory")
 
     @property
@@ -105,7 +108,12 @@ class Council:
         return pandas.DataFrame.from_dict(rows, orient="index", columns=list(Scores._fields)).rename_axis("member")
 
 
-def council(series: Sequence[Series], horizon: Horizon = HORIZON, max_order: int = MAX_ORDER) -> Council:
+def council(
+    series: Sequence[Series],
+    horizon: Horizon = HORIZON,
+    max_order: int = MAX_ORDER,
+    members: Sequence[str] = MEMBERS,
+) -> Council:
     """Fit every member to scaled series, score them on held-out windows, and rank them.
 
     Parameters
@@ -113,29 +121,34 @@ def council(series: Sequence[Series], horizon: Horizon = HORIZON, max_order: int
     series
         Training series in scaled units; missing outputs are NaN.
     horizon
-        Steps ahead at which members are judged, by their CRPS; "simulation" judges simulations by their error.
+        Steps ahead at which members are judged, by their CRPS; "simulation" judges simulations by
+        their error.
     max_order
         The largest order of the state-space models.
+    members
+        Kinds of models to fit; "ss" is the state-space models of all orders.
 
     Returns
     -------
-    The members, fitted to all rows and ranked, with the scores of each fold.
+    The members, fitted to all rows and ranked, with the scores of each fold. A kind that cannot be
+    fitted to so few rows is left out.
     """
     steps = HORIZON if horizon == "simulation" else horizon
-    models, regularised = fit_members(series, steps, max_order)
+    models, shrinkage = fit_members(series, steps, max_order, members)
     scale = np.nanstd(np.concatenate([one.y for one in series]), axis=0)
     scale = np.where(scale > 0, scale, 1.0)
-    parts: list[dict[str, Scores]] = []
+    parts: list[dict[str, np.ndarray]] = []
     for fold in FOLDS:
-        fitted, _ = fit_members(_without(series, fold), steps, max_order, regularised)
-        parts.append(_score(fitted, series, fold, steps, scale))
+        if (rest := _without(series, fold)) and _is_observed(series, fold):
+            fitted, _ = fit_members(rest, steps, max_order, members, shrinkage)
+            parts.append(_score(fitted, series, fold, steps, scale))
     scores = {
-        name: Scores(*(np.array(leaf) for leaf in zip(*(part[name] for part in parts), strict=True)))
+        name: Scores(*np.array([part[name] for part in parts]).reshape(-1, len(Scores._fields)).T)
         for name in models
         if all(name in part for part in parts)
     }
     field = "simulation" if horizon == "simulation" else "crps"
-    ranked = sorted(scores, key=lambda name: getattr(scores[name], field).mean())
+    ranked = sorted(scores, key=lambda name: np.mean(getattr(scores[name], field) if parts else 0.0))
     return Council(horizon, {name: models[name] for name in ranked}, {name: scores[name] for name in ranked})
 
 
@@ -143,26 +156,36 @@ def fit_members(
     series: Sequence[Series],
     horizon: int = HORIZON,
     max_order: int = MAX_ORDER,
-    start: dict[str, Regularised] | None = None,
-) -> tuple[dict[str, LinearSSM], dict[str, Regularised]]:
-    """Every member by name, and the regularised regressions, from which those of other rows may start."""
+    members: Sequence[str] = MEMBERS,
+    start: dict[str, Shrinkage] | None = None,
+) -> tuple[dict[str, LinearSSM], dict[str, Shrinkage]]:
+    """Members by name, and the hyper-parameters of regularised ones, found from `start` on."""
     start = {} if start is None else start
-    hyper = {name: one.shrinkage for name, one in start.items()}
-    regularised = {
-        "arx-reg": regress_regularised(series, LAGS, LAGS, hyper.get("arx-reg")),
-        "arx-memory": regress_regularised(series, *MEMORY, hyper.get("arx-memory")),
-    }
-    models = {name: to_state_space(one.regression) for name, one in regularised.items()}
-    models["arx"] = to_state_space(regress(series, *select_orders(series)))
-    components = reduce(regularised["arx-reg"].regression, series, max_order, horizon)
-    for order in range(1, components.before.shape[1] + 1):
-        models[f"ss-{order}"] = innovations_form(components, order)[0]
-    models["last"], models["mean"] = fit_last(series), fit_mean(series)
-    return models, regularised
+    models: dict[str, LinearSSM] = {}
+    shrinkage: dict[str, Shrinkage] = {}
+    for name in members:
+        with suppress(ValueError):
+            if name == "arx":
+                models[name] = to_state_space(regress(series, *select_orders(series)))
+            elif name == "arx-memory":
+                long = regress_regularised(series, *MEMORY, start.get(name))
+                models[name], shrinkage[name] = to_state_space(long.regression), long.shrinkage
+            elif name in ("last", "mean"):
+                models[name] = fit_last(series) if name == "last" else fit_mean(series)
+    if "arx-reg" in members or "ss" in members:
+        long = regress_regularised(series, LAGS, LAGS, start.get("arx-reg"))
+        shrinkage["arx-reg"] = long.shrinkage
+        if "arx-reg" in members:
+            models["arx-reg"] = to_state_space(long.regression)
+        if "ss" in members:
+            components = reduce(long.regression, series, max_order, horizon)
+            for order in range(1, components.before.shape[1] + 1):
+                models[f"ss-{order}"] = innovations_form(components, order)
+    return models, shrinkage
 
 
 def fit_last(series: Sequence[Series]) -> LinearSSM:
-    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step; inputs play no part."""
+    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
     steps = np.concatenate([np.diff(one.y, axis=0) for one in series])
     if np.isnan(steps).all(0).any():
         raise ValueError("`last` needs two outputs in a row somewhere to know the size of a step; there are none.")
@@ -173,7 +196,7 @@ def fit_last(series: Sequence[Series]) -> LinearSSM:
 
 
 def fit_mean(series: Sequence[Series]) -> LinearSSM:
-    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and standard deviation."""
+    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
     y = np.concatenate([one.y for one in series])
     width, controls = series[0].output_dim, series[0].input_dim
     spread = np.diag(np.maximum(np.nanstd(y, 0), NO_NOISE))
@@ -183,12 +206,18 @@ def fit_mean(series: Sequence[Series]) -> LinearSSM:
 
 
 def _without(series: Sequence[Series], fold: tuple[float, float]) -> list[Series]:
-    """What is left of the series when a window of each is held out; the rows around it are separate series."""
+    """The rows before and after a window of each series, as series of their own."""
     parts = []
     for one in series:
         first, end = _window(one, fold)
         parts += [one[begin:stop] for begin, stop in ((0, first), (end, len(one))) if stop > begin]
     return parts
+
+
+def _is_observed(series: Sequence[Series], fold: tuple[float, float]) -> bool:
+    """Whether the window holds an output of any series."""
+    windows = [(one.y, *_window(one, fold)) for one in series]
+    return any(np.isfinite(y[first:end]).any() for y, first, end in windows)
 
 
 def _window(series: Series, fold: tuple[float, float]) -> tuple[int, int]:
@@ -201,10 +230,10 @@ def _score(
     fold: tuple[float, float],
     horizon: int,
     scale: Float[np.ndarray, " Dy"],
-) -> dict[str, Scores]:
-    """Scores of the members on one window of each series. The state-space models are run side by side."""
+) -> dict[str, Float[np.ndarray, "4"]]:
+    """`Scores` on one window of each series; state-space models are run side by side."""
     stacked = [name for name in members if name.startswith("ss-")]
-    groups = [[name] for name in members if name not in stacked] + [stacked]
+    groups = [[name] for name in members if name not in stacked] + ([stacked] if stacked else [])
     found = {}
     for names in groups:
         models = kalman.stack([members[name] for name in names])
@@ -214,8 +243,8 @@ def _score(
         ]
         means = [np.nanmean(np.concatenate(leaf, 1), 1) for leaf in zip(*parts, strict=True)]
         for k, name in enumerate(names):
-            crps, log_score, square, simulated = (float(leaf[k]) for leaf in means)
-            found[name] = Scores(crps, log_score, np.sqrt(square), np.sqrt(simulated))
+            crps, log_score, square, simulated = (leaf[k] for leaf in means)
+            found[name] = np.array([crps, log_score, np.sqrt(square), np.sqrt(simulated)])
     return found
 
 
@@ -227,12 +256,13 @@ def _score_series(
     horizon: int,
     scale: Float[np.ndarray, " Dy"],
 ) -> tuple[np.ndarray, ...] | None:
-    """CRPS, negative log density, squared error, and squared error of a simulation, (K, entries) each."""
+    """CRPS, −log density, squared error and that of a simulation, (K, entries) each."""
     first, end = _window(series, fold)
     steps = min(horizon, end - first)
     if steps < 1 or np.isnan(series.y[first:end]).all():
         return None
-    # A filter that starts with the series does not know the state yet: the first origin is after the lags.
+    # A filter that starts with the series does not know the state yet: the first origin is after
+    # the lags.
     begin = min(max(first, LAGS), end - steps)
     stride = max(1, (end - steps - begin) // ORIGINS)
     origins = np.arange(begin, end - steps + 1, stride)
@@ -249,7 +279,10 @@ def _score_series(
 
 
 def gaussian_crps(error: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """E|X − y| − ½ E|X − X′| for X ~ N(μ, σ²): σ (z (2Φ(z) − 1) + 2φ(z) − 1/√π) with z = (y − μ)/σ."""
+    """E|X − y| − ½ E|X − X′| for X ~ N(μ, σ²), z = (y − μ)/σ.
+
+    σ (z (2Φ(z) − 1) + 2φ(z) − 1/√π)
+    """
     z = error / std
     density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
     return std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))

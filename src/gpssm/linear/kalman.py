@@ -1,12 +1,13 @@
 """Kalman filter, forecasts and simulations of linear models, exact and in NumPy.
 
-    x₀ ~ N(0, I)      x_{t+1} = A x_t + B u_t + b + N(0, Q)      y_t = C x_{t+1} + d + N(0, diag(σ²))
+    x₀ ~ N(0, I)   x_{t+1} = A x_t + B u_t + b + N(0, Q)   y_t = C x_{t+1} + d + N(0, diag(σ²))
 
-These are the equations of `state_space.py` for models that are fitted and judged in seconds, of which compiling a
-program would take longer than running it. Everything works on K models at once, the leading axis of every array of the
-`LinearSSM`, since on small matrices NumPy's time goes into calls. Covariances do not depend on the outputs: they are
-found once for all rows at which they no longer change, and the means of such a run of rows follow from one linear
-recursion, in about 2√T calls (`_scan`).
+These are the equations of `state_space.py` for models that are fitted and judged in seconds, of
+which compiling a program would take longer than running it. Everything works on K models at once,
+the leading axis of every array of the `LinearSSM`, since on small matrices NumPy's time goes into
+calls. Covariances do not depend on the outputs: they are found once for all rows at which they no
+longer change, and the means of such a run of rows follow from one linear recursion, in about 2√T
+calls (`_scan`).
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,12 @@ from jaxtyping import Bool, Float, Int
 from gpssm.data.series import Series
 from gpssm.linear.state_space import LinearSSM
 
-STEADY = 1e-10  # relative change of the predicted covariance from row to row below which it is taken to be constant
+KNOWN = 1e-11  # variance of a state, in scaled units, below which there is nothing left to draw
+STEADY = 1e-10  # relative change of a covariance from row to row below which it is constant
 
 
 class Filtered(NamedTuple):
-    """Along the T rows of one series: states given the outputs before them, and the log density of each row.
+    """Along the T rows of a series: states given the outputs before them, and log densities.
 
     `means[:, t]` and the covariance of number `group[t]` are those of states[t] given y[:t].
     """
@@ -36,7 +38,8 @@ class Filtered(NamedTuple):
 class Gains(NamedTuple):
     """Covariances and gains of the filter, one of each for every group of rows that share them.
 
-    Row t leads from states[t], whose covariance is `before`, over `predicted` to `after`, that of states[t+1].
+    Row t leads from states[t], whose covariance is `before`, over `predicted` to `after`, that of
+    states[t+1].
     """
 
     before: Float[np.ndarray, "K G Dx Dx"]
@@ -54,7 +57,7 @@ class Gains(NamedTuple):
 
 
 def stack(models: Sequence[LinearSSM]) -> LinearSSM:
-    """Several models as one with a leading axis. Inert states, A = 0, C = 0 and Q = I, fill up the smaller ones."""
+    """Several models as one with a leading axis; inert states, A = C = 0 and Q = I, fill it up."""
     size = max(len(one.offset) for one in models)
     padded = []
     for one in models:
@@ -97,9 +100,9 @@ def forecast(
     origins: Int[np.ndarray, " O"],
     horizon: int,
 ) -> tuple[Float[np.ndarray, "K O H Dy"], Float[np.ndarray, "K O H Dy Dy"]]:
-    """Mean and covariance of the outputs of rows o, ..., o + H − 1 given those before o, for every origin o.
+    """Mean and covariance of the outputs of rows o, …, o + H − 1 given those before each origin o.
 
-        E[y] = C x̂ + d     Cov[y_{o+h}] = Σ_{i≤h} M_i Q M_iᵀ + M_{h+1} P_o M_{h+1}ᵀ + R,     M_i = C Aⁱ
+        Cov[y_{o+h}] = Σ_{i≤h} M_i Q M_iᵀ + M_{h+1} P_o M_{h+1}ᵀ + R,   M_i = C Aⁱ
 
     The covariances of origins whose states have the same one are found once.
     """
@@ -138,7 +141,7 @@ def log_density(models: LinearSSM, series: Sequence[Series]) -> Float[np.ndarray
 
 
 def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
-    """The Riccati recursion, until it is steady and again after each row at which other outputs are observed."""
+    """The Riccati recursion, until it is steady, and again where other outputs are observed."""
     rows, width = observed.shape
     A, C, Q = models.transition, models.C, models.process_cov
     variance = models.noise_std**2
@@ -173,7 +176,8 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
         runs.append((row, end, len(parts) - 1))
         former = predicted if end < rows and end != ends[row] else None
         row, covariance = end, after
-    return Gains(*(np.stack(leaves, 1) for leaves in zip(*parts, strict=True)), runs)
+    before, predicted, after, gain, precision, log_det = (np.stack(leaves, 1) for leaves in zip(*parts, strict=True))
+    return Gains(before, predicted, after, gain, precision, log_det, runs)
 
 
 def _is_close(new: Float[np.ndarray, "K Dx Dx"], old: Float[np.ndarray, "K Dx Dx"]) -> bool:
@@ -182,7 +186,7 @@ def _is_close(new: Float[np.ndarray, "K Dx Dx"], old: Float[np.ndarray, "K Dx Dx
 
 
 def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.ndarray, np.ndarray]:
-    """x_{t+1} = (I − K C)(A x_t + B u_t + b) + K (y_t − d), and the log densities of the innovations."""
+    """x_{t+1} = (I − K C)(A x_t + B u_t + b) + K (y_t − d), and log densities of innovations."""
     y = np.nan_to_num(series.y) - models.d[:, None]
     drift = series.u @ models.control.mT + models.offset[:, None]
     keep = np.eye(models.offset.shape[1]) - gains.gain @ models.C[:, None]
@@ -199,10 +203,49 @@ def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.n
     return means, 0.5 * (gains.log_det[:, group] - distance - count * np.log(2.0 * np.pi))
 
 
+def draw_states(
+    model: LinearSSM, series: Series, count: int, rng: np.random.Generator
+) -> Float[np.ndarray, "S T+1 Dx"]:
+    """Independent draws of one model's states given all outputs, backwards from the last one.
+
+        x_t | x_{t+1}, y ~ N(m_t + J_t (x_{t+1} − m⁻_{t+1}), P_t − J_t P⁻_{t+1} J_tᵀ)
+        J_t = P_t Aᵀ (P⁻_{t+1})⁻¹
+
+    A state that the outputs before it determine, as they do the lags of a regression, is what the
+    filter says.
+    """
+    models = stack([model])
+    gains = find_gains(models, ~np.isnan(series.y))
+    means = _filter_means(models, series, gains)[0][0]
+    drift = series.u @ model.control.T + model.offset
+    normal = rng.standard_normal((count, len(means), means.shape[1]))
+    paths = np.empty_like(normal)
+    paths[:, -1] = means[-1] + normal[:, -1] @ _root(gains.after[0, gains.runs[-1][2]]).T
+    for first, end, group in reversed(gains.runs):
+        before, predicted = gains.before[0, group], gains.predicted[0, group]
+        if np.abs(before).max() <= KNOWN:
+            paths[:, first:end] = means[first:end]
+            continue
+        pull = np.linalg.solve(predicted, model.transition @ before).T
+        root = _root(before - pull @ predicted @ pull.T)
+        for row in reversed(range(first, end)):
+            ahead = model.transition @ means[row] + drift[row]
+            paths[:, row] = means[row] + (paths[:, row + 1] - ahead) @ pull.T + normal[:, row] @ root.T
+    return paths
+
+
+def _root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray, "Dx Dx"]:
+    """A root F of a covariance, F Fᵀ, which may be singular."""
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+    return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
 def _scan(
-    matrix: Float[np.ndarray, "K Dx Dx"], pushes: Float[np.ndarray, "K T Dx"], start: Float[np.ndarray, "K Dx"]
+    matrix: Float[np.ndarray, "K Dx Dx"],
+    pushes: Float[np.ndarray, "K T Dx"],
+    start: Float[np.ndarray, "K Dx"],
 ) -> Float[np.ndarray, "K T Dx"]:
-    """x_t = F x_{t−1} + v_t for t = 1..T from x_0, in blocks of about √T rows that are run through side by side."""
+    """x_t = F x_{t−1} + v_t for t = 1..T from x_0, in blocks of about √T rows side by side."""
     count, rows, size = pushes.shape
     if rows == 1:
         return (matrix @ start[:, :, None])[:, :, 0][:, None] + pushes

@@ -1,18 +1,20 @@
-"""State-space models of low order out of a long regularised regression, for all orders from one decomposition.
+"""State-space models of all low orders out of a long regularised regression.
 
-The regression's state f_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …] is all that the past says about the outputs to come. Of
-what it says about the next H of them, Σ_h^(-½) C A^h f_t with Σ_h the covariance of the forecast h rows ahead, the
-principal components over the training rows are the states of a smaller model:
+The regression's state f_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …] is all that the past says about the
+outputs to come. Of what it says about the next H of them, Σ_h^(-½) C A^h f_t with Σ_h the
+covariance of the forecast h rows ahead, the principal components over the training rows are the
+states of a smaller model:
 
     z_t = T f_t,   T = first n rows of Vᵀ L⁻¹,   U S Vᵀ = [Σ_h^(-½) C A^h]_h L,   L Lᵀ = Cov(f)
 
-They are nested, so that the states of order n are the first of those of a larger order, and errors count at the
-horizon of use by how large they are beside what cannot be forecast anyway. The rest is least squares in innovations
-form, for which the states are known at every row:
+They are nested, so that the states of order n are the first of those of a larger order, and errors
+count at the horizon of use by how large they are beside what cannot be forecast anyway. The rest is
+least squares in innovations form, for which the states are known at every row:
 
     y_t = H z_t + D u_t + d + e_t,   z_{t+1} = F z_t + G u_t + g + K e_t,   e_t ~ N(0, Σ)
 
-This is subspace identification by a long regression (Jansson 2003; SSARX), with a regression that is regularised.
+This is subspace identification by a long regression (Jansson 2003; SSARX), with a regression that
+is regularised.
 """
 
 from collections.abc import Sequence
@@ -23,14 +25,15 @@ import scipy.linalg
 from jaxtyping import Float
 
 from gpssm.data.series import Series
-from gpssm.linear.arx import NO_NOISE, Regression, _interpolated, regressors, to_state_space
+from gpssm.linear.arx import NO_NOISE, Regression, interpolated, regressors, to_state_space
 from gpssm.linear.state_space import LinearSSM
 
-RIDGE = 1e-9  # of the covariance of the lags, relative to its mean diagonal: lags of smooth signals are collinear
+# Of the covariance of the lags, relative to its mean diagonal: smooth signals are collinear.
+RIDGE = 1e-9
 
 
 class Reduction(NamedTuple):
-    """The components z_t of each row and of the next one, with the row's inputs and outputs, and what they are worth."""
+    """Components z_t of each row and of the next one, its inputs and outputs; singular values."""
 
     before: Float[np.ndarray, "N n"]
     after: Float[np.ndarray, "N n"]
@@ -40,7 +43,7 @@ class Reduction(NamedTuple):
 
 
 def reduce(regression: Regression, series: Sequence[Series], max_order: int, horizon: int) -> Reduction:
-    """The leading `max_order` components of what the regression's state says about the next `horizon` outputs."""
+    """The leading components of what the regression's state says about the next outputs."""
     na, nb = len(regression.outputs), len(regression.inputs)
     rows = [_lags(one, na, nb) for one in series if len(one) > max(na, nb - 1)]
     before, after = (np.concatenate([part[shift : len(part) - 1 + shift] for part, _ in rows]) for shift in (0, 1))
@@ -57,17 +60,17 @@ def reduce(regression: Regression, series: Sequence[Series], max_order: int, hor
 
 
 def _lags(series: Series, na: int, nb: int) -> tuple[np.ndarray, Series]:
-    """The regression's state before each row for which all lags are there and after the last one; and these rows."""
+    """The regression's state before each row with all its lags, and after the last; these rows."""
     skip = max(na, nb - 1)
     longer = Series(np.vstack([series.y, series.y[-1:]]), np.vstack([series.u, series.u[-1:]]))
-    z, _ = regressors(_interpolated(longer), na, nb, skip)
+    z, _ = regressors(interpolated(longer), na, nb, skip)
     width, controls = series.output_dim, series.input_dim
     state = np.delete(z, [*range(na * width, na * width + controls), z.shape[1] - 1], axis=1)
     return state, series[skip:]
 
 
 def _weighted_observability(model: LinearSSM, horizon: int) -> Float[np.ndarray, "H*Dy Dx"]:
-    """Rows Σ_h^(-½) C A^(h+1) for h = 0..H−1, with Σ_h the covariance of the outputs h + 1 rows ahead."""
+    """Rows Σ_h^(-½) C A^(h+1), h = 0..H−1, with Σ_h the covariance of outputs h + 1 rows ahead."""
     reach, noise, rows = model.C, np.zeros((len(model.d), len(model.d))), []
     for _ in range(horizon):
         noise = noise + reach @ model.process_cov @ reach.T
@@ -77,14 +80,12 @@ def _weighted_observability(model: LinearSSM, horizon: int) -> Float[np.ndarray,
     return np.concatenate(rows)
 
 
-def innovations_form(reduction: Reduction, order: int) -> tuple[LinearSSM, float]:
-    """The model with the first `order` components as states, and its BIC.
+def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
+    """The model with the first `order` components as states.
 
-    Its state is x_{t+1} = [z_{t+1}; y_t], so that the innovations, which move both, are process noise:
+    Its state is x_{t+1} = [z_{t+1}; y_t], so that innovations, which move both, are its noise:
 
         A = [F 0; H 0]   B = [G; D]   b = [g; d]   C = [0 I]   Q = [K; I] Σ [K; I]ᵀ   R = 0
-
-    Counted as parameters are n (2 Dy + Du) for the dynamics, Dy (Du + 1) for the outputs and Dy (Dy + 1)/2 for Σ.
     """
     width, controls = reduction.y.shape[1], reduction.u.shape[1]
     order = min(order, reduction.before.shape[1])
@@ -99,16 +100,16 @@ def innovations_form(reduction: Reduction, order: int) -> tuple[LinearSSM, float
     freedom = max(len(errors) - inputs.shape[1], 1)
     covariance = errors.T @ errors / freedom + NO_NOISE**2 * np.eye(width)
     gain = np.vstack([dynamics[:, -width:], np.eye(width)])
-    transition, control = np.zeros((order + width, order + width)), np.empty((order + width, controls))
+    transition, control = (
+        np.zeros((order + width, order + width)),
+        np.empty((order + width, controls)),
+    )
     transition[:, :order] = np.vstack([dynamics[:, :order], outputs[:, :order]])
     control[:] = np.vstack([dynamics[:, order : order + controls], outputs[:, order : order + controls]])
     offset = np.concatenate([dynamics[:, order + controls], outputs[:, -1]])
     emission = np.eye(width, order + width, order)
-    model = LinearSSM(
-        transition, control, offset, emission, np.zeros(width), gain @ covariance @ gain.T, np.zeros(width)
-    )
-    parameters = order * (2 * width + controls) + width * (controls + 1) + width * (width + 1) / 2
-    return model, float(len(errors) * np.linalg.slogdet(covariance)[1] + parameters * np.log(len(errors)))
+    noise = gain @ covariance @ gain.T
+    return LinearSSM(transition, control, offset, emission, np.zeros(width), noise, np.zeros(width))
 
 
 def _least_squares(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -7,7 +7,9 @@ import scipy.linalg
 
 from gpssm.linear.state_space import LinearSSM
 
-RADIUS = 0.999  # largest modulus of the eigenvalues of A; chosen by forecasts inside the training halves of benchmarks
+# Largest modulus of the eigenvalues of A, chosen by forecasts inside the training halves of the
+# benchmarks.
+RADIUS = 0.999
 
 
 def spectral_radius(ssm: LinearSSM) -> float:
@@ -18,8 +20,8 @@ def spectral_radius(ssm: LinearSSM) -> float:
 def stabilise(ssm: LinearSSM, radius: float = RADIUS) -> LinearSSM:
     """Pull each eigenvalue λ of A with |λ| > radius back to λ · radius / |λ|, and keep the others.
 
-    It scales the diagonal blocks of A's real Schur form, which exists even where A has no eigenbasis. A model that is
-    stable already comes back as it is.
+    It scales the diagonal blocks of A's real Schur form, which exists even where A has no
+    eigenbasis. A model that is stable already comes back as it is.
     """
     if spectral_radius(ssm) <= radius:
         return ssm

@@ -31,15 +31,18 @@ RIDGE = 1e-8  # of the regressions, relative to each input: controls may be cons
 
 
 class LinearSSM(NamedTuple):
-    """Parameters of the linear-Gaussian state-space model: A, B, b, C, d, Q, σ in this order."""
+    """Parameters of the linear-Gaussian state-space model: A, B, b, C, d, Q, σ in this order.
 
-    transition: Float[Array, "Dx Dx"]
-    control: Float[Array, "Dx Du"]
-    offset: Float[Array, " Dx"]
-    C: Float[Array, "Dy Dx"]
-    d: Float[Array, " Dy"]
-    process_cov: Float[Array, "Dx Dx"]
-    noise_std: Float[Array, " Dy"]
+    By JAX where they are arguments of a program, by NumPy in `kalman.py`.
+    """
+
+    transition: Float[Any, "Dx Dx"]
+    control: Float[Any, "Dx Du"]
+    offset: Float[Any, " Dx"]
+    C: Float[Any, "Dy Dx"]
+    d: Float[Any, " Dy"]
+    process_cov: Float[Any, "Dx Dx"]
+    noise_std: Float[Any, " Dy"]
 
 
 class LinearFit(NamedTuple):

@@ -8,7 +8,7 @@ from gpssm.methods.ffvd_nuts import FFVDNUTS
 from gpssm.methods.ffvd_p import ParticleGibbs
 from gpssm.methods.fic_pg import FICParticleGibbs
 from gpssm.methods.igpssm import IGPSSM
-from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last
+from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last, RegularisedARX
 from gpssm.methods.lstm import LSTMNetwork
 from gpssm.methods.prssm import PRSSM
 from gpssm.methods.quick import Quick
@@ -32,6 +32,7 @@ METHODS: dict[str, MethodSettings] = {
     "vcdt-factorised": VCDTFactorised(),
     "exact": Exact(),
     "arx": ARX(),
+    "arx-reg": RegularisedARX(),
     "lgssm": LGSSM(),
     "lstm": LSTMNetwork(),
     "last": Last(),
@@ -60,5 +61,6 @@ __all__ = [
     "ParticleGibbs",
     "Quick",
     "ReducedRank",
+    "RegularisedARX",
     "VCDTFactorised",
 ]

@@ -103,7 +103,7 @@ class FFVD(MethodSettings):
         return build_hmc(self, ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states)), states)
 
 
-class Carry(NamedTuple):
+class FFVDCarry(NamedTuple):
     """What the next iteration needs. `mean` is that of the `seen` paths since the last refresh of the whitening.
 
     `weights` are those that the last moves of the states had: with them they are one draw from q*(v, x). There are none
@@ -169,7 +169,7 @@ def build_hmc(
         model = metric(moves.apply(parameters), unstack(centre, series), series)
         return whiten(model, centre, series, settings.rank)
 
-    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+    def init(key: PRNGKeyArray, series: list[Series]) -> FFVDCarry:
         states, parameters = stack(tuple(jnp.asarray(path) for path in start)), moves.init()
         # The first iteration makes the first whitening, so that there is one place in the program for all of them.
         shapes = jax.eval_shape(lambda: whitening_at(parameters, states, series))
@@ -177,14 +177,14 @@ def build_hmc(
         step = dual_averaging.start(FIRST_STEP)
         walk = noise_moves.start(moves)
         weights = None if moves.joint is None else jnp.zeros(moves.model.weights_shape, states.dtype)
-        return Carry(states, weights, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
+        return FFVDCarry(states, weights, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
 
-    def refresh(carry: Carry, series: list[Series]) -> Carry:
+    def refresh(carry: FFVDCarry, series: list[Series]) -> FFVDCarry:
         whitening = whitening_at(carry.parameters, carry.mean, series)
         step = dual_averaging.start(jnp.exp(carry.step.log_average))
         return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
 
-    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+    def step(key: PRNGKeyArray, carry: FFVDCarry, series: list[Series]) -> tuple[FFVDCarry, Info]:
         size_key, part_key, move_key, parameter_key, round_key = jax.random.split(key, 5)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(c, series), lambda c: c, carry)
@@ -227,7 +227,7 @@ def build_hmc(
             iteration=carry.iteration + 1,
         ), info
 
-    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+    def draw(key: PRNGKeyArray, carry: FFVDCarry, series: list[Series]) -> Draw:
         paths = unstack(carry.states, series)
         drawn = moves.draw_weights(key, carry.parameters, paths, series) if carry.weights is None else carry.weights
         return Draw(paths, drawn, carry.parameters.leaves)

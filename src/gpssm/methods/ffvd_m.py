@@ -79,7 +79,7 @@ class FFVDM(SGHMCSettings):
         if length > rows:
             raise ValueError(f"window must be at most the {rows} rows of the data, got {length}.")
 
-        def density(key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]) -> Float[Array, ""]:
+        def density(key: PRNGKeyArray, model: GPSSM, latents: SGHMCLatents, series: list[Series]) -> Float[Array, ""]:
             assert latents.weights is not None
             if length == rows:
                 return log_target(model, latents.states, latents.weights, series)
@@ -96,13 +96,13 @@ class FFVDCM(SGHMCSettings):
     def build(self, model: GPSSM, states: States) -> Method:
         """The sampler for a model, started at these states."""
 
-        def density(key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]) -> Float[Array, ""]:
+        def density(key: PRNGKeyArray, model: GPSSM, latents: SGHMCLatents, series: list[Series]) -> Float[Array, ""]:
             return log_collapsed(model, latents.states, series)
 
         return build_sghmc(self, model, states, density, collapsed=True, cost=1.0)
 
 
-class Latents(NamedTuple):
+class SGHMCLatents(NamedTuple):
     """All that SGHMC moves; the weights are None where they are integrated out."""
 
     states: States
@@ -110,7 +110,7 @@ class Latents(NamedTuple):
     leaves: dict[str, Array]
 
 
-class Carry(NamedTuple):
+class SGHMCCarry(NamedTuple):
     """The sampler's vector with its averages, the parameters, and the number of iterations done."""
 
     sampler: sghmc.State
@@ -119,7 +119,7 @@ class Carry(NamedTuple):
 
 
 # The log target, or an unbiased estimate of it that the key chooses.
-LatentDensity = Callable[[PRNGKeyArray, GPSSM, Latents, list[Series]], Float[Array, ""]]
+LatentDensity = Callable[[PRNGKeyArray, GPSSM, SGHMCLatents, list[Series]], Float[Array, ""]]
 
 
 def build_sghmc(
@@ -131,19 +131,19 @@ def build_sghmc(
     """
     moves = ParameterMoves(model, settings.num_warmup, settings.learning_rate)
     weights = None if collapsed else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
-    _, unravel = ravel_pytree(Latents(states, weights, model.leaves("sample")))
+    _, unravel = ravel_pytree(SGHMCLatents(states, weights, model.leaves("sample")))
 
-    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+    def init(key: PRNGKeyArray, series: list[Series]) -> SGHMCCarry:
         parameters = moves.init()
         weights = None if collapsed else moves.draw_weights(key, parameters, states, series)
-        position, _ = ravel_pytree(Latents(states, weights, model.leaves("sample")))
-        return Carry(sghmc.start(position), parameters, jnp.zeros((), int))
+        position, _ = ravel_pytree(SGHMCLatents(states, weights, model.leaves("sample")))
+        return SGHMCCarry(sghmc.start(position), parameters, jnp.zeros((), int))
 
-    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+    def step(key: PRNGKeyArray, carry: SGHMCCarry, series: list[Series]) -> tuple[SGHMCCarry, Info]:
         density_key, move_key = jax.random.split(key)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            latents: Latents = unravel(position)
+            latents: SGHMCLatents = unravel(position)
             now = model.with_leaves(carry.parameters.leaves | latents.leaves)
             prior = now.log_prior() if latents.leaves else 0.0
             return density(density_key, now, latents, series) + prior
@@ -151,7 +151,7 @@ def build_sghmc(
         burn_in = carry.iteration < settings.num_warmup
         grad_fn = jax.value_and_grad(log_density)
         sampler = sghmc.step(move_key, carry.sampler, grad_fn, settings.step_size, settings.decay, burn_in)
-        latents: Latents = unravel(sampler.position)
+        latents: SGHMCLatents = unravel(sampler.position)
         parameters = carry.parameters._replace(leaves=carry.parameters.leaves | latents.leaves)
         parameters = moves.optimise(
             parameters,
@@ -163,10 +163,10 @@ def build_sghmc(
         lost = ~jnp.isfinite(sampler.value) | ~jnp.all(jnp.isfinite(sampler.position))
         # Every step is accepted; one that left the numbers is called divergent.
         info = Info(sampler.value, one, lost, sghmc.energy(sampler, settings.step_size), cost * one)
-        return Carry(sampler, parameters, carry.iteration + 1), info
+        return SGHMCCarry(sampler, parameters, carry.iteration + 1), info
 
-    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
-        latents: Latents = unravel(carry.sampler.position)
+    def draw(key: PRNGKeyArray, carry: SGHMCCarry, series: list[Series]) -> Draw:
+        latents: SGHMCLatents = unravel(carry.sampler.position)
         weights = latents.weights
         if weights is None:
             weights = moves.draw_weights(key, carry.parameters, latents.states, series)

@@ -65,25 +65,25 @@ class FFVDNUTS(MethodSettings):
         moves = ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
         free, collapsed = bool(moves.init().leaves), self.target == "collapsed"
         weights = None if collapsed else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
-        _, unravel = ravel_pytree(Latents(states, weights))
+        _, unravel = ravel_pytree(NUTSLatents(states, weights))
         start_adaptation, adapt = _stan_adaptation(self.num_warmup, self.target_acceptance)
         sample: Callable[..., tuple[Any, Any]] = nuts.build_kernel()
 
         def with_weights(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> Array:
             drawn = None if collapsed else moves.draw_weights(key, parameters, states, series)
-            return ravel_pytree(Latents(states, drawn))[0]
+            return ravel_pytree(NUTSLatents(states, drawn))[0]
 
-        def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+        def init(key: PRNGKeyArray, series: list[Series]) -> NUTSCarry:
             parameters = moves.init()
             position = with_weights(key, parameters, states, series)
-            return Carry(position, start_adaptation(position), parameters, jnp.zeros((), int))
+            return NUTSCarry(position, start_adaptation(position), parameters, jnp.zeros((), int))
 
-        def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+        def step(key: PRNGKeyArray, carry: NUTSCarry, series: list[Series]) -> tuple[NUTSCarry, Info]:
             move_key, parameter_key, weights_key = jax.random.split(key, 3)
             now = moves.apply(carry.parameters)
 
             def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-                latents: Latents = unravel(position)
+                latents: NUTSLatents = unravel(position)
                 if latents.weights is None:
                     return log_collapsed(now, latents.states, series)
                 return log_target(now, latents.states, latents.weights, series)
@@ -110,10 +110,10 @@ class FFVDNUTS(MethodSettings):
                 # One more for the gradient at the start, which the parameters have changed.
                 jnp.asarray(outcome.num_integration_steps + 1, position.dtype),
             )
-            return Carry(position, adaptation, parameters, carry.iteration + 1), info
+            return NUTSCarry(position, adaptation, parameters, carry.iteration + 1), info
 
-        def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
-            latents: Latents = unravel(carry.position)
+        def draw(key: PRNGKeyArray, carry: NUTSCarry, series: list[Series]) -> Draw:
+            latents: NUTSLatents = unravel(carry.position)
             weights = latents.weights
             if weights is None:
                 weights = moves.draw_weights(key, carry.parameters, latents.states, series)
@@ -122,7 +122,7 @@ class FFVDNUTS(MethodSettings):
         return Method(init, step, draw)
 
 
-class Latents(NamedTuple):
+class NUTSLatents(NamedTuple):
     """What NUTS moves; the weights are None where they are integrated out."""
 
     states: States
@@ -136,7 +136,7 @@ class Adaptation(NamedTuple):
     metric: Any
 
 
-class Carry(NamedTuple):
+class NUTSCarry(NamedTuple):
     """The latents as one vector, the adaptation, the parameters, and the number of iterations done."""
 
     position: Float[Array, " n"]

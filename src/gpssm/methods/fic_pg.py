@@ -66,7 +66,7 @@ class FICParticleGibbs(ParticleSettings):
         return build_gibbs(moves, states, move_states)
 
 
-class Generation(NamedTuple):
+class FICGeneration(NamedTuple):
     """Particles at one time, and their parents' places at the time before."""
 
     particles: Float[Array, "N Dx"]
@@ -105,7 +105,7 @@ def sweep(
     lineage = beliefs.begin(precision, linear, future, values, count)
     start = jax.random.normal(start_key, (count, path.shape[1]), path.dtype).at[0].set(path[0])
 
-    def step(carry: tuple[Array, Array, Lineage], now: Inputs) -> tuple[tuple[Array, Array, Lineage], Generation]:
+    def step(carry: tuple[Array, Array, Lineage], now: Inputs) -> tuple[tuple[Array, Array, Lineage], FICGeneration]:
         x, log_weight, lineage = carry
         look = _look(model, transition, x, jnp.broadcast_to(u[now.time][None], (count, u.shape[1])))
         outlook = beliefs.look_ahead(lineage, look)
@@ -118,7 +118,7 @@ def sweep(
         following = proposal.mean[parents] + jnp.matmul(proposal.factor[parents], now.noise[:, :, None])[:, :, 0]
         following = following.at[0].set(now.held)
         lineage = beliefs.advance(lineage, outlook, parents, following, now.leaving, now.value)
-        return (following, law.log_weight(now.time, x[parents], following), lineage), Generation(following, parents)
+        return (following, law.log_weight(now.time, x[parents], following), lineage), FICGeneration(following, parents)
 
     noise_key, parent_key = jax.random.split(inputs_key)
     steps, dim = values.shape
@@ -134,10 +134,10 @@ def sweep(
     return _trace(jax.random.categorical(end_key, log_weight), start, generations)
 
 
-def _trace(index: Int[Array, ""], start: Float[Array, "N Dx"], generations: Generation) -> Float[Array, "T+1 Dx"]:
+def _trace(index: Int[Array, ""], start: Float[Array, "N Dx"], generations: FICGeneration) -> Float[Array, "T+1 Dx"]:
     """The path of one particle of the last generation, back through its parents."""
 
-    def back(index: Array, now: Generation) -> tuple[Array, Float[Array, " Dx"]]:
+    def back(index: Array, now: FICGeneration) -> tuple[Array, Float[Array, " Dx"]]:
         return now.parents[index], now.particles[index]
 
     first, path = jax.lax.scan(back, index, generations, reverse=True)

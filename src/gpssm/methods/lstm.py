@@ -26,13 +26,13 @@ from gpssm.core.runtime import jit
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.inference.settings import Assumptions, MethodSettings, States
-from gpssm.methods.linear import NO_NOISE, stay
+from gpssm.linear.arx import NO_NOISE
 from gpssm.model.bases import RandomFourier
 from gpssm.model.kernels import make_kernel
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.means import LSTM
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Draw, Method
+from gpssm.model.types import Draw, Info, Method
 from gpssm.starts.build import Start
 
 if TYPE_CHECKING:
@@ -226,3 +226,9 @@ def as_network(model: GPSSM) -> LSTM:
     if not isinstance(model.mean, LSTM):
         raise TypeError("The model of `lstm` has an LSTM as its mean function.")
     return model.mean
+
+
+def stay(key: PRNGKeyArray, carry: Array, series: list[Series]) -> tuple[Array, Info]:
+    """The step of a method whose draws are independent; its carry is the log density of the data."""
+    zero = jnp.zeros(())
+    return carry, Info(carry, jnp.ones(()), jnp.asarray(False), zero, zero)

@@ -40,7 +40,7 @@ class ParticleSettings(MethodSettings):
         check_whole("num_particles", self.num_particles, 2)
 
 
-class Carry(NamedTuple):
+class GibbsCarry(NamedTuple):
     """Where particle Gibbs stands."""
 
     states: States
@@ -50,19 +50,19 @@ class Carry(NamedTuple):
 
 def build_gibbs(moves: ParameterMoves, start: States, move_states: MoveStates) -> Method:
     """States by `move_states(key, parameters, states, series)` and parameters by their moves in turn."""
-    begin = Carry(tuple(map(jnp.asarray, start)), moves.init(), jnp.zeros((), int))
+    begin = GibbsCarry(tuple(map(jnp.asarray, start)), moves.init(), jnp.zeros((), int))
 
-    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+    def init(key: PRNGKeyArray, series: list[Series]) -> GibbsCarry:
         return begin
 
-    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+    def step(key: PRNGKeyArray, carry: GibbsCarry, series: list[Series]) -> tuple[GibbsCarry, Info]:
         states_key, parameters_key = jax.random.split(key)
         states = move_states(states_key, carry.parameters, carry.states, series)
         parameters = moves.update(parameters_key, carry.parameters, states, carry.iteration, series)
         value = moves.density(states, series)(moves.apply(parameters))
-        return Carry(states, parameters, carry.iteration + 1), info(value, carry.states, states)
+        return GibbsCarry(states, parameters, carry.iteration + 1), info(value, carry.states, states)
 
-    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+    def draw(key: PRNGKeyArray, carry: GibbsCarry, series: list[Series]) -> Draw:
         weights = moves.draw_weights(key, carry.parameters, carry.states, series)
         return Draw(carry.states, weights, carry.parameters.leaves)
 
@@ -95,7 +95,7 @@ def guide(model: GPSSM, form: FeynmanKac, series: Series) -> csmc.Guide:
         return csmc.bootstrap(form)
     y, present = observed(jnp.asarray(series.y, likelihood.d.dtype))
     return csmc.locally_optimal(
-        form, csmc.Emission(likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present)
+        form, csmc.GaussianEmission(likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present)
     )
 
 

@@ -27,7 +27,7 @@ from gpssm.methods.variational import (
     Batch,
     Conditional,
     Family,
-    Moments,
+    FunctionMoments,
     StartLaw,
     VariationalSettings,
     WeightLaw,
@@ -110,7 +110,7 @@ class PRSSM(VariationalSettings):
         return build_variational(self, model, states, Family(start, bound, draw))
 
 
-def follow_prior(_: None, x: Float[Array, "N Dx"], f: Moments, variance: Float[Array, "1 Dx"]) -> Conditional:
+def follow_prior(_: None, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
     """x_{t+1} ~ N(f̄, Var f + Q), the prior's own law: KL_t = 0."""
     return Conditional(f.mean, f.variance + variance, jnp.zeros_like(f.mean))
 

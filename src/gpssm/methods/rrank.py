@@ -87,7 +87,7 @@ class ReducedRank(ParticleSettings):
         return build_gibbs(moves, states, move_states)
 
 
-class Regression(NamedTuple):
+class CollapsedRegression(NamedTuple):
     """What the states say of one row of weights and its noise, P = Q°I + AᵀA:
 
     v | x, Q ~ N(mean, Q P⁻¹),   r | Q ~ N(0, Q (I + AAᵀ/Q°)), with `rest` = rᵀ(I + AAᵀ/Q°)⁻¹r.
@@ -99,7 +99,7 @@ class Regression(NamedTuple):
     log_det: Float[Array, " Dx"]  # of I + AAᵀ/Q°
 
 
-def regress(model: GPSSM, unit: Float[Array, " Dx"], states: States, series: list[Series]) -> Regression:
+def regress(model: GPSSM, unit: Float[Array, " Dx"], states: States, series: list[Series]) -> CollapsedRegression:
     """The regression of x_{t+1} − m on the gain A, over all transitions; `unit` is Q°."""
     sums = transition_statistics(model, states, series)
     size = sums.gram.shape[-1]
@@ -109,7 +109,7 @@ def regress(model: GPSSM, unit: Float[Array, " Dx"], states: States, series: lis
     whitened = jnp.matmul(inverse, sums.cross[:, :, None])
     mean, rest = jnp.matmul(inverse.mT, whitened)[:, :, 0], sums.square - jnp.sum(whitened**2, (1, 2))
     log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1) - size * jnp.log(unit)
-    return Regression(mean, precision, rest, log_det)
+    return CollapsedRegression(mean, precision, rest, log_det)
 
 
 class RankMoves(ParameterMoves):
@@ -211,10 +211,10 @@ class RankMoves(ParameterMoves):
         sampled = self.model.leaves("sample").items()
         return [name for name, leaf in sampled if name.startswith("kernel.") and leaf.shape[:1] == (rows,)]
 
-    def _regress(self, model: GPSSM, states: States, series: list[Series]) -> Regression:
+    def _regress(self, model: GPSSM, states: States, series: list[Series]) -> CollapsedRegression:
         return regress(model, self.model.process_variance, states, series)
 
-    def _noise(self, found: Regression, series: list[Series]) -> NoiseConditional:
+    def _noise(self, found: CollapsedRegression, series: list[Series]) -> NoiseConditional:
         prior, count = _noise_prior(self.model), sum(len(one) for one in series)
         shape = jnp.broadcast_to(prior.shape + 0.5 * count, found.rest.shape)
         return NoiseConditional(shape, prior.scale + 0.5 * found.rest)

@@ -38,7 +38,7 @@ LARGEST_GRADIENT = 10.0  # norm of the gradient for one row of data; a path that
 MOST_FAILURES = 1_000_000  # steps in a row with a gradient that is not finite, each of them left out
 
 
-class Moments(NamedTuple):
+class FunctionMoments(NamedTuple):
     """f_d(z_n) ~ N(mean_nd, variance_nd) in q."""
 
     mean: Float[Array, "N Dx"]
@@ -53,9 +53,9 @@ class Conditional(NamedTuple):
     divergence: Float[Array, "N Dx"]
 
 
-Function = Callable[[Step], Moments]
+Function = Callable[[Step], FunctionMoments]
 # (inputs of this step, x_t, f(z_t), Q as a row) → the law of x_{t+1}
-Conditioner = Callable[[Any, Float[Array, "N Dx"], Moments, Float[Array, "1 Dx"]], Conditional]
+Conditioner = Callable[[Any, Float[Array, "N Dx"], FunctionMoments, Float[Array, "1 Dx"]], Conditional]
 
 
 class WeightLaw(NamedTuple):
@@ -101,9 +101,9 @@ def marginal(law: WeightLaw) -> Function:
     """f ~ N(m + A·mean, B + A L Lᵀ Aᵀ): the weights integrated out, afresh at each step."""
     factor = law.factor
 
-    def moments(step: Step) -> Moments:
+    def moments(step: Step) -> FunctionMoments:
         spread = jnp.sum(jnp.matmul(step.gain, factor) ** 2, -1)
-        return Moments(step.given(law.mean), (jnp.maximum(step.residual, 0.0) + spread).T)
+        return FunctionMoments(step.given(law.mean), (jnp.maximum(step.residual, 0.0) + spread).T)
 
     return moments
 
@@ -111,9 +111,9 @@ def marginal(law: WeightLaw) -> Function:
 def given(weights: Float[Array, "Dx N M"]) -> Function:
     """f ~ N(m + A·v_n, B), with weights of its own for each of N paths."""
 
-    def moments(step: Step) -> Moments:
+    def moments(step: Step) -> FunctionMoments:
         mean = step.mean + jnp.sum(step.gain * weights, -1).T
-        return Moments(mean, jnp.maximum(step.residual, 0.0).T)
+        return FunctionMoments(mean, jnp.maximum(step.residual, 0.0).T)
 
     return moments
 
@@ -280,7 +280,7 @@ class Guess(NamedTuple):
     paths: Any
 
 
-class Carry(NamedTuple):
+class VariationalCarry(NamedTuple):
     """Where the optimiser stands; `anchor` is q(v) at the start, `bound` the latest estimate that was finite."""
 
     guess: Guess
@@ -313,12 +313,12 @@ def build_variational(settings: VariationalSettings, model: GPSSM, states: State
     )
     free = model.free_leaves()
 
-    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+    def init(key: PRNGKeyArray, series: list[Series]) -> VariationalCarry:
         anchor = weights_at(model, states, series)
         guess = Guess(free, jax.tree.map(jnp.zeros_like, anchor), family.start(key, model, series))
-        return Carry(guess, anchor, optimiser.init(guess), jnp.asarray(-jnp.inf), jnp.zeros((), int))
+        return VariationalCarry(guess, anchor, optimiser.init(guess), jnp.asarray(-jnp.inf), jnp.zeros((), int))
 
-    def climb(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Carry:
+    def climb(key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]) -> VariationalCarry:
         rows = sum(len(one) for one in series)
 
         def loss(guess: Guess) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -332,14 +332,14 @@ def build_variational(settings: VariationalSettings, model: GPSSM, states: State
         guess = jax.tree.map(jnp.add, carry.guess, updates)
         return carry._replace(guess=guess, adam=adam, bound=jnp.where(jnp.isfinite(bound), bound, carry.bound))
 
-    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+    def step(key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]) -> tuple[VariationalCarry, Info]:
         learning = carry.iteration < settings.num_warmup
         carry = jax.lax.cond(in_step(learning), lambda now: climb(key, now, series), lambda now: now, carry)
         one, cost = jnp.ones_like(carry.bound), learning.astype(carry.bound.dtype)
         info = Info(carry.bound, one, jnp.zeros((), bool), -carry.bound, cost)
         return carry._replace(iteration=carry.iteration + 1), info
 
-    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+    def draw(key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]) -> Draw:
         weights_key, states_key = jax.random.split(key)
         leaves, relative, paths = carry.guess
         law = placed(carry.anchor, relative)

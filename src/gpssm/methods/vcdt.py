@@ -39,7 +39,7 @@ from gpssm.methods.variational import (
     Conditioner,
     Family,
     Function,
-    Moments,
+    FunctionMoments,
     Rolled,
     StartLaw,
     VariationalSettings,
@@ -82,7 +82,12 @@ class VCDT(VariationalSettings):
         paths_of = Trajectories(states, self.num_samples)
 
         def bound(
-            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series], iteration: Array
+            key: PRNGKeyArray,
+            model: GPSSM,
+            weights: WeightLaw,
+            paths: VariationalPaths,
+            series: list[Series],
+            iteration: Array,
         ) -> Float[Array, ""]:
             early = iteration < self.factorised * self.num_warmup
             arguments = (key, model, weights, paths, series)
@@ -93,7 +98,7 @@ class VCDT(VariationalSettings):
             model: GPSSM,
             _: WeightLaw,
             v: Float[Array, "Dx M"],
-            paths: Paths,
+            paths: VariationalPaths,
             series: list[Series],
         ) -> States:
             return paths_of.draw(key, model, given(v[:, None, :]), paths, series)
@@ -115,7 +120,7 @@ class VCDTFactorised(VariationalSettings):
         paths_of = Trajectories(states, self.num_samples)
 
         def bound(
-            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series], _: Array
+            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: VariationalPaths, series: list[Series], _: Array
         ) -> Float[Array, ""]:
             return paths_of.factorised(key, model, weights, paths, series)
 
@@ -124,7 +129,7 @@ class VCDTFactorised(VariationalSettings):
             model: GPSSM,
             weights: WeightLaw,
             _: Float[Array, "Dx M"],
-            paths: Paths,
+            paths: VariationalPaths,
             series: list[Series],
         ) -> States:
             return paths_of.draw(key, model, marginal(weights), paths, series)
@@ -159,14 +164,14 @@ class Law(NamedTuple):
     anchor: Anchor
 
 
-class Paths(NamedTuple):
+class VariationalPaths(NamedTuple):
     """q(x₀) of each series, and the law of its steps."""
 
     start: StartLaw
     law: Law
 
 
-def tied(now: Law, x: Float[Array, "N Dx"], f: Moments, variance: Float[Array, "1 Dx"]) -> Conditional:
+def tied(now: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
     """x_{t+1} ~ N(F f + g, S) of f ~ N(f̄, B):  KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ]."""
     (slope, shift, log_std), anchor = now.steps, now.anchor
     mean, noise = slope * (f.mean - anchor.function) + anchor.state + anchor.std * shift, jnp.exp(2 * log_std)
@@ -174,7 +179,7 @@ def tied(now: Law, x: Float[Array, "N Dx"], f: Moments, variance: Float[Array, "
     return Conditional(mean, noise + slope**2 * f.variance, divergence)
 
 
-def apart(now: Law, x: Float[Array, "N Dx"], f: Moments, variance: Float[Array, "1 Dx"]) -> Conditional:
+def apart(now: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
     """The same law of x_{t+1}, N(F f̄ + g, V) with V = S + F² Var f:  KL_t = E_f KL[ N(F f̄ + g, V) ‖ N(f, Q) ]."""
     law = tied(now, x, f, variance)
     divergence = divergence_given_function(law.mean - f.mean, 0.0, law.variance, f.variance, variance)
@@ -192,7 +197,7 @@ class Trajectories(NamedTuple):
         """Rows of each series."""
         return [len(path) - 1 for path in self.states]
 
-    def start(self, key: PRNGKeyArray, model: GPSSM, series: list[Series]) -> Paths:
+    def start(self, key: PRNGKeyArray, model: GPSSM, series: list[Series]) -> VariationalPaths:
         """The paths around these states: the law of x_{t+1} given x_t and all later outputs, linearised there.
 
         Its precision is K_t = Q⁻¹ + what later rows tell, which comes from eliminating states from the last one on. The
@@ -212,10 +217,10 @@ class Trajectories(NamedTuple):
             starts.append((path[0], -0.5 * jnp.log(known[0])))
         parts = [jnp.stack(part, 1) for part in zip(*steps, strict=True)]
         start = StartLaw(*(jnp.stack(part) for part in zip(*starts, strict=True)))
-        return Paths(start, Law(Free(*parts[:3]), Anchor(*parts[3:])))
+        return VariationalPaths(start, Law(Free(*parts[:3]), Anchor(*parts[3:])))
 
     def coupled(
-        self, key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series]
+        self, key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: VariationalPaths, series: list[Series]
     ) -> Float[Array, ""]:
         """The bound with weights drawn once a path; the series of one sample share them."""
         weights_key, path_key = jax.random.split(key)
@@ -224,13 +229,15 @@ class Trajectories(NamedTuple):
         return path_bound(model, rolled, paths.start, self.batch(series)) - weights.divergence()
 
     def factorised(
-        self, key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: Paths, series: list[Series]
+        self, key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: VariationalPaths, series: list[Series]
     ) -> Float[Array, ""]:
         """The bound with the weights integrated out at each step, states and weights independent."""
         rolled = self.roll(key, model, marginal(weights), apart, paths, series, self.num_samples)
         return path_bound(model, rolled, paths.start, self.batch(series)) - weights.divergence()
 
-    def draw(self, key: PRNGKeyArray, model: GPSSM, function: Function, paths: Paths, series: list[Series]) -> States:
+    def draw(
+        self, key: PRNGKeyArray, model: GPSSM, function: Function, paths: VariationalPaths, series: list[Series]
+    ) -> States:
         """One path for each series."""
         rolled = self.roll(key, model, function, tied, paths, series, 1)
         return join(rolled.states, cut(self.lengths, None), self.lengths)
@@ -241,7 +248,7 @@ class Trajectories(NamedTuple):
         model: GPSSM,
         function: Function,
         conditioner: Conditioner,
-        paths: Paths,
+        paths: VariationalPaths,
         series: list[Series],
         count: int,
     ) -> Rolled:

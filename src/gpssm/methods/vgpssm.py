@@ -61,10 +61,10 @@ class VGPSSM(ParticleSettings):
         """The method for a model, started at these states and the weights given them."""
         learner = Learner(model, self.num_shared(model), self.learning_rate)
 
-        def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
+        def init(key: PRNGKeyArray, series: list[Series]) -> VGPSSMCarry:
             return learner.init(tuple(map(jnp.asarray, states)), series)
 
-        def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+        def step(key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]) -> tuple[VGPSSMCarry, Info]:
             now, weights = model.with_leaves(carry.leaves), carry.natural.weights()
             form = functools.partial(auxiliary, now, weights)
             keys = jax.random.split(key, len(series))
@@ -76,7 +76,7 @@ class VGPSSM(ParticleSettings):
                 in_step(learning), lambda: learner.learn(after, weights, series), lambda: after
             ), figures
 
-        def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+        def draw(key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]) -> Draw:
             return Draw(carry.states, draw_gaussian(key, carry.natural.weights()), carry.leaves)
 
         return Method(init, step, draw)
@@ -93,7 +93,7 @@ class Natural(NamedTuple):
         return GaussianWeights(solve_positive(self.precision, self.linear), self.precision)
 
 
-class Carry(NamedTuple):
+class VGPSSMCarry(NamedTuple):
     """A path of the states of each series, q(v), the leaves that are not fixed, and Adam's memory of them."""
 
     states: States
@@ -110,14 +110,14 @@ class Learner(NamedTuple):
     num_steps: int
     learning_rate: float
 
-    def init(self, states: States, series: list[Series]) -> Carry:
+    def init(self, states: States, series: list[Series]) -> VGPSSMCarry:
         """The model's own leaves, and v given the states."""
         leaves = self.model.free_leaves()
         mean, precision = weights_given_states(self.model, states, series)
         natural = Natural(jnp.matmul(precision, mean[:, :, None])[:, :, 0], precision)
-        return Carry(states, natural, leaves, self._optimiser().init(leaves), jnp.zeros((), int))
+        return VGPSSMCarry(states, natural, leaves, self._optimiser().init(leaves), jnp.zeros((), int))
 
-    def learn(self, carry: Carry, weights: GaussianWeights, series: list[Series]) -> Carry:
+    def learn(self, carry: VGPSSMCarry, weights: GaussianWeights, series: list[Series]) -> VGPSSMCarry:
         """A natural-gradient step of q(v), and an Adam step of the leaves with q(v) as it was."""
         count = sum(len(one) for one in series)
 

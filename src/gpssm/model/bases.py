@@ -35,7 +35,7 @@ class Projection(NamedTuple):
     residual: Float[Array, "Dx N"]
 
 
-class Moments(NamedTuple):
+class BasisSums(NamedTuple):
     """Sums over N inputs: AᵀA, AᵀE with what stands beside the gain, and ΣB."""
 
     gram: Float[Array, "Dx M M"]
@@ -44,7 +44,7 @@ class Moments(NamedTuple):
 
 
 Projector = Callable[[Float[Array, "N Dz"]], Projection]
-Summer = Callable[[Float[Array, "N Dz"], Float[Array, "Dx N P"], Float[Array, " N"]], Moments]
+Summer = Callable[[Float[Array, "N Dz"], Float[Array, "Dx N P"], Float[Array, " N"]], BasisSums]
 Folded = Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]
 K = TypeVar("K", bound=Kernel)
 Function = Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]]
@@ -72,10 +72,10 @@ class Basis(eqx.Module):
         gain. Others have w = 0."""
         projector = self.projector(kernel)
 
-        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> Moments:
+        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> BasisSums:
             gain, residual = projector(z)
             gain = counts[None, :, None] * gain
-            return Moments(gram(gain), jnp.matmul(gain.mT, beside), jnp.sum(counts[None] * residual, -1))
+            return BasisSums(gram(gain), jnp.matmul(gain.mT, beside), jnp.sum(counts[None] * residual, -1))
 
         return add_up
 
@@ -148,11 +148,11 @@ class InducingPoints(Basis):
         """By one product less than by way of the gain in gradients; ΣB = Σk(z, z) − tr AᵀA."""
         whiten = self.whitener(kernel)
 
-        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> Moments:
+        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> BasisSums:
             counted = counts[None, :, None] * kernel(z, self.locations)
             square, cross = product_moments(counted, whiten, beside)
             residual = jnp.sum(counts[None] * kernel.diagonal(z), -1) - jnp.trace(square, axis1=-2, axis2=-1)
-            return Moments(square, cross, residual)
+            return BasisSums(square, cross, residual)
 
         return add_up
 
@@ -473,7 +473,7 @@ class Stacked(Basis):
             return first
         others = Stacked(self.parts[1:]).projector(kernel)
 
-        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> Moments:
+        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> BasisSums:
             gain, residual = others(z)
             gain = counts[None, :, None] * gain
             square, cross, own = first(z, jnp.concatenate([gain, beside], -1), counts)
@@ -481,7 +481,7 @@ class Stacked(Basis):
             upper = jnp.concatenate([square, mixed], -1)
             lower = jnp.concatenate([mixed.mT, gram(gain)], -1)
             cross = jnp.concatenate([cross, jnp.matmul(gain.mT, beside)], -2)
-            return Moments(jnp.concatenate([upper, lower], -2), cross, own + jnp.sum(counts[None] * residual, -1))
+            return BasisSums(jnp.concatenate([upper, lower], -2), cross, own + jnp.sum(counts[None] * residual, -1))
 
         return add_up
 

@@ -104,7 +104,7 @@ class Shifted(Mean):
         return self.mean(x, u) + jnp.matmul(gain, self.weights[:, :, None])[:, :, 0].T
 
 
-class Physics(Mean):
+class PhysicsMean(Mean):
     """m(x, u) = step(S x, μ + σ u, θ) / S: known physics of states and controls in the user's units, with parameters θ.
 
     θ is a dictionary of arrays, which are leaves of the model, `mean.parameters.*`: fix, optimise or sample them.

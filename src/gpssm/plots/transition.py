@@ -65,11 +65,6 @@ def _locations(posterior: Posterior) -> Float[np.ndarray, "M Dz"] | None:
     return None
 
 
-def _user_inputs(posterior: Posterior, u: Float[np.ndarray, "N Du"]) -> Float[np.ndarray, "N Du"]:
-    scaler = posterior.dataset.scaler
-    return u * np.array(scaler.input_std) + np.array(scaler.input_mean)
-
-
 def _around(values: Float[np.ndarray, " N"], number: int) -> Float[np.ndarray, " number"]:
     margin = MARGIN * max(np.ptp(values), 1e-6)
     return np.linspace(np.min(values) - margin, np.max(values) + margin, number)
@@ -90,7 +85,7 @@ def _plot_curve(posterior: Posterior, seen: Visited) -> "Figure":
     if where is not None:
         inside = where[(where[:, 0] >= x[0]) & (where[:, 0] <= x[-1])]
         if len(inside):
-            found = transition(posterior, inside[:, :1], _user_inputs(posterior, inside[:, 1:]))
+            found = transition(posterior, inside[:, :1], posterior.dataset.decode_inputs(inside[:, 1:]))
             bars = WIDTH * found.std[:, 0]
             panel.errorbar(inside[:, 0], found.mean[:, 0], bars, fmt="^", color=BLACK, markersize=4, elinewidth=0.7)
             panel.plot([], [], "^", color=BLACK, markersize=4, label="inducing points")
@@ -200,7 +195,7 @@ def _slices(posterior: Posterior, seen: Visited) -> list[_Slice]:
         places = (z - centre) @ direction
         line = _around(places, GRID)
         points = centre + line[:, None] * direction
-        found = transition(posterior, points[:, :dim], _user_inputs(posterior, points[:, dim:]))
+        found = transition(posterior, points[:, :dim], posterior.dataset.decode_inputs(points[:, dim:]))
         title = f"{_words(direction, names)} ({spread[number] ** 2 / np.sum(spread**2):.0%})"
         slices.append(_Slice(title, places, line, points[:, :dim], found))
     return slices

@@ -230,7 +230,7 @@ def _guide(
     if not isinstance(likelihood, Gaussian):
         return csmc.bootstrap(form)
     noise = jnp.exp(2 * likelihood.log_std)
-    return csmc.locally_optimal(form, csmc.Emission(likelihood.C, likelihood.d, noise, *observed(y[None])))
+    return csmc.locally_optimal(form, csmc.GaussianEmission(likelihood.C, likelihood.d, noise, *observed(y[None])))
 
 
 def _move(

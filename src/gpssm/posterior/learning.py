@@ -58,7 +58,7 @@ from gpssm.model.target import weights_given_states
 from gpssm.posterior.conditioning import FILTER, NUM_PARTICLES, experiment_clock, filter_keys
 from gpssm.posterior.draws import CurrentState, Learned, batch_size, merge_chains
 from gpssm.posterior.filtering import MEMORY, noise_scale, points
-from gpssm.posterior.relocation import Place, change_basis, check_points, choose_moves
+from gpssm.posterior.relocation import InducingLocations, change_basis, check_points, choose_moves
 from gpssm.posterior.rollout import Members, is_shared, members_of
 from gpssm.posterior.validation import FORGETTING, rolling_forecasts
 
@@ -319,7 +319,7 @@ def _points(belief: Belief) -> tuple[Float[Array, "2Dx Dx"], Float[Array, "2Dx N
 
 
 def _with_moved_points(
-    members: Members, place: Place, belief: Belief, inputs: Float[np.ndarray, "T Dz"]
+    members: Members, place: InducingLocations, belief: Belief, inputs: Float[np.ndarray, "T Dz"]
 ) -> tuple[GPSSM, Belief]:
     """The model with inducing points where inputs went that had none near, and the belief in its basis."""
     for drop, z in choose_moves(members, place, inputs):

@@ -34,24 +34,26 @@ TIMES = 3.0  # how much larger it must be than what is lost
 EVERY = 5  # rows for each point that is moved at most
 
 
-class Place(NamedTuple):
+class InducingLocations(NamedTuple):
     """Where the inducing points of a model are: the leaf's name, and the first of their weights."""
 
     name: str
     first: int
 
 
-def find_points(model: GPSSM) -> Place:
+def find_points(model: GPSSM) -> InducingLocations:
     """The inducing points of a basis that has some."""
     first = 0
     for part in parts_of(model.basis):
         if isinstance(part, InducingPoints):
-            return Place(next(name for name, leaf in model.leaves().items() if leaf is part.locations), first)
+            return InducingLocations(
+                next(name for name, leaf in model.leaves().items() if leaf is part.locations), first
+            )
         first += part.size
     raise ValueError("move_points=True needs inducing points, and this model's basis has none: leave it out")
 
 
-def check_points(posterior: "Posterior") -> Place:
+def check_points(posterior: "Posterior") -> InducingLocations:
     """The inducing points of a posterior, if its draws share them."""
     place = find_points(posterior.model)
     if place.name in posterior.draws.leaves:
@@ -69,7 +71,7 @@ class Move(NamedTuple):
     z: Float[np.ndarray, " Dz"]
 
 
-def choose_moves(members: Members, place: Place, inputs: Float[np.ndarray, "N Dz"]) -> list[Move]:
+def choose_moves(members: Members, place: InducingLocations, inputs: Float[np.ndarray, "N Dz"]) -> list[Move]:
     """The moves that recent inputs ask for, one after the other, by the kernel of the first draw."""
     model = members.model.with_leaves({name: leaf[0] for name, leaf in members.leaves.items()})
     locations, moves = np.array(model.leaves()[place.name]), []
@@ -102,7 +104,7 @@ def _shares(
 
 @jit
 def change_basis(
-    members: Members, place: Place, drop: Array, z: Float[Array, " Dz"], new: GPSSM
+    members: Members, place: InducingLocations, drop: Array, z: Float[Array, " Dz"], new: GPSSM
 ) -> tuple[Float[Array, "S N N"], Float[Array, "S N N"]]:
     """T of v' = T v + t ε of each draw, and t tᵀ, over all weights; `new` is the model with the point moved."""
     state_dim, size = members.weights.shape[1:]

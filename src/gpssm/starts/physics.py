@@ -23,7 +23,7 @@ from gpssm.data.series import Series
 from gpssm.model.bases import FeaturePoints
 from gpssm.model.kernels import Feature, make_kernel
 from gpssm.model.likelihoods import Gaussian
-from gpssm.model.means import Physics as PhysicsMean
+from gpssm.model.means import PhysicsMean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal, Prior
 from gpssm.starts.build import Start

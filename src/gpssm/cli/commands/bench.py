@@ -18,43 +18,31 @@ STANDARD = "ffvd,arx,lgssm,last,mean"
 def sweep(
     screen: Screen,
     datasets: Annotated[
-        str,
-        typer.Option(metavar="LIST", help="Of `gpssm data list`; all (six sets), daisy, records."),
+        str, typer.Option(metavar="LIST", help="Data sets; all (six), daisy, records.")
     ] = ALL,
     methods: Annotated[
-        str, typer.Option(metavar="LIST", help="Of `gpssm methods`; ffvd-auto, ...; or all.")
+        str, typer.Option(metavar="LIST", help="Of `gpssm methods`; ffvd-auto, ...; all.")
     ] = STANDARD,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0 on.")] = 5,
     protocols: Annotated[
-        str,
-        typer.Option(
-            metavar="LIST",
-            help="Of p30, simulation, rolling, learn, daisy-rolling; all: those that apply.",
-        ),
+        str, typer.Option(metavar="LIST", help="Of the protocols that apply.")
     ] = ALL,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")] = Path("runs/bench"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")
+    ] = Path("runs/bench"),
     changes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="[METHOD.]NAME=VALUE",
-            help="Setting of a method, or of all; repeat for more.",
-        ),
+        typer.Option("--set", metavar="[METHOD.]NAME=VALUE", help="Setting; repeat for more."),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run failures again.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, one thread each.")] = 1,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="Dask scheduler, tcp://host:8786."),
-    ] = None,
-    shard: Annotated[
-        str,
-        typer.Option(metavar="I/N", help="Run part I of N, for N machines."),
-    ] = "1/1",
+    cluster: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:8786.")] = None,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="Run part I of N.")] = "1/1",
 ) -> Answer:
     """Fit methods to the first rows of many series and judge them on later ones.
 
     emps and wiener-hammerstein have test records to simulate instead.
+    Protocols: p30, simulation, rolling, learn, daisy-rolling.
     Lists have commas. Results in the folder are not computed again.
 
     \b
@@ -63,7 +51,8 @@ def sweep(
     gpssm bench --methods all --set ffvd.num_chains=2 --jobs 4 --out DIR
     gpssm bench report DIR
     """
-    from gpssm.bench import PROTOCOLS, STACK, VARIANTS, parse_settings, run_sweep
+    from gpssm.bench import PROTOCOLS, run_sweep
+    from gpssm.bench.sweep import STACK, VARIANTS, parse_settings
     from gpssm.methods import METHODS
 
     check_paths(out)
@@ -97,12 +86,10 @@ def sweep(
 def report(
     screen: Screen,
     folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="Folders of results.", show_default=False),
+        list[Path], typer.Argument(metavar="DIR...", help="Folders.", show_default=False)
     ],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Folder of the report; the first DIR."),
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="For the report.")
     ] = None,
 ) -> Answer:
     """Tabulate the results of one or more folders."""
@@ -115,7 +102,7 @@ def report(
 
 def _pages(results: list[dict[str, Any]]) -> list[str]:
     """The tables, and what the results are, as text."""
-    from gpssm.bench import provenance, result_tables, summarise
+    from gpssm.bench.tables import provenance, result_tables, summarise
 
     tables = [f"{table}\n" for table in result_tables(summarise(results))]
     return [*tables, *(in_line(fact) for fact in provenance(results))]
