@@ -305,7 +305,8 @@ def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
     standard = {"kernel": "se", "mean": "linear", "basis": "inducing", "wiring": None, "coupling": "none"}
     if any(getattr(spec, name) != value for name, value in standard.items()):
         raise ValueError("physics says what the model is: leave out kernel, mean, basis, wiring and coupling.")
-    if spec.start not in ("auto", "shooting") or spec.likelihood not in ("auto", "gaussian"):
+    names_start = isinstance(spec.start, str) and spec.start in ("auto", "shooting")
+    if not names_start or spec.likelihood not in ("auto", "gaussian"):
         raise ValueError(
             "physics says where its states start and how they are seen: leave out likelihood, and start too, or take "
             "start='shooting' to begin at what simulations of windows make of it."

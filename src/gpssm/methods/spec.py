@@ -359,6 +359,8 @@ def _check_parts(spec: Spec) -> None:
             f"Unknown start {spec.start!r}. Known: {', '.join(['auto', *STARTS])}; or give a path of "
             "states for each series."
         )
+    if not isinstance(spec.start, str) and not len(spec.start):
+        raise ValueError("start is empty: take a name, several of them, or a path of states for each series.")
     if isinstance(spec.start, str) and spec.start == "shooting" and spec.physics is None and spec.prior is None:
         raise KeyError("start='shooting' begins at the states of physics; there is none.")
     regimes = get_args(NoiseRegime)
