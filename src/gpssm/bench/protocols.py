@@ -114,7 +114,7 @@ def _figures(forecast: Forecast, rows: Series, train_std: np.ndarray) -> Figures
     moments = forecast.moments
     mixture = forecast.moments_ahead or moments
     crps = metrics.fair_crps(forecast.paths - rows.y)
-    return {
+    figures = {
         "rmse": metrics.rmse(forecast.mean, rows.y),
         "crps": np.nanmean(crps),
         "ncrps": np.nanmean(crps / train_std),
@@ -123,6 +123,7 @@ def _figures(forecast: Forecast, rows: Series, train_std: np.ndarray) -> Figures
         "nmll_paper": metrics.nmll_paper(*moments, rows.y) if moments else np.nan,
         "share_left": forecast.diagnostics.share_left if forecast.diagnostics else 0.0,
     }
+    return {name: float(figure) for name, figure in figures.items()}
 
 
 def _check_rows(test: Series, length: int) -> None:

@@ -7,7 +7,7 @@ set; the table after it has the geometric mean and the worst of a method's ratio
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpssm.bench.problems import SUITES
 from gpssm.bench.protocols import PROTOCOLS
@@ -71,7 +71,7 @@ def summarise(results: Iterable[Record]) -> "pd.DataFrame":
         for record in results
         for protocol in record["protocols"]
     ]
-    frame = pandas.DataFrame(rows).sort_values("finished")
+    frame: Any = pandas.DataFrame(rows).sort_values("finished")
     frame = frame[frame.identity == frame.groupby(GROUP).identity.transform("last")]
     frame = frame.reindex(columns=list(dict.fromkeys([*frame, *LABELS, "coverage_90", "cpu"])))
     groups = frame.groupby(GROUP)
@@ -90,7 +90,8 @@ def summarise(results: Iterable[Record]) -> "pd.DataFrame":
 def result_tables(summary: "pd.DataFrame") -> list[Table]:
     """The tables of `summarise`, each followed by one of the ratios over its data sets."""
     tables = []
-    for (suite, protocol), part in summary.groupby(GROUP[:2], sort=False):
+    groups: Any = summary.groupby(GROUP[:2], sort=False)
+    for (suite, protocol), part in groups:
         title = f"{SUITES[suite].title}: {TITLES[protocol]}"
         leading = SUITES[suite].figures
         rows: list[list[str]] = []

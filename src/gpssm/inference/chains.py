@@ -149,7 +149,10 @@ class Chains:
         self.lengths = [len(item) for item in series]
         self.separate_models = len(starts) > 1
         prepare = pad_path if settings.pads else jnp.asarray
-        members = [ChainSetup(settings, start.model, tuple(map(prepare, start.states))) for start in starts]
+        members = [
+            ChainSetup(settings, start.model, tuple(jnp.asarray(prepare(path)) for path in start.states))
+            for start in starts
+        ]
         if settings.pads:
             series = [pad(item) for item in series]
         # Converted to JAX arrays here, so that they are put on the device once.

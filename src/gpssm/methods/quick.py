@@ -123,7 +123,7 @@ class Quick(MethodSettings):
 class Carry(NamedTuple):
     """What the next iteration needs.
 
-    `mean` is the mean of the `count` paths since the last refresh of the whitening; `bias` and
+    `mean` is the mean of the `num_averaged` paths since the last refresh of the whitening; `bias` and
     `acceptance` are those of the latest exact moves.
     """
 
@@ -134,7 +134,7 @@ class Carry(NamedTuple):
     step: StepSize
     walk: Walk
     mean: Float[Array, "N Dx"]
-    count: Float[Array, ""]
+    num_averaged: Float[Array, ""]
     bias: Float[Array, ""]
     acceptance: Float[Array, ""]
     iteration: Array
@@ -176,7 +176,7 @@ def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method
             step=dual_averaging.start(FIRST_STEP),
             walk=noise_moves.start(moves),
             mean=states,
-            count=jnp.zeros(()),
+            num_averaged=jnp.zeros(()),
             bias=jnp.zeros(()),
             acceptance=jnp.ones(()),
             iteration=jnp.asarray(0),
@@ -188,7 +188,7 @@ def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method
             whitening=whiten(moves.apply(carry.parameters), carry.mean, series, settings.rank),
             step=dual_averaging.start(average),
             mean=jnp.zeros_like(carry.mean),
-            count=jnp.zeros(()),
+            num_averaged=jnp.zeros(()),
         )
 
     def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
@@ -252,7 +252,7 @@ def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method
         bias = jnp.where(judged, 2 * made.rise / size, carry.bias)
         acceptance = jnp.where(judged, made.accepted / EXACT_MOVES, carry.acceptance)
         statistic = 1 / (1 + made.gain**2 / (size * settings.energy_error))
-        number = carry.count + adapting
+        number = carry.num_averaged + adapting
         carry = Carry(
             states=states,
             weights=weights,
@@ -261,7 +261,7 @@ def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method
             step=dual_averaging.update(carry.step, statistic, ON_TARGET, adapting),
             walk=walk,
             mean=carry.mean + jnp.where(adapting, (states - carry.mean) / number, 0.0),
-            count=number,
+            num_averaged=number,
             bias=bias,
             acceptance=acceptance,
             iteration=carry.iteration + 1,

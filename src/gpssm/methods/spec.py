@@ -130,8 +130,9 @@ class Spec:
     """
 
     method: str | MethodSettings | Mapping[str, Any] = "ffvd"
-    state_dim: int | Auto = 4
-    num_inducing: int | Auto = 50
+    # Fields that may be "auto" or names until they are resolved: their values are checked, not typed.
+    state_dim: Any = 4
+    num_inducing: Any = 50
     kernel: str | Kernel = "se"
     mean: str | Mean | Callable[[Array, Array], Array] = "linear"
     likelihood: str | Likelihood = "auto"
@@ -139,9 +140,9 @@ class Spec:
     wiring: Any = None
     coupling: Coupling = "none"
     rank: int | None = None
-    physics: Physics | str | None = None
-    start: str | Sequence[Any] = "auto"
-    noise: NoiseRegime | Auto | float = "auto"
+    physics: Any = None
+    start: Any = "auto"
+    noise: Any = "auto"
     hyper: Hyper = "optimise"
     fixed: Sequence[str] = ()
     learn: Sequence[str] = ()

@@ -199,8 +199,8 @@ def _check_bias(info: Info) -> Check:
     The error of the mean over chains is allowed for. Nothing can be said where hardly any of the
     exact moves was accepted.
     """
-    bias = float(np.mean(info.bias))
-    chains = np.mean(info.bias, 1)
+    chains = np.mean(np.asarray(info.bias), 1)
+    bias = float(np.mean(chains))
     error = float(np.std(chains, ddof=1) / np.sqrt(len(chains))) if len(chains) > 1 else 0.0
     acceptance = float(np.mean(info.acceptance))
     figure = f"{100 * bias:+.1f} % in the variances of the states, {percent(acceptance)} of exact moves accepted"

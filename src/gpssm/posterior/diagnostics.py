@@ -273,7 +273,7 @@ def forecast_mean(
     """
     # Of the states only the last is asked for: the program is the same whatever the length of the series.
     draws = posterior.draws._replace(states=(posterior.draws.states[index][:, :, -1:],))
-    encoded = jnp.asarray(posterior.dataset.encode_inputs(u))
+    encoded = jnp.asarray(posterior.dataset.encode_inputs(np.asarray(u)))
     return posterior.dataset.decode(map_draws(_mean_path, posterior.model, draws, encoded))
 
 

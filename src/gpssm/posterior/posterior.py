@@ -146,8 +146,9 @@ class Posterior:
     def num_gradients(self) -> float:
         """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
         method = self.spec.method
-        own = self.apart or not isinstance(method, MethodSettings)
-        shared = 0 if own else method.num_shared(self.model)
+        shared = 0
+        if isinstance(method, MethodSettings) and not self.apart:
+            shared = method.num_shared(self.model)
         apart = np.sum(self.info.gradients) + np.sum(self.warmup.gradients[:, shared:])
         return float(apart + np.sum(self.warmup.gradients[0, :shared]))
 
