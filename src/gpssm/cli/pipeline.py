@@ -192,7 +192,7 @@ def _posterior(run: Run, settings: Settings, train: list[Series], delay: Rows, p
     if posterior.num_draws < wanted:
         raise KeyboardInterrupt(f"Stopped after {posterior.num_draws} of {wanted} draws a chain")
     posterior.save(run.folder / POSTERIOR)
-    shutil.rmtree(run.checkpoint)
+    shutil.rmtree(run.checkpoint, ignore_errors=True)  # a method without iterations writes none
     return posterior
 
 

@@ -40,6 +40,9 @@ class Scaler:
             )
             if not floats or not (all(numbers) or name.endswith("mean")):
                 raise ValueError(f"a scaler's {name} must be finite, and a std not 0; got {numbers}")
+        pairs = ((self.output_mean, self.output_std), (self.input_mean, self.input_std))
+        if any(len(means) != len(stds) for means, stds in pairs):
+            raise ValueError(f"a scaler has a mean for each standard deviation; got {pairs}")
 
     @classmethod
     def fit(cls, series: Any, *, outputs: Scaling = "standard", inputs: Scaling = "standard") -> "Scaler":

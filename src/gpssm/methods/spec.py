@@ -360,6 +360,8 @@ def _check_parts(spec: Spec) -> None:
             f"Unknown start {spec.start!r}. Known: {', '.join(['auto', *STARTS])}; or give a path of "
             "states for each series."
         )
+    if isinstance(spec.start, np.ndarray) and not spec.start.ndim:
+        raise TypeError(f"start must be a name, or a path of states for each series; got {spec.start!r}")
     if not isinstance(spec.start, str) and not len(spec.start):
         raise ValueError("start is empty: take a name, several of them, or a path of states for each series.")
     if isinstance(spec.start, str) and spec.start == "shooting" and spec.physics is None and spec.prior is None:
