@@ -463,7 +463,7 @@ def test_a_forecast_is_readable(linear_run):
 def test_forecasts_that_cannot_be_made_say_why(linear_run, data, tmp_path):
     assert "like 50,90 or 0.5,0.9" in complaint("forecast", linear_run, "--levels", "0,50", code=2)
     assert "1 % or all" in complaint("forecast", linear_run, "--levels", "1", code=2)
-    assert "40 rows" in complaint("forecast", linear_run, "--horizon", "41", code=1)
+    assert "got 40" in complaint("forecast", linear_run, "--horizon", "41", code=1)
     (tmp_path / "wrong.csv").write_text("v\n1\n2\n")
     assert "no column 'u'" in complaint("forecast", linear_run, "--inputs", tmp_path / "wrong.csv", code=1)
     (tmp_path / "gap.csv").write_text("t,u\n1,2\n2,\n")

@@ -200,7 +200,7 @@ class Spec:
     def replace(self, **changes: Any) -> Self:
         """The spec with other values; num_warmup, num_draws and thin are the method's."""
         numbers = {name: changes.pop(name) for name in METHOD_NUMBERS if name in changes}
-        changed = dataclasses.replace(self, **changes) if changes else self
+        changed = dataclasses.replace(self, **changes)
         numbers = {
             name: int(value) if isinstance(value, np.integer) else value
             for name, value in numbers.items()
