@@ -176,8 +176,8 @@ def test_a_checkpoint_is_for_one_fit_at_a_time(tmp_path):
     series = simulate("linear_gaussian", num_steps=30).series
     with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout.readline() == "held\n"
+        sizes = {"state_dim": 1, "num_inducing": 4, "num_warmup": 2, "num_draws": 5}
         with pytest.raises(BlockingIOError, match="another process"):
-            sizes = {"state_dim": 1, "num_inducing": 4, "num_warmup": 2, "num_draws": 5}
             gpssm.fit(series, method="ffvd-p", **sizes, progress=False, checkpoint=tmp_path)
         first.kill()
 

@@ -150,6 +150,8 @@ class StartChoice(NamedTuple):
         A row for every candidate, best first; empty if there was nothing to compare.
     held_out
         The short chains of the best candidate, each with the fold that it was judged on.
+    separate
+        Whether each chain has a start of its own, so that chains share no part of the warm-up.
     """
 
     spec: Spec
@@ -158,6 +160,7 @@ class StartChoice(NamedTuple):
     series: list[Series]
     comparison: tuple[dict[str, Any], ...] = ()
     held_out: tuple[tuple[Posterior, Fold], ...] = ()
+    separate: bool = False
 
 
 def choose_starts(spec: Spec, series: Sequence[Series], runtime: Runtime) -> StartChoice:
@@ -192,12 +195,13 @@ def choose_starts(spec: Spec, series: Sequence[Series], runtime: Runtime) -> Sta
                 taken, comparison, notes = compare_candidates(trials, candidates, noises, runtime.num_chains)
             held_out = tuple(zip(trials.posteriors[taken[0]], trials.folds, strict=True))
     best = taken[0]
+    separate = False
     scaler, scaled = best.scale(series)
     if has_own_start(best):
         starts = [best.settings.prepare(scaled, best, key)]
     else:
-        same = len(set(taken)) == 1 and not STARTS[best.start].shooting
-        taken = taken[:1] if same else taken
+        separate = len(set(taken)) > 1 or STARTS[best.start].shooting
+        taken = taken if separate else taken[:1]
         starts = starts_of(taken, scaled, key)
     starts = [with_noise(start, candidate.noise) for start, candidate in zip(starts, taken, strict=False)]
     notes = (*dict.fromkeys(note for start in starts for note in start.notes), *notes)
@@ -205,7 +209,7 @@ def choose_starts(spec: Spec, series: Sequence[Series], runtime: Runtime) -> Sta
     starts = [start._replace(model=assign_roles(start.model, best)) for start in starts]
     if len(set(taken)) > 1:
         best = best.replace(start=tuple(ChainStart(item.start, item.noise) for item in taken), noise="auto")
-    return StartChoice(best, starts, scaler, scaled, comparison, held_out)
+    return StartChoice(best, starts, scaler, scaled, comparison, held_out, separate)
 
 
 def has_own_start(spec: Spec) -> bool:

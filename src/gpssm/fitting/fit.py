@@ -94,6 +94,7 @@ def fit(
         runtime,
         identity=_identity(resolved),
         kept_from=dataset.windowed().first_states or None,
+        separate=choice.separate,
     )
     draws = sample.draws._replace(states=dataset.join(sample.draws.states))
     model, draws = absorb_common([start.model for start in choice.starts], draws)

@@ -269,6 +269,7 @@ def run_chains(
     *,
     identity: Mapping[str, str] | None = None,
     kept_from: tuple[int, ...] | None = None,
+    separate: bool = False,
 ) -> Sample:
     """Run a method's chains from their starts, on scaled series.
 
@@ -288,6 +289,9 @@ def run_chains(
         the models by default.
     kept_from
         The first state of each series that draws hold; None for all.
+    separate
+        Whether each chain has a start of its own, even if there is only one chain: no part of the
+        warm-up is then shared.
     """
     if len(starts) not in (1, runtime.num_chains):
         raise ValueError(
@@ -327,7 +331,8 @@ def run_chains(
         }
         fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
         checkpoint = Checkpoint.open(runtime.checkpoint, fingerprint, runtime.resume)
-    shared = method.num_shared(starts[0].model) if len(starts) == 1 else 0
+    separate = separate or len(starts) > 1
+    shared = 0 if separate else method.num_shared(starts[0].model)
     loop = Loop(method, chains, checkpoint, shared)
     lock = nullcontext() if checkpoint is None else hold(checkpoint.folder)
     with lock, reporter(runtime.progress, loop.total) as report, interruption() as pressed:
