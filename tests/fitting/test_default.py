@@ -57,8 +57,8 @@ def test_a_fit_without_inputs_compares_its_starts_and_forecasts():
     assert np.isfinite(posterior.forecast(10, num_paths=20).paths).all()
 
 
-def test_chains_from_several_starts_can_be_calibrated(driven):
-    assert np.count_nonzero(list(starts_of_chains(driven).values())) > 1
+def test_the_default_fit_can_be_calibrated(driven):
+    """Whatever starts its chains come from; tests/methods/test_spec.py has a fit that has two for certain."""
     assert np.all(driven.calibrate().calibration.factors >= 1)
 
 
