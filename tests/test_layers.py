@@ -25,8 +25,6 @@ PRESENTING = ("plot", "summary")
 EXEMPT = {
     ("posterior/posterior.py", "Posterior.calibrate"): "it fits the model again to parts of the data",
 }
-# Names of classes that two files still use; none may be added.
-TWICE = {"Entry", "Outcome", "Row", "Runs", "Smoothed"}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
 FACES = sorted(path for path in ROOT.glob("*.py") if path.name != "__init__.py")
 
@@ -152,4 +150,4 @@ def test_no_two_classes_have_the_same_name():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
-    assert {name: files for name, files in homes.items() if len(files) > 1 and name not in TWICE} == {}
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}

@@ -31,7 +31,7 @@ GAUSSIAN_90 = 1.645  # standard deviations to each side that hold 90 % of a Gaus
 TINY = 1e-12  # of the states' variance, near one: below it there are only rounding errors
 
 
-class Runs(NamedTuple):
+class TrainingRuns(NamedTuple):
     """Free runs of S draws from O rows on: E[y | x], the variance of y given x, and which paths were still there."""
 
     mean: Float[Array, "L S O Dy"]
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
     noise: Float[Array, " Dy"]  # mean variance of y given x
     process: Float[Array, " Dy"]  # mean variance that the process noise of one step adds to y
     ahead: Float[Array, "T Dy"]  # E[y_t | y_<t]
-    runs: Runs
+    runs: TrainingRuns
 
 
 class Assessment(NamedTuple):
@@ -139,18 +139,20 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     )
 
 
-def _run(ensemble: Ensemble, start: Float[Array, "S O Dx"], u: Float[Array, "L O Du"], noises: Array, box: Box) -> Runs:
+def _run(
+    ensemble: Ensemble, start: Float[Array, "S O Dx"], u: Float[Array, "L O Du"], noises: Array, box: Box
+) -> TrainingRuns:
     """Free runs from each start, with process noise; one that leaves the box stays where it was."""
 
     box = box.grown(start, ensemble.process_variance)
 
-    def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[Any, Runs]:
+    def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[Any, TrainingRuns]:
         (x, alive), (control, noise) = carry, inputs
         now = ensemble.moments(x, jnp.broadcast_to(control, (x.shape[0], *control.shape)))
         following = now.mean + jnp.sqrt(now.variance) * noise
         alive &= box.away(following, ensemble.process_variance) <= box.bounds
         x = jnp.where(alive[..., None], following, x)
-        return (x, alive), Runs(*_emit(ensemble, x), alive)
+        return (x, alive), TrainingRuns(*_emit(ensemble, x), alive)
 
     return jax.lax.scan(step, (start, jnp.ones(start.shape[:2], bool)), (u, noises))[1]
 

@@ -84,7 +84,7 @@ class LinearFit(NamedTuple):
         return self.model.offset.shape[0]
 
 
-class Smoothed(NamedTuple):
+class SmoothedStates(NamedTuple):
     """The posterior of the states, N(mean, (LLᵀ)⁻¹), with L the block-bidiagonal `factor`."""
 
     mean: Float[Array, "T+1 Dx"]
@@ -92,7 +92,7 @@ class Smoothed(NamedTuple):
 
 
 @jax.jit
-def smooth(ssm: LinearSSM, series: Series | Sequence[Series]) -> Smoothed:
+def smooth(ssm: LinearSSM, series: Series | Sequence[Series]) -> SmoothedStates:
     """The exact posterior of the states given all outputs, as a Kalman smoother gives it.
 
     The states of several series follow each other in one chain, T₁+1 of the first and so on.
@@ -208,13 +208,13 @@ def _precision(ssm: LinearSSM, rows: Rows) -> tuple[BlockTridiagonal, Float[Arra
     return BlockTridiagonal(diagonal, -arrives[1:] * to_next[None]), linear
 
 
-def _smooth(ssm: LinearSSM, rows: Rows) -> Smoothed:
+def _smooth(ssm: LinearSSM, rows: Rows) -> SmoothedStates:
     precision, linear = _precision(ssm, rows)
     factor = linalg.block_cholesky(precision)
-    return Smoothed(linalg.solve_upper(factor, linalg.solve_lower(factor, linear)), factor)
+    return SmoothedStates(linalg.solve_upper(factor, linalg.solve_lower(factor, linear)), factor)
 
 
-def _log_marginal(ssm: LinearSSM, rows: Rows, posterior: Smoothed) -> Float[Array, ""]:
+def _log_marginal(ssm: LinearSSM, rows: Rows, posterior: SmoothedStates) -> Float[Array, ""]:
     states = posterior.mean
     predicted = states[:-1] @ ssm.transition.T + rows.u[1:] @ ssm.control.T + ssm.offset[None]
     whitener = linalg.inverse_lower(jnp.linalg.cholesky(ssm.process_cov))
@@ -231,7 +231,7 @@ def _log_marginal(ssm: LinearSSM, rows: Rows, posterior: Smoothed) -> Float[Arra
     return log_joint + 0.5 * (states.size * jnp.log(2.0 * jnp.pi) - linalg.log_det(posterior.factor))
 
 
-def _maximise(rows: Rows, posterior: Smoothed) -> LinearSSM:
+def _maximise(rows: Rows, posterior: SmoothedStates) -> LinearSSM:
     """The parameters that maximise E[log p(x, y)], but for the ridge and the floors."""
     covariance = linalg.selected_inverse(posterior.factor)
     dynamics = _fit_dynamics(rows, posterior.mean, covariance)

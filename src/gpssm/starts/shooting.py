@@ -64,7 +64,7 @@ class Point(NamedTuple):
     starts: Float[Array, "W B Dx"]
 
 
-class Runs(NamedTuple):
+class WindowRuns(NamedTuple):
     """The states of all windows: as they are at each row, and as they were reached by the window before."""
 
     states: Float[Array, "W B Dx"]
@@ -167,7 +167,7 @@ def _in_blocks(values: Sequence[np.ndarray], size: int, fill: float | bool) -> A
     return jnp.asarray(np.concatenate([one.reshape(len(one) // size, size, one.shape[1]) for one in padded]))
 
 
-def _join(runs: Runs, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx"]]:
+def _join(runs: WindowRuns, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx"]]:
     """The states x₀, ..., x_T of each series."""
     states, following = (np.asarray(part) for part in (runs.states, runs.following))
     paths, place, size = [], 0, states.shape[1]
@@ -179,7 +179,7 @@ def _join(runs: Runs, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx"]]:
     return paths
 
 
-def free_run(function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks) -> Runs:
+def free_run(function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks) -> WindowRuns:
     """All blocks side by side, each window from its start on, no state beyond ±`BOX`."""
 
     def move(reached: Float[Array, "W Dx"], row: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, ...]]:
@@ -192,10 +192,10 @@ def free_run(function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks)
     last, runs = jax.lax.scan(move, starts[:, 0], rows)
     states, reached, following = (jnp.swapaxes(part, 0, 1) for part in runs)
     # The first row of a block was reached at the end of the block before.
-    return Runs(states, reached.at[1:, 0].set(last[:-1]), following)
+    return WindowRuns(states, reached.at[1:, 0].set(last[:-1]), following)
 
 
-def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], Runs]:
+def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], WindowRuns]:
     """J / N for N rows with outputs, and the free runs."""
     model = model.with_leaves(point.leaves)
     runs = free_run(model.function(point.weights), point.starts, blocks)
@@ -214,11 +214,11 @@ def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], 
 @jit
 def _descend(
     point: Point, model: GPSSM, blocks: Blocks, steps: Int[Array, ""]
-) -> tuple[Point, Float[Array, " 2"], Runs]:
+) -> tuple[Point, Float[Array, " 2"], WindowRuns]:
     """Adam from a point: where it ends, the loss before and after, and the free runs there."""
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
 
-    def evaluate(point: Point) -> tuple[tuple[Array, Runs], Point]:
+    def evaluate(point: Point) -> tuple[tuple[Array, WindowRuns], Point]:
         return jax.value_and_grad(lambda point: loss(point, model, blocks), has_aux=True)(point)
 
     def step(index: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
