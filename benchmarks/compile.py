@@ -29,7 +29,9 @@ STAGES = {
 
 def main() -> None:
     """Print a line for each of two fits."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--set", default="furnace")
     parser.add_argument("--start", default="auto")
     arguments = parser.parse_args()
@@ -44,7 +46,9 @@ def main() -> None:
         seen.clear()
         began = time.process_time()
         fit(train, start=arguments.start, num_chains=2, num_draws=50, progress=False, seed=seed)
-        stages = "  ".join(f"{name} {sum(seen.get(event, [])):.1f}" for event, name in STAGES.items())
+        stages = "  ".join(
+            f"{name} {sum(seen.get(event, [])):.1f}" for event, name in STAGES.items()
+        )
         programs = len(seen.get("backend_compile_duration", []))
         print(
             f"fit {seed + 1}: CPU {time.process_time() - began:.1f} s, of these {stages}; "

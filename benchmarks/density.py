@@ -38,7 +38,9 @@ jax.config.update("jax_enable_x64", True)
 REPEATS = 40
 
 
-def example(length: int, num_inducing: int, state_dim: int, dtype: type) -> tuple[GPSSM, jax.Array, Series]:
+def example(
+    length: int, num_inducing: int, state_dim: int, dtype: type
+) -> tuple[GPSSM, jax.Array, Series]:
     """A model, states and a series of standard normal numbers."""
     rng = np.random.default_rng(0)
     dim = state_dim + 1
@@ -49,12 +51,16 @@ def example(length: int, num_inducing: int, state_dim: int, dtype: type) -> tupl
         Gaussian.build(jnp.ones((1, state_dim)), jnp.zeros(1), jnp.ones(1)),
         jnp.full((state_dim,), 0.3),
     )
-    model = jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, model)
+    model = jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, model
+    )
     series = Series(y=rng.normal(size=(length, 1)), u=rng.normal(size=(length, 1)))
     return model, jnp.asarray(rng.normal(size=(length + 1, state_dim)), dtype), series
 
 
-def bare_products(length: int, num_inducing: int, state_dim: int, dtype: type, least: bool) -> Callable[[], jax.Array]:
+def bare_products(
+    length: int, num_inducing: int, state_dim: int, dtype: type, least: bool
+) -> Callable[[], jax.Array]:
     """The forward and backward products alone, on random matrices of the same sizes; one less if they are the least."""
     rng = np.random.default_rng(1)
 
@@ -65,7 +71,9 @@ def bare_products(length: int, num_inducing: int, state_dim: int, dtype: type, l
     tall, square = random(length, num_inducing), random(num_inducing, num_inducing)
 
     @jax.jit
-    def products(scaled: jax.Array, points: jax.Array, tall: jax.Array, square: jax.Array) -> jax.Array:
+    def products(
+        scaled: jax.Array, points: jax.Array, tall: jax.Array, square: jax.Array
+    ) -> jax.Array:
         forward = [scaled @ points.mT, tall @ square, tall.mT @ tall]
         backward = [tall @ square.mT, *([] if least else [tall @ (2 * square)]), tall @ points]
         return sum(jnp.sum(one[:, 0, 0]) for one in [*forward, *backward])
@@ -86,13 +94,19 @@ def milliseconds(*calls: Callable[[], object]) -> list[float]:
     return [statistics.median(record) for record in times]
 
 
-def compare(chains: int, dtype: type, length: int = 500, num_inducing: int = 100, state_dim: int = 4) -> None:
+def compare(
+    chains: int, dtype: type, length: int = 500, num_inducing: int = 100, state_dim: int = 4
+) -> None:
     """One row of the table."""
     model, states, series = example(length, num_inducing, state_dim, dtype)
     both = jax.value_and_grad(lambda x, m, s: log_collapsed(m, x, s))
     many, sizes = jnp.stack([states] * chains), (length, num_inducing, state_dim, dtype)
     density = eqx.filter_jit(lambda x, m, s: jax.lax.map(lambda one: both(one, m, s), x))
-    products, least, prepared = bare_products(*sizes, least=False), bare_products(*sizes, least=True), model.prepared()
+    products, least, prepared = (
+        bare_products(*sizes, least=False),
+        bare_products(*sizes, least=True),
+        model.prepared(),
+    )
     ours, ready, bare, fewer = milliseconds(
         lambda: density(many, model, series),
         lambda: density(many, prepared, series),
@@ -108,12 +122,16 @@ def long_series(length: int = 100_000, num_inducing: int = 100, state_dim: int =
     """Temporary memory and time of value + gradient for a long series."""
     model, states, series = example(length, num_inducing, state_dim, np.float64)
     arrays, static = eqx.partition(model, eqx.is_array)
-    both = jax.jit(lambda x, a, s: jax.value_and_grad(lambda z: log_collapsed(eqx.combine(a, static), z, s))(x))
+    both = jax.jit(
+        lambda x, a, s: jax.value_and_grad(lambda z: log_collapsed(eqx.combine(a, static), z, s))(x)
+    )
     compiled = both.lower(states, arrays, series).compile()
     start = time.perf_counter()
     jax.block_until_ready(compiled(states, arrays, series))
     memory = compiled.memory_analysis().temp_size_in_bytes / 1e6
-    print(f"T={length}, M={num_inducing}, Dx={state_dim}: {time.perf_counter() - start:.2f} s, {memory:.0f} MB")
+    print(
+        f"T={length}, M={num_inducing}, Dx={state_dim}: {time.perf_counter() - start:.2f} s, {memory:.0f} MB"
+    )
 
 
 def main() -> None:

@@ -36,7 +36,9 @@ def timed(train: Series, **settings: Any) -> gpssm.Posterior:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--chains", type=int, nargs="*", default=[4, 64])
     parser.add_argument("--rows", type=int, default=0)
     arguments = parser.parse_args()

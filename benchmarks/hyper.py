@@ -30,14 +30,27 @@ def row(system: str, rows: int, seed: int, hyper: str, rate: float) -> str:
     whole = simulate(system, num_steps=rows + REST, seed=seed).series
     train, rest = whole.split(rows)
     method = dataclasses.replace(METHODS["ffvd"], learning_rate=rate)
-    settings = {"state_dim": 2, "num_inducing": 20, "start": "em", "num_chains": 2, "seed": seed, "progress": False}
+    settings = {
+        "state_dim": 2,
+        "num_inducing": 20,
+        "start": "em",
+        "num_chains": 2,
+        "seed": seed,
+        "progress": False,
+    }
     posterior = gpssm.fit(train, method=method, hyper=hyper, **settings)
-    tested = gpssm.backtest(rest, posterior, step=STEP, max_draws=100, num_paths=400, progress=False).scores
+    tested = gpssm.backtest(
+        rest, posterior, step=STEP, max_draws=100, num_paths=400, progress=False
+    ).scores
     found = posterior.diagnostics()
     groups = [found[name] for name in ("log target", "smoothed outputs", "30-step forecast mean")]
     # What is optimised is the same in all draws.
     drawn = posterior.draws.leaves.get("kernel.log_variance")
-    variances = posterior.model_at(0, 0).kernel.log_variance if drawn is None else np.mean(drawn, axis=(0, 1))
+    variances = (
+        posterior.model_at(0, 0).kernel.log_variance
+        if drawn is None
+        else np.mean(drawn, axis=(0, 1))
+    )
     figures = [
         f"{tested['crps'] / np.std(whole.y):.3f} | {tested['coverage_90']:.2f}",
         f"{max(one.rhat for one in groups):.2f} / {min(one.ess_bulk for one in groups):.0f}",
@@ -54,7 +67,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.03, 0.1])
     options = parser.parse_args()
-    print("| system | rows | seed | hyper | CRPS | coverage | worst R-hat / effective draws | run, s | log variances |")
+    print(
+        "| system | rows | seed | hyper | CRPS | coverage | worst R-hat / effective draws | run, s | log variances |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     ways = [*(("optimise", rate) for rate in options.rates), ("sample", options.rates[-1])]
     for system, rows, seed in itertools.product(options.systems, options.rows, options.seeds):

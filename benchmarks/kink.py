@@ -48,7 +48,9 @@ VARIANTS = {  # rows, and the standard deviations of process and observation noi
     "20 rows, .3 / .2": {"num_steps": 20, "process_std": 0.3, "noise_std": 0.2},
     "120 rows, .05 / .2": {"num_steps": 120, "process_std": 0.05, "noise_std": 0.2},
 }
-NAMES = [name for name, config in METHODS.items() if config.assumptions is not None]  # with a Gaussian process
+NAMES = [
+    name for name, config in METHODS.items() if config.assumptions is not None
+]  # with a Gaussian process
 NUM_INDUCING, NUM_CHAINS, MARGIN = 15, 2, 1.0
 # Its own default is cut to what a sweep of some hundred rows costs.
 LENGTHS = {"fic-pg": {"num_warmup": 400, "num_draws": 300, "num_particles": 64}}
@@ -75,8 +77,12 @@ def make_basis(method: str, y: np.ndarray) -> Basis:
     """Inducing points spread over the outputs; sines for `rrank`, and for `exact` a place for each transition."""
     low, high = y.min() - MARGIN, y.max() + MARGIN
     if method == "rrank":
-        return Hilbert.build(jnp.array([0.5 * (low + high)]), jnp.array([0.5 * (high - low) + MARGIN]), NUM_INDUCING)
-    return InducingPoints(jnp.asarray(y if method == "exact" else np.linspace(low, high, NUM_INDUCING)[:, None]))
+        return Hilbert.build(
+            jnp.array([0.5 * (low + high)]), jnp.array([0.5 * (high - low) + MARGIN]), NUM_INDUCING
+        )
+    return InducingPoints(
+        jnp.asarray(y if method == "exact" else np.linspace(low, high, NUM_INDUCING)[:, None])
+    )
 
 
 @jax.jit
@@ -122,7 +128,11 @@ def run(method: str, variant: str, seed: int, quick: bool) -> Row:
 
 def table(rows: list[Row], variant: str, methods: list[str]) -> str:
     """A line a method: medians over seeds, with ranges, and the number of seeds in which the kink was found."""
-    lines = [f"{variant}\n", "| | RMSE | log density | within 2 sd | found |", "|---|---|---|---|---|"]
+    lines = [
+        f"{variant}\n",
+        "| | RMSE | log density | within 2 sd | found |",
+        "|---|---|---|---|---|",
+    ]
     for method in methods:
         chosen = [row for row in rows if row["method"] == method and row["variant"] == variant]
         cells = [
@@ -135,7 +145,9 @@ def table(rows: list[Row], variant: str, methods: list[str]) -> str:
 
 
 def _cell(values: list[float], form: str) -> str:
-    low, middle, high = (format(value, form).replace("-", "−") for value in np.quantile(values, (0, 0.5, 1)))
+    low, middle, high = (
+        format(value, form).replace("-", "−") for value in np.quantile(values, (0, 0.5, 1))
+    )
     return f"{middle} ({low} to {high})"
 
 
@@ -143,7 +155,9 @@ def _cell(values: list[float], form: str) -> str:
 def draw(rows: list[Row], variant: str, seed: int, methods: list[str], path: Path) -> None:
     """A panel a method, with its RMSE: the truth, the true states, the posterior mean and two standard deviations."""
     truth = simulate("kink", seed=seed, **VARIANTS[variant])
-    chosen = {row["method"]: row for row in rows if row["variant"] == variant and row["seed"] == seed}
+    chosen = {
+        row["method"]: row for row in rows if row["variant"] == variant and row["seed"] == seed
+    }
     shown = [method for method in methods if method in chosen]
     columns = min(COLUMNS, len(shown))
     figure, axes = panels(-(-len(shown) // columns), columns, height=1.45, sharex=True, sharey=True)
@@ -152,9 +166,16 @@ def draw(rows: list[Row], variant: str, seed: int, methods: list[str], path: Pat
     for panel, method in zip(axes.flat, shown, strict=False):
         grid, mean, std = np.array(chosen[method]["curve"])
         shade(panel, grid, mean - 2 * std, mean + 2 * std, label="± 2 sd")
-        panel.plot(grid, truth.transition(grid[:, None], np.zeros((GRID, 0)))[:, 0], color=BLACK, label="truth")
+        panel.plot(
+            grid,
+            truth.transition(grid[:, None], np.zeros((GRID, 0)))[:, 0],
+            color=BLACK,
+            label="truth",
+        )
         panel.plot(grid, mean, color=BLUE, linestyle="--", label="posterior mean")
-        panel.plot(truth.states[:-1, 0], truth.states[1:, 0], ".", color=VERMILION, label="true states")
+        panel.plot(
+            truth.states[:-1, 0], truth.states[1:, 0], ".", color=VERMILION, label="true states"
+        )
         panel.set_title(f"{method} {chosen[method]['rmse']:.2f}", pad=3)
         panel.set_ylim(-3.5, 1.8)
     for panel in axes[:, 0]:
@@ -180,9 +201,13 @@ def main() -> None:
     # Fits of one method and one length are one program: compile it once.
     jax.config.update("jax_compilation_cache_dir", str(options.out / "cache"))
     results = options.out / "results.jsonl"
-    rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    rows = (
+        [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    )
     done = {(row["method"], row["variant"], row["seed"]) for row in rows}
-    for cell in ((m, v, s) for v in options.variants for s in options.seeds for m in options.methods):
+    for cell in (
+        (m, v, s) for v in options.variants for s in options.seeds for m in options.methods
+    ):
         if cell not in done:
             rows.append(run(*cell, options.quick))
             with results.open("a") as file:

@@ -27,9 +27,17 @@ from gpssm.methods.spec import Spec
 from gpssm.starts.build import assign_roles
 
 ITERATIONS = 20
-PUBLISHED = {"ffvd-m": 239, "vgpssm": 53, "prssm": 2138, "vcdt": 3375}  # seconds for 1000, on a laptop
+PUBLISHED = {
+    "ffvd-m": 239,
+    "vgpssm": 53,
+    "prssm": 2138,
+    "vcdt": 3375,
+}  # seconds for 1000, on a laptop
 CASES: dict[str, MethodSettings] = {
-    **{name: METHODS[name] for name in ("ffvd", "ffvd-m", "ffvd-c-m", "ffvd-p", "fic-pg", "rrank", "vgpssm", "igpssm")},
+    **{
+        name: METHODS[name]
+        for name in ("ffvd", "ffvd-m", "ffvd-c-m", "ffvd-p", "fic-pg", "rrank", "vgpssm", "igpssm")
+    },
     "prssm": PRSSM(),
     "prssm, 50 particles": PRSSM(num_samples=50),
     "vcdt, its factorised start": VCDT(factorised=1.0),
@@ -44,10 +52,14 @@ def measure(config: MethodSettings, series: list[Series]) -> tuple[float, float]
     model, states, _ = config.prepare(series, spec, jax.random.key(0))
     model = assign_roles(model, spec)
     # The iterations timed lie inside the warm-up, where a method learns.
-    method = dataclasses.replace(config, num_warmup=1000).build(model, tuple(map(jnp.asarray, states)))
+    method = dataclasses.replace(config, num_warmup=1000).build(
+        model, tuple(map(jnp.asarray, states))
+    )
 
     def run(carry: Any, key: Any) -> Any:
-        return jax.lax.scan(lambda now, one: method.step(one, now, series), carry, jax.random.split(key, ITERATIONS))
+        return jax.lax.scan(
+            lambda now, one: method.step(one, now, series), carry, jax.random.split(key, ITERATIONS)
+        )
 
     carry = jax.jit(method.init)(jax.random.key(0), series)
     began = time.process_time()
@@ -64,12 +76,17 @@ def main(names: list[str]) -> None:
     jax.config.update("jax_enable_x64", True)
     train, _ = load("furnace").split(0.5)
     series = [Scaler.fit([train]).scale(train)]
-    print("| method | 1000 iterations, CPU s | compilation, CPU s | published, s | ratio |\n|---|---|---|---|---|")
+    print(
+        "| method | 1000 iterations, CPU s | compilation, CPU s | published, s | ratio |\n|---|---|---|---|---|"
+    )
     for name in names or CASES:
         compilation, seconds = measure(CASES[name], series)
         published = PUBLISHED.get(name.split(",")[0])
         ratio = "–" if published is None else f"{published / seconds:.0f}"
-        print(f"| {name} | {seconds:.1f} | {compilation:.1f} | {published or '–'} | {ratio} |", flush=True)
+        print(
+            f"| {name} | {seconds:.1f} | {compilation:.1f} | {published or '–'} | {ratio} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -25,16 +25,22 @@ def measure(name: str, **settings: Any) -> dict[str, float]:
     train, _ = gpssm.datasets.load(name).split(0.5)
     found = gpssm.fit(train, seed=0, progress=False, **settings)
     rows, seconds = [row for row in found.diagnostics().rows if row.number], found.seconds.run
-    print(f"{name}, {found.method}: {found.num_chains} x {found.num_draws} draws, {seconds:.0f} s of running")
+    print(
+        f"{name}, {found.method}: {found.num_chains} x {found.num_draws} draws, {seconds:.0f} s of running"
+    )
     for row in rows:
         rate = row.ess_bulk / seconds
-        print(f"    {row.name:40}R-hat {row.rhat:6.3f}  effective {row.ess_bulk:6.0f}  a second {rate:8.3f}")
+        print(
+            f"    {row.name:40}R-hat {row.rhat:6.3f}  effective {row.ess_bulk:6.0f}  a second {rate:8.3f}"
+        )
     return {row.name: row.ess_bulk / seconds for row in rows}
 
 
 def main() -> None:
     """Print a table for each set."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sets", default="actuator,ballbeam,drive,dryer,flutter,furnace")
     parser.add_argument("--start", default="auto")
     parser.add_argument("--nuts", action="store_true")
@@ -46,7 +52,11 @@ def main() -> None:
         if arguments.nuts:
             nuts = gpssm.methods.FFVDNUTS(num_warmup=2 * arguments.draws, num_draws=arguments.draws)
             theirs = measure(name, method=nuts, start=arguments.start, num_chains=2)
-            ratios = ", ".join(f"{group} {ours[group] / rate:.1f}" for group, rate in theirs.items() if group in ours)
+            ratios = ", ".join(
+                f"{group} {ours[group] / rate:.1f}"
+                for group, rate in theirs.items()
+                if group in ours
+            )
             print(f"    times as many a second: {ratios}", flush=True)
 
 

@@ -37,7 +37,17 @@ from gpssm.methods import FFVD, FFVDCM, FFVDM, MethodSettings
 from gpssm.methods.spec import Spec
 from gpssm.model.target import log_collapsed
 from gpssm.model.types import Draw
-from gpssm.plots.style import BLACK, BLUE, LIGHT, LINES, VERMILION, in_house_style, legend, panels, shade
+from gpssm.plots.style import (
+    BLACK,
+    BLUE,
+    LIGHT,
+    LINES,
+    VERMILION,
+    in_house_style,
+    legend,
+    panels,
+    shade,
+)
 from gpssm.posterior.draws import absorb_common
 from gpssm.posterior.posterior import Posterior
 from gpssm.starts.build import Start, assign_roles
@@ -68,7 +78,9 @@ class Run(NamedTuple):
     compilation: float
 
 
-def run(config: MethodSettings, model: Any, states: Any, series: list[Any], num_chains: int, first: int) -> Run:
+def run(
+    config: MethodSettings, model: Any, states: Any, series: list[Any], num_chains: int, first: int
+) -> Run:
     """Chains from the same states, each in one thread; they are compiled before their time is taken.
 
     Draws are kept from iteration `first` on, every `config.thin` of them, in warm-up too if there is any left.
@@ -86,7 +98,11 @@ def run(config: MethodSettings, model: Any, states: Any, series: list[Any], num_
         done += blocks * thin
         kept += [chunk.draws] if keep else []
     seconds = (time.process_time() - began) / num_chains
-    return Run(jax.tree.map(lambda *parts: np.concatenate(parts, 1), *kept), seconds, chains.compile_seconds)
+    return Run(
+        jax.tree.map(lambda *parts: np.concatenate(parts, 1), *kept),
+        seconds,
+        chains.compile_seconds,
+    )
 
 
 def learned(name: str, **settings: Any) -> tuple[Posterior, Any]:
@@ -98,18 +114,30 @@ def learned(name: str, **settings: Any) -> tuple[Posterior, Any]:
 
 def study_time() -> None:
     """Seconds and errors against iterations."""
-    start, test = learned("furnace", state_dim=STATE_DIM, num_inducing=NUM_INDUCING, num_warmup=3, num_draws=4)
+    start, test = learned(
+        "furnace", state_dim=STATE_DIM, num_inducing=NUM_INDUCING, num_warmup=3, num_draws=4
+    )
     series, rows = list(start.dataset.scaled), []
     for name, method in METHODS.items():
         for budget in BUDGETS:
             config = method(num_warmup=budget // 2, num_draws=budget // 10, thin=5)
-            spec = Spec(config, state_dim=STATE_DIM, num_inducing=NUM_INDUCING, likelihood="gaussian")
+            spec = Spec(
+                config, state_dim=STATE_DIM, num_inducing=NUM_INDUCING, likelihood="gaussian"
+            )
             model, states, _ = config.prepare(series, spec, jax.random.key(0))
             found = run(config, assign_roles(model, spec), states, series, 1, budget // 2)
             model, draws = absorb_common([model], found.draws)
             posterior = dataclasses.replace(start, model=model, draws=draws)
             scores = posterior.forecast(30, test.u[:30], seed=0).score(test[:30])
-            rows.append((name, budget, f"{found.seconds:.1f}", f"{found.compilation:.1f}", f"{scores['rmse']:.3f}"))
+            rows.append(
+                (
+                    name,
+                    budget,
+                    f"{found.seconds:.1f}",
+                    f"{found.compilation:.1f}",
+                    f"{scores['rmse']:.3f}",
+                )
+            )
     show(["", "iterations", "CPU seconds", "compilation, s", "P30 RMSE"], rows)
 
 
@@ -120,7 +148,9 @@ def study_traces(out: Path) -> None:
     smoothed = [np.mean(np.asarray(path), (0, 1)) for path in start.draws.states]
     starts = {"posterior mean": smoothed, "zeros": [np.zeros_like(path) for path in smoothed]}
     exact = trace(
-        model, run(FFVD(num_warmup=300, num_draws=300, thin=3), model, smoothed, series, 2, 300).draws, series
+        model,
+        run(FFVD(num_warmup=300, num_draws=300, thin=3), model, smoothed, series, 2, 300).draws,
+        series,
     )
     level, spread = float(exact.mean()), float(exact.std())
     figure, axes = panels(len(starts), len(ITERATIONS), height=2.2, sharex=True, sharey=True)
@@ -165,7 +195,9 @@ def study_traces(out: Path) -> None:
 
 def trace(model: Any, draws: Draw, series: list[Any]) -> np.ndarray:
     """log q*(x) of each draw's states, (chain, draw)."""
-    density = eqx.filter_jit(lambda paths: jax.lax.map(lambda path: log_collapsed(model, path, series), paths))
+    density = eqx.filter_jit(
+        lambda paths: jax.lax.map(lambda path: log_collapsed(model, path, series), paths)
+    )
     flat = tuple(jnp.asarray(path.reshape(-1, *path.shape[2:])) for path in draws.states)
     return np.asarray(density(flat)).reshape(draws.states[0].shape[:2])
 
@@ -202,7 +234,10 @@ def draw_fit(panel: Any, posterior: Posterior, test: Any) -> None:
     horizon, length = 30, len(posterior.dataset.experiments[0])
     smoothed, forecast = posterior.smooth().outputs, posterior.forecast(horizon, test.u[:horizon])
     shown = min(length, 4 * horizon)
-    for paths, first, color, label in ((smoothed, 0, BLUE, "smoothed"), (forecast, length, VERMILION, "forecast")):
+    for paths, first, color, label in (
+        (smoothed, 0, BLUE, "smoothed"),
+        (forecast, length, VERMILION, "forecast"),
+    ):
         steps = first + np.arange(paths.horizon)
         low, high = (limit[:, 0] for limit in paths.interval(0.9))
         shade(panel, steps, low, high, color=color, alpha=0.3, label=f"{label}, 90 %")
@@ -234,10 +269,16 @@ def show(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
 def main() -> None:
     """The study that is named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", choices=["time", "traces", "fits"])
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "docs" / "figures")
-    parser.add_argument("--selections", type=Path, help="selections.json of a sweep with ffvd-auto, for `fits`")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).resolve().parent.parent / "docs" / "figures"
+    )
+    parser.add_argument(
+        "--selections", type=Path, help="selections.json of a sweep with ffvd-auto, for `fits`"
+    )
     options = parser.parse_args()
     with in_house_style():
         studies = {"time": study_time, "traces": lambda: study_traces(options.out)}

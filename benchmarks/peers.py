@@ -124,7 +124,10 @@ def fit_sysidentpy(y: np.ndarray, u: np.ndarray, rows: int, seed: int) -> Foreca
 
     def forecast(origin: int, steps: int) -> np.ndarray:
         controls = shifted[origin - LAGS : origin + steps]
-        paths = [model.predict(X=controls, y=y[origin - LAGS : origin, [j]])[LAGS:] for j, model in enumerate(models)]
+        paths = [
+            model.predict(X=controls, y=y[origin - LAGS : origin, [j]])[LAGS:]
+            for j, model in enumerate(models)
+        ]
         return np.hstack(paths)
 
     return forecast
@@ -149,7 +152,10 @@ def judge(name: str, dataset: str, problem: BenchmarkProblem, seed: int) -> dict
     forecast = PEERS[name](y, u, rows, seed)
     record = {"fit": {"cpu": sum(os.times()[:4]) - began}, "figures": {}}
     for protocol, (steps, firsts) in origins.items():
-        errors = [forecast(rows + first, steps) - y[rows + first : rows + first + steps] for first in firsts]
+        errors = [
+            forecast(rows + first, steps) - y[rows + first : rows + first + steps]
+            for first in firsts
+        ]
         rmse = np.sqrt(np.mean(np.square(errors), axis=(0, 1))) * std
         figures = {"rmse": rmse.mean(), "nrmse": np.mean(rmse / problem.test.y.std(0))}
         record["figures"][protocol] = {key: float(value) for key, value in figures.items()}

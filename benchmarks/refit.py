@@ -26,7 +26,9 @@ HORIZON, DRAWS = 30, 100
 FIGURES = ("rmse", "crps", "coverage_90")
 
 
-def follow(way: str, first: gpssm.Posterior, data: gpssm.Series, origins: list[int], how: dict[str, Any]) -> None:
+def follow(
+    way: str, first: gpssm.Posterior, data: gpssm.Series, origins: list[int], how: dict[str, Any]
+) -> None:
     """Go along the origins, and print a line."""
     train, test = data.split(len(data) // 2)
     now, known, seconds, found = first, 0, 0.0, []
@@ -35,7 +37,9 @@ def follow(way: str, first: gpssm.Posterior, data: gpssm.Series, origins: list[i
         if way == "condition":
             now = first.thinned(DRAWS).condition(test[:origin])
         elif way == "learn":
-            now = now.learn(test[known:origin], forgetting=None if known else "auto", max_draws=DRAWS)
+            now = now.learn(
+                test[known:origin], forgetting=None if known else "auto", max_draws=DRAWS
+            )
         elif way == "update":
             now = now.update(test[known:origin], progress=False)
         else:
@@ -44,7 +48,9 @@ def follow(way: str, first: gpssm.Posterior, data: gpssm.Series, origins: list[i
         rows = test[origin : origin + HORIZON]
         found.append(now.forecast(HORIZON, rows.u, seed=origin).score(rows))
     means = (np.mean([one[name] for one in found]) for name in FIGURES)
-    print(f"{way:<12}" + "".join(f"{mean:>10.4f}" for mean in means) + f"{seconds:>10.0f}", flush=True)
+    print(
+        f"{way:<12}" + "".join(f"{mean:>10.4f}" for mean in means) + f"{seconds:>10.0f}", flush=True
+    )
 
 
 def main() -> None:
@@ -52,11 +58,21 @@ def main() -> None:
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description="Learning against fitting again.")
     parser.add_argument("datasets", nargs="+")
-    parser.add_argument("--origins", default="100,200", help="rows of the test half to forecast from")
+    parser.add_argument(
+        "--origins", default="100,200", help="rows of the test half to forecast from"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--start", default="em", help="of all fits; auto compares starts every time")
+    parser.add_argument(
+        "--start", default="em", help="of all fits; auto compares starts every time"
+    )
     options = parser.parse_args()
-    how = {"start": options.start, "num_chains": 2, "num_draws": 250, "seed": options.seed, "progress": False}
+    how = {
+        "start": options.start,
+        "num_chains": 2,
+        "num_draws": 250,
+        "seed": options.seed,
+        "progress": False,
+    }
     for name in options.datasets:
         data = gpssm.datasets.load(name)
         began = time.perf_counter()

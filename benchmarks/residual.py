@@ -23,10 +23,19 @@ from gpssm.core import metrics
 
 STEPS = (1, 10, 30, 100, 300)
 SYSTEMS = ("duffing", "sparse_gp")
-FIT = {"start": "em", "noise": "free", "likelihood": "gaussian", "num_chains": 2, "num_warmup": 300, "num_draws": 100}
+FIT = {
+    "start": "em",
+    "noise": "free",
+    "likelihood": "gaussian",
+    "num_chains": 2,
+    "num_warmup": 300,
+    "num_draws": 100,
+}
 
 
-def simulated(names: list[str], seeds: int, rows: int, test: int) -> Iterator[tuple[str, gpssm.Series, gpssm.Series]]:
+def simulated(
+    names: list[str], seeds: int, rows: int, test: int
+) -> Iterator[tuple[str, gpssm.Series, gpssm.Series]]:
     """Training and test rows of simulated series."""
     for name in names:
         for seed in range(seeds):
@@ -40,7 +49,9 @@ def benchmarks(names: list[str]) -> Iterator[tuple[str, gpssm.Series, gpssm.Seri
         yield name, *gpssm.datasets.load(name).split(0.5)
 
 
-def judge(posterior: gpssm.Posterior, test: gpssm.Series, spacing: int, num_paths: int) -> dict[str, dict[int, list]]:
+def judge(
+    posterior: gpssm.Posterior, test: gpssm.Series, spacing: int, num_paths: int
+) -> dict[str, dict[int, list]]:
     """Coverage, width and CRPS by step for both ways, and the seconds of a forecast."""
     spread = np.nanstd(posterior.dataset.experiments[0].y, axis=0)
     horizon = min(max(STEPS), len(test))
@@ -51,10 +62,15 @@ def judge(posterior: gpssm.Posterior, test: gpssm.Series, spacing: int, num_path
         u = np.pad(rows.u, ((0, horizon - len(rows)), (0, 0)), mode="edge")
         for name, figures in found.items():
             began = time.perf_counter()
-            forecast = now.forecast(horizon, u, num_paths=num_paths, seed=origin, one_function=name == "path")
+            forecast = now.forecast(
+                horizon, u, num_paths=num_paths, seed=origin, one_function=name == "path"
+            )
             figures[0].append(time.perf_counter() - began)
             for step in (one for one in STEPS if one <= len(rows)):
-                paths, actual = forecast.paths[:, step - 1 : step] / spread, rows.y[step - 1 : step] / spread
+                paths, actual = (
+                    forecast.paths[:, step - 1 : step] / spread,
+                    rows.y[step - 1 : step] / spread,
+                )
                 low, high = metrics.central_interval(paths, 0.9)
                 inside = np.mean((low <= actual) & (actual <= high))
                 figures[step].append((inside, np.mean(high - low), metrics.crps(paths, actual)))
@@ -63,7 +79,9 @@ def judge(posterior: gpssm.Posterior, test: gpssm.Series, spacing: int, num_path
 
 def main() -> None:
     """Fit, forecast, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--datasets", help="benchmark sets in place of simulated series")
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--seeds", type=int, default=3)
@@ -81,19 +99,35 @@ def main() -> None:
         series = simulated(given.systems.split(","), given.seeds, given.rows, given.test)
     groups: dict[str, list] = {}
     for name, train, test in series:
-        posterior = gpssm.fit(train, state_dim=given.states, num_inducing=given.inducing, progress=False, **FIT)
-        novelty = posterior.forecast(30, np.repeat(train.u[-1:], 30, axis=0)).diagnostics.novelty.mean()
-        groups.setdefault(name.split()[0], []).append(judge(posterior, test, given.spacing, given.paths))
+        posterior = gpssm.fit(
+            train, state_dim=given.states, num_inducing=given.inducing, progress=False, **FIT
+        )
+        novelty = posterior.forecast(
+            30, np.repeat(train.u[-1:], 30, axis=0)
+        ).diagnostics.novelty.mean()
+        groups.setdefault(name.split()[0], []).append(
+            judge(posterior, test, given.spacing, given.paths)
+        )
         print(f"# {name}: novelty {novelty:.3g} over 30 steps", flush=True)
-    print(f"{'series':<14}{'residual':<9}" + "".join(f"{f'step {step}':>22}" for step in STEPS) + f"{'ms':>8}")
+    print(
+        f"{'series':<14}{'residual':<9}"
+        + "".join(f"{f'step {step}':>22}" for step in STEPS)
+        + f"{'ms':>8}"
+    )
     for group, several in groups.items():
         for way in ("step", "path"):
             cells = []
             for step in STEPS:
                 values = np.array([row for one in several for row in one[way][step]])
-                cells.append("-" if not len(values) else "{:.3f} {:.3f} {:.4f}".format(*values.mean(0)))
+                cells.append(
+                    "-" if not len(values) else "{:.3f} {:.3f} {:.4f}".format(*values.mean(0))
+                )
             seconds = np.median([value for one in several for value in one[way][0]])
-            print(f"{group:<14}{way:<9}" + "".join(f"{cell:>22}" for cell in cells) + f"{1000 * seconds:>8.0f}")
+            print(
+                f"{group:<14}{way:<9}"
+                + "".join(f"{cell:>22}" for cell in cells)
+                + f"{1000 * seconds:>8.0f}"
+            )
 
 
 if __name__ == "__main__":

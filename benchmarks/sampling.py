@@ -50,7 +50,13 @@ def learn(name: str) -> tuple[Posterior, np.ndarray]:
     whole = load(name)
     train, test = whole.split(len(whole) // 2)
     found = fit(
-        train, state_dim=STATE_DIM, num_inducing=NUM_INDUCING, num_chains=1, num_draws=20, progress=False, seed=0
+        train,
+        state_dim=STATE_DIM,
+        num_inducing=NUM_INDUCING,
+        num_chains=1,
+        num_draws=20,
+        progress=False,
+        seed=0,
     )
     return found, test.u[:HORIZON]
 
@@ -68,12 +74,22 @@ def run(learned: Posterior, u: np.ndarray, config: MethodSettings, seed: int) ->
     """One chain of states with the learned hyper-parameters fixed, from where learning ended."""
     model = learned.model_at(0, -1).with_roles("fix", "*")
     start = Start(model, [path[0, -1] for path in learned.draws.states])
-    found = run_chains(config, [start], list(learned.dataset.scaled), Runtime(num_chains=1, seed=seed, progress=False))
+    found = run_chains(
+        config,
+        [start],
+        list(learned.dataset.scaled),
+        Runtime(num_chains=1, seed=seed, progress=False),
+    )
     posterior = dataclasses.replace(learned, model=model, draws=found.draws, info=found.info)
     states = np.concatenate([path[0].reshape(path.shape[1], -1) for path in found.draws.states], -1)
     gradients = float(np.sum(found.info.gradients))
     everything = gradients + float(np.sum(found.warmup.gradients))
-    return Chain(states, forecast_mean(posterior, u)[0, :, :, 0], gradients, 1e3 * found.run_seconds / everything)
+    return Chain(
+        states,
+        forecast_mean(posterior, u)[0, :, :, 0],
+        gradients,
+        1e3 * found.run_seconds / everything,
+    )
 
 
 class Row(NamedTuple):
@@ -92,7 +108,10 @@ def describe(label: str, chains: list[Chain], reference: np.ndarray) -> Row:
     forecast = float(np.min(ess_bulk(paths))) / thousands
     bias = float(np.median(paths.std((0, 1)) / reference) - 1)
     speed = float(np.mean([chain.milliseconds for chain in chains]))
-    print(f"{label:22} {states:10.2f} {forecast:10.2f} {100 * bias:9.1f} % {speed:8.2f} {thousands:10.1f}", flush=True)
+    print(
+        f"{label:22} {states:10.2f} {forecast:10.2f} {100 * bias:9.1f} % {speed:8.2f} {thousands:10.1f}",
+        flush=True,
+    )
     return Row(states, forecast, bias)
 
 
@@ -116,16 +135,24 @@ def compare(name: str, effort: float, jobs: int) -> None:
         }
         found = {label: [call.result() for call in several] for label, several in calls.items()}
     length = len(learned.dataset.experiments[0])
-    print(f"\n{name}, T={length}, Dx={STATE_DIM}, M={NUM_INDUCING}, {CHAINS} chains, hyper-parameters fixed")
-    print(f"{'':22} {'states':>10} {'forecast':>10} {'bias of sd':>11} {'ms/grad':>8} {'1000 grads':>10}")
+    print(
+        f"\n{name}, T={length}, Dx={STATE_DIM}, M={NUM_INDUCING}, {CHAINS} chains, hyper-parameters fixed"
+    )
+    print(
+        f"{'':22} {'states':>10} {'forecast':>10} {'bias of sd':>11} {'ms/grad':>8} {'1000 grads':>10}"
+    )
     reference = np.stack([chain.paths for chain in found["ffvd"]]).std((0, 1))
     rows = {label: describe(label, chains, reference) for label, chains in found.items()}
     best, nuts = rows["ffvd"], rows["ffvd-nuts (diagonal)"]
-    print(f"ffvd / ffvd-nuts: states {best.states / nuts.states:.1f}, forecast {best.forecast / nuts.forecast:.1f}")
+    print(
+        f"ffvd / ffvd-nuts: states {best.states / nuts.states:.1f}, forecast {best.forecast / nuts.forecast:.1f}"
+    )
     honest = [rows[label] for label in slow if abs(rows[label].bias) < 0.1]
     if honest:
         states, forecast = (max(row[field] for row in honest) for field in (0, 1))
-        print(f"ffvd / ffvd-c-m:  states {best.states / states:.1f}, forecast {best.forecast / forecast:.1f}")
+        print(
+            f"ffvd / ffvd-c-m:  states {best.states / states:.1f}, forecast {best.forecast / forecast:.1f}"
+        )
     else:
         print("ffvd / ffvd-c-m:  no step size tried has a bias below 10 %")
 
@@ -166,7 +193,12 @@ def main() -> None:
     """Both parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", default="furnace,actuator")
-    parser.add_argument("--jobs", type=int, default=1, help="chains to run side by side; effective draws do not mind")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="chains to run side by side; effective draws do not mind",
+    )
     parser.add_argument("--effort", type=float, default=1.0, help="scales the lengths of all runs")
     parser.add_argument("--skip-cost", action="store_true")
     options = parser.parse_args()

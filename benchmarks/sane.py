@@ -18,13 +18,30 @@ import gpssm
 from gpssm.data.series import Series
 
 STEPS = 30
-EFFORT = {"num_warmup": 150, "num_draws": 50, "num_chains": 2, "num_inducing": 15, "start": "em", "progress": False}
+EFFORT = {
+    "num_warmup": 150,
+    "num_draws": 50,
+    "num_chains": 2,
+    "num_inducing": 15,
+    "start": "em",
+    "progress": False,
+}
 # What is said of chains this short, in every case.
-SHORT = ("30-step", "Function values", "Likelihood", "Log ", "Smoothed outputs", "States, within", "Energy")
+SHORT = (
+    "30-step",
+    "Function values",
+    "Likelihood",
+    "Log ",
+    "Smoothed outputs",
+    "States, within",
+    "Energy",
+)
 Case = tuple[Series, dict[str, object]]
 
 
-def tank(rows: int = 120, outputs: int = 1, inputs: int = 1, seed: int = 0, u: np.ndarray | None = None) -> np.ndarray:
+def tank(
+    rows: int = 120, outputs: int = 1, inputs: int = 1, seed: int = 0, u: np.ndarray | None = None
+) -> np.ndarray:
     """Rows of controls and outputs: y_t = .8 y_{t−1} + tanh(u_{t−1}) mixed over outputs, with noise of .1."""
     rng = np.random.default_rng(seed)
     u = np.repeat(rng.normal(size=(rows // 4 + 1, inputs)), 4, axis=0)[:rows] if u is None else u
@@ -183,12 +200,22 @@ def run(name: str) -> dict[str, object]:
             forecast = posterior.forecast(STEPS, test, num_paths=400)
             summary = posterior.summary()
         except (ArithmeticError, RuntimeError, ValueError) as error:
-            return row | {"ended": f"refused: {error}"[:120], "seconds": time.perf_counter() - began}
+            return row | {
+                "ended": f"refused: {error}"[:120],
+                "seconds": time.perf_counter() - began,
+            }
     finite = np.isfinite(forecast.paths).all()
     score = forecast.score(test)
     row |= {"ended": "finite" if finite else "NOT FINITE", "coverage": score["coverage_90"]}
-    row |= {"error": score["rmse"] / np.nanstd(train.y), "width": score["width_90"] / np.nanstd(train.y)}
-    heard = {str(one.message).split(":")[0].split(".")[0][:60] for one in said if one.category is UserWarning}
+    row |= {
+        "error": score["rmse"] / np.nanstd(train.y),
+        "width": score["width_90"] / np.nanstd(train.y),
+    }
+    heard = {
+        str(one.message).split(":")[0].split(".")[0][:60]
+        for one in said
+        if one.category is UserWarning
+    }
     heard |= {doubt.split(":")[0].split(".")[0][:60] for doubt in summary.doubts}
     heard = {one for one in heard if not one.startswith(SHORT)}
     return row | {"said": "; ".join(sorted(heard)), "seconds": time.perf_counter() - began}
@@ -205,7 +232,9 @@ def main() -> None:
     )
     for name in names:
         row = run(name)
-        figures = [f"{row[key]:.2f}" if key in row else "" for key in ("coverage", "error", "width")]
+        figures = [
+            f"{row[key]:.2f}" if key in row else "" for key in ("coverage", "error", "width")
+        ]
         print(
             f"| {row['case']} | {row['rows']} | {row['ended']} | {' | '.join(figures)} | {row.get('said', '')} |",
             flush=True,

@@ -63,7 +63,10 @@ def example(rows: int, states: int, points: int) -> tuple[GPSSM, np.ndarray, lis
     series = [Series(y=path[1:, :1] + NOISE_STD * rng.normal(size=(rows, 1)), u=u)]
     noises = (PROCESS_STD**2 * np.eye(states), np.full(1, NOISE_STD))
     linear = LinearSSM(
-        *map(jnp.asarray, (transition, control, np.zeros(states), np.eye(1, states), np.zeros(1), *noises))
+        *map(
+            jnp.asarray,
+            (transition, control, np.zeros(states), np.eye(1, states), np.zeros(1), *noises),
+        )
     )
     start = LinearFit.of(linear, [path], series)
     return assign_roles(build_model(series, states, points, linear=start), Spec()), path, series
@@ -117,7 +120,13 @@ def compiled(function: Callable[..., Any], *given: Any) -> tuple[Callable[..., A
 
 
 def line(
-    rows: int, name: str, size: str, program: Callable[..., Any], given: tuple[Any, ...], run: bool, times: int = 1
+    rows: int,
+    name: str,
+    size: str,
+    program: Callable[..., Any],
+    given: tuple[Any, ...],
+    run: bool,
+    times: int = 1,
 ) -> Any:
     """A line of the table, and what the program gives."""
     found, best = None, float("nan")
@@ -126,7 +135,10 @@ def line(
         found = jax.block_until_ready(program(*given))
         best = np.fmin(best, (time.perf_counter() - began) / times)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"{rows:8d}  {name:10}{1e6 * best / rows:12.2f}{1e3 * best:12.2f}{size}{peak:12.2f}", flush=True)
+    print(
+        f"{rows:8d}  {name:10}{1e6 * best / rows:12.2f}{1e3 * best:12.2f}{size}{peak:12.2f}",
+        flush=True,
+    )
     return found
 
 
@@ -137,27 +149,38 @@ def fit_emps(rows: int, **settings: Any) -> None:
     began = time.perf_counter()
     posterior = gpssm.fit(train, state_dim=4, progress="plain", **settings)
     total, parts = time.perf_counter() - began, posterior.seconds
-    print(f"{rows} rows, {posterior.num_chains} chains, start {posterior.spec.start}: {total:.0f} s")
+    print(
+        f"{rows} rows, {posterior.num_chains} chains, start {posterior.spec.start}: {total:.0f} s"
+    )
     print(f"start {parts.setup:.0f}, compile {parts.compile:.0f}, run {parts.run:.0f} s")
     known = test.window
     paths = max(1, min(1000, PATHS // len(test)))
     began = time.perf_counter()
     free = posterior.simulate(test.u[known:], warmup=test[:known], num_paths=paths)
     error = float(np.sqrt(np.mean((free.mean - test.y[known:]) ** 2)))
-    print(f"free run of {len(test) - known} rows of the test record: RMSE {1000 * error:.2f} mm", end=", ")
+    print(
+        f"free run of {len(test) - known} rows of the test record: RMSE {1000 * error:.2f} mm",
+        end=", ",
+    )
     print(f"{time.perf_counter() - began:.0f} s for {paths} paths")
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB")
 
 
 def main() -> None:
     """Print the table, or time the fit."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="*", default=[1000, 10_000, 100_000])
     parser.add_argument("--states", type=int, default=4)
     parser.add_argument("--points", type=int, default=50)
-    parser.add_argument("--chunk", type=int, help="rows of a chunk of time, in place of the device's own number")
+    parser.add_argument(
+        "--chunk", type=int, help="rows of a chunk of time, in place of the device's own number"
+    )
     parser.add_argument("--no-run", action="store_true", help="memory alone")
-    parser.add_argument("--emps", type=int, metavar="ROWS", help="fit so many rows of `emps` instead")
+    parser.add_argument(
+        "--emps", type=int, metavar="ROWS", help="fit so many rows of `emps` instead"
+    )
     parser.add_argument("--start", default="auto")
     parser.add_argument("--noise", default="auto")
     parser.add_argument("--chains", type=int, default=4)
@@ -172,11 +195,22 @@ def main() -> None:
         warnings.simplefilter("ignore")  # of convergence, which is not what is measured
         numbers = {"num_chains": given.chains, "num_warmup": given.warmup, "num_draws": given.draws}
         keep = "auto" if given.keep_states is None else given.keep_states
-        fit_emps(given.emps, start=given.start, noise=given.noise, windows=given.windows, keep_states=keep, **numbers)
+        fit_emps(
+            given.emps,
+            start=given.start,
+            noise=given.noise,
+            windows=given.windows,
+            keep_states=keep,
+            **numbers,
+        )
         return
     jax.config.update("jax_enable_x64", True)
-    print(f"{jax.devices()[0].device_kind}, {given.states} states, {given.points} points; microseconds a row,")
-    print("milliseconds, GB of temporaries, GB of arguments and results, GB of the process at its peak")
+    print(
+        f"{jax.devices()[0].device_kind}, {given.states} states, {given.points} points; microseconds a row,"
+    )
+    print(
+        "milliseconds, GB of temporaries, GB of arguments and results, GB of the process at its peak"
+    )
     for rows in given.rows:
         compare(rows, given.states, given.points, not given.no_run)
 

@@ -5,7 +5,13 @@ from typing import Any
 from gpssm.methods import METHODS
 
 MARK = "<!-- assumptions -->"
-COLUMNS = ("method", "q(x, v)", "states and weights coupled", "states free of a family", "weights free of a family")
+COLUMNS = (
+    "method",
+    "q(x, v)",
+    "states and weights coupled",
+    "states free of a family",
+    "weights free of a family",
+)
 
 
 def assumptions_table() -> str:
@@ -14,7 +20,11 @@ def assumptions_table() -> str:
     for name, config in METHODS.items():
         if config.assumptions is not None:
             *answers, words = config.assumptions
-            cells = [f"`{name}`", words.replace("|", r"\|"), *("yes" if answer else "no" for answer in answers)]
+            cells = [
+                f"`{name}`",
+                words.replace("|", r"\|"),
+                *("yes" if answer else "no" for answer in answers),
+            ]
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

@@ -19,12 +19,24 @@ def options() -> str:
 
     def tell(name: str, command: Any) -> None:
         found.append(f"### `{name}`\n\n{' '.join((command.help or '').split())}\n")
-        rows = [one for one in command.params if not getattr(one, "hidden", False) and one.name != "help"]
+        rows = [
+            one
+            for one in command.params
+            if not getattr(one, "hidden", False) and one.name != "help"
+        ]
         if not getattr(command, "commands", None) and rows:
             found.append("| option | what it says |\n|---|---|")
             for one in rows:
-                label = ", ".join(f"`{word}`" for word in one.opts) if one.param_type_name == "option" else one.name
-                found.append(f"| {label} | {' '.join((getattr(one, 'help', '') or '').split())} |".replace("||", "|"))
+                label = (
+                    ", ".join(f"`{word}`" for word in one.opts)
+                    if one.param_type_name == "option"
+                    else one.name
+                )
+                found.append(
+                    f"| {label} | {' '.join((getattr(one, 'help', '') or '').split())} |".replace(
+                        "||", "|"
+                    )
+                )
             found.append("")
         for inner, other in getattr(command, "commands", {}).items():
             tell(f"{name} {inner}", other)

@@ -44,7 +44,12 @@ def ring(num_steps: int, seed: int) -> gpssm.Series:
     u = np.repeat(rng.normal(size=num_steps // 5 + 1), 5)[:num_steps]
     x, seen = np.zeros(STATES), []
     for control in u:
-        x = 0.7 * x + 0.2 * np.roll(x, 1) + weights * np.sin(2 * x[2] + 1.5 * control) + 0.02 * rng.normal(size=STATES)
+        x = (
+            0.7 * x
+            + 0.2 * np.roll(x, 1)
+            + weights * np.sin(2 * x[2] + 1.5 * control)
+            + 0.02 * rng.normal(size=STATES)
+        )
         seen.append(x + 0.1 * rng.normal(size=STATES))
     return gpssm.Series(np.array(seen), u)
 
@@ -63,7 +68,10 @@ def cost(num_steps: int, num_inducing: int) -> None:
         for _ in range(rounds):
             slope(states).block_until_ready()
         spent = 1e3 * (time.perf_counter() - began) / rounds
-        print(f"{name:<12} {num_steps} rows, {num_inducing} points: {spent:6.1f} ms a gradient", flush=True)
+        print(
+            f"{name:<12} {num_steps} rows, {num_inducing} points: {spent:6.1f} ms a gradient",
+            flush=True,
+        )
 
 
 @in_house_style()
@@ -75,15 +83,27 @@ def main() -> None:
     figure, axes = panels(1, height=1.8)
     for seed in seeds:
         train, test = ring(TRAIN + TEST, seed).split(TRAIN)
-        for (name, given), colour in zip(WAYS.items(), (VERMILION, GREEN, BLUE, "0.6"), strict=True):
-            how: dict[str, Any] = {"start": "em+shooting", "num_chains": 1, "num_warmup": 250, "num_draws": 80}
-            posterior = gpssm.fit(train, state_dim=STATES, num_inducing=20, progress=False, **how, **given)
+        for (name, given), colour in zip(
+            WAYS.items(), (VERMILION, GREEN, BLUE, "0.6"), strict=True
+        ):
+            how: dict[str, Any] = {
+                "start": "em+shooting",
+                "num_chains": 1,
+                "num_warmup": 250,
+                "num_draws": 80,
+            }
+            posterior = gpssm.fit(
+                train, state_dim=STATES, num_inducing=20, progress=False, **how, **given
+            )
             found = posterior.forecast(u=test.u)
             error = np.sqrt(np.mean((found.mean - test.y) ** 2))
             low, high = found.interval(0.9)
             inside = np.mean((low <= test.y) & (test.y <= high))
             spent = sum(posterior.seconds)
-            print(f"seed {seed}  {name:<12} rmse {error:.3f}  90 %: {inside:.2f}  {spent:.0f} s", flush=True)
+            print(
+                f"seed {seed}  {name:<12} rmse {error:.3f}  90 %: {inside:.2f}  {spent:.0f} s",
+                flush=True,
+            )
             if seed == seeds[0]:
                 axes[0, 0].plot(found.mean[:80, 3], color=colour, label=f"{name}: RMSE {error:.2f}")
         if seed == seeds[0]:

@@ -39,7 +39,11 @@ def fitted(name: str, train: gpssm.Series, seed: int, folder: Path | None) -> gp
 
 
 def rolling(
-    row: str, how: str, posterior: gpssm.Posterior, test: gpssm.Series, forgetting: tuple[float, ...]
+    row: str,
+    how: str,
+    posterior: gpssm.Posterior,
+    test: gpssm.Series,
+    forgetting: tuple[float, ...],
 ) -> Backtest:
     """The forecasts and their row of the table."""
     options = {"forgetting": forgetting} if how == "learn" else {}
@@ -56,13 +60,18 @@ def draw(never: Backtest, learned: Backtest) -> None:
     """Forecasts along the test half, every third origin, and their errors by origin."""
     figure, axes = panels(2)
     top, bottom = axes[:, 0]
-    for found, color, label in ((never, GREY, "state filtered only"), (learned, BLUE, "function learned too")):
+    for found, color, label in (
+        (never, GREY, "state filtered only"),
+        (learned, BLUE, "function learned too"),
+    ):
         for place in range(0, len(found.origins), 3):
             steps, ahead = found.origins[place] + np.arange(found.horizon), found.forecasts[place]
             shade(top, steps, *(limit[:, 0] for limit in ahead.interval(0.9)), color=color)
             top.plot(steps, ahead.median[:, 0], color=color, label=label if place == 0 else None)
         errors = [figures["rmse"] for figures in found.figures]
-        bottom.plot(found.origins, errors, "o-", color=color, label=f"{label}: mean {np.mean(errors):.3f}")
+        bottom.plot(
+            found.origins, errors, "o-", color=color, label=f"{label}: mean {np.mean(errors):.3f}"
+        )
     top.plot(np.arange(len(never.series)), never.series.y[:, 0], color=BLACK, linewidth=0.8)
     top.legend()
     top.set_ylabel(never.series.outputs[0])

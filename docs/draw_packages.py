@@ -19,7 +19,11 @@ def count_imports() -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for path in ROOT.glob("*/**/*.py"):
         own = path.relative_to(ROOT).parts[0]
-        nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom) and node.module]
+        nodes = [
+            node
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.ImportFrom) and node.module
+        ]
         names = [f"{node.module}.{alias.name}".split(".") for node in nodes for alias in node.names]
         others = {parts[1] for parts in names if parts[0] == "gpssm" and parts[1] in PACKAGES}
         found.update((own, other) for other in others - {own})
@@ -36,7 +40,15 @@ def main() -> None:
         files = [path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
         lines = sum(len(path.read_text().splitlines()) for path in files)
         panel.text(-0.25, y, package, ha="right", va="center", weight="bold", size=10)
-        panel.text(-2.1, y, f"{len(files)} files, {lines} lines", ha="right", va="center", color=GREY, size=8)
+        panel.text(
+            -2.1,
+            y,
+            f"{len(files)} files, {lines} lines",
+            ha="right",
+            va="center",
+            color=GREY,
+            size=8,
+        )
         panel.plot(0, y, "o", color=BLUE, markersize=6)
     for (own, other), number in count_imports().items():
         reach = 0.45 * (place[other] - place[own])
@@ -45,7 +57,11 @@ def main() -> None:
             "",
             (0.12, place[other]),
             (0.12, place[own]),
-            arrowprops=bend | {"linewidth": 0.4 + 0.15 * number, "connectionstyle": f"arc3,rad={0.25 + 0.02 * reach}"},
+            arrowprops=bend
+            | {
+                "linewidth": 0.4 + 0.15 * number,
+                "connectionstyle": f"arc3,rad={0.25 + 0.02 * reach}",
+            },
         )
     panel.set_xlim(-3.6, 2.4)
     panel.set_ylim(-len(PACKAGES) + 0.4, 0.6)

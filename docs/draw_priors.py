@@ -37,7 +37,9 @@ def tanks(length: int, outlets: tuple[float, float], seed: int) -> gpssm.Series:
     for flow in u:
         between = outlets[0] * np.sqrt(first)
         first = max(first + 0.2 * (flow - between) + 0.005 * rng.normal(), 0.01)
-        second = max(second + 0.2 * (between - outlets[1] * np.sqrt(second)) + 0.005 * rng.normal(), 0.01)
+        second = max(
+            second + 0.2 * (between - outlets[1] * np.sqrt(second)) + 0.005 * rng.normal(), 0.01
+        )
         levels.append(second + 0.01 * rng.normal())
     return gpssm.Series(np.array(levels), u, outputs="level", inputs="pump")
 
@@ -68,7 +70,9 @@ def main() -> None:
         former, later = tanks(300, SISTER, 100), None
         own = {"state_dim": 2, "num_inducing": 20, "start": "em"}
     sister = gpssm.fit(former, **own, **SIZES)
-    print(f"{'rows':>6}{'':>4}" + "".join(f"{name:>24}" for name in ["sister as it is", *STRENGTHS]))
+    print(
+        f"{'rows':>6}{'':>4}" + "".join(f"{name:>24}" for name in ["sister as it is", *STRENGTHS])
+    )
     table = np.full((len(counts), options.seeds, 1 + len(STRENGTHS)), np.nan)
     for place, count in enumerate(counts):
         for seed in range(options.seeds):
@@ -87,7 +91,9 @@ def main() -> None:
         return
     figure, axes = panels(1)
     panel = axes[0, 0]
-    for column, (name, style) in enumerate(zip(["sister as it is", *STRENGTHS], LINES, strict=False)):
+    for column, (name, style) in enumerate(
+        zip(["sister as it is", *STRENGTHS], LINES, strict=False)
+    ):
         panel.plot(counts, np.median(table[:, :, column], 1), marker="o", label=name, **style)
     panel.set_ylim(0)
     panel.set_xticks(counts)

@@ -34,14 +34,24 @@ def main() -> None:
     print(f"{'start':<24}{'noise':<8}{'rmse':>8}{'coverage 90 %':>15}")
     for panel, name in zip(axes[:, 0], STARTS, strict=True):
         for noise in ("free", "small"):
-            sizes: dict[str, Any] = {"state_dim": 2, "num_inducing": 30, "num_chains": 2, "noise": noise}
+            sizes: dict[str, Any] = {
+                "state_dim": 2,
+                "num_inducing": 30,
+                "num_chains": 2,
+                "noise": noise,
+            }
             posterior = fit(train, method=METHOD, start=name, progress=False, **sizes)
             found = posterior.forecast(len(test), test.u)
             score = found.score(test)
-            print(f"{name:<24}{noise:<8}{score['rmse']:>8.4f}{score['coverage_90']:>15.2f}", flush=True)
+            print(
+                f"{name:<24}{noise:<8}{score['rmse']:>8.4f}{score['coverage_90']:>15.2f}",
+                flush=True,
+            )
             if noise == "free":
                 steps = np.arange(SHOWN)
-                shade(panel, steps, *(limit[:SHOWN, 0] for limit in found.interval(0.9)), color=BLUE)
+                shade(
+                    panel, steps, *(limit[:SHOWN, 0] for limit in found.interval(0.9)), color=BLUE
+                )
                 panel.plot(steps, found.median[:SHOWN, 0], color=BLUE)
                 panel.plot(steps, test.y[:SHOWN, 0], color=BLACK, linewidth=0.8)
                 panel.set_title(f"{name}: RMSE {score['rmse']:.3g}", loc="left")

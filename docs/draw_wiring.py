@@ -33,7 +33,9 @@ def tanks(num_steps: int, seed: int) -> gpssm.Series:
         levels = np.maximum(levels + STEP * (np.concatenate([[inflow], out[:-1]]) - out), 0.0)
         levels = np.maximum(levels + 0.01 * rng.normal(size=3), 0.0)
         seen.append(levels[-1] + 0.03 * rng.normal())
-    return gpssm.Series(np.array(seen), pump, outputs=["level"], inputs=["pump"], dt=STEP, name="tanks")
+    return gpssm.Series(
+        np.array(seen), pump, outputs=["level"], inputs=["pump"], dt=STEP, name="tanks"
+    )
 
 
 def main() -> None:
@@ -43,12 +45,20 @@ def main() -> None:
     for seed in seeds:
         train, test = tanks(TRAIN + TEST, seed).split(TRAIN)
         for wiring in (None, "cascade"):
-            how: dict[str, Any] = {"start": "em", "num_chains": 2, "num_warmup": 300, "num_draws": 100}
-            posterior = gpssm.fit(train, state_dim=3, num_inducing=20, wiring=wiring, progress=False, **how)
+            how: dict[str, Any] = {
+                "start": "em",
+                "num_chains": 2,
+                "num_warmup": 300,
+                "num_draws": 100,
+            }
+            posterior = gpssm.fit(
+                train, state_dim=3, num_inducing=20, wiring=wiring, progress=False, **how
+            )
             score = posterior.forecast(u=test.u).score(test)
             rmse, crps, inside = (score[name] for name in ("rmse", "crps", "coverage_90"))
             print(
-                f"seed {seed}  {wiring or 'none':<9} rmse {rmse:.3f}  crps {crps:.3f}  90 %: {inside:.2f}", flush=True
+                f"seed {seed}  {wiring or 'none':<9} rmse {rmse:.3f}  crps {crps:.3f}  90 %: {inside:.2f}",
+                flush=True,
             )
             if wiring and seed == seeds[0]:
                 figure = gpssm.plots.plot_wiring(posterior)

@@ -33,7 +33,9 @@ def included(text: str) -> str:
 
     def part(found: re.Match[str]) -> str:
         whole = (DOCS.parent / found[1]).read_text(encoding="utf-8")
-        inside = re.search(rf"# --8<-- \[start:{found[2]}\]\n(.*?)# --8<-- \[end:{found[2]}\]", whole, re.DOTALL)
+        inside = re.search(
+            rf"# --8<-- \[start:{found[2]}\]\n(.*?)# --8<-- \[end:{found[2]}\]", whole, re.DOTALL
+        )
         assert inside, f"{found[1]} has no part {found[2]}"
         return inside[1].rstrip()
 
@@ -47,12 +49,18 @@ def notebook(page: str) -> dict[str, Any]:
     for number, (kind, part) in enumerate(cells(text)):
         source = re.sub(r"^!\[.*?\]\(.*?\)$\n*", "", part, flags=re.MULTILINE).strip()
         source = included(source.replace("``` { .python }", "```python"))
-        source = re.sub(r"\]\((?!https?:|#)(.*?)\)", r"](../\1)", source) if kind == "markdown" else source
+        source = (
+            re.sub(r"\]\((?!https?:|#)(.*?)\)", r"](../\1)", source)
+            if kind == "markdown"
+            else source
+        )
         # A figure that a cell makes is shown by its name at the end.
         source += "\nfigure" if kind == "code" and "figure = " in source else ""
         code = {"execution_count": None, "outputs": []} if kind == "code" else {}
         if source:
-            parts.append({"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": source} | code)
+            parts.append(
+                {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": source} | code
+            )
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return {"cells": parts, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
 
@@ -65,7 +73,9 @@ def path_of(page: str) -> Path:
 def write() -> None:
     """Write all notebooks."""
     for page in PAGES:
-        path_of(page).write_text(json.dumps(notebook(page), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path_of(page).write_text(
+            json.dumps(notebook(page), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 def draw(page: str) -> None:

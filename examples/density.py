@@ -19,7 +19,9 @@ def main() -> None:
     model = gpssm.build_model(series, state_dim=2, num_inducing=20, linear=start)
     print("leaves:", {name: leaf.shape for name, leaf in model.leaves().items()})
 
-    density = jax.jit(jax.value_and_grad(lambda states: gpssm.target.log_collapsed(model, states, series)))
+    density = jax.jit(
+        jax.value_and_grad(lambda states: gpssm.target.log_collapsed(model, states, series))
+    )
     states = jnp.asarray(start.states[0])
     for step in range(5):
         value, slope = density(states)

@@ -76,7 +76,9 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20, help="rows of 1 ms in a row of the model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", default="free", help="free, small or a number")
-    parser.add_argument("--quick", action="store_true", help="few draws and rows, to see that all runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="few draws and rows, to see that all runs"
+    )
     options = parser.parse_args()
     train, test = (coarse(one, options.every) for one in gpssm.datasets.load_records("emps"))
     train, test = (train[:80], test[:60]) if options.quick else (train, test)
@@ -97,8 +99,12 @@ def main() -> None:
     rmse = 1e3 * np.sqrt(np.mean((free.mean - test.y[known:]) ** 2))
     low, high = free.interval(0.9)
     inside = np.mean((test.y[known:] >= low) & (test.y[known:] <= high))
-    print(f"{len(train)} rows of {1e3 * STEP * options.every:.0f} ms; gain {float(_gain(posterior)):.4f} m/s² a volt")
-    print(f"free run through the other record: RMSE {rmse:.2f} mm, 90 % intervals cover {inside:.0%}")
+    print(
+        f"{len(train)} rows of {1e3 * STEP * options.every:.0f} ms; gain {float(_gain(posterior)):.4f} m/s² a volt"
+    )
+    print(
+        f"free run through the other record: RMSE {rmse:.2f} mm, 90 % intervals cover {inside:.0%}"
+    )
     speeds = np.linspace(-0.18, 0.18, 121)
     draw(speeds, *friction_of(posterior, speeds), options.out)
 
@@ -114,7 +120,9 @@ def draw(speeds: np.ndarray, friction: np.ndarray, spread: np.ndarray, path: str
 
     figure = Figure(figsize=(5.0, 3.0), layout="constrained")
     axes = figure.add_subplot(xlabel="speed (m/s)", ylabel="friction (m/s² of the stage)")
-    axes.fill_between(speeds, friction - 1.645 * spread, friction + 1.645 * spread, alpha=0.3, lw=0, label="90 %")
+    axes.fill_between(
+        speeds, friction - 1.645 * spread, friction + 1.645 * spread, alpha=0.3, lw=0, label="90 %"
+    )
     axes.plot(speeds, friction, label="learned")
     axes.axhline(0.0, color="0.7", lw=0.7)
     axes.legend(frameon=False)

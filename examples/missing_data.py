@@ -36,7 +36,9 @@ def main() -> None:
     low, high = smoothed.outputs.interval(0.9)
     held = (low <= complete.y) & (complete.y <= high)
     error = np.sqrt(np.mean((smoothed.imputed - complete.y)[gaps] ** 2))
-    print(f"filled {gaps.sum()} gaps: RMSE {error:.3f} beside a spread of the outputs of {np.nanstd(series.y):.3f};")
+    print(
+        f"filled {gaps.sum()} gaps: RMSE {error:.3f} beside a spread of the outputs of {np.nanstd(series.y):.3f};"
+    )
     print(f"the 90 % intervals hold {held[gaps].mean():.0%} of what was lost")
     posterior.plot().savefig(options.out, dpi=150)
 

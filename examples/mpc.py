@@ -32,7 +32,9 @@ QUICK = {"num_inducing": 10, "num_chains": 1, "num_warmup": 60, "num_draws": 20}
 
 def flow(level: float, pump: float, rng: np.random.Generator) -> float:
     """The plant one row later, of which the controller knows nothing."""
-    return max(level + DT * (0.5 * pump - 0.3 * np.sqrt(max(level, 0.0))) + NOISE * rng.normal(), 0.0)
+    return max(
+        level + DT * (0.5 * pump - 0.3 * np.sqrt(max(level, 0.0))) + NOISE * rng.normal(), 0.0
+    )
 
 
 def record(rows: int, rng: np.random.Generator) -> gpssm.Series:
@@ -54,7 +56,11 @@ def make_planner(rollout: Rollout) -> Callable[[StateEnsemble, jax.Array, jax.Ar
         levels = rollout(start, u[:, None])[:, :, 0]
         beyond = jnp.maximum(jnp.quantile(levels, SURE, axis=0) - LIMIT, 0.0)
         changes = jnp.diff(u, prepend=before)
-        return jnp.mean((levels - TARGET) ** 2) + 0.02 * jnp.mean(changes**2) + 100 * jnp.mean(beyond**2)
+        return (
+            jnp.mean((levels - TARGET) ** 2)
+            + 0.02 * jnp.mean(changes**2)
+            + 100 * jnp.mean(beyond**2)
+        )
 
     @jax.jit
     def plan(start: StateEnsemble, guess: jax.Array, before: jax.Array) -> jax.Array:
@@ -95,19 +101,27 @@ def control(
             pump, searched = float(before), time.perf_counter()
             level = flow(level, pump, rng)
             now = now.condition(
-                gpssm.Series([[level + SENSOR * rng.normal()]], [[pump]], outputs="level", inputs="pump")
+                gpssm.Series(
+                    [[level + SENSOR * rng.normal()]], [[pump]], outputs="level", inputs="pump"
+                )
             )
             seconds.append((time.perf_counter() - searched, searched - began))
             levels.append(level)
             pumps.append(pump)
-            free = jnp.append(free[1:], free[-1])  # the rest of the plan is where the next search begins
+            free = jnp.append(
+                free[1:], free[-1]
+            )  # the rest of the plan is where the next search begins
     return np.array(levels), np.array(pumps), np.array(seconds)
 
 
 def main() -> None:
     """Learn, then control."""
-    parser = argparse.ArgumentParser(description="Receding-horizon control with a chance constraint.")
-    parser.add_argument("--quick", action="store_true", help="few rows and draws, to see that all runs")
+    parser = argparse.ArgumentParser(
+        description="Receding-horizon control with a chance constraint."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few rows and draws, to see that all runs"
+    )
     parser.add_argument("--out", help="a figure of the closed loop")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -116,10 +130,16 @@ def main() -> None:
     posterior = gpssm.fit(train, **settings, **(QUICK if options.quick else {}))
     levels, pumps, seconds = control(posterior.thinned(50), 25 if options.quick else 100, 100, rng)
     settled = levels[10:]
-    print(f"{len(levels)} rows: level {settled.mean():.3f} on average after the first ten, target {TARGET}")
-    print(f"beyond {LIMIT} in {np.mean(settled > LIMIT):.0%} of the rows, with {1 - SURE:.0%} allowed at each step")
+    print(
+        f"{len(levels)} rows: level {settled.mean():.3f} on average after the first ten, target {TARGET}"
+    )
+    print(
+        f"beyond {LIMIT} in {np.mean(settled > LIMIT):.0%} of the rows, with {1 - SURE:.0%} allowed at each step"
+    )
     filtering, searching = 1e3 * np.median(seconds[2:], axis=0)
-    print(f"{filtering:.0f} ms a row for the filter, {searching:.0f} ms for {SEARCH} gradients of 100 paths")
+    print(
+        f"{filtering:.0f} ms a row for the filter, {searching:.0f} ms for {SEARCH} gradients of 100 paths"
+    )
     if options.out:
         from gpssm.plots.style import in_house_style, panels
 

@@ -35,9 +35,13 @@ def follow(posterior: gpssm.Posterior, rows: gpssm.Series) -> gpssm.Posterior:
 def main() -> None:
     """Learn from the first rows, follow the rest."""
     parser = argparse.ArgumentParser(description="Condition on rows as they arrive.")
-    parser.add_argument("--quick", action="store_true", help="few rows and draws, to see that all runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rows and draws, to see that all runs"
+    )
     options = parser.parse_args()
-    series = gpssm.datasets.simulate("duffing", num_steps=120 if options.quick else 400, seed=1).series
+    series = gpssm.datasets.simulate(
+        "duffing", num_steps=120 if options.quick else 400, seed=1
+    ).series
     train, rest = series.split(len(series) - (HORIZON + 5 if options.quick else 150))
     posterior = gpssm.fit(train, state_dim=2, progress=False, **(QUICK if options.quick else {}))
     now = follow(posterior.thinned(100), rest)

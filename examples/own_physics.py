@@ -72,8 +72,12 @@ def fit(train: gpssm.Series, **settings: int) -> gpssm.Posterior:
     scaler = gpssm.Scaler.fit(train)
     method = TankMethod(input_mean=scaler.input_mean[0], input_std=scaler.input_std[0])
     # The state is the level itself, in the data's units: this likelihood leaves outputs unscaled.
-    level = gpssm.likelihoods.FunctionGaussian(log_std=jnp.log(jnp.array([0.05])), function=lambda x: x)
-    posterior = gpssm.fit(train, method=method, likelihood=level, fixed=["basis.*"], progress=False, **settings)
+    level = gpssm.likelihoods.FunctionGaussian(
+        log_std=jnp.log(jnp.array([0.05])), function=lambda x: x
+    )
+    posterior = gpssm.fit(
+        train, method=method, likelihood=level, fixed=["basis.*"], progress=False, **settings
+    )
     # --8<-- [end:fit]
     return posterior
 
@@ -94,17 +98,23 @@ def main() -> None:
     learned = posterior.transition(levels[:, None], np.zeros((50, 1)))
     outflow, spread = levels - learned.mean[:, 0], learned.std[:, 0]
     truth = DT * OUTFLOW * np.sqrt(levels)
-    print(f"outflow: largest error {np.max(np.abs(outflow - truth)):.3f} of at most {truth.max():.3f}")
+    print(
+        f"outflow: largest error {np.max(np.abs(outflow - truth)):.3f} of at most {truth.max():.3f}"
+    )
     draw(levels, outflow, spread, truth, options.out)
 
 
-def draw(levels: np.ndarray, outflow: np.ndarray, spread: np.ndarray, truth: np.ndarray, path: str) -> None:
+def draw(
+    levels: np.ndarray, outflow: np.ndarray, spread: np.ndarray, truth: np.ndarray, path: str
+) -> None:
     """The learned outflow with its 90 % band, and the true one."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0, 3.0), layout="constrained")
     axes = figure.add_subplot(xlabel="level", ylabel="outflow in one step")
-    axes.fill_between(levels, outflow - 1.645 * spread, outflow + 1.645 * spread, alpha=0.3, lw=0, label="90 %")
+    axes.fill_between(
+        levels, outflow - 1.645 * spread, outflow + 1.645 * spread, alpha=0.3, lw=0, label="90 %"
+    )
     axes.plot(levels, outflow, label="learned")
     axes.plot(levels, truth, "k--", label="truth")
     axes.legend(frameon=False)

@@ -19,7 +19,9 @@ QUICK = {"num_inducing": 8, "start": "em", "num_chains": 2, "num_warmup": 20, "n
 def write_csv(path: Path, num_steps: int) -> None:
     """A file with a header and the columns force and position, a row a time step."""
     series = gpssm.datasets.simulate("duffing", num_steps=num_steps, seed=0).series
-    np.savetxt(path, np.hstack([series.u, series.y]), delimiter=",", header="force,position", comments="")
+    np.savetxt(
+        path, np.hstack([series.u, series.y]), delimiter=",", header="force,position", comments=""
+    )
 
 
 def main() -> None:
@@ -29,7 +31,9 @@ def main() -> None:
     parser.add_argument("--output", default="position")
     parser.add_argument("--input", default="force")
     parser.add_argument("--out", type=Path, default=Path("quickstart"))
-    parser.add_argument("--quick", action="store_true", help="a short series and few draws, to see that all runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="a short series and few draws, to see that all runs"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.csv or options.out / "oscillator.csv"

@@ -99,21 +99,34 @@ def main() -> None:
     """Begin with a fit, or go on from the file of an earlier run."""
     parser = argparse.ArgumentParser(description="Learn from a stream of rows.")
     parser.add_argument("--rows", type=Path, help="a file of lines u,y")
-    parser.add_argument("--state", type=Path, default=Path("state.nc"), help="where to keep what is known")
-    parser.add_argument("--quick", action="store_true", help="few rows and draws, to see that all runs")
+    parser.add_argument(
+        "--state", type=Path, default=Path("state.nc"), help="where to keep what is known"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few rows and draws, to see that all runs"
+    )
     options = parser.parse_args()
     length = 40 if options.quick else 150
     series = plant(TRAINING + length, TRAINING + length // 2)
     if options.rows is None:
         options.rows = options.state.with_suffix(".csv")
-        text = [f"{u:.6f},{y:.6f}\n" for u, y in zip(series.u[TRAINING:, 0], series.y[TRAINING:, 0], strict=True)]
+        text = [
+            f"{u:.6f},{y:.6f}\n"
+            for u, y in zip(series.u[TRAINING:, 0], series.y[TRAINING:, 0], strict=True)
+        ]
         options.rows.write_text("".join([*text, END, "\n"]))
     if options.state.exists():
         posterior = gpssm.load(options.state)
         print(f"going on from {options.state}, after {posterior.learned.rows} rows", flush=True)
     else:
-        sizes = {"num_warmup": 60, "num_draws": 10, "num_chains": 2} if options.quick else {"num_chains": 2}
-        fitted = gpssm.fit(series[:TRAINING], state_dim=1, num_inducing=10, start="em", progress=False, **sizes)
+        sizes = (
+            {"num_warmup": 60, "num_draws": 10, "num_chains": 2}
+            if options.quick
+            else {"num_chains": 2}
+        )
+        fitted = gpssm.fit(
+            series[:TRAINING], state_dim=1, num_inducing=10, start="em", progress=False, **sizes
+        )
         posterior = fitted.thinned(20)
     posterior = follow(posterior, options.rows, options.state)
     alarms = test_after(posterior.learned.rows, options.state)["alarms"]

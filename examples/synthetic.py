@@ -119,17 +119,38 @@ def draw_transition(axes: Any, study: Study, reference: Study) -> None:
     low, middle, high = np.quantile(study.function, (0.05, 0.5, 0.95), axis=(0, 1))
     axes.fill_between(GRID, low, high, color=BLUE, alpha=0.25, lw=0, label="5–95 %")
     axes.plot(GRID, middle, color=BLUE, label="median")
-    axes.plot(GRID, study.truth.transition(GRID[:, None], np.zeros((len(GRID), 0))), "--", color=BLACK, label="truth")
+    axes.plot(
+        GRID,
+        study.truth.transition(GRID[:, None], np.zeros((len(GRID), 0))),
+        "--",
+        color=BLACK,
+        label="truth",
+    )
     low, middle, high = np.quantile(study.inducing, (0.05, 0.5, 0.95), axis=(0, 1))
     axes.errorbar(
-        LOCATIONS, middle, (middle - low, high - middle), fmt="o", ms=3, lw=1, color=ORANGE, label="inducing outputs"
+        LOCATIONS,
+        middle,
+        (middle - low, high - middle),
+        fmt="o",
+        ms=3,
+        lw=1,
+        color=ORANGE,
+        label="inducing outputs",
     )
     for drawn, style in ((study, {"fill": True, "alpha": 0.5}), (reference, {"lw": 1.2})):
         heights, edges = np.histogram(drawn.states[:, :, 0], 100, (GRID[0], GRID[-1]), density=True)
         label = "x₀ | y, ffvd-p" if drawn is reference else "x₀ | y, ffvd"
-        axes.stairs(BOTTOM + 0.25 * heights, edges, baseline=BOTTOM, color=GREEN, label=label, **style)
+        axes.stairs(
+            BOTTOM + 0.25 * heights, edges, baseline=BOTTOM, color=GREEN, label=label, **style
+        )
     axes.axhline(study.truth.series.y[0, 0], color=GREEN, ls=":", lw=1.5, label="y₀")
-    axes.set(xlabel="x", ylabel="f(x)", xlim=(GRID[0], GRID[-1]), ylim=(BOTTOM, -BOTTOM), title="(a) Transition")
+    axes.set(
+        xlabel="x",
+        ylabel="f(x)",
+        xlim=(GRID[0], GRID[-1]),
+        ylim=(BOTTOM, -BOTTOM),
+        title="(a) Transition",
+    )
     axes.legend(ncols=3, loc="upper center", fontsize=7, frameon=False, columnspacing=1.0)
 
 
@@ -150,14 +171,23 @@ def draw_tests(axes: Any, study: Study) -> None:
     """The share of marginals with a p-value below p, against p."""
     total = study.states.shape[0] * study.states.shape[1]
     levels = np.geomspace(1e-4, 1.0, 200)
-    for name, values, colour in (("states", study.states, BLUE), ("inducing outputs", study.inducing, ORANGE)):
+    for name, values, colour in (
+        ("states", study.states, BLUE),
+        ("inducing outputs", study.inducing, ORANGE),
+    ):
         for block, style in ((BLOCK, "-"), (total, "--")):
             found = np.sort(p_values(values, block).ravel())
             share = np.searchsorted(found, levels, side="right") / len(found)
             axes.plot(levels, share, style, color=colour, label=f"{name}, {block} draws")
     axes.plot(levels, levels, ":", color=BLACK, label="if Gaussian")
     axes.axvline(LEVEL, color=BLACK, lw=0.5)
-    axes.set(xscale="log", xlabel="p", ylabel="share of marginals with p-value ≤ p", xlim=(1e-4, 1), ylim=(0, 1))
+    axes.set(
+        xscale="log",
+        xlabel="p",
+        ylabel="share of marginals with p-value ≤ p",
+        xlim=(1e-4, 1),
+        ylim=(0, 1),
+    )
     axes.set_title("(b) Normality tests")
     axes.legend(loc="upper left", fontsize=7, frameon=False)
 
@@ -176,7 +206,9 @@ def draw_figure(study: Study, reference: Study, path: str) -> None:
 
 def main() -> None:
     """Report on every seed, and draw the figure of the first."""
-    parser = argparse.ArgumentParser(description="The posterior of a GP state-space model is not Gaussian.")
+    parser = argparse.ArgumentParser(
+        description="The posterior of a GP state-space model is not Gaussian."
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[4])
     parser.add_argument("--out", default="synthetic.png")
     parser.add_argument("--quick", action="store_true", help="few draws, to see that all runs")

@@ -10,11 +10,27 @@ import tempfile
 import time
 
 CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    (
+        path
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (path := shutil.which(name))
+    ),
+    None,
 )
 FLAGS = (
-    *("--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-    *("--hide-scrollbars", "--no-first-run", "--disable-extensions", "--disable-background-networking"),
+    *(
+        "--headless=new",
+        "--remote-debugging-pipe",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+    ),
+    *(
+        "--hide-scrollbars",
+        "--no-first-run",
+        "--disable-extensions",
+        "--disable-background-networking",
+    ),
 )
 PATIENCE = 60  # seconds to wait for anything
 
@@ -28,16 +44,29 @@ class Browser:
         self.reader, to_write = os.pipe()
         # Chromium reads from descriptor 3 and writes to 4; a shell puts the pipes there without a fork in this process.
         redirect = f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}'
-        command = ["bash", "-c", redirect, CHROMIUM, *FLAGS, f"--user-data-dir={self.profile}", "about:blank"]
+        command = [
+            "bash",
+            "-c",
+            redirect,
+            CHROMIUM,
+            *FLAGS,
+            f"--user-data-dir={self.profile}",
+            "about:blank",
+        ]
         self.process = subprocess.Popen(
-            command, pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            pass_fds=(to_read, to_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(to_read)
         os.close(to_write)
         self.buffer, self.number, self.session = b"", 0, None
         self.problems, self.requests, self.events = [], [], []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -68,7 +97,9 @@ class Browser:
         name, details = event["method"], event["params"]
         self.events.append(name)
         if name == "Runtime.exceptionThrown":
-            self.problems.append(details["exceptionDetails"].get("exception", {}).get("description", "exception"))
+            self.problems.append(
+                details["exceptionDetails"].get("exception", {}).get("description", "exception")
+            )
         if name == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
             self.problems.append(details["entry"]["text"])
         if name == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning", "assert"):
@@ -80,17 +111,30 @@ class Browser:
 
     def open(self, path, width=1200, height=900, scheme="light"):
         """Show a file in a window of that size and colour scheme, and wait until it is loaded."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.problems, self.requests, self.events = [], [], []
         self.call("Page.navigate", url=f"file://{path}")
         while "Page.loadEventFired" not in self.events:
             self._note(self._next())
-        self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.evaluate(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
 
     def evaluate(self, expression):
         """The value of JavaScript, promises awaited."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"]["exception"].get("description"))
         return answer["result"].get("value")
@@ -107,7 +151,9 @@ class Browser:
 
     def screenshot(self, full=True):
         """The page as a PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=full)["data"])
+        return base64.b64decode(
+            self.call("Page.captureScreenshot", captureBeyondViewport=full)["data"]
+        )
 
     def pdf(self):
         """The page as printed."""

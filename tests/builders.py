@@ -26,11 +26,20 @@ def make_basis(name: str, state_dim: int, input_dim: int, num: int = 6) -> Basis
         return RandomFourier(jnp.asarray(rng.normal(size=(num // 2, dim))))
     if name == "linear":
         return LinearFeatures(jnp.asarray(rng.normal(size=(state_dim, dim + 1)) * 0.3 - 1.0))
-    return Stacked((make_basis("inducing", state_dim, input_dim, num), make_basis("linear", state_dim, input_dim)))
+    return Stacked(
+        (
+            make_basis("inducing", state_dim, input_dim, num),
+            make_basis("linear", state_dim, input_dim),
+        )
+    )
 
 
 def make_model(
-    basis: str = "inducing", state_dim: int = 2, input_dim: int = 1, output_dim: int = 2, num: int = 6
+    basis: str = "inducing",
+    state_dim: int = 2,
+    input_dim: int = 1,
+    output_dim: int = 2,
+    num: int = 6,
 ) -> GPSSM:
     """A model with unequal leaves, so that a mixed-up axis shows."""
     rng = np.random.default_rng(5)
@@ -50,7 +59,9 @@ def make_model(
         jnp.asarray(0.3 + 0.2 * rng.random(output_dim)),
     )
     process_std = jnp.asarray(0.3 + 0.2 * rng.random(state_dim))
-    return GPSSM.create(kernel, make_basis(basis, state_dim, input_dim, num), mean, likelihood, process_std)
+    return GPSSM.create(
+        kernel, make_basis(basis, state_dim, input_dim, num), mean, likelihood, process_std
+    )
 
 
 def make_series(

@@ -36,7 +36,10 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
     forecasts = {name: make_forecast(rng, test, len(train), len(test)) for name in methods}
     judged = RollingRows(test, 0, HORIZON, HORIZON, True)
     origins = np.arange(0, len(test) - HORIZON + 1, HORIZON)
-    several = tuple(make_forecast(rng, test[int(origin) :], len(train) + int(origin), HORIZON) for origin in origins)
+    several = tuple(
+        make_forecast(rng, test[int(origin) :], len(train) + int(origin), HORIZON)
+        for origin in origins
+    )
     own = Backtest(test, origins, several, ({},) * len(origins), (0.9,), "never")
     entries = tuple(
         Entry(
@@ -51,7 +54,10 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
         for number, name in enumerate(methods)
     )
     rolling = RollingComparison(judged, entries, own)
-    rows = (Row("smoothed outputs", 30, 1.01, 400, 500, 300), Row("30-step forecast mean", 30, 1.01, 400, 500, 300))
+    rows = (
+        Row("smoothed outputs", 30, 1.01, 400, 500, 300),
+        Row("30-step forecast mean", 30, 1.01, 400, 500, 300),
+    )
     residuals = Residuals(
         train,
         rng.normal(size=train.y.shape),
@@ -77,7 +83,11 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
     )
     outputs = tuple(OutputSummary(name, 1.0, 0.1, 0.1, 0.2, 0.5, 3, None) for name in train.outputs)
     sampling = Sampling("good", 1.01, 400, 1.01, 400, 0, 0.8, ())
-    found = (checks.check_worth(rolling), *checks.check_coverage(rolling), *checks.check_residuals(residuals))
+    found = (
+        checks.check_worth(rolling),
+        *checks.check_coverage(rolling),
+        *checks.check_residuals(residuals),
+    )
     summary = Summary(facts, sampling, outputs, 30, 60, 0.9, 0.1, 0.2, tuple(check_mixing(rows)))
     hindsight = make_forecast(rng, train, 0, len(train))
     return Examination(

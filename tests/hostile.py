@@ -138,7 +138,11 @@ def attempt(call: Callable[[], Any]) -> Outcome:
             while where.tb_next is not None:
                 where = where.tb_next
             code = where.tb_frame.f_code
-            ours = code.co_filename.startswith(OURS) and code.co_code[where.tb_lasti] == RAISE and str(error)
+            ours = (
+                code.co_filename.startswith(OURS)
+                and code.co_code[where.tb_lasti] == RAISE
+                and str(error)
+            )
             last = traceback.extract_tb(error.__traceback__)[-1]
             words = f"{type(error).__name__}: {str(error)[:150]} ({last.filename.split('/')[-1]}:{last.lineno})"
             return Outcome("refused" if ours else "raw", words)

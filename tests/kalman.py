@@ -53,9 +53,14 @@ def kalman(model, series, mean=None, cov=None) -> Kalman:
         mean, cov = move(model, mean, cov, control)
         seen = np.isfinite(y)
         C, noise = np.asarray(likelihood.C)[seen], np.exp(2 * np.asarray(likelihood.log_std))[seen]
-        spread, error = C @ cov @ C.T + np.diag(noise), y[seen] - C @ mean - np.asarray(likelihood.d)[seen]
+        spread, error = (
+            C @ cov @ C.T + np.diag(noise),
+            y[seen] - C @ mean - np.asarray(likelihood.d)[seen],
+        )
         gain = cov @ C.T @ np.linalg.inv(spread)
-        log_density = -0.5 * (np.linalg.slogdet(2 * np.pi * spread)[1] + error @ np.linalg.solve(spread, error))
+        log_density = -0.5 * (
+            np.linalg.slogdet(2 * np.pi * spread)[1] + error @ np.linalg.solve(spread, error)
+        )
         mean, cov = mean + gain @ error, cov - gain @ C @ cov
         found.append((mean, cov, log_density, error @ np.linalg.solve(spread, error)))
     return Kalman(*(np.array(part) for part in zip(*found, strict=True)))

@@ -22,19 +22,40 @@ CHAINS, DRAWS = 2, 3
 @functools.cache
 def fitted():
     """A posterior of `ffvd` with two states, two chains of six draws each."""
-    settings = {"state_dim": 2, "num_inducing": 5, "start": "em", "noise": "free", "num_chains": 2, "progress": False}
+    settings = {
+        "state_dim": 2,
+        "num_inducing": 5,
+        "start": "em",
+        "noise": "free",
+        "num_chains": 2,
+        "progress": False,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that so short a chain has not settled
-        return gpssm.fit(make_series(40, output_dim=1), num_warmup=8, num_draws=6, thin=1, **settings)
+        return gpssm.fit(
+            make_series(40, output_dim=1), num_warmup=8, num_draws=6, thin=1, **settings
+        )
 
 
 def make_posterior(
-    model=None, raw=None, weights=None, leaves=None, scaler=None, states=None, chains=CHAINS, draws=DRAWS, current=None
+    model=None,
+    raw=None,
+    weights=None,
+    leaves=None,
+    scaler=None,
+    states=None,
+    chains=CHAINS,
+    draws=DRAWS,
+    current=None,
 ):
     """Random weights and states unless given; every array has leading axes (chain, draw)."""
     rng = np.random.default_rng(8)
     raw = [make_series(9, missing=True), make_series(5, seed=2)] if raw is None else raw
-    model = make_model(input_dim=raw[0].input_dim, output_dim=raw[0].output_dim) if model is None else model
+    model = (
+        make_model(input_dim=raw[0].input_dim, output_dim=raw[0].output_dim)
+        if model is None
+        else model
+    )
     size = (chains, draws)
     if weights is None:
         weights = 0.5 * rng.normal(size=(*size, model.state_dim, model.basis.size))
@@ -42,14 +63,18 @@ def make_posterior(
         states = [rng.normal(size=(*size, len(one) + 1, model.state_dim)) for one in raw]
     if leaves is None:
         noises = np.asarray(model.log_process_std) + 0.1 * rng.normal(size=(*size, model.state_dim))
-        kernels = np.asarray(model.kernel.log_variance) + 0.1 * rng.normal(size=(*size, model.state_dim))
+        kernels = np.asarray(model.kernel.log_variance) + 0.1 * rng.normal(
+            size=(*size, model.state_dim)
+        )
         leaves = {"log_process_std": noises, "kernel.log_variance": kernels}
     scaler = Scaler.fit(raw) if scaler is None else scaler
     info = Info(*(np.zeros(size) for _ in Info._fields))
     draws_of = jax.tree.map(jnp.asarray, Draw(tuple(states), weights, leaves))
     spec = Spec(method={"name": "by hand", "num_warmup": 0})
     dataset = Dataset(tuple(raw), scaler)
-    return Posterior(model, draws_of, info, info, dataset, spec, Seconds(0, 0, 0), seed=0, current=current)
+    return Posterior(
+        model, draws_of, info, info, dataset, spec, Seconds(0, 0, 0), seed=0, current=current
+    )
 
 
 def linear_weights(model, transition, control, offset):

@@ -39,7 +39,9 @@ class RandomWalk(MethodSettings):
         def step(key, carry, series):
             keys = jax.random.split(key, 3)
             now = moves.apply(carry.parameters)
-            proposal = jax.tree.map(lambda x: x + self.size * jax.random.normal(keys[0], x.shape), carry.states)
+            proposal = jax.tree.map(
+                lambda x: x + self.size * jax.random.normal(keys[0], x.shape), carry.states
+            )
             values = [log_collapsed(now, x, series) for x in (carry.states, proposal)]
             acceptance = jnp.exp(jnp.minimum(values[1] - values[0], 0.0))
             accepted = jax.random.uniform(keys[1]) < acceptance

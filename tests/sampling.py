@@ -24,8 +24,13 @@ def chain(config, model, series, states, num_draws: int, thin: int, key):
     def keep(carry, key):
         step_key, draw_key = jax.random.split(key)
         step_keys = jax.random.split(step_key, thin)
-        carry, infos = jax.lax.scan(lambda carry, key: method.step(key, carry, series), carry, step_keys)
-        return carry, (method.draw(draw_key, carry, series), jax.tree.map(lambda values: values[-1], infos))
+        carry, infos = jax.lax.scan(
+            lambda carry, key: method.step(key, carry, series), carry, step_keys
+        )
+        return carry, (
+            method.draw(draw_key, carry, series),
+            jax.tree.map(lambda values: values[-1], infos),
+        )
 
     thrown_away = config.num_warmup // thin
     keys = jax.random.split(key, thrown_away + num_draws)
@@ -40,7 +45,9 @@ def run(config, model, series, states, num_draws: int, thin: int = 1, seed: int 
     @jax.jit
     def chains(keys, series, states):
         # One chain after the other: a batch of them would batch the factorisations.
-        return jax.lax.map(lambda key: chain(config, model, series, states, num_draws, thin, key), keys)
+        return jax.lax.map(
+            lambda key: chain(config, model, series, states, num_draws, thin, key), keys
+        )
 
     return chains(jax.random.split(jax.random.key(seed), NUM_CHAINS), series, states)
 
@@ -81,7 +88,9 @@ def marginal_z(first, second) -> float:
 
     def marginals(draws):
         values = flatten(draws)
-        return np.concatenate([values, (values - centre) ** 2, *(values <= cut for cut in cuts)], -1)
+        return np.concatenate(
+            [values, (values - centre) ** 2, *(values <= cut for cut in cuts)], -1
+        )
 
     return largest_z(first, second, marginals)
 
@@ -90,7 +99,9 @@ def small_problem(lengths=(5, 3), state_dim=1, num=3):
     """A small model with everything fixed, short series with missing data, and states to start from."""
     dims = {"state_dim": state_dim, "input_dim": 1, "output_dim": state_dim}
     model = builders.make_model("inducing", **dims, num=num).with_roles("fix", "*")
-    series = [builders.make_series(n, 1, state_dim, missing=True, seed=i) for i, n in enumerate(lengths)]
+    series = [
+        builders.make_series(n, 1, state_dim, missing=True, seed=i) for i, n in enumerate(lengths)
+    ]
     starts = [builders.make_states(n, state_dim, seed=i) for i, n in enumerate(lengths)]
     return model, series, tuple(jnp.asarray(path) for path in starts)
 
@@ -99,5 +110,9 @@ def sampled_problem():
     """The same with noises and a lengthscale to be sampled, under priors that eight rows leave proper."""
     model, series, states = small_problem()
     tight = InverseGamma(5.0, 0.5)
-    priors = {"log_process_std": tight, "likelihood.log_std": tight, "kernel.log_lengthscale": Normal(0.5, 0.3)}
+    priors = {
+        "log_process_std": tight,
+        "likelihood.log_std": tight,
+        "kernel.log_lengthscale": Normal(0.5, 0.3),
+    }
     return model.with_priors(priors).with_roles("sample", *priors), series, states

@@ -20,11 +20,18 @@ def write_stand_ins(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int = 8
     for name in ("emps", "emps_pulses"):
         u = np.repeat(rng.normal(size=rows // 20), 20)
         y = scipy.signal.lfilter([0.01], [1.0, -0.99], u)
-        columns = {"qm": y[:, None], "vir": u[:, None], "qg": y[:, None], "t": 1e-3 * np.arange(rows)[:, None]}
+        columns = {
+            "qm": y[:, None],
+            "vir": u[:, None],
+            "qg": y[:, None],
+            "t": 1e-3 * np.arange(rows)[:, None],
+        }
         scipy.io.savemat(folder / f"{name}.mat", columns | {"gtau": np.array([[35.15]])})
     table = rng.normal(size=(TEST_ROW + rows, 2)).round(6)
     lines = [f"{u},{y},{51200.0 if row == 0 else ''}," for row, (u, y) in enumerate(table)]
-    (folder / "wiener_hammerstein.csv").write_text("\n".join(['"uBenchMark","yBenchMark","fs",', *lines]) + "\n")
+    (folder / "wiener_hammerstein.csv").write_text(
+        "\n".join(['"uBenchMark","yBenchMark","fs",', *lines]) + "\n"
+    )
     for name in ("emps", "emps-pulses", "wiener-hammerstein"):
         entry = datasets.REGISTRY[name]
         found = hashlib.sha256((folder / entry.file).read_bytes()).hexdigest()

@@ -30,12 +30,21 @@ PAGES = sorted(DOCS.rglob("*.md"))
 SHOWN = [*PAGES, ROOT / "README.md"]
 SMALL = {"num_inducing": 8, "num_chains": 2, "num_warmup": 20, "num_draws": 10}
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
+FETCHED = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "link": "href",
+}
 
 
 def blocks(page, language):
     """The blocks of a page in one language; what is included from a file has a fence of another kind."""
-    return [text for name, text in FENCE.findall(page.read_text(encoding="utf-8")) if name == language]
+    return [
+        text for name, text in FENCE.findall(page.read_text(encoding="utf-8")) if name == language
+    ]
 
 
 class Page(HTMLParser):
@@ -61,7 +70,16 @@ def site(tmp_path_factory):
     if importlib.util.find_spec("mkdocs") is None:
         pytest.skip("mkdocs is not installed: pip install 'gpssm[docs]'")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(folder),
+    ]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert built.returncode == 0, built.stdout + built.stderr
@@ -73,7 +91,9 @@ def test_nothing_is_fetched_from_elsewhere(site):
         assert not [address for address in page.fetched if urlsplit(address).netloc], page.path
     folder = site["index.html"].path.parent
     for sheet in folder.rglob("*.css"):
-        assert not re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+        assert not re.findall(
+            r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")
+        ), sheet
 
 
 def test_every_link_leads_somewhere(site):
@@ -95,9 +115,17 @@ def test_every_link_leads_somewhere(site):
 
 
 def test_every_public_name_is_in_the_reference(site):
-    pages = [page.path.read_text(encoding="utf-8") for name, page in site.items() if name.startswith("reference/")]
-    headings = [heading for text in pages for heading in re.findall(r"<h2.*?</h2>", text, re.DOTALL)]
-    words = {word for heading in headings for word in re.sub(r"<[^>]+>|¶|&para;", " ", heading).split()}
+    pages = [
+        page.path.read_text(encoding="utf-8")
+        for name, page in site.items()
+        if name.startswith("reference/")
+    ]
+    headings = [
+        heading for text in pages for heading in re.findall(r"<h2.*?</h2>", text, re.DOTALL)
+    ]
+    words = {
+        word for heading in headings for word in re.sub(r"<[^>]+>|¶|&para;", " ", heading).split()
+    }
     assert not [name for name in gpssm.__all__ if f"gpssm.{name}" not in words]
 
 
@@ -137,13 +165,19 @@ def test_the_page_of_the_command_line_has_every_command_and_a_complete_config(si
     shown = runpy.run_path(str(DOCS / "commands.py"))["config"]()
     tables = tomllib.loads(shown.removeprefix("```toml\n").removesuffix("```"))
     assert tables["data"]["files"] == ["tank.csv"]
-    assert tables["fit"]["num_chains"] == inspect.signature(gpssm.fit).parameters["num_chains"].default
+    assert (
+        tables["fit"]["num_chains"] == inspect.signature(gpssm.fit).parameters["num_chains"].default
+    )
     assert tables["method"]["num_draws"] == gpssm.methods.METHODS["ffvd"].num_draws
 
 
 def test_every_page_is_in_the_navigation(site):
     shown = site["index.html"].links
-    missing = [page for page in PAGES if page.relative_to(DOCS).with_suffix(".html").as_posix() not in shown]
+    missing = [
+        page
+        for page in PAGES
+        if page.relative_to(DOCS).with_suffix(".html").as_posix() not in shown
+    ]
     assert not missing
 
 
@@ -151,9 +185,15 @@ def test_the_table_of_assumptions_has_every_method_with_a_gaussian_process(site)
     text = site["methods.html"].path.read_text(encoding="utf-8")
     table = text[text.index("<table>") : text.index("</table>")]
     rows = [re.findall(r"<td>(.*?)</td>", row, re.DOTALL) for row in table.split("<tr>")[2:]]
-    known = {name: one.assumptions for name, one in gpssm.methods.METHODS.items() if one.assumptions is not None}
+    known = {
+        name: one.assumptions
+        for name, one in gpssm.methods.METHODS.items()
+        if one.assumptions is not None
+    }
     assert [re.sub(r"<.*?>", "", row[0]) for row in rows] == list(known)
-    assert [[cell == "yes" for cell in row[2:]] for row in rows] == [list(one[:3]) for one in known.values()]
+    assert [[cell == "yes" for cell in row[2:]] for row in rows] == [
+        list(one[:3]) for one in known.values()
+    ]
 
 
 def test_every_registered_name_is_in_the_tables():
@@ -169,7 +209,12 @@ def test_commands_exist(page):
 
     from gpssm.cli.app import app
 
-    lines = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("gpssm ")]
+    lines = [
+        line
+        for block in blocks(page, "sh")
+        for line in block.splitlines()
+        if line.startswith("gpssm ")
+    ]
     for line in lines:
         command, words = get_command(app), shlex.split(line, comments=True)[1:]
         while words and not words[0].startswith("-") and getattr(command, "commands", None):
@@ -222,7 +267,9 @@ def workshop(fits, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [one for one in SHOWN if blocks(one, "python")], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "page", [one for one in SHOWN if blocks(one, "python")], ids=lambda path: path.stem
+)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # runs this short have something to warn of
 def test_blocks_run(page, workshop):
     if "datasets.load" in page.read_text(encoding="utf-8") and not os.environ.get("GPSSM_DATA"):

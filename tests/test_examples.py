@@ -23,17 +23,32 @@ WRITTEN = {
     "missing_data": ["figure.png"],
     "mpc": ["figure.png"],
     "own_physics": ["figure.png"],
-    "quickstart": ["run/oscillator.csv", "run/posterior.nc", "run/forecast.csv", "run/forecast.png"],
+    "quickstart": [
+        "run/oscillator.csv",
+        "run/posterior.nc",
+        "run/forecast.csv",
+        "run/forecast.png",
+    ],
     "synthetic": ["figure.png"],
 }
 
 
-LONG = ("friction", "mpc", "own_physics", "online", "stream", "synthetic")  # half a minute each, most of it compiling
+LONG = (
+    "friction",
+    "mpc",
+    "own_physics",
+    "online",
+    "stream",
+    "synthetic",
+)  # half a minute each, most of it compiling
 
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.slow) if path.stem in LONG else path for path in EXAMPLES],
+    [
+        pytest.param(path, marks=pytest.mark.slow) if path.stem in LONG else path
+        for path in EXAMPLES
+    ],
     ids=[path.stem for path in EXAMPLES],
 )
 def test_runs(path, monkeypatch, tmp_path, capsys):

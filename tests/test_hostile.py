@@ -46,7 +46,16 @@ GOOD = {
     "function": {"x": np.zeros((3, 2)), "u": U[:3]},
     "derivatives": {"x": np.zeros((3, 2)), "u": U[:3]},
 }
-OPTIONS = ("num_paths", "seed", "index", "bounds", "calibrated", "num_particles", "steps", "horizon")
+OPTIONS = (
+    "num_paths",
+    "seed",
+    "index",
+    "bounds",
+    "calibrated",
+    "num_particles",
+    "steps",
+    "horizon",
+)
 
 
 def verb(name, argument):
@@ -56,7 +65,10 @@ def verb(name, argument):
 ENTRIES = {
     "Series(y)": Series,
     "Series(u)": lambda value: Series(SERIES.y, value),
-    **{f"Series({name}=)": lambda value, name=name: Series(SERIES.y, **{name: value}) for name in ("name", "dt")},
+    **{
+        f"Series({name}=)": lambda value, name=name: Series(SERIES.y, **{name: value})
+        for name in ("name", "dt")
+    },
     "Series(outputs=)": lambda value: Series(SERIES.y, outputs=value),
     "Series(window=)": lambda value: Series(SERIES.y, window=value),
     "Series.split": SERIES.split,
@@ -88,8 +100,14 @@ ENTRIES = {
         for name, good in GOOD.items()
         for argument in (*good, *(OPTIONS[:5] if name == "forecast" else ()))
     },
-    **{f"condition({name}=)": verb("condition", name) for name in ("seed", "index", "num_particles")},
-    **{f"predict({name}=)": verb("predict", name) for name in ("steps", "seed", "bounds", "calibrated")},
+    **{
+        f"condition({name}=)": verb("condition", name)
+        for name in ("seed", "index", "num_particles")
+    },
+    **{
+        f"predict({name}=)": verb("predict", name)
+        for name in ("steps", "seed", "bounds", "calibrated")
+    },
     **{f"simulate({name}=)": verb("simulate", name) for name in ("horizon", "seed", "bounds")},
     "quantile": FORECAST.quantile,
     "interval": FORECAST.interval,
@@ -103,10 +121,16 @@ ENTRIES = {
     "compare(horizon=)": lambda value: gpssm.compare({"one": FORECAST}, SERIES, horizon=value),
     "compare(levels=)": lambda value: gpssm.compare({"one": FORECAST}, SERIES, levels=value),
     **{
-        f"metrics.{name}({place})": lambda value, name=name, of=of, place=place: getattr(metrics, name)(
-            *(value if index == place else good for index, good in enumerate((of, SERIES.y)))
+        f"metrics.{name}({place})": lambda value, name=name, of=of, place=place: getattr(
+            metrics, name
+        )(*(value if index == place else good for index, good in enumerate((of, SERIES.y))))
+        for name, of in (
+            ("rmse", SERIES.y),
+            ("mae", SERIES.y),
+            ("crps", PATHS),
+            ("coverage", PATHS),
+            ("pit", PATHS),
         )
-        for name, of in (("rmse", SERIES.y), ("mae", SERIES.y), ("crps", PATHS), ("coverage", PATHS), ("pit", PATHS))
         for place in (0, 1)
     },
     "metrics.coverage(level=)": lambda value: metrics.coverage(PATHS, SERIES.y, value),
@@ -148,22 +172,48 @@ CALLS = {
         {"frame": FRAME, "outputs": "y", "inputs": "u", "time": "at"},
         ("regrid", "controls", "name", "dt", "window", "units"),
     ),
-    "on_grid": (Series.on_grid, {"time": np.arange(9.0), "y": SERIES.y, "u": U}, ("regrid", "controls", "units")),
-    "datasets.simulate": (gpssm.datasets.simulate, {"name": "linear_gaussian", "num_steps": 12, "seed": 0}, ()),
+    "on_grid": (
+        Series.on_grid,
+        {"time": np.arange(9.0), "y": SERIES.y, "u": U},
+        ("regrid", "controls", "units"),
+    ),
+    "datasets.simulate": (
+        gpssm.datasets.simulate,
+        {"name": "linear_gaussian", "num_steps": 12, "seed": 0},
+        (),
+    ),
     "datasets.load_records": (gpssm.datasets.load_records, {"name": "emps"}, ()),
     "backtest": (
         gpssm.backtest,
-        {"series": ROWS, "method": POSTERIOR, "horizon": 2, "step": 8, "num_paths": 6, "max_draws": 2} | QUIET,
+        {
+            "series": ROWS,
+            "method": POSTERIOR,
+            "horizon": 2,
+            "step": 8,
+            "num_paths": 6,
+            "max_draws": 2,
+        }
+        | QUIET,
         ("start", "refit", "levels", "new_experiment", "seed"),
     ),
     "Backtest.by_step": (BACKTEST.by_step, {"output": "y0"}, ()),
     "Backtest.plot": (BACKTEST.plot, {"output": "y0", "level": 0.9}, ()),
     "select": (
         gpssm.select,
-        {"series": LONG, "candidates": [{"method": "mean", "num_draws": 4}], "step": 20, "horizon": 3} | QUIET,
+        {
+            "series": LONG,
+            "candidates": [{"method": "mean", "num_draws": 4}],
+            "step": 20,
+            "horizon": 3,
+        }
+        | QUIET,
         ("share", "score", "seed", "num_draws"),
     ),
-    "stack": (gpssm.stack, {"series": ROWS, "members": {"a": POSTERIOR, "b": POSTERIOR}}, ("seed", "jobs")),
+    "stack": (
+        gpssm.stack,
+        {"series": ROWS, "members": {"a": POSTERIOR, "b": POSTERIOR}},
+        ("seed", "jobs"),
+    ),
     "stack of settings": (
         gpssm.stack,
         {"series": LONG, "members": ["mean", "last"]},
@@ -208,7 +258,11 @@ CALLS = {
     "Response.interval": (LINEAR.step_response(3).interval, {"level": 0.9}, ()),
     "StaticGain.interval": (GAIN.interval, {"level": 0.9}, ()),
     "score_outputs": (FORECAST.score_outputs, {"actual": SERIES, "levels": (0.9,)}, ()),
-    "Forecast.plot": (FORECAST.plot, {"actual": SERIES, "history": SERIES, "levels": (0.5,), "ax": None}, ()),
+    "Forecast.plot": (
+        FORECAST.plot,
+        {"actual": SERIES, "history": SERIES, "levels": (0.5,), "ax": None},
+        (),
+    ),
     "Series.plot": (SERIES.plot, {"train": SERIES, "test": SERIES}, ()),
     **{
         f"metrics.{name}": (getattr(metrics, name), good, ())
@@ -252,7 +306,9 @@ CALLS = {
     },
 }
 ARGUMENTS = {
-    f"{name}({argument}=)": lambda value, call=call, good=good, argument=argument: call(**good | {argument: value})
+    f"{name}({argument}=)": lambda value, call=call, good=good, argument=argument: call(
+        **good | {argument: value}
+    )
     for name, (call, good, more) in CALLS.items()
     for argument in (*good, *more)
 }
@@ -274,7 +330,18 @@ FIT = {
             "noise",
             "num_chains",
         ),
-        *("num_warmup", "num_draws", "thin", "hyper", "fixed", "learn", "seed", "progress", "checkpoint", "batching"),
+        *(
+            "num_warmup",
+            "num_draws",
+            "thin",
+            "hyper",
+            "fixed",
+            "learn",
+            "seed",
+            "progress",
+            "checkpoint",
+            "batching",
+        ),
         *("chunk", "prior"),
     )
 }
@@ -291,14 +358,19 @@ def report(outcomes):
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     """With candidates that take no time in place of those that are tried where none are named."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gpssm.evaluation.select.default_candidates", lambda _: [{"method": "mean"}])
+    monkeypatch.setattr(
+        "gpssm.evaluation.select.default_candidates", lambda _: [{"method": "mean"}]
+    )
     monkeypatch.setattr("gpssm.evaluation.stack.default_members", lambda _: ["mean", "last"])
     monkeypatch.setattr("gpssm.posterior.update.extend_states", reach)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_what_no_argument_was_meant_for(entry):
-    outcomes = [(f"{entry} {name}", attempt(lambda make=make: ENTRIES[entry](make()))) for name, make in VALUES.items()]
+    outcomes = [
+        (f"{entry} {name}", attempt(lambda make=make: ENTRIES[entry](make())))
+        for name, make in VALUES.items()
+    ]
     counts, words = report(outcomes)
     assert counts.keys() <= {"fine", "refused"}, words
 
@@ -306,7 +378,10 @@ def test_what_no_argument_was_meant_for(entry):
 def outcomes_of(entry, first, step):
     """What becomes of every `step`-th value from the `first` on."""
     chosen = list(VALUES.items())[first % step :: step]
-    return [(f"{entry} {name}", attempt(lambda make=make: ARGUMENTS[entry](make()))) for name, make in chosen]
+    return [
+        (f"{entry} {name}", attempt(lambda make=make: ARGUMENTS[entry](make())))
+        for name, make in chosen
+    ]
 
 
 def test_some_of_what_no_argument_was_meant_for():
@@ -335,15 +410,44 @@ def test_what_a_fit_was_not_meant_for_is_refused_before_it_begins(argument, monk
 
 def nodes(tree, path=()):
     """The paths of all entries of a tree of JSON."""
-    entries = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    entries = (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    )
     for key, value in entries:
         yield (*path, key)
         yield from nodes(value, (*path, key))
 
 
-INSERTS = (None, True, -1, 0, 1e300, 10**30, "", "draws", [], {}, [[]], {"tuple": []}, {"dict": {}}, {"link": "abs"})
-INSERTS += ({"class": "os.system", "fields": {}}, {"class": "kernels.Sum", "fields": {}}, {"array": "weights"})
-INSERTS += ({"array": "x", "dtype": "O", "kind": "jax"}, {"part": "a", "was": "b", "leaves": []}, "\ud800")
+INSERTS = (
+    None,
+    True,
+    -1,
+    0,
+    1e300,
+    10**30,
+    "",
+    "draws",
+    [],
+    {},
+    [[]],
+    {"tuple": []},
+    {"dict": {}},
+    {"link": "abs"},
+)
+INSERTS += (
+    {"class": "os.system", "fields": {}},
+    {"class": "kernels.Sum", "fields": {}},
+    {"array": "weights"},
+)
+INSERTS += (
+    {"array": "x", "dtype": "O", "kind": "jax"},
+    {"part": "a", "was": "b", "leaves": []},
+    "\ud800",
+)
 
 
 def test_descriptions_that_were_edited():
@@ -377,14 +481,20 @@ def test_descriptions_that_were_edited():
 LETTERS = "0123456789.,;:-+eE \t\n\r\"'#%?abcnaN/\x00\x1bé�"
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".dat", ".txt", ".mat", ".npz", ".parquet", ".nc"])
+@pytest.mark.parametrize(
+    "suffix", [".csv", ".tsv", ".dat", ".txt", ".mat", ".npz", ".parquet", ".nc"]
+)
 def test_files_of_anything(suffix, tmp_path):
     rng, outcomes = np.random.default_rng(2), []
     for number in range(FILES):
         length = int(rng.integers(0, 200))
-        content = "".join(rng.choice(list(LETTERS), length)).encode() if number % 4 else rng.bytes(length)
+        content = (
+            "".join(rng.choice(list(LETTERS), length)).encode() if number % 4 else rng.bytes(length)
+        )
         path = tmp_path / f"{number}{suffix}"
-        path.write_bytes((b"\x89HDF\r\n\x1a\n" if suffix == ".nc" and number % 2 else b"") + content)
+        path.write_bytes(
+            (b"\x89HDF\r\n\x1a\n" if suffix == ".nc" and number % 2 else b"") + content
+        )
         call = gpssm.load if suffix == ".nc" else read_a_column
         outcomes.append((repr(content), attempt(lambda path=path, call=call: call(path))))
     counts, words = report(outcomes)

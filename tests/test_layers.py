@@ -23,7 +23,10 @@ PACKAGES = [
 PRESENTING = ("plot", "summary")
 # Other functions that may import from later packages in their body, and why.
 EXEMPT = {
-    ("posterior/posterior.py", "Posterior.calibrate"): "it fits the model again to parts of the data",
+    (
+        "posterior/posterior.py",
+        "Posterior.calibrate",
+    ): "it fits the model again to parts of the data",
 }
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
 FACES = sorted(path for path in ROOT.glob("*.py") if path.name != "__init__.py")
@@ -61,7 +64,10 @@ def imports(path):
 def _home(parts):
     """The file that a dotted name is in, relative to the package; None for a name of the package itself."""
     while parts:
-        for candidate in (ROOT.joinpath(*parts).with_suffix(".py"), ROOT.joinpath(*parts, "__init__.py")):
+        for candidate in (
+            ROOT.joinpath(*parts).with_suffix(".py"),
+            ROOT.joinpath(*parts, "__init__.py"),
+        ):
             if candidate.exists():
                 return candidate.relative_to(ROOT)
         parts = parts[:-1]
@@ -91,7 +97,9 @@ def test_a_file_imports_from_its_own_package_or_from_packages_before_it(path):
 def test_files_of_a_package_do_not_import_each_other_in_a_circle(package):
     graph = {
         path.relative_to(ROOT): {
-            target for target, _ in counted(path) if target.parts[0] == package and ROOT / target != path
+            target
+            for target, _ in counted(path)
+            if target.parts[0] == package and ROOT / target != path
         }
         for path in FILES
         if path.relative_to(ROOT).parts[0] == package
@@ -112,7 +120,10 @@ def test_every_exemption_is_used():
 
 def test_beside_the_packages_there_are_only_modules_that_name_what_is_public():
     files = {"__init__.py", "py.typed", *(path.name for path in FACES)}
-    assert {path.name for path in ROOT.iterdir() if path.name != "__pycache__"} == {*files, *PACKAGES}
+    assert {path.name for path in ROOT.iterdir() if path.name != "__pycache__"} == {
+        *files,
+        *PACKAGES,
+    }
     assert {path.stem for path in FACES} == set(gpssm.__all__) - set(gpssm._NAMES) - set(PACKAGES)
     for path in FACES:
         docstring, *statements, names = ast.parse(path.read_text()).body
@@ -133,7 +144,11 @@ def test_a_public_name_is_found_by_attribute_and_by_import(name):
 
 
 def test_type_checkers_are_told_of_the_same_names():
-    (block,) = [node for node in ast.parse((ROOT / "__init__.py").read_text()).body if isinstance(node, ast.If)][:1]
+    (block,) = [
+        node
+        for node in ast.parse((ROOT / "__init__.py").read_text()).body
+        if isinstance(node, ast.If)
+    ][:1]
     told = {alias.asname: node.module for node in block.body for alias in node.names}
     modules = {name: "gpssm" for name in gpssm._MODULES}
     assert told == modules | {name: f"gpssm.{home}" for name, home in gpssm._NAMES.items()}

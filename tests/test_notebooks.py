@@ -53,7 +53,9 @@ class Tags(HTMLParser):
 
 
 def test_a_card_escapes_what_it_shows_and_leaves_out_the_middle_of_long_tables():
-    frame = pandas.DataFrame({HOSTILE: np.arange(40.0), "b": [None] * 40}, index=pandas.Index(range(40), name="row"))
+    frame = pandas.DataFrame(
+        {HOSTILE: np.arange(40.0), "b": [None] * 40}, index=pandas.Index(range(40), name="row")
+    )
     text = card(HOSTILE, {HOSTILE: HOSTILE}, {HOSTILE: frame}, {HOSTILE: HOSTILE}, [HOSTILE])
     assert "img" not in Tags(text).seen
     assert text.count(html.escape(HOSTILE)) == 8
@@ -63,12 +65,18 @@ def test_a_card_escapes_what_it_shows_and_leaves_out_the_middle_of_long_tables()
 
 def test_everything_that_people_hold_shows_itself():
     rng = np.random.default_rng(0)
-    series = gpssm.Series(rng.normal(size=(30, 2)), rng.normal(size=30), outputs=["level", HOSTILE], inputs="pump")
+    series = gpssm.Series(
+        rng.normal(size=(30, 2)), rng.normal(size=30), outputs=["level", HOSTILE], inputs="pump"
+    )
     posterior = make_posterior(raw=[series])
     forecast = posterior.forecast(u=series.u[:20], num_paths=20)
     comparison = gpssm.compare({"model": forecast, HOSTILE: forecast}, series[:20])
-    figures = {name: float(value) for name, value in comparison.table.iloc[0].items() if np.isscalar(value)}
-    backtest = Backtest(series, np.array([0, 5]), (forecast[:10],) * 2, (figures,) * 2, (0.9,), "never")
+    figures = {
+        name: float(value) for name, value in comparison.table.iloc[0].items() if np.isscalar(value)
+    }
+    backtest = Backtest(
+        series, np.array([0, 5]), (forecast[:10],) * 2, (figures,) * 2, (0.9,), "never"
+    )
     table = pandas.DataFrame({"crps": [1.0]}, index=[HOSTILE])
     things = {
         "2 chains of 3": posterior,
@@ -124,7 +132,9 @@ def test_the_notebooks_are_those_of_the_pages():
     namespace = runpy.run_path(str(DOCS / "make_notebooks.py"))
     assert sorted(map(namespace["path_of"], namespace["PAGES"])) == NOTEBOOKS
     for page in namespace["PAGES"]:
-        assert json.loads(namespace["path_of"](page).read_text()) == namespace["notebook"](page), page
+        assert json.loads(namespace["path_of"](page).read_text()) == namespace["notebook"](page), (
+            page
+        )
 
 
 @needs_kernel

@@ -15,8 +15,20 @@ import gpssm
 from builders import make_series
 from gpssm.methods import ARX
 
-SETTINGS = {"state_dim": 1, "num_inducing": 4, "num_chains": 1, "num_warmup": 10, "num_draws": 5, "start": "em"}
-FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_rank_promotion", "jax_debug_nans")
+SETTINGS = {
+    "state_dim": 1,
+    "num_inducing": 4,
+    "num_chains": 1,
+    "num_warmup": 10,
+    "num_draws": 5,
+    "start": "em",
+}
+FLAGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_rank_promotion",
+    "jax_debug_nans",
+)
 
 
 def draw(seed):
@@ -40,7 +52,10 @@ def draw_baseline(seed):
 @pytest.fixture(scope="module")
 def client():
     """A client of a cluster with one worker, a process of its own."""
-    with LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
         yield client
 
 
@@ -52,7 +67,10 @@ def test_a_worker_of_dask_draws_the_same(client):
 def test_a_cluster_selects_and_stacks_the_same(client):
     series, tiny = make_series(60, 1, 1), {"num_chains": 1, "num_draws": 20, "progress": False}
     candidates = [{"method": "mean"}, {"method": "last"}]
-    here, there = (gpssm.select(series, candidates, cluster=one, **tiny) for one in (None, client.scheduler.address))
+    here, there = (
+        gpssm.select(series, candidates, cluster=one, **tiny)
+        for one in (None, client.scheduler.address)
+    )
     assert there.best == here.best
     pandas.testing.assert_frame_equal(there.table, here.table, check_exact=True)
     members = {"mean": "mean", "last": "last", "broken": {"method": ARX(orders=(90, 1))}}
@@ -60,7 +78,9 @@ def test_a_cluster_selects_and_stacks_the_same(client):
     np.testing.assert_array_equal(there.weights, here.weights)
     assert there.notes == here.notes
     assert there.notes[0].startswith("broken failed and is left out")
-    assert client.submit(sum, [1, 2]).result(timeout=200) == 3  # a client that was lent is not closed
+    assert (
+        client.submit(sum, [1, 2]).result(timeout=200) == 3
+    )  # a client that was lent is not closed
     with pytest.raises(KeyError, match="Unknown method 'median'"):
         gpssm.select(series, [{"method": "median"}], cluster=client, **tiny)
 

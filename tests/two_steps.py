@@ -17,17 +17,26 @@ class TwoSteps:
 
     def __init__(self):
         model = builders.make_model("inducing", state_dim=1, input_dim=0, output_dim=1, num=2)
-        leaves = {"kernel.log_variance": jnp.array([-0.5]), "kernel.log_lengthscale": jnp.array([[-0.5]])}
+        leaves = {
+            "kernel.log_variance": jnp.array([-0.5]),
+            "kernel.log_lengthscale": jnp.array([[-0.5]]),
+        }
         self.model = model.with_leaves(leaves).with_roles("fix", "*")
         self.series = builders.make_series(2, 0, 1)
         step = self.model.transition()(jnp.asarray(GRID)[:, None], jnp.zeros((len(GRID), 0)))
         self.gain, self.residual = np.asarray(step.gain)[0], np.asarray(step.residual)[0]
         self.error = GRID[None] - np.asarray(step.mean)[:, :1]
         self.variance = float(self.model.process_variance[0])
-        kernel = np.asarray(self.model.kernel(jnp.asarray(GRID)[:, None], jnp.asarray(GRID)[:, None]))[0]
+        kernel = np.asarray(
+            self.model.kernel(jnp.asarray(GRID)[:, None], jnp.asarray(GRID)[:, None])
+        )[0]
         C, d = float(self.model.likelihood.C[0, 0]), float(self.model.likelihood.d[0])
-        output = norm.logpdf(self.series.y, C * GRID + d, np.exp(float(self.model.likelihood.log_std[0])))
-        self.boundary = norm.logpdf(GRID)[:, None, None] + output[0][None, :, None] + output[1][None, None, :]
+        output = norm.logpdf(
+            self.series.y, C * GRID + d, np.exp(float(self.model.likelihood.log_std[0]))
+        )
+        self.boundary = (
+            norm.logpdf(GRID)[:, None, None] + output[0][None, :, None] + output[1][None, None, :]
+        )
         self.penalty = -self.residual / (2 * self.variance)
         self.exact = self._integral(self._collapsed(kernel))
         both = self.penalty[:, None, None] + self.penalty[None, :, None]
@@ -67,7 +76,9 @@ class TwoSteps:
     def bound_of_states(self, mean, cov, log_density):
         """The ELBO of q(v) = N(mean, cov) and any q(x), given by its log density on the grid."""
         mass = np.exp(log_density) * (GRID[1] - GRID[0]) ** 3
-        return np.sum(mass * (self._expected(mean, cov) + self.boundary - log_density)) - divergence(mean, cov)
+        return np.sum(
+            mass * (self._expected(mean, cov) + self.boundary - log_density)
+        ) - divergence(mean, cov)
 
     @functools.cached_property
     def best(self):

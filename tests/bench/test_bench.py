@@ -159,7 +159,10 @@ def test_daisy_figures_are_means_over_outputs_in_standard_deviations():
         ncrps.append(metrics.crps(paths, actual) / problem.train.y[:, j].std())
     assert figures["nrmse"] == pytest.approx(np.mean(nrmse))
     assert figures["ncrps"] == pytest.approx(np.mean(ncrps))
-    coverage = [metrics.coverage(one.paths, window.y, 0.9) for one, window in zip(forecasts, rows, strict=True)]
+    coverage = [
+        metrics.coverage(one.paths, window.y, 0.9)
+        for one, window in zip(forecasts, rows, strict=True)
+    ]
     assert figures["coverage_90"] == pytest.approx(np.mean(coverage))
 
 
@@ -403,7 +406,9 @@ def test_ratios_are_against_the_best_baseline_of_each_set():
     assert ratio["daisy-rolling", "winding", "arx"] == 1
     assert ratio["daisy-rolling", "evaporator", "ffvd"] == pytest.approx(0.25)
     assert math.isnan(ratio["daisy-rolling", "exchanger", "ffvd"])
-    assert summary.nrmse_sd["daisy", "simulation", "winding", "ffvd"] == pytest.approx(0.02 * 2**0.5)
+    assert summary.nrmse_sd["daisy", "simulation", "winding", "ffvd"] == pytest.approx(
+        0.02 * 2**0.5
+    )
     simulation, of_simulation, rolling, of_rolling = result_tables(summary)
     assert simulation.title == "DaISy suite: simulation of all test rows"
     rows = {row[0]: row[1:] for row in of_rolling.rows}
@@ -441,7 +446,9 @@ def test_published_figures_stand_beside_ours_and_are_not_ranked():
     assert "EnVI*" not in rows
     assert [row[0] for row in ratios.rows] == ["arx"]
     assert sum(map(len, PUBLISHED.values())) == 8 * 6 + 3 * 5 + 7
-    assert PUBLISHED["six", "simulation", "furnace"]["EnVI"] == pytest.approx((1.388, math.nan), nan_ok=True)
+    assert PUBLISHED["six", "simulation", "furnace"]["EnVI"] == pytest.approx(
+        (1.388, math.nan), nan_ok=True
+    )
     assert PUBLISHED["records", "simulation", "wiener-hammerstein"]["dynoNet"] == pytest.approx(
         (0.0012, math.nan), nan_ok=True
     )

@@ -39,7 +39,9 @@ FIGURES = {
 def run(*arguments, cwd=None):
     """The installed command in a process of its own: for what only a process shows."""
     words = [str(COMMAND), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=cwd)
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=cwd
+    )
 
 
 def call(*arguments):
@@ -70,7 +72,9 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     series = simulate("linear_gaussian", num_steps=120, seed=1).series
     Run(folder).write_series("tank.csv", series[:80])
-    (folder / "future.csv").write_text("time,u\n" + "\n".join(f"{t},{u}" for t, u in enumerate(series.u[80:, 0])))
+    (folder / "future.csv").write_text(
+        "time,u\n" + "\n".join(f"{t},{u}" for t, u in enumerate(series.u[80:, 0]))
+    )
     return folder / "tank.csv"
 
 
@@ -80,14 +84,31 @@ def bare():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "draw_figures", lambda *_: [])
         patch.setattr(pipeline, "report", lambda *_: None)
-        patch.setattr(pipeline, "num_threads", lambda: 1)  # baselines in this process, which has programs for them
+        patch.setattr(
+            pipeline, "num_threads", lambda: 1
+        )  # baselines in this process, which has programs for them
         yield
 
 
 @pytest.fixture(scope="module")
 def linear_run(data):
     out = data.parent / "linear"
-    found = answer("fit", data, "-y", "y", "-u", "u", "--train", "0.5", "--method", "arx", "--draws", 20, "--out", out)
+    found = answer(
+        "fit",
+        data,
+        "-y",
+        "y",
+        "-u",
+        "u",
+        "--train",
+        "0.5",
+        "--method",
+        "arx",
+        "--draws",
+        20,
+        "--out",
+        out,
+    )
     assert found["run"] == str(out)
     return out
 
@@ -121,9 +142,8 @@ def test_help_names_the_commands_within_a_second():
 
 
 def test_help_does_not_wait_for_heavy_imports():
-    code = (
-        "import gpssm.cli, sys; print(sorted({'jax', 'equinox', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules)))"
-    )
+    heavy = "{'jax', 'equinox', 'pandas', 'scipy', 'matplotlib'}"
+    code = f"import gpssm.cli, sys; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
@@ -132,7 +152,9 @@ COMMANDS = "fit demo forecast compare report info methods kernels likelihoods da
 COMMON = ("--json", "--quiet", "--debug")
 
 
-@pytest.mark.parametrize("words", [*COMMANDS.split()[:-2], "data list", "data fetch", "bench", "bench report"])
+@pytest.mark.parametrize(
+    "words", [*COMMANDS.split()[:-2], "data list", "data fetch", "bench", "bench report"]
+)
 def test_every_command_has_the_common_options(words):
     shown = call(*words.split(), "--help").stdout
     assert all(option in shown for option in COMMON)
@@ -154,11 +176,17 @@ def test_defaults_in_the_help_are_those_of_fit():
     known = {name: one.default for name, one in inspect.signature(gpssm.fit).parameters.items()}
     for option, name in {"inducing": "num_inducing", "chains": "num_chains"}.items():
         assert told[f"--{option}"] == str(known[name])
-    same = "method state_dim kernel mean likelihood basis start noise delay hyper windows keep_states"
+    same = (
+        "method state_dim kernel mean likelihood basis start noise delay hyper windows keep_states"
+    )
     for name in same.split():
         assert told[f"--{name.replace('_', '-')}"] == str(known[name])
     ffvd = gpssm.methods.METHODS["ffvd"]
-    for option, value in {"warmup": ffvd.num_warmup, "draws": ffvd.num_draws, "thin": ffvd.thin}.items():
+    for option, value in {
+        "warmup": ffvd.num_warmup,
+        "draws": ffvd.num_draws,
+        "thin": ffvd.thin,
+    }.items():
         assert told[f"--{option}"] == f"the method's, ffvd: {value}"
 
 
@@ -197,7 +225,9 @@ def test_series_are_listed_and_written(tmp_path):
     path = Path(found["sim:kink:num_steps=30"])
     truth = simulate("kink", num_steps=30).series
     np.testing.assert_allclose(gpssm.read(path, "y").y, truth.y, rtol=1e-15)
-    assert "--overwrite" in complaint("data", "fetch", "sim:kink:num_steps=30", "-o", tmp_path, code=2)
+    assert "--overwrite" in complaint(
+        "data", "fetch", "sim:kink:num_steps=30", "-o", tmp_path, code=2
+    )
     assert "duffing" in complaint("data", "fetch", "sim:dufing", "-o", tmp_path, code=2)
 
 
@@ -257,7 +287,14 @@ def test_wrong_sweeps_are_bad_usage(arguments, told):
 
 def test_a_run_folder_is_complete(linear_run):
     names = {path.name for path in linear_run.iterdir()}
-    files = {"posterior.nc", "config.toml", "metrics.json", "forecast.csv", "test.csv", "report.html"}
+    files = {
+        "posterior.nc",
+        "config.toml",
+        "metrics.json",
+        "forecast.csv",
+        "test.csv",
+        "report.html",
+    }
     assert names == files | {"baselines", "figures"}
     assert {path.stem for path in (linear_run / "figures").iterdir()} == FIGURES
     assert {path.stem for path in (linear_run / "baselines").iterdir()} == {"lgssm", "last", "mean"}
@@ -273,10 +310,16 @@ def test_scores_are_those_of_the_forecast_written(fitted_run, data):
     assert list(forecasts) == ["ffvd", "arx", "last", "lgssm", "mean"]
     for name, frame in forecasts.items():
         errors = frame["y mean"].to_numpy() - actual
-        np.testing.assert_allclose(metrics["scores"]["full"][name]["rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-8)
-        np.testing.assert_allclose(metrics["scores"]["30"][name]["rmse"], np.sqrt(np.mean(errors[:30] ** 2)), rtol=1e-8)
+        np.testing.assert_allclose(
+            metrics["scores"]["full"][name]["rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-8
+        )
+        np.testing.assert_allclose(
+            metrics["scores"]["30"][name]["rmse"], np.sqrt(np.mean(errors[:30] ** 2)), rtol=1e-8
+        )
         inside = (frame["y 5%"] <= actual) & (actual <= frame["y 95%"])
-        np.testing.assert_allclose(metrics["scores"]["full"][name]["coverage_90"], inside.mean(), rtol=1e-12)
+        np.testing.assert_allclose(
+            metrics["scores"]["full"][name]["coverage_90"], inside.mean(), rtol=1e-12
+        )
 
 
 def test_a_model_without_controls_or_test_rows_forecasts_30_steps(data, tmp_path, monkeypatch):
@@ -302,15 +345,33 @@ def test_a_delay_is_found_and_told_of(tmp_path, monkeypatch):
     for t in range(4, 80):
         y[t] = 0.8 * y[t - 1] + u[t - 4] + 0.1 * rng.normal()
     pd.DataFrame({"y": y, "u": u}).to_csv(tmp_path / "late.csv", index=False)
-    words = ["fit", tmp_path / "late.csv", "-y", "y", "-u", "u", "--train", "0.5", "-m", "arx", "--draws", 20]
+    words = [
+        "fit",
+        tmp_path / "late.csv",
+        "-y",
+        "y",
+        "-u",
+        "u",
+        "--train",
+        "0.5",
+        "-m",
+        "arx",
+        "--draws",
+        20,
+    ]
     with bare():
-        assert "Controls:  u (acts 4 rows later)\n" in call(*words, "--delay", "auto", "--out", tmp_path / "run").stdout
+        assert (
+            "Controls:  u (acts 4 rows later)\n"
+            in call(*words, "--delay", "auto", "--out", tmp_path / "run").stdout
+        )
     run = Run(tmp_path / "run")
     assert (run.posterior().dataset.delay, run.settings().fit["delay"]) == ((4,), "auto")
     # The rows held out are given as they were recorded. A free run errs by the process noise, 0.1 / sqrt(1 - 0.8²), and
     # so many correlated errors know that to a half.
     assert run.metrics()["scores"]["full"]["arx"]["rmse"] == pytest.approx(0.1 / 0.6, rel=0.5)
-    assert "no control 'v'" in complaint(*words, "--delay", "u=4", "--delay", "v=1", "--out", tmp_path / "none", code=1)
+    assert "no control 'v'" in complaint(
+        *words, "--delay", "u=4", "--delay", "v=1", "--out", tmp_path / "none", code=1
+    )
     assert not (tmp_path / "none").exists()
 
 
@@ -322,7 +383,9 @@ def test_a_record_is_cut_and_the_last_of_its_states_are_kept(data, tmp_path, mon
     run = Run(tmp_path / "run")
     assert run.posterior().dataset.first_states == (35,)
     assert (run.settings().fit["windows"], run.settings().fit["keep_states"]) == (2, 25)
-    assert "--keep-states is a whole number or auto" in complaint(*words, "--keep-states", "some", code=2)
+    assert "--keep-states is a whole number or auto" in complaint(
+        *words, "--keep-states", "some", code=2
+    )
 
 
 def test_a_run_is_never_replaced_unasked(linear_run, data):
@@ -336,7 +399,9 @@ def test_a_run_is_never_replaced_unasked(linear_run, data):
 def start(folder, data, *arguments, **environment):
     """A fit in a process of its own, as soon as it has saved something."""
     words, pipe = [COMMAND, "fit", *arguments, "--out", folder], subprocess.PIPE
-    process = subprocess.Popen(words, stderr=pipe, stdout=pipe, text=True, env=ENVIRONMENT | environment)
+    process = subprocess.Popen(
+        words, stderr=pipe, stdout=pipe, text=True, env=ENVIRONMENT | environment
+    )
     saved, limit = folder / "checkpoint" / "carry.npz", time.monotonic() + 100
     before = saved.stat().st_mtime_ns if saved.exists() else 0
     while time.monotonic() < limit and process.poll() is None:
@@ -390,12 +455,33 @@ ONE_BASELINE = "from gpssm.cli import main, pipeline; pipeline.BASELINES = ('las
 def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, tmp_path):
     frame = gpssm.read(data, "y", "u").to_dataframe()
     dates = pd.date_range("2024-03-31 20:00", periods=80, freq="h", name="when")
-    frame.assign(other=1000 * frame["y"] + np.arange(80)).set_index(dates).drop(dates[7]).to_csv(tmp_path / "dated.csv")
-    words = ["fit", tmp_path / "dated.csv", "-y", "y", "-y", "other", "-u", "u", "--unit", "y=m", "-m", "mean"]
+    frame.assign(other=1000 * frame["y"] + np.arange(80)).set_index(dates).drop(dates[7]).to_csv(
+        tmp_path / "dated.csv"
+    )
+    words = [
+        "fit",
+        tmp_path / "dated.csv",
+        "-y",
+        "y",
+        "-y",
+        "other",
+        "-u",
+        "u",
+        "--unit",
+        "y=m",
+        "-m",
+        "mean",
+    ]
     assert "row 7 (counted from 0)" in complaint(*words, code=1)
     words += ["--regrid", "--train", "2024-04-02", "--draws", "20", "--no-report", "--out", "run"]
     shown = in_terminal([sys.executable, "-c", ONE_BASELINE, *words], tmp_path)
-    order = ["The first 30 test rows: mean NRMSE", "all outputs", "y [m]", "Judging", "Seconds:   setup"]
+    order = [
+        "The first 30 test rows: mean NRMSE",
+        "all outputs",
+        "y [m]",
+        "Judging",
+        "Seconds:   setup",
+    ]
     assert sorted(order, key=shown.index) == order
     assert max(len(line) for line in re.split(r"[\r\n]+", shown)) <= 80
     assert not (tmp_path / "run" / "report.html").exists()
@@ -406,7 +492,9 @@ def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, t
     steps = call("forecast", tmp_path / "run", "--horizon", "5", "--levels", "50,80,90").stdout
     assert "2024-04-02 00:00" in steps
     heads = [line.split() for line in steps.splitlines() if line.split()[:1] == ["when"]]
-    assert [(head[1], head[-1], "5%" in head, "95%" in head) for head in heads] == [("mean", "actual", True, True)] * 2
+    assert [(head[1], head[-1], "5%" in head, "95%" in head) for head in heads] == [
+        ("mean", "actual", True, True)
+    ] * 2
     assert "…" not in steps  # columns are left out, not cut
     assert max(map(len, steps.splitlines())) <= 80
 
@@ -419,7 +507,12 @@ def in_terminal(words, folder):
     more = {"TERM": "xterm", "GPSSM_THREADS": "1"}
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | more
     process = subprocess.Popen(
-        list(map(str, words)), stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment
+        list(map(str, words)),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=folder,
+        env=environment,
     )
     os.close(theirs)
     parts = []
@@ -465,7 +558,9 @@ def test_forecasts_that_cannot_be_made_say_why(linear_run, data, tmp_path):
     assert "1 % or all" in complaint("forecast", linear_run, "--levels", "1", code=2)
     assert "got 40" in complaint("forecast", linear_run, "--horizon", "41", code=1)
     (tmp_path / "wrong.csv").write_text("v\n1\n2\n")
-    assert "no column 'u'" in complaint("forecast", linear_run, "--inputs", tmp_path / "wrong.csv", code=1)
+    assert "no column 'u'" in complaint(
+        "forecast", linear_run, "--inputs", tmp_path / "wrong.csv", code=1
+    )
     (tmp_path / "gap.csv").write_text("t,u\n1,2\n2,\n")
     assert "row 1" in complaint("forecast", linear_run, "--inputs", tmp_path / "gap.csv", code=1)
     assert "not a run" in complaint("forecast", tmp_path, code=1)
@@ -515,7 +610,9 @@ def test_quiet_is_quiet(linear_run):
 def test_damaged_and_hostile_files_are_refused_in_one_paragraph(tmp_path, content, told):
     path = tmp_path / "data.csv"
     path.write_bytes(content)
-    assert told in complaint("fit", path, "-y", "level", "-u", "pump", "-m", "mean", "--out", tmp_path / "run", code=1)
+    assert told in complaint(
+        "fit", path, "-y", "level", "-u", "pump", "-m", "mean", "--out", tmp_path / "run", code=1
+    )
 
 
 def test_names_that_would_control_a_terminal_do_not(tmp_path):
@@ -571,12 +668,16 @@ def test_an_unwritable_folder_is_told_of_before_anything_is_done(data, tmp_path)
 def test_a_full_disk_ends_with_how_to_go_on(data, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("only root can make a small disk")
     try:
         with bare():
-            told = complaint("fit", data, "-y", "y", "-m", "mean", "--quiet", "--out", disk / "run", code=1)
+            told = complaint(
+                "fit", data, "-y", "y", "-m", "mean", "--quiet", "--out", disk / "run", code=1
+            )
     finally:
         subprocess.run(["umount", disk], check=True)
     assert "No space left" in told

@@ -54,7 +54,22 @@ def data(tmp_path_factory):
 
 def fit(data, out, *others):
     with light():
-        return call("fit", data, "-y", "y", "--train", 0.5, "-m", "mean", "--draws", 20, "--out", out, "-q", *others)
+        return call(
+            "fit",
+            data,
+            "-y",
+            "y",
+            "--train",
+            0.5,
+            "-m",
+            "mean",
+            "--draws",
+            20,
+            "--out",
+            out,
+            "-q",
+            *others,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +83,9 @@ def undisturbed(data):
 def told(found):
     """The words of a command that failed: one paragraph, no traceback."""
     assert found.exit_code in (1, 2, 130), found.output
-    complaint = "".join(line for line in found.stderr.splitlines(keepends=True) if not line.endswith(" ...\n"))
+    complaint = "".join(
+        line for line in found.stderr.splitlines(keepends=True) if not line.endswith(" ...\n")
+    )
     assert complaint.startswith("gpssm: ")
     assert "Traceback" not in found.stderr
     return " ".join(found.stderr.split())
@@ -87,7 +104,9 @@ def disk(folder, size):
     folder.mkdir()
 
     def mount(options):
-        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True).returncode
+        return subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True
+        ).returncode
 
     if mount(f"size={size}"):
         pytest.skip("only root can make a small disk")
@@ -161,9 +180,13 @@ HOLD = "import sys, time; from gpssm.core.files import hold; from pathlib import
 HOLD += "    print('held', flush=True); time.sleep(100)"
 
 
-def test_a_second_process_is_told_at_once_and_the_lock_dies_with_the_first(data, undisturbed, tmp_path):
+def test_a_second_process_is_told_at_once_and_the_lock_dies_with_the_first(
+    data, undisturbed, tmp_path
+):
     out = shutil.copytree(undisturbed, tmp_path / "run")
-    with subprocess.Popen([sys.executable, "-c", HOLD, out], stdout=subprocess.PIPE, text=True) as first:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, out], stdout=subprocess.PIPE, text=True
+    ) as first:
         assert first.stdout.readline() == "held\n"
         for others in ([], ["--resume"], ["--overwrite"]):
             assert f"another process is at work in {out}" in told(fit(data, out, *others))
@@ -174,7 +197,9 @@ def test_a_second_process_is_told_at_once_and_the_lock_dies_with_the_first(data,
 
 def test_a_checkpoint_is_for_one_fit_at_a_time(tmp_path):
     series = simulate("linear_gaussian", num_steps=30).series
-    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True) as first:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True
+    ) as first:
         assert first.stdout.readline() == "held\n"
         sizes = {"state_dim": 1, "num_inducing": 4, "num_warmup": 2, "num_draws": 5}
         with pytest.raises(BlockingIOError, match="another process"):
@@ -212,8 +237,22 @@ def test_a_command_that_is_asked_to_end_keeps_its_draws(data, tmp_path):
         "--chains",
         "1",
     ]
-    command = [sys.executable, "-m", "gpssm.cli", "fit", str(data), "-y", "y", *sizes, "--no-report", "--out", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "gpssm.cli",
+        "fit",
+        str(data),
+        "-y",
+        "y",
+        *sizes,
+        "--no-report",
+        "--out",
+        str(out),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         assert process.stdout is not None
         said = []
         for line in process.stdout:
@@ -292,7 +331,9 @@ def test_resuming_says_what_is_there_and_what_is_left(undisturbed, tmp_path):
     same_run(undisturbed, out)
 
 
-def test_clocks_that_jump_back_at_every_write_change_nothing(data, undisturbed, tmp_path, monkeypatch):
+def test_clocks_that_jump_back_at_every_write_change_nothing(
+    data, undisturbed, tmp_path, monkeypatch
+):
     late, write = [0.0], Run.write
     for name in ("time", "monotonic", "perf_counter"):
         clock = getattr(time, name)
@@ -320,18 +361,24 @@ FORECAST = (
 @pytest.mark.slow
 def test_a_cache_of_programs_that_is_corrupt_or_shared_changes_nothing(tmp_path):
     fitted().save(tmp_path / "fitted.nc")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION")
+    }
     environment |= {"GPSSM_CACHE": str(tmp_path / "cache")}
 
     def forecast():
         command = [sys.executable, "-c", FORECAST, tmp_path / "fitted.nc"]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, check=True
+        ).stdout
 
     whole = forecast()
     programs = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert programs
     for number, path in enumerate(programs):
-        path.write_bytes(b"" if number % 3 == 0 else b"rubbish" if number % 3 == 1 else path.read_bytes()[:100])
+        path.write_bytes(
+            b"" if number % 3 == 0 else b"rubbish" if number % 3 == 1 else path.read_bytes()[:100]
+        )
     assert forecast() == whole
     shutil.rmtree(tmp_path / "cache")
     with ThreadPoolExecutor(3) as pool:  # three processes that find the folder empty

@@ -45,7 +45,20 @@ def run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "num_threads", lambda: 1)
         patch.setattr(pipeline, "BASELINES", ("last",))
-        columns = ["-y", OUTPUT, "-u", INPUT, "--train", "0.5", "-m", "arx", "--draws", "20", "--out", str(out)]
+        columns = [
+            "-y",
+            OUTPUT,
+            "-u",
+            INPUT,
+            "--train",
+            "0.5",
+            "-m",
+            "arx",
+            "--draws",
+            "20",
+            "--out",
+            str(out),
+        ]
         for words in (
             ["fit", str(path), *columns],
             ["info", str(out)],
@@ -117,7 +130,9 @@ def test_what_python_prints_does_not_speak_to_the_terminal_either(run):
 
 def test_names_of_series_are_no_code_either(run, tmp_path):
     (rows,) = run[0].posterior().dataset.experiments
-    several = [Series(rows.y[part], rows.u[part], name=NAME) for part in (slice(15), slice(15, None))]
+    several = [
+        Series(rows.y[part], rows.u[part], name=NAME) for part in (slice(15), slice(15, None))
+    ]
     posterior = gpssm.fit(several, method="arx", num_draws=10, num_chains=1, progress=False)
     pictures = {path.stem: path.read_bytes() for path in (run[0].folder / "figures").iterdir()}
     examined = examine(posterior, baselines=("last",))
@@ -130,9 +145,16 @@ def test_names_of_series_are_no_code_either(run, tmp_path):
     printed = "\n".join(map(str, (*several, posterior, posterior.summary(), refused.value, tree)))
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", page + printed)
     assert not lines_of_names(printed)
-    for text in (page, *(thing._repr_html_() for thing in (*several, posterior, posterior.summary()))):
+    for text in (
+        page,
+        *(thing._repr_html_() for thing in (*several, posterior, posterior.summary())),
+    ):
         assert "<script>alert" not in text
-    for cell in (cell for row in csv.reader(examined.forecast.to_dataframe().to_csv().splitlines()) for cell in row):
+    for cell in (
+        cell
+        for row in csv.reader(examined.forecast.to_dataframe().to_csv().splitlines())
+        for cell in row
+    ):
         assert not cell.startswith("=")
     assert to_png(plot_series(several))
     posterior.save(tmp_path / "posterior.nc")

@@ -24,7 +24,9 @@ def make(path, **fields):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_toml_gives_back_everything_for_every_method(tank, tmp_path, method):
-    settings = make(tank, method=method, train=0.5, seed=3, fit={"state_dim": "auto", "fixed": ["kernel.*"]}).complete()
+    settings = make(
+        tank, method=method, train=0.5, seed=3, fit={"state_dim": "auto", "fixed": ["kernel.*"]}
+    ).complete()
     (tmp_path / "config.toml").write_text(settings.to_toml())
     again = Settings(**from_toml(tmp_path / "config.toml"))
     assert again.to_toml() == settings.to_toml()
@@ -71,7 +73,11 @@ def test_what_cannot_be_is_refused_with_a_hint(tank, fields, hint):
 
 @pytest.mark.parametrize(
     ("text", "hint"),
-    [("[data]\nfile = 1", "Did you mean 'files'"), ("[fitt]", "'fit'"), ("a = ", "not a TOML file")],
+    [
+        ("[data]\nfile = 1", "Did you mean 'files'"),
+        ("[fitt]", "'fit'"),
+        ("a = ", "not a TOML file"),
+    ],
 )
 def test_a_wrong_configuration_is_refused_with_a_hint(tmp_path, text, hint):
     (tmp_path / "run.toml").write_text(text)

@@ -8,7 +8,9 @@ import pytest
 from gpssm.core import chunks
 
 
-@pytest.mark.parametrize("count", [6, 7, 9, 11])  # 6 rows are taken at once; of the others 1, 0 and 2 are left over
+@pytest.mark.parametrize(
+    "count", [6, 7, 9, 11]
+)  # 6 rows are taken at once; of the others 1, 0 and 2 are left over
 def test_rows_in_chunks(count, monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK", 3)
     rows = (jnp.asarray(np.random.default_rng(0).normal(size=(count, 2))), jnp.arange(float(count)))
@@ -20,7 +22,9 @@ def test_rows_in_chunks(count, monkeypatch):
         return jax.tree.map(lambda part: jnp.sum(part, 0), each(rows))
 
     found = jax.jit(lambda rows: chunks.map_rows(each, rows))(rows)
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-12), found, each(rows))
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-12), found, each(rows)
+    )
 
     def value(x, add):
         return jnp.sum(add(add_up, (x, rows[1]))[0])

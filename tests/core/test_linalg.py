@@ -20,13 +20,17 @@ def random_chain(n, dim, seed=0):
     rng = np.random.default_rng(seed)
     dense = np.zeros((n, dim, n, dim))
     for i in range(n):
-        dense[i, :, i] = np.tril(rng.normal(size=(dim, dim)), -1) / 2 + np.diag(1.0 + rng.random(dim))
+        dense[i, :, i] = np.tril(rng.normal(size=(dim, dim)), -1) / 2 + np.diag(
+            1.0 + rng.random(dim)
+        )
         if i:
             dense[i, :, i - 1] = rng.normal(size=(dim, dim)) / 2
     factor = dense.reshape(n * dim, n * dim)
     blocks = (factor @ factor.T).reshape(n, dim, n, dim)
     diagonal = np.stack([blocks[i, :, i] for i in range(n)])
-    lower = np.stack([blocks[i + 1, :, i] for i in range(n - 1)]) if n > 1 else np.zeros((0, dim, dim))
+    lower = (
+        np.stack([blocks[i + 1, :, i] for i in range(n - 1)]) if n > 1 else np.zeros((0, dim, dim))
+    )
     return BlockTridiagonal(jnp.asarray(diagonal), jnp.asarray(lower)), factor
 
 
@@ -53,8 +57,12 @@ def test_block_cholesky_does_what_the_dense_factor_does(n, dim):
     np.testing.assert_allclose(log_det, np.linalg.slogdet(dense @ dense.T)[1], rtol=1e-10)
     np.testing.assert_allclose(dense @ down.ravel(), vector.ravel(), atol=1e-8)
     np.testing.assert_allclose(dense.T @ up.ravel(), vector.ravel(), atol=1e-8)
-    np.testing.assert_allclose(linalg.multiply_lower(factor, vector).ravel(), dense @ vector.ravel(), atol=1e-8)
-    np.testing.assert_allclose(linalg.multiply_upper(factor, vector).ravel(), dense.T @ vector.ravel(), atol=1e-8)
+    np.testing.assert_allclose(
+        linalg.multiply_lower(factor, vector).ravel(), dense @ vector.ravel(), atol=1e-8
+    )
+    np.testing.assert_allclose(
+        linalg.multiply_upper(factor, vector).ravel(), dense.T @ vector.ravel(), atol=1e-8
+    )
     diagonal, lower = dense_blocks(np.linalg.inv(dense @ dense.T), n, dim)
     scale = np.abs(diagonal).max()
     np.testing.assert_allclose(found.diagonal, diagonal, atol=1e-9 * scale)
@@ -88,7 +96,12 @@ def test_gradients_of_a_block_factor_match_finite_differences():
         factor = linalg.block_cholesky(BlockTridiagonal(symmetric, lower))
         solved = linalg.solve_upper(factor, linalg.solve_lower(factor, vector))
         inverse = linalg.selected_inverse(factor)
-        return linalg.log_det(factor) + jnp.sum(jnp.sin(solved)) + jnp.sum(inverse.diagonal) + jnp.sum(inverse.lower)
+        return (
+            linalg.log_det(factor)
+            + jnp.sum(jnp.sin(solved))
+            + jnp.sum(inverse.diagonal)
+            + jnp.sum(inverse.lower)
+        )
 
     check_grads(jax.jit(energy), (*matrix, vector), order=1, modes=("fwd", "rev"), rtol=1e-5)
 
@@ -96,7 +109,9 @@ def test_gradients_of_a_block_factor_match_finite_differences():
 def test_one_factor_serves_a_batch_of_vectors():
     matrix, _ = random_chain(6, 3)
     vectors = jnp.asarray(np.random.default_rng(3).normal(size=(4, 6, 3)))
-    batched = jax.jit(jax.vmap(linalg.solve_upper, (None, 0)))(all_of(matrix, vectors[0])[0], vectors)
+    batched = jax.jit(jax.vmap(linalg.solve_upper, (None, 0)))(
+        all_of(matrix, vectors[0])[0], vectors
+    )
     np.testing.assert_allclose(batched[2], all_of(matrix, vectors[2])[3], atol=1e-9)
 
 
@@ -119,7 +134,9 @@ def test_inverse_lower_and_log_normal():
     )
     x, mean, variance = rng.normal(size=5), rng.normal(size=5), rng.random(5) + 0.1
     expected = scipy.stats.norm.logpdf(x, mean, np.sqrt(variance))
-    np.testing.assert_allclose(linalg.log_normal(*map(jnp.asarray, (x, mean, variance))), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        linalg.log_normal(*map(jnp.asarray, (x, mean, variance))), expected, rtol=1e-12
+    )
 
 
 def test_gram_and_gaussian_integral_match_their_plain_formulas():
@@ -132,13 +149,22 @@ def test_gram_and_gaussian_integral_match_their_plain_formulas():
 
     def plain(matrix, linear):
         precision = jnp.eye(3) + matrix.T @ matrix
-        return 0.5 * linear @ jnp.linalg.solve(precision, linear) - 0.5 * jnp.linalg.slogdet(precision)[1]
+        return (
+            0.5 * linear @ jnp.linalg.solve(precision, linear)
+            - 0.5 * jnp.linalg.slogdet(precision)[1]
+        )
 
     found, expected = (
-        jax.jit(lambda *z, f=f: (f(*z), jax.grad(f, (0, 1))(*z), jax.hessian(f, (0, 1))(*z)))(matrix, linear)
+        jax.jit(lambda *z, f=f: (f(*z), jax.grad(f, (0, 1))(*z), jax.hessian(f, (0, 1))(*z)))(
+            matrix, linear
+        )
         for f in (ours, plain)
     )
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12), found, expected)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12),
+        found,
+        expected,
+    )
     several = jax.jit(lambda P, b: linalg.log_gaussian_integral(P, b))
     precision = jnp.eye(3) + linalg.gram(matrix)
     batched = several(jnp.stack([precision, 2 * precision]), jnp.stack([linear, linear]))
@@ -164,10 +190,18 @@ def test_moments_of_a_product_match_their_plain_formulas(given):
             return jnp.sum(jnp.sin(at_square * square)) + jnp.sum(jnp.sin(at_cross * cross))
 
         places = tuple(range(len(given)))
-        return jax.jit(lambda *z: (value(*z), jax.grad(value, places)(*z), jax.hessian(value, places)(*z)))
+        return jax.jit(
+            lambda *z: (value(*z), jax.grad(value, places)(*z), jax.hessian(value, places)(*z))
+        )
 
-    found, expected = (both(function)(*(point[i] for i in given)) for function in (linalg.product_moments, plain))
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10), found, expected)
+    found, expected = (
+        both(function)(*(point[i] for i in given)) for function in (linalg.product_moments, plain)
+    )
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10),
+        found,
+        expected,
+    )
 
 
 MANY_AT_ONCE = """
@@ -186,7 +220,10 @@ print("ended")
 
 def test_many_batches_of_factorisations_at_once_do_not_wait_for_each_other():
     """With `jnp.linalg.cholesky` of a whole batch in place of ours, two threads never end (jaxlib 0.10.2)."""
-    environment = os.environ | {"NPROC": "2", "JAX_ENABLE_X64": "1"}  # NPROC: how many threads XLA makes
+    environment = os.environ | {
+        "NPROC": "2",
+        "JAX_ENABLE_X64": "1",
+    }  # NPROC: how many threads XLA makes
     command = [sys.executable, "-c", MANY_AT_ONCE]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert ran.stdout == "ended\n", ran.stderr

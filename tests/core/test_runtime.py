@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 
 from gpssm.core import runtime
-from gpssm.core.runtime import CACHE, THREADS, in_step, jit, max_maps, num_maps, num_threads, release_programs
+from gpssm.core.runtime import (
+    CACHE,
+    THREADS,
+    in_step,
+    jit,
+    max_maps,
+    num_maps,
+    num_threads,
+    release_programs,
+)
 
 
 def test_threads_are_the_cores_unless_a_variable_says_how_many(monkeypatch):
@@ -40,9 +49,17 @@ print(json.dumps([jax.config.jax_compilation_cache_dir, sum("cache_hits" in even
 
 
 def run_kept(folder, **more):
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_COMP", "JAX_PERS"))}
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAX_COMP", "JAX_PERS"))
+    }
     ran = subprocess.run(
-        [sys.executable, "-c", KEPT], env=ours | {CACHE: str(folder)} | more, check=True, capture_output=True, text=True
+        [sys.executable, "-c", KEPT],
+        env=ours | {CACHE: str(folder)} | more,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return json.loads(ran.stdout)
 
@@ -79,8 +96,12 @@ except RuntimeError as error:
 
 
 def test_a_process_forked_before_jax_was_used_draws_the_same_and_one_forked_later_is_refused():
-    ran = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
-    assert ran.stdout.startswith("this process was forked from one in which JAX had been used"), ran.stderr
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120
+    )
+    assert ran.stdout.startswith("this process was forked from one in which JAX had been used"), (
+        ran.stderr
+    )
 
 
 def test_programs_are_kept_where_the_user_says_or_not_at_all(tmp_path):

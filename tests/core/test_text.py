@@ -16,8 +16,18 @@ OPTIONAL = ("blackjax", "joblib", "pooch", "distributed", "matplotlib", "pyarrow
 
 
 def test_a_table_of_figures():
-    rows = [("a [b]", "p30", 0.485312, 5), ("mean", "full", math.nan, None), ("last", "p30", "12.5*", np.float64(2e9))]
-    text = figure_table(["method", "protocol", "RMSE", "seeds"], rows, words=2, title="Furnace", caption="* the best")
+    rows = [
+        ("a [b]", "p30", 0.485312, 5),
+        ("mean", "full", math.nan, None),
+        ("last", "p30", "12.5*", np.float64(2e9)),
+    ]
+    text = figure_table(
+        ["method", "protocol", "RMSE", "seeds"],
+        rows,
+        words=2,
+        title="Furnace",
+        caption="* the best",
+    )
     assert text.split("\n") == [
         "Furnace",
         "",
@@ -76,7 +86,9 @@ for extra, call in {{
         raise AssertionError(extra)
 """
     environment = {name: value for name, value in os.environ.items() if name != "GPSSM_DATA"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -84,12 +96,18 @@ def test_whole_numbers():
     check_whole("thin", 1, 1)
     check_whole("window", None, 1, none="for all rows")
     for value in (0, 2.0, "3", True, None):
-        with pytest.raises(ValueError, match=f"^thin must be a whole number of at least 1, got {value!r}\\.$"):
+        with pytest.raises(
+            ValueError, match=f"^thin must be a whole number of at least 1, got {value!r}\\.$"
+        ):
             check_whole("thin", value, 1)
-    with pytest.raises(ValueError, match="window must be a whole number of at least 1, or None for all rows; got 0"):
+    with pytest.raises(
+        ValueError, match="window must be a whole number of at least 1, or None for all rows; got 0"
+    ):
         check_whole("window", 0, 1, none="for all rows")
 
 
-@pytest.mark.parametrize(("level", "share"), [(0.9, 0.9), (90, 0.9), (99.5, 0.995), (1.5, 0.015), (0.01, 0.01)])
+@pytest.mark.parametrize(
+    ("level", "share"), [(0.9, 0.9), (90, 0.9), (99.5, 0.995), (1.5, 0.015), (0.01, 0.01)]
+)
 def test_levels_are_shares_or_per_cent(level, share):
     assert as_share(level) == share

@@ -71,7 +71,12 @@ def test_names_must_be_as_many_as_columns_and_different(names):
 
 @pytest.mark.parametrize(
     ("bad", "shown"),
-    [("warm", "'warm'"), (pd.Timestamp("2020-01-02"), "2020-01-02"), (1 + 2j, r"1\+2j"), ("", "''")],
+    [
+        ("warm", "'warm'"),
+        (pd.Timestamp("2020-01-02"), "2020-01-02"),
+        (1 + 2j, r"1\+2j"),
+        ("", "''"),
+    ],
 )
 def test_a_cell_that_is_no_number_is_named(bad, shown):
     cells = np.array([[1.0, 2.0], [3.0, bad]], dtype=object)
@@ -106,4 +111,6 @@ def test_default_names_of_what_has_no_shape_are_empty():
 
 
 def test_place_is_the_first_entry():
-    assert where_first(np.array([[False, True], [True, True]]), ["a", "b"]).startswith("column 'b', row 0")
+    assert where_first(np.array([[False, True], [True, True]]), ["a", "b"]).startswith(
+        "column 'b', row 0"
+    )

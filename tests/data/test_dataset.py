@@ -13,7 +13,14 @@ from gpssm.data.dataset import Dataset, align_columns
 from gpssm.data.series import Series
 from random_walk import PaddedWalk, RandomWalk
 
-TINY = {"method": "lgssm", "state_dim": 1, "num_chains": 2, "num_draws": 5, "seed": 3, "progress": False}
+TINY = {
+    "method": "lgssm",
+    "state_dim": 1,
+    "num_chains": 2,
+    "num_draws": 5,
+    "seed": 3,
+    "progress": False,
+}
 ROWS, KEPT = 61, 25
 SERIES = make_series(ROWS)
 FUTURE = np.zeros((4, 1))
@@ -45,7 +52,9 @@ def test_the_rows_that_were_kept_are_a_posterior_of_their_own(whole, short):
     found, expected = short.with_states().smooth(), whole.smooth()
     np.testing.assert_array_equal(found.states, expected.states[:, -KEPT - 1 :])
     np.testing.assert_allclose(found.outputs.paths, expected.outputs.paths[:, -KEPT:])
-    assert [row.name for row in short.diagnostics().rows] == [row.name for row in whole.diagnostics().rows]
+    assert [row.name for row in short.diagnostics().rows] == [
+        row.name for row in whole.diagnostics().rows
+    ]
     assert f"{ROWS} rows" in str(short.summary())
     assert whole.with_states() is whole
 
@@ -61,7 +70,10 @@ def test_the_rows_that_were_kept_are_a_posterior_of_their_own(whole, short):
     ],
 )
 def test_a_verb_that_needs_all_states_says_what_is_lacking(short, verb, call):
-    with pytest.raises(ValueError, match=rf"^{verb} needs the states .* the last {KEPT} were kept.*keep_states='all'"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^{verb} needs the states .* the last {KEPT} were kept.*keep_states='all'",
+    ):
         call(short)
 
 
@@ -88,7 +100,11 @@ def test_by_default_memory_decides(monkeypatch, whole):
 def test_a_checkpoint_holds_what_is_kept(tmp_path):
     sampled = TINY | {"method": "ffvd-p", "num_inducing": 4, "num_warmup": 3, "thin": 1}
     first = gpssm.fit(SERIES, **sampled, keep_states=KEPT, checkpoint=tmp_path / "run")
-    sizes = [leaf.shape for path in (tmp_path / "run").glob("chunk-*.npz") for leaf in np.load(path).values()]
+    sizes = [
+        leaf.shape
+        for path in (tmp_path / "run").glob("chunk-*.npz")
+        for leaf in np.load(path).values()
+    ]
     assert (2, 5, KEPT + 1, 1) in sizes
     assert (2, 5, ROWS + 1, 1) not in sizes
     again = gpssm.fit(SERIES, **sampled, keep_states=KEPT, checkpoint=tmp_path / "run", resume=True)
@@ -107,7 +123,9 @@ def test_windows_are_experiments_put_together_again():
     np.testing.assert_array_equal(found.dataset.scaled[0].y, scaled)
     assert found.dataset.experiments == (SERIES,)
     ahead = found.forecast(4, FUTURE, num_paths=20, bounds=None)
-    np.testing.assert_array_equal(ahead.paths, parts.forecast(4, FUTURE, num_paths=20, bounds=None).paths)
+    np.testing.assert_array_equal(
+        ahead.paths, parts.forecast(4, FUTURE, num_paths=20, bounds=None).paths
+    )
     assert ahead.start == ROWS
     assert found.spec.windows == 3
     kept = gpssm.fit(SERIES, **TINY, windows=3, keep_states=KEPT)
@@ -122,9 +140,15 @@ def test_padding_changes_nothing(tmp_path):
     expected = gpssm.fit(SERIES, method=RandomWalk(), **settings)
     assert np.ptp(expected.draws.states[0], axis=1).max() > 0
     for resume in (False, True):
-        found = gpssm.fit(SERIES, method=PaddedWalk(), checkpoint=tmp_path / "run", resume=resume, **settings)
-        np.testing.assert_allclose(found.draws.states[0], expected.draws.states[0], rtol=1e-8, atol=1e-8)
-        np.testing.assert_allclose(found.draws.weights, expected.draws.weights, rtol=1e-6, atol=1e-6)
+        found = gpssm.fit(
+            SERIES, method=PaddedWalk(), checkpoint=tmp_path / "run", resume=resume, **settings
+        )
+        np.testing.assert_allclose(
+            found.draws.states[0], expected.draws.states[0], rtol=1e-8, atol=1e-8
+        )
+        np.testing.assert_allclose(
+            found.draws.weights, expected.draws.weights, rtol=1e-6, atol=1e-6
+        )
         np.testing.assert_allclose(found.info.log_target, expected.info.log_target, rtol=1e-8)
 
 
@@ -133,7 +157,9 @@ def test_windows_of_states_and_records():
     found = Dataset.of(records, windows=2)
     windows = found.windowed()
     assert [len(one) for one in windows.experiments] == [20, 21, 30, 30]
-    np.testing.assert_array_equal(np.concatenate([one.y for one in windows.scaled[:2]]), found.scaled[0].y)
+    np.testing.assert_array_equal(
+        np.concatenate([one.y for one in windows.scaled[:2]]), found.scaled[0].y
+    )
     paths = [np.arange(42.0)[:, None], np.arange(61.0)[:, None]]
     pieces = found.cut(paths)
     assert [(path[0, 0], path[-1, 0]) for path in pieces] == [(0, 20), (20, 41), (0, 30), (30, 60)]
@@ -149,7 +175,10 @@ def test_windows_of_states_and_records():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"keep_states": 19}, "keep_states must be auto, all, or a number of rows of at least 20; got 19"),
+        (
+            {"keep_states": 19},
+            "keep_states must be auto, all, or a number of rows of at least 20; got 19",
+        ),
         ({"keep_states": "some"}, "keep_states must be auto, all"),
         ({"windows": 0}, "windows must be a whole number of at least 1"),
         ({"windows": 4}, "shorter than 20 rows"),
@@ -182,14 +211,19 @@ def test_columns_come_in_the_order_of_the_names(given):
 
 
 def test_outputs_of_a_series_are_taken_for_y():
-    np.testing.assert_array_equal(align_columns(Series(VALUES, np.ones(3)), ("a", "b"), "y"), VALUES)
+    np.testing.assert_array_equal(
+        align_columns(Series(VALUES, np.ones(3)), ("a", "b"), "y"), VALUES
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (VALUES[:, :1], "u must have 2 columns: pump, valve; got 1"),
-        (pd.DataFrame(VALUES, columns=["pump", "vlave"]), r"Missing: valve; unknown: vlave \(nearest: valve\)"),
+        (
+            pd.DataFrame(VALUES, columns=["pump", "vlave"]),
+            r"Missing: valve; unknown: vlave \(nearest: valve\)",
+        ),
         (pd.DataFrame(VALUES[:, :1], columns=["pump"]), "Missing: valve; unknown: none"),
         (Series(np.zeros(3), np.ones((3, 3)), inputs=[*NAMES, "x"]), "Missing: none; unknown: x"),
     ],
@@ -213,13 +247,17 @@ def test_inputs_are_encoded_where_they_act_whoever_knows_the_past(late):
     acting = np.stack([np.r_[[series.u[0, 0]] * 3, series.u[:-3, 0]], series.u[:, 1]], 1)
     np.testing.assert_array_equal(late.acting[0].u, acting)
     np.testing.assert_array_equal(late.scaled[0].u, scaler.scale_inputs(acting))
-    np.testing.assert_array_equal(late.decode(late.scaled[0].y)[3:], scaler.unscale_mean(late.scaled[0].y)[3:])
+    np.testing.assert_array_equal(
+        late.decode(late.scaled[0].y)[3:], scaler.unscale_mean(late.scaled[0].y)[3:]
+    )
     past = late.past_inputs()
     np.testing.assert_array_equal(past, series.u[-3:])
     rows = late.align(Series([1.0, 2.0], np.array([[1.0, 2.0], [3.0, 4.0]])))
     assert (rows.inputs, rows.units) == (NAMES, {"pump": "m3/h"})
     seen = late.encode(rows, past)
-    np.testing.assert_array_equal(seen.u, scaler.scale_inputs(np.stack([past[:2, 0], rows.u[:, 1]], 1)))
+    np.testing.assert_array_equal(
+        seen.u, scaler.scale_inputs(np.stack([past[:2, 0], rows.u[:, 1]], 1))
+    )
     # What is not known is as the first that is, and the outputs it acted on count for nothing.
     np.testing.assert_array_equal(late.past_inputs(0, 1)[:2], np.full((2, 2), np.nan))
     assert np.isnan(late.encode(rows, late.past_inputs(0, 1)).y[:, 0]).all()
@@ -229,11 +267,15 @@ def test_inputs_are_encoded_where_they_act_whoever_knows_the_past(late):
 def test_inputs_ahead(late):
     ahead, encoded = late.inputs_ahead(VALUES, 2, late.past_inputs())
     np.testing.assert_array_equal(ahead, VALUES[:2])
-    np.testing.assert_array_equal(encoded, late.encode(Series(np.ones(2), VALUES[:2]), late.past_inputs()).u)
+    np.testing.assert_array_equal(
+        encoded, late.encode(Series(np.ones(2), VALUES[:2]), late.past_inputs()).u
+    )
     assert len(late.inputs_ahead(VALUES)[0]) == 3
     with pytest.raises(ValueError, match="each of the 4 steps ahead: pass u with 4 rows; got 3"):
         late.inputs_ahead(VALUES, 4)
-    with pytest.raises(ValueError, match=r"the inputs of the model \(pump, valve\) .* pass u with 4 rows"):
+    with pytest.raises(
+        ValueError, match=r"the inputs of the model \(pump, valve\) .* pass u with 4 rows"
+    ):
         late.inputs_ahead(None, 4)
     with pytest.raises(ValueError, match=r"row 1 .* of u is NaN or infinite"):
         late.inputs_ahead(np.where(VALUES == 2, np.nan, VALUES))

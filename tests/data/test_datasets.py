@@ -14,8 +14,21 @@ from gpssm.data import datasets as benchmarks
 from gpssm.data.datasets import DAISY, SIMULATORS, load, load_records, names, simulate
 from stand_ins import write_stand_ins
 
-SIX = {"actuator": 1024, "ballbeam": 1000, "drive": 500, "dryer": 1000, "flutter": 1024, "furnace": 296}
-ROWS = SIX | {"drive-2": 500, "drive-3": 500, "emps": 24_841, "emps-pulses": 24_841, "wiener-hammerstein": 188_000}
+SIX = {
+    "actuator": 1024,
+    "ballbeam": 1000,
+    "drive": 500,
+    "dryer": 1000,
+    "flutter": 1024,
+    "furnace": 296,
+}
+ROWS = SIX | {
+    "drive-2": 500,
+    "drive-3": 500,
+    "emps": 24_841,
+    "emps-pulses": 24_841,
+    "wiener-hammerstein": 188_000,
+}
 DAISY_ROWS = {
     "robot_arm": 1024,
     "exchanger": 4000,
@@ -25,7 +38,9 @@ DAISY_ROWS = {
     "glassfurnace": 1247,
 }
 FOLDER = os.environ.get("GPSSM_DATA")
-needs_files = pytest.mark.skipif(not FOLDER, reason="set GPSSM_DATA to the folder of the benchmark files")
+needs_files = pytest.mark.skipif(
+    not FOLDER, reason="set GPSSM_DATA to the folder of the benchmark files"
+)
 
 
 @needs_files
@@ -77,7 +92,9 @@ def test_inputs_and_outputs_are_not_exchanged():
 
 
 @needs_files
-@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: data.replace(b"1", b"2", 1)])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-20], lambda data: data.replace(b"1", b"2", 1)]
+)
 def test_a_damaged_benchmark_is_refused(tmp_path, monkeypatch, damage):
     original = (Path(str(FOLDER)) / "dryer.dat").read_bytes()
     (tmp_path / "dryer.dat").write_bytes(damage(original))
@@ -88,7 +105,10 @@ def test_a_damaged_benchmark_is_refused(tmp_path, monkeypatch, damage):
 
 @needs_files
 def test_records_of_the_real_files():
-    for name, rows, window in (("emps", (24_841, 24_841), 20), ("wiener-hammerstein", (100_000, 88_000), 50)):
+    for name, rows, window in (
+        ("emps", (24_841, 24_841), 20),
+        ("wiener-hammerstein", (100_000, 88_000), 50),
+    ):
         train, test = load_records(name)
         assert (len(train), len(test), train.window, test.window) == (*rows, None, window)
 
@@ -123,7 +143,9 @@ def test_a_damaged_test_record_is_refused(stand_ins):
     (stand_ins / "emps_pulses.mat").unlink()
     with pytest.raises(FileNotFoundError, match=r"https://.*EMPS/data/DATA_EMPS_PULSES\.mat there"):
         load_records("emps")
-    with pytest.raises(ValueError, match="'dryer' has no test record of its own; those that have one are emps"):
+    with pytest.raises(
+        ValueError, match="'dryer' has no test record of its own; those that have one are emps"
+    ):
         load_records("dryer")
 
 
@@ -134,7 +156,9 @@ def test_an_absent_benchmark_says_where_to_put_it(tmp_path, monkeypatch):
 
 
 def test_unknown_names_list_the_known():
-    with pytest.raises(ValueError, match="no benchmark is called 'cars'; there are actuator, ballbeam"):
+    with pytest.raises(
+        ValueError, match="no benchmark is called 'cars'; there are actuator, ballbeam"
+    ):
         load("cars")
     with pytest.raises(ValueError, match="no simulator is called 'cars'; there are kink"):
         simulate("cars")
@@ -200,7 +224,9 @@ def test_simulators_follow_the_model_that_they_state(name):
     for errors, std in ((process, truth.process_std), (noise, truth.noise_std)):
         np.testing.assert_allclose(errors.std(axis=0), std, rtol=0.055)
         np.testing.assert_array_less(np.abs(errors.mean(axis=0)), 4 * std / np.sqrt(3000))
-        np.testing.assert_array_less(np.abs((errors[1:] * errors[:-1]).mean(axis=0)), 4 * std**2 / np.sqrt(3000))
+        np.testing.assert_array_less(
+            np.abs((errors[1:] * errors[:-1]).mean(axis=0)), 4 * std**2 / np.sqrt(3000)
+        )
     assert np.abs(states).max() < 100.0
 
 
@@ -224,7 +250,9 @@ def test_transitions_take_one_state_or_many(name):
 @pytest.mark.parametrize("name", SIMULATORS)
 def test_noise_can_be_switched_off_but_not_be_negative(name):
     truth = simulate(name, num_steps=10, process_std=0.0, noise_std=0.0)
-    np.testing.assert_allclose(truth.states[1:], truth.transition(truth.states[:-1], truth.series.u), atol=1e-12)
+    np.testing.assert_allclose(
+        truth.states[1:], truth.transition(truth.states[:-1], truth.series.u), atol=1e-12
+    )
     np.testing.assert_allclose(truth.series.y, truth.states[1:] @ truth.C.T + truth.d)
     with pytest.raises(ValueError, match="must not be negative"):
         simulate(name, noise_std=-1.0)

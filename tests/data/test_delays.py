@@ -12,7 +12,12 @@ def test_delays_are_found_and_taken_out(true):
     rng = np.random.default_rng(true)
     u, y = rng.normal(size=(400, 2)), np.zeros(400)
     for t in range(1, 400):
-        y[t] = 0.8 * y[t - 1] + (u[t - true, 0] if t >= true else 0) + 0.5 * u[t, 1] + 0.3 * rng.normal()
+        y[t] = (
+            0.8 * y[t - 1]
+            + (u[t - true, 0] if t >= true else 0)
+            + 0.5 * u[t, 1]
+            + 0.3 * rng.normal()
+        )
     series = Series(y, u, inputs=["slow", "quick"], dt=0.5)
     found = delays(series)
     assert found.rows == {"slow": true, "quick": 0}
@@ -37,9 +42,19 @@ def test_controls_arrive_by_their_own_delays_whoever_knows_the_past():
 
 def test_what_a_user_may_say_of_a_delay():
     series = Series(np.random.default_rng(0).normal(size=40), np.ones((40, 2)), inputs=["a", "b"])
-    assert find_lags(series, 2) == find_lags(series, [2, 2]) == find_lags(series, {"b": 2, "a": 2}) == (2, 2)
+    assert (
+        find_lags(series, 2)
+        == find_lags(series, [2, 2])
+        == find_lags(series, {"b": 2, "a": 2})
+        == (2, 2)
+    )
     assert find_lags(series, {"b": 1}) == (0, 1)
-    assert find_lags(series, 0) == find_lags(series, "auto") == find_lags(Series(series.y), "auto") == ()
+    assert (
+        find_lags(series, 0)
+        == find_lags(series, "auto")
+        == find_lags(Series(series.y), "auto")
+        == ()
+    )
     for wrong, words in (
         ("soon", "auto, a number of rows"), ({"c": 1}, "no control 'c'"), (-1, "0 or more"), (1.5, "0 or more"),
         ([1], "for each of a, b"), (40, "leaves nothing of 40"),

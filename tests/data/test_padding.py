@@ -5,7 +5,16 @@ import numpy as np
 
 import builders
 from compilations import compilations
-from gpssm.data.padding import LONGEST, Padded, moves, num_moves, pad, pad_path, padded_length, real_states
+from gpssm.data.padding import (
+    LONGEST,
+    Padded,
+    moves,
+    num_moves,
+    pad,
+    pad_path,
+    padded_length,
+    real_states,
+)
 
 
 def test_few_lengths_with_little_waste():
@@ -15,7 +24,9 @@ def test_few_lengths_with_little_waste():
     assert np.all(np.diff(padded) >= 0)
     assert np.all(padded - rows < np.maximum(4, rows / 8))
     assert len(np.unique(padded)) <= 64
-    assert np.array_equal([padded_length(int(count)) for count in np.unique(padded)], np.unique(padded))
+    assert np.array_equal(
+        [padded_length(int(count)) for count in np.unique(padded)], np.unique(padded)
+    )
     assert padded_length(LONGEST + 1) == LONGEST + 1
 
 

@@ -31,7 +31,9 @@ def test_resampling_keeps_slow_signals_and_drops_fast_ones():
     middle = slice(10, -10)
     np.testing.assert_allclose(found.y[middle, 0], (5 + slow)[::4][middle], atol=0.01)
     np.testing.assert_allclose(found.u[middle, 0], slow[::4][middle], atol=0.01)
-    assert np.abs(series.y[::4, 0] - 5 - slow[::4]).max() > 0.9  # every fourth row has the fast one, folded
+    assert (
+        np.abs(series.y[::4, 0] - 5 - slow[::4]).max() > 0.9
+    )  # every fourth row has the fast one, folded
     assert found.dt == pytest.approx(0.4)
     assert len(resample(series, 1.5)) == 600
 

@@ -19,7 +19,9 @@ NAMES = ["level", "pump rate", "flow"]
 
 
 def rows(table, delimiter):
-    return "".join(delimiter.join("" if np.isnan(x) else repr(float(x)) for x in row) + "\n" for row in table)
+    return "".join(
+        delimiter.join("" if np.isnan(x) else repr(float(x)) for x in row) + "\n" for row in table
+    )
 
 
 def text_writer(delimiter, header=True, ending="\n", encoding="utf-8", end_mark=""):
@@ -58,7 +60,9 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("file", WRITERS)
-@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(table=TABLES)
 def test_what_was_written_is_read_back(tmp_path, file, table):
     path = tmp_path / file
@@ -70,9 +74,9 @@ def test_what_was_written_is_read_back(tmp_path, file, table):
     assert series.outputs == (("column 0", "column 2") if bare else ("level", "flow"))
     assert (series.name, series.dt) == (path.stem, 0.5)
     if not bare:
-        assert read(str(path), ["level", "flow"], "pump_rate" if path.suffix == ".mat" else "pump rate") == (
-            read(path, [0, 2], 1)
-        )
+        assert read(
+            str(path), ["level", "flow"], "pump_rate" if path.suffix == ".mat" else "pump rate"
+        ) == (read(path, [0, 2], 1))
 
 
 def write(path, text):
@@ -82,7 +86,9 @@ def write(path, text):
 
 @pytest.mark.parametrize("blank", ["", "NaN", "NA", " "])
 def test_missing_cells_are_nan(tmp_path, blank):
-    series = read(write(tmp_path / "gaps.csv", f"a,b,c\n1,2,3\n{blank},5,{blank}\n7,8,9\n"), ["a", "c"], "b")
+    series = read(
+        write(tmp_path / "gaps.csv", f"a,b,c\n1,2,3\n{blank},5,{blank}\n7,8,9\n"), ["a", "c"], "b"
+    )
     np.testing.assert_array_equal(series.y, [[1, 3], [np.nan, np.nan], [7, 9]])
 
 
@@ -109,7 +115,9 @@ def test_layouts_found_in_the_wild(tmp_path, file, text, expected):
 
 
 def test_a_single_column_is_enough(tmp_path):
-    assert read(write(tmp_path / "one.csv", "level\n1\n2\n"), "level") == Series([1, 2], name="one", outputs="level")
+    assert read(write(tmp_path / "one.csv", "level\n1\n2\n"), "level") == Series(
+        [1, 2], name="one", outputs="level"
+    )
 
 
 def test_matrices_scalars_and_text_in_mat_and_npz(tmp_path):
@@ -137,7 +145,9 @@ def test_columns_of_one_name_are_told_apart(tmp_path):
 
 def test_unknown_columns_list_the_known_and_the_nearest(tmp_path):
     path = write(tmp_path / "known.csv", "temperature,pump\n1,2\n")
-    with pytest.raises(ValueError, match=r"no column 'temprature'.*1: 'pump'.*mean 'temperature'\?"):
+    with pytest.raises(
+        ValueError, match=r"no column 'temprature'.*1: 'pump'.*mean 'temperature'\?"
+    ):
         read(path, "temprature")
     for number in (2, -1):
         with pytest.raises(ValueError, match=f"no column {number}; it has 0: 'temperature'"):
@@ -220,18 +230,44 @@ def test_a_million_rows_are_read(tmp_path):
 
 def test_importing_the_readers_leaves_the_parsers_alone():
     code = "import sys, gpssm.data.readers; print([m for m in ('pandas', 'scipy.io', 'pyarrow') if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
     ("file", "text", "said", "outputs", "rows"),
     [
-        ("comment.dat", "# position force\n1 2\n3 4\n", "line 1 .*taken for the header", "position", [1, 3]),
-        ("comment.csv", "% written by hand\n\n1,2\n3,4\n", "line 1 .*taken for comments", "column 0", [1, 3]),
-        ("comments.dat", "# one\n# two\n1 2\n3 4\n", "line 2 .*taken for comments", "column 0", [1, 3]),
+        (
+            "comment.dat",
+            "# position force\n1 2\n3 4\n",
+            "line 1 .*taken for the header",
+            "position",
+            [1, 3],
+        ),
+        (
+            "comment.csv",
+            "% written by hand\n\n1,2\n3,4\n",
+            "line 1 .*taken for comments",
+            "column 0",
+            [1, 3],
+        ),
+        (
+            "comments.dat",
+            "# one\n# two\n1 2\n3 4\n",
+            "line 2 .*taken for comments",
+            "column 0",
+            [1, 3],
+        ),
         ("marks.csv", "?,?\n1,2\n3,4\n", "line 1 .*taken for the header", "? column 0", [1, 3]),
-        ("words.csv", "broken,2.5\n1,2\n3,4\n", "line 1 .*taken for the header.*'broken', '2.5'", "broken", [1, 3]),
+        (
+            "words.csv",
+            "broken,2.5\n1,2\n3,4\n",
+            "line 1 .*taken for the header.*'broken', '2.5'",
+            "broken",
+            [1, 3],
+        ),
     ],
 )
 def test_a_doubtful_header_is_said(tmp_path, file, text, said, outputs, rows):
@@ -242,7 +278,9 @@ def test_a_doubtful_header_is_said(tmp_path, file, text, said, outputs, rows):
 
 
 def test_comments_above_a_header_need_no_word(tmp_path):
-    series = read(write(tmp_path / "both.csv", "# of Tuesday\nlevel,pump\n1,2\n3,4\n"), "level", "pump")
+    series = read(
+        write(tmp_path / "both.csv", "# of Tuesday\nlevel,pump\n1,2\n3,4\n"), "level", "pump"
+    )
     np.testing.assert_array_equal(series.u[:, 0], [2, 4])
 
 
@@ -251,7 +289,9 @@ def test_a_matrix_that_lies_on_its_side_is_asked_about(tmp_path, suffix):
     path, arrays = tmp_path / f"wide{suffix}", {"data": np.zeros((2, 60)), "y": np.arange(5.0)}
     scipy.io.savemat(path, arrays) if suffix == ".mat" else np.savez(path, **arrays)
     for chosen in ("data", 0):
-        with pytest.raises(ValueError, match="'data' has 2 rows and 60 columns, but a row is a time step"):
+        with pytest.raises(
+            ValueError, match="'data' has 2 rows and 60 columns, but a row is a time step"
+        ):
             read(path, chosen)
     assert len(read(path, "y")) == 5
 
@@ -260,7 +300,11 @@ def test_a_file_with_very_many_columns_is_refused(tmp_path):
     path = write(tmp_path / "wide.csv", (",".join(f"{n}" for n in range(100_000)) + "\n") * 3)
     with pytest.raises(ValueError, match="100000 columns, but a row is a time step"):
         read(path, 0)
-    wide = ",".join(f"c{n}" for n in range(5000)) + "\n" + (",".join("1" for n in range(5000)) + "\n") * 12
+    wide = (
+        ",".join(f"c{n}" for n in range(5000))
+        + "\n"
+        + (",".join("1" for n in range(5000)) + "\n") * 12
+    )
     assert len(read(write(tmp_path / "many.csv", wide), "c4999")) == 12
 
 

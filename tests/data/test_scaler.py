@@ -14,7 +14,9 @@ def random_series(seed=0, length=50, location=3.0, spread=20.0):
     rng = np.random.default_rng(seed)
     y = location + spread * rng.normal(size=(length, 2))
     y[rng.uniform(size=y.shape) < 0.2] = np.nan
-    return Series(y, 5.0 + rng.normal(size=(length, 3)), name="random", dt=0.1, outputs=["a", "b"], window=4)
+    return Series(
+        y, 5.0 + rng.normal(size=(length, 3)), name="random", dt=0.1, outputs=["a", "b"], window=4
+    )
 
 
 @pytest.mark.parametrize("scaling", ["standard", "scale", "none"])
@@ -26,7 +28,9 @@ def test_round_trip(scaling, seed, location, spread):
     scaled = scaler.scale(series)
     tolerance = {"rtol": 1e-12, "atol": 1e-12 * abs(location)}
     np.testing.assert_allclose(scaler.unscale_mean(scaled.y), series.y, **tolerance)
-    np.testing.assert_allclose(scaler.unscale_mean(scaled.y[None, None]), series.y[None, None], **tolerance)
+    np.testing.assert_allclose(
+        scaler.unscale_mean(scaled.y[None, None]), series.y[None, None], **tolerance
+    )
     assert replace(scaled, y=series.y, u=series.u) == series  # metadata stays
 
 
@@ -71,7 +75,8 @@ def test_variances_scale_with_the_square():
     rng = np.random.default_rng(1)
     scaled_draws = 0.3 * rng.normal(size=(1000, 5, 2))
     np.testing.assert_allclose(
-        scaler.unscale_variance(scaled_draws.var(axis=0)), scaler.unscale_mean(scaled_draws).var(axis=0)
+        scaler.unscale_variance(scaled_draws.var(axis=0)),
+        scaler.unscale_mean(scaled_draws).var(axis=0),
     )
 
 

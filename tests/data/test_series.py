@@ -17,7 +17,9 @@ from gpssm.data.series import Series, as_list, check_trainable, varying
 
 @st.composite
 def all_series(draw, max_length=8):
-    length, output_dim, input_dim = draw(st.tuples(st.integers(2, max_length), st.integers(1, 3), st.integers(0, 2)))
+    length, output_dim, input_dim = draw(
+        st.tuples(st.integers(2, max_length), st.integers(1, 3), st.integers(0, 2))
+    )
     numbers = st.floats(-1e6, 1e6)
     y = draw(hnp.arrays(np.float64, (length, output_dim), elements=numbers | st.just(np.nan)))
     u = draw(hnp.arrays(np.float64, (length, input_dim), elements=numbers))
@@ -26,7 +28,9 @@ def all_series(draw, max_length=8):
 
 
 def example():
-    return Series([[1.0, 2.0], [np.nan, 3.0], [4.0, 5.0]], [6.0, 7.0, 8.0], name="tank", dt=0.1, window=2)
+    return Series(
+        [[1.0, 2.0], [np.nan, 3.0], [4.0, 5.0]], [6.0, 7.0, 8.0], name="tank", dt=0.1, window=2
+    )
 
 
 def test_shapes_names_and_defaults():
@@ -105,7 +109,9 @@ def test_equality_sees_values_missing_entries_and_metadata(series):
 
 
 def test_repr_says_what_a_user_asks_first():
-    assert repr(example()) == ("Series('tank', T=3, outputs=('y0', 'y1'), inputs=('u',), dt=0.1, window=2, missing=1)")
+    assert repr(example()) == (
+        "Series('tank', T=3, outputs=('y0', 'y1'), inputs=('u',), dt=0.1, window=2, missing=1)"
+    )
     assert repr(Series([1.0])) == "Series(T=1, outputs=('y',), inputs=())"
     assert repr(jax.tree.map(lambda leaf: None, example())) == "Series(T=?, outputs=(), inputs=())"
 
@@ -190,17 +196,24 @@ def test_check_trainable():
 
 
 def test_varying_ignores_missing_entries_and_rounding():
-    rows = np.array([[1.0, 1e9, 5.0, np.nan], [2.0, 1e9 + 1e-6, np.nan, np.nan], [1.0, 1e9, 5.0, np.nan]])
+    rows = np.array(
+        [[1.0, 1e9, 5.0, np.nan], [2.0, 1e9 + 1e-6, np.nan, np.nan], [1.0, 1e9, 5.0, np.nan]]
+    )
     assert varying(rows).tolist() == [True, False, False, False]
 
 
 def test_a_series_is_a_pytree_of_two_leaves():
     series = example()
     leaves = jax.tree.leaves(series)
-    assert [leaf is array for leaf, array in zip(leaves, (series.y, series.u), strict=True)] == [True, True]
+    assert [leaf is array for leaf, array in zip(leaves, (series.y, series.u), strict=True)] == [
+        True,
+        True,
+    ]
     renamed = replace(series, name="other", dt=None, outputs=["a", "b"])
     assert jax.tree.structure(series) == jax.tree.structure(renamed)
-    assert [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(series)] == [
+    assert [
+        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(series)
+    ] == [
         ".y",
         ".u",
     ]

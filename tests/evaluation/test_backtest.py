@@ -43,17 +43,28 @@ def test_origins_leave_a_horizon_of_rows(found):
 def test_each_forecast_is_that_of_the_posterior_conditioned_there(found, posterior):
     fewer = posterior.thinned(200)
     for number, (origin, forecast) in enumerate(zip(found.origins, found.forecasts, strict=True)):
-        there = fewer.condition(SERIES[START:origin]) if origin > START else next(fewer.condition_at(SERIES, [0]))
+        there = (
+            fewer.condition(SERIES[START:origin])
+            if origin > START
+            else next(fewer.condition_at(SERIES, [0]))
+        )
         expected = there.forecast(HORIZON, SERIES.u[origin:], num_paths=PATHS, seed=number)
         np.testing.assert_allclose(forecast.paths, expected.paths, rtol=1e-9, atol=1e-9)
 
 
 def test_scores_are_those_of_each_origin_and_their_mean(found):
-    for origin, forecast, row in zip(found.origins, found.forecasts, found.table.to_dict("records"), strict=True):
+    for origin, forecast, row in zip(
+        found.origins, found.forecasts, found.table.to_dict("records"), strict=True
+    ):
         expected = metrics.score(
-            forecast.paths, SERIES.y[origin : origin + HORIZON], levels=(0.5, 0.8, 0.9), moments=forecast.moments_ahead
+            forecast.paths,
+            SERIES.y[origin : origin + HORIZON],
+            levels=(0.5, 0.8, 0.9),
+            moments=forecast.moments_ahead,
         )
-        assert {name: row[name] for name in ("rmse", "nlpd", "crps", "coverage_80", "width_90")} == pytest.approx(
+        assert {
+            name: row[name] for name in ("rmse", "nlpd", "crps", "coverage_80", "width_90")
+        } == pytest.approx(
             {name: expected[name] for name in ("rmse", "nlpd", "crps", "coverage_80", "width_90")}
         )
     assert found.scores["crps"] == pytest.approx(np.mean([row["crps"] for row in found.figures]))
@@ -68,7 +79,9 @@ def test_figures_by_step_are_over_all_origins(found):
         paths = np.stack([forecast.paths[:, step - 1, 0] for forecast in found.forecasts], axis=1)
         assert steps["rmse"][step] == pytest.approx(np.sqrt(np.mean((paths.mean(0) - actual) ** 2)))
         low, high = metrics.central_interval(paths, 0.8)
-        assert steps["coverage_80"][step] == pytest.approx(np.mean((low[:, 0] <= actual) & (actual <= high[:, 0])))
+        assert steps["coverage_80"][step] == pytest.approx(
+            np.mean((low[:, 0] <= actual) & (actual <= high[:, 0]))
+        )
         assert steps["width_80"][step] == pytest.approx(np.mean(high - low))
         each = [metrics.crps(paths[:, [i]], actual[[i]]) for i in range(len(actual))]
         assert steps["crps"][step] == pytest.approx(np.mean(each))
@@ -78,7 +91,9 @@ def test_what_comes_after_an_origin_does_not_change_its_forecast(found):
     y, u = SERIES.y.copy(), SERIES.u.copy()
     y[57:] += 2.0
     u[57 + HORIZON :] -= 2.0
-    spoilt = gpssm.backtest(Series(y, u, outputs="level", inputs="pump"), METHOD, start=START, num_chains=1, **SETTINGS)
+    spoilt = gpssm.backtest(
+        Series(y, u, outputs="level", inputs="pump"), METHOD, start=START, num_chains=1, **SETTINGS
+    )
     for index in (0, 1):
         np.testing.assert_array_equal(spoilt.forecasts[index].paths, found.forecasts[index].paths)
     assert not np.allclose(spoilt.forecasts[2].paths, found.forecasts[2].paths)
@@ -90,7 +105,9 @@ def test_a_posterior_goes_on_with_the_rows_after_its_own(found, posterior):
     for one, other in zip(again.forecasts, found.forecasts, strict=True):
         np.testing.assert_allclose(one.paths, other.paths, rtol=1e-9, atol=1e-9)
         assert one.start == other.start
-    swapped = Series(SERIES.y, np.hstack([SERIES.u, SERIES.u]), outputs="level", inputs=["pump", "valve"])
+    swapped = Series(
+        SERIES.y, np.hstack([SERIES.u, SERIES.u]), outputs="level", inputs=["pump", "valve"]
+    )
     with pytest.raises(ValueError, match="unknown: valve"):
         gpssm.backtest(swapped[START:], posterior, **SETTINGS)
 
@@ -126,7 +143,9 @@ def test_updating_is_given_the_rows_since_the_last_origin(posterior, monkeypatch
 
     monkeypatch.setattr(type(posterior), "update", update)
     rows = SERIES[START:75]
-    found = gpssm.backtest(rows, posterior, refit="update", new_experiment=new_experiment, **SETTINGS)
+    found = gpssm.backtest(
+        rows, posterior, refit="update", new_experiment=new_experiment, **SETTINGS
+    )
     assert [len(one) for one, _ in given] == [7, 7]
     np.testing.assert_array_equal(np.concatenate([one.y for one, _ in given]), rows.y[:14])
     assert [new for _, new in given] == [new_experiment, False]
@@ -144,16 +163,22 @@ def test_learning_is_given_the_rows_since_the_last_origin(posterior, monkeypatch
 
     monkeypatch.setattr(type(posterior), "learn", learn)
     rows = SERIES[START:75]
-    found = gpssm.backtest(rows, posterior, refit="learn", forgetting="auto", max_draws=9, **SETTINGS)
+    found = gpssm.backtest(
+        rows, posterior, refit="learn", forgetting="auto", max_draws=9, **SETTINGS
+    )
     assert given == [(7, "auto", False, 9), (7, None, False, 9)]
-    expected = posterior.condition(rows[:14]).forecast(HORIZON, rows.u[14:], num_paths=PATHS, seed=2)
+    expected = posterior.condition(rows[:14]).forecast(
+        HORIZON, rows.u[14:], num_paths=PATHS, seed=2
+    )
     np.testing.assert_allclose(found.forecasts[2].paths, expected.paths, rtol=1e-9, atol=1e-9)
     with pytest.raises(ValueError, match="forgetting is for refit='learn'"):
         gpssm.backtest(rows, posterior, forgetting=0.9, **SETTINGS)
 
 
 def test_what_cannot_be_updated_says_so_and_where(posterior):
-    with pytest.raises(ValueError, match="row 7 failed: 'arx' finds its parameters before it samples: fit it again"):
+    with pytest.raises(
+        ValueError, match="row 7 failed: 'arx' finds its parameters before it samples: fit it again"
+    ):
         gpssm.backtest(SERIES[START:], posterior, refit="update", **SETTINGS)
 
 
@@ -177,7 +202,9 @@ def test_windows_without_outputs_have_no_score(posterior):
     y = SERIES.y[START:].copy()
     y[7:12] = np.nan
     y[14] = np.nan
-    found = gpssm.backtest(Series(y, SERIES.u[START:], outputs="level", inputs="pump"), posterior, **SETTINGS)
+    found = gpssm.backtest(
+        Series(y, SERIES.u[START:], outputs="level", inputs="pump"), posterior, **SETTINGS
+    )
     rmse = found.table["rmse"].to_numpy()
     assert np.isnan(rmse[1])
     assert np.isfinite(rmse[[0, 2, 3]]).all()
@@ -240,17 +267,28 @@ def test_bad_calls_are_explained(posterior):
 
 
 def test_outputs_are_judged_apart_and_in_units_of_their_spread(found):
-    both = Series(np.hstack([SERIES.y, 1000 * SERIES.y]), SERIES.u, outputs=["level", "in mm"], inputs="pump")
+    both = Series(
+        np.hstack([SERIES.y, 1000 * SERIES.y]), SERIES.u, outputs=["level", "in mm"], inputs="pump"
+    )
     forecasts = tuple(
         replace(
-            one, paths=one.paths * [1.0, 1000.0], outputs=both.outputs, scale=one.scale * [1.0, 1000.0], moments=None
+            one,
+            paths=one.paths * [1.0, 1000.0],
+            outputs=both.outputs,
+            scale=one.scale * [1.0, 1000.0],
+            moments=None,
         )
-        for one in (replace(one, paths=np.repeat(one.paths, 2, -1), moments_ahead=None) for one in found.forecasts)
+        for one in (
+            replace(one, paths=np.repeat(one.paths, 2, -1), moments_ahead=None)
+            for one in found.forecasts
+        )
     )
     twice = replace(found, series=both, forecasts=forecasts)
     assert twice.by_output["rmse"]["level"] == pytest.approx(found.scores["rmse"])
     assert twice.by_output["rmse"]["in mm"] == pytest.approx(1000 * found.scores["rmse"])
     assert found.scores["ncrps"] == pytest.approx(found.scores["crps"] / SERIES.y[:START].std())
-    np.testing.assert_allclose(twice.by_step()["crps"], found.by_step()["crps"] / SERIES.y[:START].std())
+    np.testing.assert_allclose(
+        twice.by_step()["crps"], found.by_step()["crps"] / SERIES.y[:START].std()
+    )
     np.testing.assert_allclose(twice.by_step("in mm")["crps"], 1000 * found.by_step()["crps"])
     assert "in units of each output" in str(twice)

@@ -13,7 +13,14 @@ from gpssm.core import metrics
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.evaluation import calibrate
-from gpssm.evaluation.calibrate import Needed, estimate, measure, needed_factors, octaves_to, weighted_quantile
+from gpssm.evaluation.calibrate import (
+    Needed,
+    estimate,
+    measure,
+    needed_factors,
+    octaves_to,
+    weighted_quantile,
+)
 from gpssm.model.likelihoods import Poisson
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.validation import make_folds
@@ -25,7 +32,9 @@ REACH = norm.ppf(0.95)
 
 
 def calibration(factors=FACTORS):
-    return Calibration(factors, 0 * factors + 0.8, np.arange(len(factors), 0.0, -1), 10, "some rows")
+    return Calibration(
+        factors, 0 * factors + 0.8, np.arange(len(factors), 0.0, -1), 10, "some rows"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +46,9 @@ def posterior():
 def forecasts(posterior):
     """The model's own, and the widened one, of the same paths."""
     u = make_series(HORIZON).u
-    return (posterior.forecast(HORIZON, u, num_paths=60, calibrated=given) for given in (False, None))
+    return (
+        posterior.forecast(HORIZON, u, num_paths=60, calibrated=given) for given in (False, None)
+    )
 
 
 def test_every_figure_of_a_forecast_is_that_of_its_stretched_paths(forecasts):
@@ -59,7 +70,9 @@ def test_every_figure_of_a_forecast_is_that_of_its_stretched_paths(forecasts):
 
 def test_predictions_are_as_wide_as_forecasts_of_as_many_steps(posterior):
     rows = make_series(4, seed=3)
-    own, wide = (posterior.predict(rows, 2, num_paths=40, calibrated=given) for given in (False, True))
+    own, wide = (
+        posterior.predict(rows, 2, num_paths=40, calibrated=given) for given in (False, True)
+    )
     np.testing.assert_allclose(wide.std, FACTORS[[0, 1, 1, 1]] * own.std)
 
 
@@ -76,7 +89,9 @@ def test_files_keep_the_calibration(posterior, tmp_path):
     posterior.save(tmp_path / "run.nc")
     found = gpssm.load(tmp_path / "run.nc").calibration
     for field in dataclasses.fields(Calibration):
-        np.testing.assert_array_equal(getattr(found, field.name), getattr(posterior.calibration, field.name))
+        np.testing.assert_array_equal(
+            getattr(found, field.name), getattr(posterior.calibration, field.name)
+        )
 
 
 def test_the_factor_needed_is_the_least_that_covers(forecasts, posterior):
@@ -102,7 +117,9 @@ def autoregression(rng, scale, rows, decay=0.95, spacing=3):
     return Needed(needed[..., None], spacing)
 
 
-@pytest.mark.parametrize(("scale", "low", "high"), [(1.0, 0.9, 0.93), (1.5, 0.85, 0.92), (0.5, 0.9, 1.0)])
+@pytest.mark.parametrize(
+    ("scale", "low", "high"), [(1.0, 0.9, 0.93), (1.5, 0.85, 0.92), (0.5, 0.9, 1.0)]
+)
 def test_intervals_cover_after_what_was_measured_on_few_rows(scale, low, high):
     rng, covered = np.random.default_rng(0), []
     for _ in range(60):
@@ -143,10 +160,14 @@ def test_quantiles_with_whole_weights_are_those_of_repeated_values():
     repeated = np.quantile(np.repeat(values, weights * 20), 0.9, method="hazen")
     gaps = np.diff(np.sort(values))
     assert abs(weighted_quantile(values, weights.astype(float), 0.9) - repeated) < gaps.max()
-    assert weighted_quantile(values, np.ones(50), 0.9) == pytest.approx(np.quantile(values, 0.9, method="hazen"))
+    assert weighted_quantile(values, np.ones(50), 0.9) == pytest.approx(
+        np.quantile(values, 0.9, method="hazen")
+    )
 
 
-@pytest.mark.parametrize(("horizon", "expected"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 5]), (19, [1, 2, 4, 8, 19])])
+@pytest.mark.parametrize(
+    ("horizon", "expected"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 5]), (19, [1, 2, 4, 8, 19])]
+)
 def test_octaves_end_at_the_horizon(horizon, expected):
     assert list(octaves_to(horizon)) == expected
 
@@ -160,7 +181,10 @@ def slow_system(process_std):
     for t in range(rows):
         x[t + 1] = transition @ x[t] + control @ u[t] + 0.2 * rng.normal(size=2)
         y[t] = C @ x[t + 1] + d + 0.5 * rng.normal(size=1)
-    leaves = {"log_process_std": np.log(np.full((1, 1, 2), process_std)), "likelihood.log_std": np.log([[[0.5]]])}
+    leaves = {
+        "log_process_std": np.log(np.full((1, 1, 2), process_std)),
+        "likelihood.log_std": np.log([[[0.5]]]),
+    }
     posterior = make_posterior(
         model,
         [Series(y[:40], u[:40])],
@@ -182,7 +206,9 @@ def test_a_model_with_too_little_noise_is_widened_and_a_right_one_is_not():
     # Rows that neither the model nor its calibration have seen.
     needed = measure(wrong.condition(seen), later, False, -1, 0).factors[:, :30, 0]
     factors = found.at(np.arange(1, 31))[:, 0]
-    before, after = (np.nanmean(np.where(np.isnan(needed), np.nan, needed <= limit)) for limit in (1.0, factors))
+    before, after = (
+        np.nanmean(np.where(np.isnan(needed), np.nan, needed <= limit)) for limit in (1.0, factors)
+    )
     assert before < 0.83
     assert 0.86 < after < 0.95
     right, *_ = slow_system(0.2)

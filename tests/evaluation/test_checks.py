@@ -42,7 +42,10 @@ def training(rows_a_point=10.0, **changed):
     [
         (training(noise_std=np.array([1.6])), "Noise of level: 64 % of its variance"),
         (training(process_std=np.array([1.6])), "process noise of one step 64 %"),
-        (training(one_step=np.array([1.9]), free_run=np.array([2.0])), "One step ahead it is predicted hardly"),
+        (
+            training(one_step=np.array([1.9]), free_run=np.array([2.0])),
+            "One step ahead it is predicted hardly",
+        ),
         (training(free_run=np.array([1.9])), "Over 30 steps it is forecast hardly"),
         (training(covered=0.55), "free runs: 55 % inside"),
         (training(left=0.2), "20 % left the region"),
@@ -62,12 +65,20 @@ def test_nothing_is_doubted_where_all_is_well():
 
 @pytest.mark.parametrize(
     ("own", "control", "levels"),
-    [(0.5, 0.5, ["good", "good"]), (0.01, 0.5, ["caution", "good"]), (0.5, 4e-7, ["good", "caution"])],
+    [
+        (0.5, 0.5, ["good", "good"]),
+        (0.01, 0.5, ["caution", "good"]),
+        (0.5, 4e-7, ["good", "caution"]),
+    ],
 )
 def test_residuals_that_depend_on_a_control_are_not_good(own, control, levels):
     series = make_series(9, output_dim=1)
     tests = {name: Correlation(np.zeros(3), control) for name in series.inputs}
-    found = list(checks.check_residuals(Residuals(series, series.y, (Correlation(np.zeros(3), own),), (tests,))))
+    found = list(
+        checks.check_residuals(
+            Residuals(series, series.y, (Correlation(np.zeros(3), own),), (tests,))
+        )
+    )
     assert [one.level for one in found] == levels
 
 
@@ -90,25 +101,51 @@ def rolling(model, others, held_out=True):
 @pytest.mark.parametrize(
     ("model", "others", "level", "words"),
     [
-        ([1, 1.1, 0.9, 1], {"arx": [2, 2.1, 2, 1.9], "last": [3, 3, 3, 3]}, "good", "50 % better than the best"),
-        ([1, 1, 1, 1], {"arx": [1.02, 1.01, 1.02, 1.03]}, "caution", "ARX forecasts as well: consider the simpler"),
+        (
+            [1, 1.1, 0.9, 1],
+            {"arx": [2, 2.1, 2, 1.9], "last": [3, 3, 3, 3]},
+            "good",
+            "50 % better than the best",
+        ),
+        (
+            [1, 1, 1, 1],
+            {"arx": [1.02, 1.01, 1.02, 1.03]},
+            "caution",
+            "ARX forecasts as well: consider the simpler",
+        ),
         ([1, 5, 1, 5], {"arx": [5, 1, 5, 2]}, "caution", "as well"),
-        ([2, 2.1, 2, 2], {"arx": [1, 1, 1, 1.1], "mean": [3, 3, 3, 3]}, "problem", "ARX forecasts better, by 98 %"),
-        ([2, 2, 2, 2], {"arx": [3, 3, 3, 3], "last": [1, 1, 1, 1]}, "problem", "Repeating the last value"),
+        (
+            [2, 2.1, 2, 2],
+            {"arx": [1, 1, 1, 1.1], "mean": [3, 3, 3, 3]},
+            "problem",
+            "ARX forecasts better, by 98 %",
+        ),
+        (
+            [2, 2, 2, 2],
+            {"arx": [3, 3, 3, 3], "last": [1, 1, 1, 1]},
+            "problem",
+            "Repeating the last value",
+        ),
         ([1, 1], {"arx": [3, 3]}, "caution", "too few rows"),
         ([1], {}, "unknown", "no baseline"),
     ],
 )
 def test_whether_it_is_worth_it_is_one_plain_sentence(model, others, level, words):
-    found = checks.check_worth(rolling(entry("ffvd", model), [entry(name, losses) for name, losses in others.items()]))
+    found = checks.check_worth(
+        rolling(entry("ffvd", model), [entry(name, losses) for name, losses in others.items()])
+    )
     assert found.level == level
     assert words in found.words
     assert found.protocol == "held-out rows, 4 rolling forecasts of 10 steps"
-    assert "in sample" in checks.check_worth(rolling(entry("ffvd", model), [], held_out=False)).protocol
+    assert (
+        "in sample"
+        in checks.check_worth(rolling(entry("ffvd", model), [], held_out=False)).protocol
+    )
 
 
 @pytest.mark.parametrize(
-    ("share", "level"), [(0.9, "good"), (0.7, "caution"), (0.5, "problem"), (0.82, "good"), (1.0, "caution")]
+    ("share", "level"),
+    [(0.9, "good"), (0.7, "caution"), (0.5, "problem"), (0.82, "good"), (1.0, "caution")],
 )
 def test_coverage_is_judged_with_room_for_few_and_dependent_entries(share, level):
     found = rolling(entry("ffvd", [1, 1], share), [])

@@ -46,7 +46,10 @@ def test_the_figures_are_those_of_the_metrics(compared, test_rows):
 
 def test_the_best_is_named_and_starred(compared):
     assert compared.best() == compared.best("fit") == compared.best("rmse") == "near"
-    near, far = (next(line for line in str(compared).splitlines() if name in line) for name in ("near", "far"))
+    near, far = (
+        next(line for line in str(compared).splitlines() if name in line)
+        for name in ("near", "far")
+    )
     assert near.count("*") >= 6
     assert "*" not in far
     assert "width 50" not in str(compared)
@@ -76,7 +79,9 @@ def test_outputs_in_other_units_rank_the_same(test_rows):
     error = np.linalg.norm(y - 1000 * second.mean[:, 1])
     assert figures["fit"] == pytest.approx(100 * (1 - error / np.linalg.norm(y - y.mean())))
     text = str(found[1000.0])
-    assert [text.count(word) for word in ("ncrps", " mae", "all outputs, 4 steps", "b, 4 steps")] == [1, 2, 1, 1]
+    assert [
+        text.count(word) for word in ("ncrps", " mae", "all outputs, 4 steps", "b, 4 steps")
+    ] == [1, 2, 1, 1]
 
 
 def test_what_is_lost_in_a_figure():
@@ -107,7 +112,9 @@ def test_posteriors_forecast_the_test_rows():
     assert found.scores["all"] == expected.score(test)
     mixed = gpssm.compare({"made": expected, "asked": posterior}, test, num_paths=30, seed=3)
     assert mixed.scores["asked"] == pytest.approx(mixed.scores["made"])
-    with pytest.raises(ValueError, match=r"asked does not fit the test rows: .*u must have 1 columns"):
+    with pytest.raises(
+        ValueError, match=r"asked does not fit the test rows: .*u must have 1 columns"
+    ):
         gpssm.compare({"asked": posterior}, Series(test.y, np.zeros((6, 2))))
     assert len(found.plot().axes) == 2
     with pytest.raises(ValueError, match="no output 'level'"):
@@ -121,7 +128,9 @@ def test_baselines_are_fitted_to_the_same_data():
     posterior = gpssm.fit(train, method="last", num_chains=1, num_draws=40, progress=False)
     found = gpssm.compare({"walk": posterior}, test, baselines=["mean"], num_paths=400)
     assert list(found.scores) == ["walk", "mean"]
-    np.testing.assert_allclose(found.forecasts["mean"].mean, train.y.mean(), atol=5 * train.y.std() / 20)
+    np.testing.assert_allclose(
+        found.forecasts["mean"].mean, train.y.mean(), atol=5 * train.y.std() / 20
+    )
     assert found.scores["mean"]["rmse"] == pytest.approx(rmse(found.forecasts["mean"].mean, test.y))
     with pytest.raises(ValueError, match="walk is a candidate already"):
         gpssm.compare({"walk": posterior}, test, baselines=["walk"])
@@ -137,7 +146,9 @@ def test_bad_calls_are_explained(test_rows):
         gpssm.compare({"near": near}, test_rows, horizon=3)
     with pytest.raises(ValueError, match="number of test rows, 3; got 4"):
         gpssm.compare({"near": near}, test_rows[:3])
-    with pytest.raises(ValueError, match=r"near does not fit the test rows: y must have 2 columns: a, b"):
+    with pytest.raises(
+        ValueError, match=r"near does not fit the test rows: y must have 2 columns: a, b"
+    ):
         gpssm.compare({"near": near}, Series(test_rows.y, outputs=["a", "c"]))
     with pytest.raises(TypeError, match="near must be a Posterior or a Forecast"):
         gpssm.compare({"near": near.paths}, test_rows)

@@ -44,7 +44,9 @@ PLANS = {
 
 
 def test_the_reduction_is_that_of_a_linear_regression(posterior):
-    found = gpssm.informative(posterior, PLANS, target=np.ones((3, 1)), num_paths=1500, max_draws=DRAWS)
+    found = gpssm.informative(
+        posterior, PLANS, target=np.ones((3, 1)), num_paths=1500, max_draws=DRAWS
+    )
     assert found.draws == DRAWS
     assert found.best == "much"
     assert list(found.table.index)[:2] == ["much", "some"]
@@ -52,7 +54,9 @@ def test_the_reduction_is_that_of_a_linear_regression(posterior):
         information = np.sum(u**2) / NOISE**2
         exact = information / (1 + information)  # 1 − Var(θ | Y) / Var θ
         # Relative errors of the mean squares of 300 draws, and four coefficients learned from them.
-        assert found.reduction[name] == pytest.approx(exact, abs=(1 - exact) * 4 * np.sqrt(2 / DRAWS) + 5 / DRAWS)
+        assert found.reduction[name] == pytest.approx(
+            exact, abs=(1 - exact) * 4 * np.sqrt(2 / DRAWS) + 5 / DRAWS
+        )
         assert found.by_output[name]["y"] == pytest.approx(found.reduction[name])
     assert str(found).splitlines()[2].startswith("much")
 

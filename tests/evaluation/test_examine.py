@@ -40,7 +40,9 @@ def test_forecasts_and_scores_are_those_of_the_posterior(found, posterior, rows)
 
 
 def test_rolling_figures_are_those_of_a_backtest(found, posterior, rows):
-    expected = gpssm.backtest(rows[1], posterior, horizon=10, step=10, num_paths=500, max_draws=100, progress=False)
+    expected = gpssm.backtest(
+        rows[1], posterior, horizon=10, step=10, num_paths=500, max_draws=100, progress=False
+    )
     for output, shown in found.rolling.entries[0].by_step.items():
         np.testing.assert_allclose(shown, expected.by_step(output)["rmse"], rtol=1e-12)
 
@@ -90,7 +92,9 @@ def test_bad_arguments_are_refused(posterior, rows):
         examine(posterior, test=Series(rows[1].y, rows[1].u, outputs=["p", "q"]))
 
 
-@pytest.mark.parametrize(("length", "horizon", "step"), [(1, 1, 10), (25, 12, 10), (200, 30, 10), (5000, 30, 30)])
+@pytest.mark.parametrize(
+    ("length", "horizon", "step"), [(1, 1, 10), (25, 12, 10), (200, 30, 10), (5000, 30, 30)]
+)
 def test_origins_fit_what_rows_there_are(rows, length, horizon, step):
     judged = choose_rows(rows[0], make_series(length))
     assert (judged.horizon, judged.step, judged.held_out) == (horizon, step, True)

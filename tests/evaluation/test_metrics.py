@@ -25,7 +25,9 @@ def example(seed=0, draws=DRAWS, outputs=OUTPUTS, missing=False):
 def components(seed=1):
     """Means and variances (S, H, Dy) of a mixture."""
     generator = np.random.default_rng(seed)
-    return generator.normal(3.0, 1.0, (DRAWS, STEPS, OUTPUTS)), generator.gamma(2.0, 1.0, (DRAWS, STEPS, OUTPUTS))
+    return generator.normal(3.0, 1.0, (DRAWS, STEPS, OUTPUTS)), generator.gamma(
+        2.0, 1.0, (DRAWS, STEPS, OUTPUTS)
+    )
 
 
 def last(array):
@@ -37,13 +39,20 @@ def last(array):
 SCORES = {
     "rmse": (lambda paths, y, **k: metrics.rmse(paths.mean(0), y, **k), lambda value, a: a * value),
     "mae": (lambda paths, y, **k: metrics.mae(paths.mean(0), y, **k), lambda value, a: a * value),
-    "nrmse": (lambda paths, y, **k: metrics.nrmse(paths.mean(0), y, paths[0], **k), lambda value, a: value),
+    "nrmse": (
+        lambda paths, y, **k: metrics.nrmse(paths.mean(0), y, paths[0], **k),
+        lambda value, a: value,
+    ),
     "nlpd": (
-        lambda paths, y, **k: metrics.nlpd(paths, np.tile(paths.var(0), (len(paths), 1, 1)), y, **k),
+        lambda paths, y, **k: metrics.nlpd(
+            paths, np.tile(paths.var(0), (len(paths), 1, 1)), y, **k
+        ),
         lambda value, a: value + np.log(a),
     ),
     "nmll_paper": (
-        lambda paths, y, **k: metrics.nmll_paper(paths, np.tile(paths.var(0), (len(paths), 1, 1)), y, **k),
+        lambda paths, y, **k: metrics.nmll_paper(
+            paths, np.tile(paths.var(0), (len(paths), 1, 1)), y, **k
+        ),
         lambda value, a: value + np.log(a),
     ),
     "crps": (metrics.crps, lambda value, a: a * value),
@@ -59,10 +68,15 @@ def test_point_scores_are_the_textbook_ones():
     mean, reference = paths.mean(0), paths[0]
     assert metrics.rmse(mean, y) == pytest.approx(np.sqrt(np.mean((mean - y) ** 2)))
     assert metrics.mae(mean, y) == pytest.approx(np.mean(np.abs(mean - y)))
-    np.testing.assert_allclose(metrics.rmse(mean, y, by_step=True), np.sqrt(np.mean((mean - y) ** 2, axis=1)))
+    np.testing.assert_allclose(
+        metrics.rmse(mean, y, by_step=True), np.sqrt(np.mean((mean - y) ** 2, axis=1))
+    )
     scaled = metrics.rmse(mean / reference.std(0), y / reference.std(0))
     assert metrics.nrmse(mean, y, reference) == pytest.approx(scaled)
-    fits = [100 * (1 - np.linalg.norm(a - b) / np.linalg.norm(a - a.mean())) for a, b in zip(y.T, mean.T, strict=True)]
+    fits = [
+        100 * (1 - np.linalg.norm(a - b) / np.linalg.norm(a - a.mean()))
+        for a, b in zip(y.T, mean.T, strict=True)
+    ]
     assert metrics.fit_percent(mean, y) == pytest.approx(np.mean(fits))
 
 
@@ -73,7 +87,9 @@ def test_fit_is_a_hundred_for_the_truth_and_nought_for_its_average_and_skips_a_c
     assert metrics.fit_percent(average, y) == pytest.approx(0.0, abs=1e-12)
     flat = np.column_stack([y[:, 0], np.full(STEPS, 0.1)])
     mean = np.ones((STEPS, 2))
-    assert metrics.fit_percent(mean, flat) == pytest.approx(metrics.fit_percent(mean[:, 0], flat[:, 0]))
+    assert metrics.fit_percent(mean, flat) == pytest.approx(
+        metrics.fit_percent(mean[:, 0], flat[:, 0])
+    )
     assert np.isnan(metrics.fit_percent(mean[:, 0], flat[:, 1]))
 
 
@@ -82,15 +98,21 @@ def test_log_scores_agree_with_scoringrules_and_with_a_loop():
     _, y = example()
     mixture = scoringrules.logs_mixnorm(y, last(mean), last(np.sqrt(variance)), backend="numpy")
     assert metrics.nlpd(mean, variance, y) == pytest.approx(np.mean(mixture))
-    np.testing.assert_allclose(metrics.nlpd(mean, variance, y, by_step=True), np.mean(mixture, axis=1))
-    single = [np.mean(stats.norm.logpdf(y, m, np.sqrt(v))) for m, v in zip(mean, variance, strict=True)]
+    np.testing.assert_allclose(
+        metrics.nlpd(mean, variance, y, by_step=True), np.mean(mixture, axis=1)
+    )
+    single = [
+        np.mean(stats.norm.logpdf(y, m, np.sqrt(v))) for m, v in zip(mean, variance, strict=True)
+    ]
     assert metrics.nmll_paper(mean, variance, y) == pytest.approx(-np.mean(single))
 
 
 def test_the_papers_figure_is_never_below_the_log_score_and_equals_it_for_one_component():
     mean, variance = components()
     _, y = example()
-    gap = metrics.nmll_paper(mean, variance, y, by_step=True) - metrics.nlpd(mean, variance, y, by_step=True)
+    gap = metrics.nmll_paper(mean, variance, y, by_step=True) - metrics.nlpd(
+        mean, variance, y, by_step=True
+    )
     assert (gap > 0).all()
     for same in (mean[:1], np.repeat(mean[:1], 5, axis=0)):
         spread = np.broadcast_to(variance[:1], same.shape)
@@ -98,7 +120,9 @@ def test_the_papers_figure_is_never_below_the_log_score_and_equals_it_for_one_co
 
 
 def test_log_score_far_from_every_component_does_not_underflow():
-    assert metrics.nlpd(np.zeros((3, 1)), np.ones((3, 1)), [100.0]) == pytest.approx(5000 + 0.5 * np.log(2 * np.pi))
+    assert metrics.nlpd(np.zeros((3, 1)), np.ones((3, 1)), [100.0]) == pytest.approx(
+        5000 + 0.5 * np.log(2 * np.pi)
+    )
 
 
 def test_crps_is_the_fair_one_of_scoringrules():
@@ -110,14 +134,18 @@ def test_crps_is_the_fair_one_of_scoringrules():
 
 def test_crps_keeps_its_digits_far_from_the_origin():
     paths, y = example()
-    assert metrics.crps(paths + 2.0**30, y + 2.0**30) == pytest.approx(metrics.crps(paths, y), rel=1e-6)
+    assert metrics.crps(paths + 2.0**30, y + 2.0**30) == pytest.approx(
+        metrics.crps(paths, y), rel=1e-6
+    )
 
 
 def test_crps_of_a_gaussian_within_monte_carlo_error():
     y = np.array([-1.0, 0.3, 2.0])
     paths = np.random.default_rng(0).normal(0.5, 2.0, (100_000, 3))
     exact = scoringrules.crps_normal(y, 0.5, 2.0, backend="numpy")
-    np.testing.assert_allclose(metrics.crps(paths, y, by_step=True), exact, atol=4 * 2.0 / np.sqrt(len(paths)))
+    np.testing.assert_allclose(
+        metrics.crps(paths, y, by_step=True), exact, atol=4 * 2.0 / np.sqrt(len(paths))
+    )
 
 
 def test_crps_does_not_depend_on_the_number_of_paths_on_average():
@@ -130,8 +158,12 @@ def test_crps_does_not_depend_on_the_number_of_paths_on_average():
 
 def test_energy_score_agrees_with_scoringrules_step_by_step_and_jointly(monkeypatch):
     paths, y = example()
-    expected = scoringrules.es_ensemble(y, np.moveaxis(paths, 0, 1), estimator="fair", backend="numpy")
-    flat = scoringrules.es_ensemble(y.ravel(), paths.reshape(DRAWS, -1), estimator="fair", backend="numpy")
+    expected = scoringrules.es_ensemble(
+        y, np.moveaxis(paths, 0, 1), estimator="fair", backend="numpy"
+    )
+    flat = scoringrules.es_ensemble(
+        y.ravel(), paths.reshape(DRAWS, -1), estimator="fair", backend="numpy"
+    )
     for block in (metrics.BLOCK, 3 * DRAWS, 1):
         monkeypatch.setattr(metrics, "BLOCK", block)
         np.testing.assert_allclose(metrics.energy_score(paths, y, by_step=True), expected)
@@ -142,7 +174,9 @@ def test_energy_score_agrees_with_scoringrules_step_by_step_and_jointly(monkeypa
 def test_energy_score_of_one_output_is_the_crps():
     paths, y = example(outputs=1)
     assert metrics.energy_score(paths, y) == pytest.approx(metrics.crps(paths, y))
-    assert metrics.energy_score(paths[:, :1], y[:1], joint=True) == pytest.approx(metrics.crps(paths[:, :1], y[:1]))
+    assert metrics.energy_score(paths[:, :1], y[:1], joint=True) == pytest.approx(
+        metrics.crps(paths[:, :1], y[:1])
+    )
 
 
 def test_joint_energy_score_sees_dependence_between_steps():
@@ -150,7 +184,9 @@ def test_joint_energy_score_sees_dependence_between_steps():
     walks = np.cumsum(generator.normal(size=(400, STEPS)), axis=1)
     shuffled = np.stack([generator.permutation(column) for column in walks.T], axis=1)
     actual = np.cumsum(generator.normal(size=(200, STEPS)), axis=1)
-    right, wrong = (np.mean([metrics.energy_score(p, y, joint=True) for y in actual]) for p in (walks, shuffled))
+    right, wrong = (
+        np.mean([metrics.energy_score(p, y, joint=True) for y in actual]) for p in (walks, shuffled)
+    )
     assert right < wrong
     assert metrics.crps(walks, actual[0]) == pytest.approx(metrics.crps(shuffled, actual[0]))
 
@@ -160,13 +196,19 @@ def test_joint_energy_score_sees_dependence_between_steps():
 def test_intervals_of_a_calibrated_forecast_cover_within_binomial_error(level, draws):
     generator = np.random.default_rng(draws)
     paths, y = generator.normal(size=(draws, 4000, 2)), generator.normal(size=(4000, 2))
-    assert abs(metrics.coverage(paths, y, level) - level) < 3.5 * np.sqrt(level * (1 - level) / y.size)
+    assert abs(metrics.coverage(paths, y, level) - level) < 3.5 * np.sqrt(
+        level * (1 - level) / y.size
+    )
     gaussian = 2 * stats.norm.ppf((1 + level) / 2)
-    assert metrics.interval_width(paths[:, :500], level) == pytest.approx(gaussian, rel=0.02 if draws > 100 else 0.2)
+    assert metrics.interval_width(paths[:, :500], level) == pytest.approx(
+        gaussian, rel=0.02 if draws > 100 else 0.2
+    )
 
 
 def test_coverage_and_width_of_known_intervals():
-    paths = np.arange(1.0, 20.0)[:, None] * np.array([1.0, 10.0])  # 19 paths, so that 90 % runs from first to last
+    paths = np.arange(1.0, 20.0)[:, None] * np.array(
+        [1.0, 10.0]
+    )  # 19 paths, so that 90 % runs from first to last
     lower, upper = metrics.central_interval(paths, 0.9)
     np.testing.assert_allclose([lower.ravel(), upper.ravel()], [[1.0, 10.0], [19.0, 190.0]])
     np.testing.assert_allclose(metrics.interval_width(paths, 0.9, by_step=True), [18.0, 180.0])
@@ -193,7 +235,9 @@ def test_a_change_of_units_changes_a_score_as_it_must(name, seed, shift, scale):
     function, change = SCORES[name]
     paths, y = example(seed)
     expected = change(function(paths, y), scale)
-    assert function(scale * paths + shift, scale * y + shift) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert function(scale * paths + shift, scale * y + shift) == pytest.approx(
+        expected, rel=1e-6, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", sorted(SCORES))
@@ -272,10 +316,17 @@ def test_score_gathers_what_the_functions_give():
 def test_score_without_moments_smooths_the_paths_as_scoringrules_does():
     paths, y = example()
     figures = metrics.score(paths, y)
-    assert figures["nlpd"] == pytest.approx(np.mean(scoringrules.logs_ensemble(y, last(paths), backend="numpy")))
+    assert figures["nlpd"] == pytest.approx(
+        np.mean(scoringrules.logs_ensemble(y, last(paths), backend="numpy"))
+    )
     assert np.isnan(figures["nmll_paper"])
-    many, truth = np.random.default_rng(6).normal(size=(20_000, 50)), np.random.default_rng(7).normal(size=50)
-    assert metrics.score(many, truth)["nlpd"] == pytest.approx(-np.mean(stats.norm.logpdf(truth)), abs=0.03)
+    many, truth = (
+        np.random.default_rng(6).normal(size=(20_000, 50)),
+        np.random.default_rng(7).normal(size=50),
+    )
+    assert metrics.score(many, truth)["nlpd"] == pytest.approx(
+        -np.mean(stats.norm.logpdf(truth)), abs=0.03
+    )
 
 
 def test_score_of_paths_that_all_agree_has_no_density_but_the_rest():
@@ -287,25 +338,64 @@ def test_score_of_paths_that_all_agree_has_no_density_but_the_rest():
 
 PATHS, ACTUAL = example()
 WRONG = [
-    (lambda: metrics.rmse(PATHS[0, :-1], ACTUAL), r"mean must have the shape \(7, 2\), as y is \(7, 2\); got \(6, 2\)"),
-    (lambda: metrics.crps(PATHS[:, :-1], ACTUAL), r"paths must have the shape \(S, 7, 2\), .* got \(40, 6, 2\)"),
+    (
+        lambda: metrics.rmse(PATHS[0, :-1], ACTUAL),
+        r"mean must have the shape \(7, 2\), as y is \(7, 2\); got \(6, 2\)",
+    ),
+    (
+        lambda: metrics.crps(PATHS[:, :-1], ACTUAL),
+        r"paths must have the shape \(S, 7, 2\), .* got \(40, 6, 2\)",
+    ),
     (lambda: metrics.energy_score(PATHS[:, :, :1], ACTUAL), r"\(S, 7, 2\), .* got \(40, 7, 1\)"),
-    (lambda: metrics.pit(PATHS[0, 0], ACTUAL), r"paths must have the shape \(S, H, Dy\) or \(S, H\); got \(2,\)"),
-    (lambda: metrics.mae(PATHS, ACTUAL), r"mean must have the shape \(H, Dy\) or \(H,\); got \(40, 7, 2\)"),
-    (lambda: metrics.crps(PATHS, ACTUAL * np.nan), r"observed at least once; of 14 entries 0 are infinite, 14 missing"),
+    (
+        lambda: metrics.pit(PATHS[0, 0], ACTUAL),
+        r"paths must have the shape \(S, H, Dy\) or \(S, H\); got \(2,\)",
+    ),
+    (
+        lambda: metrics.mae(PATHS, ACTUAL),
+        r"mean must have the shape \(H, Dy\) or \(H,\); got \(40, 7, 2\)",
+    ),
+    (
+        lambda: metrics.crps(PATHS, ACTUAL * np.nan),
+        r"observed at least once; of 14 entries 0 are infinite, 14 missing",
+    ),
     (lambda: metrics.crps(PATHS, ACTUAL * np.inf), r"of 14 entries 14 are infinite, 0 missing"),
-    (lambda: metrics.crps(PATHS[:1], ACTUAL), r"paths must hold at least 2 draws, its first axis; got 1"),
+    (
+        lambda: metrics.crps(PATHS[:1], ACTUAL),
+        r"paths must hold at least 2 draws, its first axis; got 1",
+    ),
     (lambda: metrics.score(PATHS[:1], ACTUAL), r"at least 2 draws"),
     (lambda: metrics.interval_width(PATHS[:1]), r"at least 2 draws"),
-    (lambda: metrics.coverage(np.where(PATHS > 5, np.inf, PATHS), ACTUAL), r"paths must be finite; \d+ of 560 values"),
-    (lambda: metrics.coverage(PATHS, ACTUAL, 100), r"is a share, as 0.9, or per cent, as 90; got 100"),
+    (
+        lambda: metrics.coverage(np.where(PATHS > 5, np.inf, PATHS), ACTUAL),
+        r"paths must be finite; \d+ of 560 values",
+    ),
+    (
+        lambda: metrics.coverage(PATHS, ACTUAL, 100),
+        r"is a share, as 0.9, or per cent, as 90; got 100",
+    ),
     (lambda: metrics.interval_width(PATHS, 0.0), r"is a share, as 0.9, or per cent"),
     (lambda: metrics.score(PATHS, ACTUAL, levels=(1.0,)), r"got 1.0; 1 could mean 1 % or all"),
-    (lambda: metrics.nlpd(PATHS, PATHS[:3] ** 2, ACTUAL), r"the shape of mean, \(40, 7, 2\); got \(3, 7, 2\)"),
-    (lambda: metrics.nmll_paper(PATHS, 0 * PATHS, ACTUAL), r"variance must be positive .* smallest value 0"),
-    (lambda: metrics.nrmse(PATHS[0], ACTUAL, ACTUAL[:, 0]), r"reference must have the 2 outputs of y"),
-    (lambda: metrics.nrmse(PATHS[0], ACTUAL, np.full((9, 2), 0.1)), r"all varying; their std is \[0. 0.\]"),
-    (lambda: metrics.energy_score(PATHS, ACTUAL, joint=True, by_step=True), r"joint=True has one score"),
+    (
+        lambda: metrics.nlpd(PATHS, PATHS[:3] ** 2, ACTUAL),
+        r"the shape of mean, \(40, 7, 2\); got \(3, 7, 2\)",
+    ),
+    (
+        lambda: metrics.nmll_paper(PATHS, 0 * PATHS, ACTUAL),
+        r"variance must be positive .* smallest value 0",
+    ),
+    (
+        lambda: metrics.nrmse(PATHS[0], ACTUAL, ACTUAL[:, 0]),
+        r"reference must have the 2 outputs of y",
+    ),
+    (
+        lambda: metrics.nrmse(PATHS[0], ACTUAL, np.full((9, 2), 0.1)),
+        r"all varying; their std is \[0. 0.\]",
+    ),
+    (
+        lambda: metrics.energy_score(PATHS, ACTUAL, joint=True, by_step=True),
+        r"joint=True has one score",
+    ),
 ]
 
 

@@ -30,7 +30,10 @@ def test_candidates_for_signed_and_unsigned_outputs():
     series = arx_series(120)
     unsigned = default_candidates(Series(np.abs(series.y), series.u))
     assert unsigned[-1]["likelihood"] == "abs"
-    assert all("likelihood" not in one for one in default_candidates(Series(np.abs(series.y) + 10, series.u)))
+    assert all(
+        "likelihood" not in one
+        for one in default_candidates(Series(np.abs(series.y) + 10, series.u))
+    )
 
 
 def test_mistakes_are_explained():

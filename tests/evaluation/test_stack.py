@@ -27,7 +27,9 @@ TRAIN, TEST = SERIES[:120], SERIES[120:]
 
 @pytest.fixture(scope="module")
 def posteriors():
-    return {name: gpssm.fit(TRAIN, num_chains=1, progress=False, **one) for name, one in MEMBERS.items()}
+    return {
+        name: gpssm.fit(TRAIN, num_chains=1, progress=False, **one) for name, one in MEMBERS.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,9 @@ def test_members_that_err_in_different_places_share_the_weight():
     apart = np.log([[0.9] * 30 + [0.01] * 30, [0.01] * 30 + [0.9] * 30])
     np.testing.assert_allclose(stacking_weights(apart, 60), 0.5)
     worse = np.log([[0.9] * 60, [0.1] * 60])
-    np.testing.assert_array_equal(stacking_weights(worse, 60), [1, 0])  # the prior's share is to nobody's credit
+    np.testing.assert_array_equal(
+        stacking_weights(worse, 60), [1, 0]
+    )  # the prior's share is to nobody's credit
 
 
 def test_few_rows_keep_weights_even():
@@ -72,10 +76,13 @@ def test_shares_add_up():
 def test_a_forecast_mixes_those_of_the_members(even, posteriors):
     found = even.forecast(10, TEST.u, num_paths=40, seed=3)
     parts = [
-        one.forecast(10, TEST.u, num_paths=n, seed=3) for one, n in zip(posteriors.values(), (30, 10), strict=True)
+        one.forecast(10, TEST.u, num_paths=n, seed=3)
+        for one, n in zip(posteriors.values(), (30, 10), strict=True)
     ]
     np.testing.assert_array_equal(found.paths, np.concatenate([one.paths for one in parts]))
-    np.testing.assert_array_equal(found.moments[1], np.concatenate([one.moments[1] for one in parts]))
+    np.testing.assert_array_equal(
+        found.moments[1], np.concatenate([one.moments[1] for one in parts])
+    )
     left = 0.75 * parts[0].diagnostics.left_by_step + 0.25 * parts[1].diagnostics.left_by_step
     np.testing.assert_allclose(found.diagnostics.left_by_step, left)
     assert found.score(TEST)["rmse"] > 0
@@ -119,10 +126,14 @@ def test_settings_are_weighed_inside_the_training_rows_alone():
             horizon = (len(rows_held) - known) // 2
             ahead = rows_held[origin : origin + horizon]
             paths = now.forecast(
-                len(rows_held), np.pad(rows_held.u[origin:], ((0, origin), (0, 0)), mode="edge"), num_paths=200
+                len(rows_held),
+                np.pad(rows_held.u[origin:], ((0, origin), (0, 0)), mode="edge"),
+                num_paths=200,
             )
             scores.append(metrics.log_density(paths.paths[:, :horizon], ahead.y).ravel())
-    assert rows["second order"]["log_score"] == pytest.approx(np.concatenate(scores).mean(), abs=1e-6)
+    assert rows["second order"]["log_score"] == pytest.approx(
+        np.concatenate(scores).mean(), abs=1e-6
+    )
 
 
 def test_posteriors_are_weighed_by_rows_they_have_not_seen(posteriors):
@@ -165,10 +176,14 @@ def test_saved_and_loaded_it_forecasts_the_same(even, tmp_path):
 
 def test_a_mixture_is_calibrated_as_one(even, tmp_path):
     wide = even.calibrate(TEST)
-    own, stretched = (wide.forecast(5, TEST.u, num_paths=40, calibrated=one) for one in (False, None))
+    own, stretched = (
+        wide.forecast(5, TEST.u, num_paths=40, calibrated=one) for one in (False, None)
+    )
     np.testing.assert_array_equal(own.paths, even.forecast(5, TEST.u, num_paths=40).paths)
     factors = wide.calibration.at(1 + np.arange(5))
-    np.testing.assert_allclose(stretched.paths - own.mean, factors * (own.paths - own.mean), atol=1e-12)
+    np.testing.assert_allclose(
+        stretched.paths - own.mean, factors * (own.paths - own.mean), atol=1e-12
+    )
     wide.save(tmp_path / "stack.zip")
     again = gpssm.load(tmp_path / "stack.zip").condition(TEST[:5])
     np.testing.assert_array_equal(again.calibration.factors, wide.calibration.factors)
@@ -185,7 +200,9 @@ def test_it_goes_wherever_a_posterior_goes(even):
 def test_the_summary_and_the_report_say_what_is_mixed(even, tmp_path):
     table = [{"member": "second order", "weight": 0.75, "log_score": -1.5, "crps": 0.125}]
     stack = Stack.of(even.members, even.weights, table)
-    assert "second order                                0.75       -1.5    0.125" in str(stack.summary())
+    assert "second order                                0.75       -1.5    0.125" in str(
+        stack.summary()
+    )
     page = write_report(stack, tmp_path / "report.html", test=TEST, baselines=()).read_text()
     assert "What is mixed" in page
     assert "Chains do not agree" not in page  # they are independent draws

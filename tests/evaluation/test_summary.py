@@ -51,7 +51,12 @@ def summary(posterior):
 def test_noises_and_one_step_errors_are_those_of_the_regression(series, summary):
     found = regress([series], 2, 1, 2)
     a, b = found.outputs.ravel(), found.inputs.ravel()
-    predicted = a[0] * series.y[1:-1, 0] + a[1] * series.y[:-2, 0] + b[0] * series.u[2:, 0] + found.offset[0]
+    predicted = (
+        a[0] * series.y[1:-1, 0]
+        + a[1] * series.y[:-2, 0]
+        + b[0] * series.u[2:, 0]
+        + found.offset[0]
+    )
     errors = series.y[2:, 0] - predicted
     output = summary.outputs[0]
     assert output.spread == pytest.approx(series.y.std())
@@ -104,16 +109,25 @@ def test_the_page_and_the_dict(summary):
 
 def test_several_series_a_gaussian_process_and_missing_outputs():
     posterior = make_posterior()
-    posterior = replace(posterior, info=posterior.info._replace(energy=np.ones((2, 3))))  # which only chains have
+    posterior = replace(
+        posterior, info=posterior.info._replace(energy=np.ones((2, 3)))
+    )  # which only chains have
     summary = posterior.summary()
     facts = summary.facts
     assert facts.rows == (9, 5)
     assert facts.missing == pytest.approx(3 / 28)
-    assert (facts.inducing, facts.kernel, facts.basis) == (6, "SquaredExponential", "InducingPoints")
+    assert (facts.inducing, facts.kernel, facts.basis) == (
+        6,
+        "SquaredExponential",
+        "InducingPoints",
+    )
     assert len(summary.outputs) == 2
     assert summary.longest_run == summary.free_run_steps == 4
     assert 0 < summary.nonlinear < 1
-    assert all(np.isfinite([one.one_step_error, one.free_run_error, one.noise]).all() for one in summary.outputs)
+    assert all(
+        np.isfinite([one.one_step_error, one.free_run_error, one.noise]).all()
+        for one in summary.outputs
+    )
     variances = np.exp(2 * np.asarray(posterior.model.likelihood.log_std))
     scale = np.array(posterior.dataset.scaler.output_std)
     np.testing.assert_allclose([one.noise for one in summary.outputs], scale * np.sqrt(variances))
@@ -132,7 +146,9 @@ def test_chains_with_models_of_their_own_are_judged_each_by_itself():
     weights[1] += 0.3
     own = {"kernel.log_variance": np.broadcast_to(np.arange(2.0)[:, None, None], (2, 400, 2))}
     posterior = make_posterior(None, [make_series(12)], weights, own, states=[states], draws=400)
-    info = posterior.info._replace(energy=rng.normal(size=(2, 400)), log_target=rng.normal(size=(2, 400)))
+    info = posterior.info._replace(
+        energy=rng.normal(size=(2, 400)), log_target=rng.normal(size=(2, 400))
+    )
     info = info._replace(acceptance=np.full((2, 400), 0.8))
     posterior = replace(posterior, info=info, spec=posterior.spec.replace(start="em", noise="free"))
     assert posterior.apart
@@ -161,12 +177,16 @@ def test_after_conditioning_it_is_still_about_the_training_data(posterior, serie
 def test_other_likelihoods():
     model = make_model(output_dim=1)
     likelihood = StudentT.build(model.likelihood.C, model.likelihood.d, jnp.full(1, 0.3))
-    model = type(model).create(model.kernel, model.basis, model.mean, likelihood, jnp.exp(model.log_process_std))
+    model = type(model).create(
+        model.kernel, model.basis, model.mean, likelihood, jnp.exp(model.log_process_std)
+    )
     posterior = make_posterior(model, [make_series(12, output_dim=1)], leaves={})
     summary = posterior.summary()
     assert summary.facts.likelihood == "StudentT"
     variance = float(likelihood.moments(jnp.zeros((1, 2)))[1][0, 0])
-    assert summary.outputs[0].noise == pytest.approx(posterior.dataset.scaler.output_std[0] * np.sqrt(variance))
+    assert summary.outputs[0].noise == pytest.approx(
+        posterior.dataset.scaler.output_std[0] * np.sqrt(variance)
+    )
     assert np.isfinite(summary.outputs[0].one_step_error)
 
 
@@ -196,5 +216,10 @@ def test_words_for_numbers():
         *("0 %", "< 0.01 %", "0.12 %", "4.6 %", "50 %", "118 %")
     ]
     kernels = SquaredExponential.build(1, 1), Linear.build(1, 1)
-    assert _kernel(kernels[0] + kernels[1] * kernels[0]) == "SquaredExponential + Linear * SquaredExponential"
-    assert _kernel(kernels[1] * (kernels[0] + kernels[1])) == "Linear * (SquaredExponential + Linear)"
+    assert (
+        _kernel(kernels[0] + kernels[1] * kernels[0])
+        == "SquaredExponential + Linear * SquaredExponential"
+    )
+    assert (
+        _kernel(kernels[1] * (kernels[0] + kernels[1])) == "Linear * (SquaredExponential + Linear)"
+    )

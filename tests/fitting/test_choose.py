@@ -27,7 +27,12 @@ from gpssm.posterior.validation import make_folds
 from gpssm.starts import shooting
 from gpssm.starts import start as starts
 
-SMALL = {"method": FFVD(24, 3, 1, num_leapfrog=2, rank=2), "state_dim": 2, "num_inducing": 6, "num_chains": 1}
+SMALL = {
+    "method": FFVD(24, 3, 1, num_leapfrog=2, rank=2),
+    "state_dim": 2,
+    "num_inducing": 6,
+    "num_chains": 1,
+}
 
 # Chains of so few draws may well be stuck: what is tested is which start is taken, not how good they are.
 pytestmark = pytest.mark.filterwarnings("ignore:Chain .* stuck")
@@ -49,7 +54,9 @@ def be_quick(patch):
     for name, value in (("NUM_STEPS", 50), ("NUM_STARTS", 4), ("NUM_LBFGS", 20)):
         patch.setattr(output_error, name, value)
     patch.setattr(
-        starts, "shoot_all", lambda *pair: [shooting.shoot(*one, num_steps=20) for one in zip(*pair, strict=True)]
+        starts,
+        "shoot_all",
+        lambda *pair: [shooting.shoot(*one, num_steps=20) for one in zip(*pair, strict=True)],
     )
     for name, value in (("SKIP", 3), ("WARMUP", 8), ("KEPT", 4)):
         patch.setattr(choose, name, value)
@@ -111,7 +118,10 @@ class Scripted(Trials):
         errors = [choose.Errors(self.biases[candidate.start] + noise, 2, early=True)]
         self.errors[candidate] = [errors, errors]
         verdict = choose.judge([errors])
-        self.rows[candidate] = candidate_row(candidate) | {"score": verdict.score, "run": verdict.run}
+        self.rows[candidate] = candidate_row(candidate) | {
+            "score": verdict.score,
+            "run": verdict.run,
+        }
 
     def at_start(self, candidate):
         return 1.0
@@ -152,9 +162,15 @@ def test_starts_that_all_fail_are_named_with_their_reasons(series, monkeypatch, 
         raise ArithmeticError(f"{candidate.start} went astray")
 
     monkeypatch.setattr(Trials, "_begin", fail)
-    with pytest.raises(RuntimeError, match=r"em: em went astray. em\+shooting: em\+shooting went astray.*start='em'"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"em: em went astray. em\+shooting: em\+shooting went astray.*start='em'",
+    ):
         fit(series, start=["em", "em+shooting"], progress="plain", **SMALL)
-    assert "gpssm: starts, em, noise free\ngpssm: starts, em+shooting, noise free\n" in capsys.readouterr().err
+    assert (
+        "gpssm: starts, em, noise free\ngpssm: starts, em+shooting, noise free\n"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
@@ -162,7 +178,9 @@ def test_the_choice_is_the_same_twice(compared, series):
     first, second = compared, fit(series, start=["em", "em+shooting"], progress=False, **SMALL)
 
     def figures(posterior):
-        return [{k: v for k, v in row.items() if k != "cpu_seconds"} for row in posterior.comparison]
+        return [
+            {k: v for k, v in row.items() if k != "cpu_seconds"} for row in posterior.comparison
+        ]
 
     assert figures(first) == figures(second)
     np.testing.assert_array_equal(first.draws.weights, second.draws.weights)
@@ -170,7 +188,9 @@ def test_the_choice_is_the_same_twice(compared, series):
 
 def test_folds_are_equally_long_and_hold_out_either_end():
     rng = np.random.default_rng(0)
-    long, short = (Series(rng.normal(size=(rows, 1)), rng.normal(size=(rows, 1))) for rows in (100, 20))
+    long, short = (
+        Series(rng.normal(size=(rows, 1)), rng.normal(size=(rows, 1))) for rows in (100, 20)
+    )
     after, before = make_folds([long, short])
     assert [len(one) for one in after.series] == [len(one) for one in before.series] == [75, 20]
     np.testing.assert_array_equal(after.rest[0].y, long.y[75:])
@@ -184,19 +204,27 @@ def test_what_is_compared_follows_from_the_data(series):
     rectified = Series(np.abs(series.y), series.u)
 
     def rows(spec, series):
-        return [tuple(candidate_row(candidate).values()) for candidate in first_candidates(spec, [series])]
+        return [
+            tuple(candidate_row(candidate).values())
+            for candidate in first_candidates(spec, [series])
+        ]
 
     assert start_names(Spec(), [series]) == ["em", "output-error+shooting"]
     assert start_names(Spec(), [Series(series.y, None)]) == ["em", "em+shooting"]
     assert start_names(Spec(method="ffvd-m"), [series]) == ["em"]
-    assert rows(Spec(), series) == [("em", "free", "gaussian"), ("output-error+shooting", "free", "gaussian")]
+    assert rows(Spec(), series) == [
+        ("em", "free", "gaussian"),
+        ("output-error+shooting", "free", "gaussian"),
+    ]
     assert rows(Spec(start=["em", "em+shooting"]), rectified) == [
         ("em", "free", "gaussian"),
         ("em+shooting", "free", "gaussian"),
         ("em", "free", "abs"),
     ]
     assert rows(Spec(start="em"), rectified) == [("em", "free", "gaussian")]
-    assert rows(Spec(start=[ChainStart("em", 0.02), ChainStart("em+shooting", "free")]), rectified) == [
+    assert rows(
+        Spec(start=[ChainStart("em", 0.02), ChainStart("em+shooting", "free")]), rectified
+    ) == [
         ("em", 0.02, "gaussian"),
         ("em+shooting", "free", "gaussian"),
     ]
@@ -225,7 +253,9 @@ def apart(series):
     """A fit whose two chains each begin with a shot of their own."""
     with pytest.MonkeyPatch.context() as patch:
         be_quick(patch)
-        return fit(series, start="em+shooting", noise=0.02, progress=False, **SMALL | {"num_chains": 2})
+        return fit(
+            series, start="em+shooting", noise=0.02, progress=False, **SMALL | {"num_chains": 2}
+        )
 
 
 def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path):
@@ -243,14 +273,18 @@ def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path)
     assert {leaf.dtype for leaf in first.model.leaves().values()} == {np.dtype(float)}
     assert set(first.draws.leaves) == set(alone.draws.leaves)
     u = series.u[:5]
-    np.testing.assert_allclose(first.forecast(u=u).paths, alone.forecast(u=u).paths, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        first.forecast(u=u).paths, alone.forecast(u=u).paths, rtol=1e-6, atol=1e-9
+    )
     np.testing.assert_array_equal(
         apart.chain(1).model.leaves()["basis.parts.0.locations"],
         apart.model_at(1, 0).leaves()["basis.parts.0.locations"],
     )
     apart.save(tmp_path / "apart.nc")
     again = load(tmp_path / "apart.nc")
-    np.testing.assert_array_equal(again.forecast(u=u, seed=3).paths, apart.forecast(u=u, seed=3).paths)
+    np.testing.assert_array_equal(
+        again.forecast(u=u, seed=3).paths, apart.forecast(u=u, seed=3).paths
+    )
     with pytest.raises(ValueError, match=r"posterior.chain\(0\)"):
         apart.learn(series[:5], move_points=True)
 
@@ -265,13 +299,19 @@ def test_the_running_figure_of_chains_apart_is_that_of_each_by_itself():
 def test_an_update_lets_each_chain_go_on_from_its_own_model(apart, series):
     went_on = apart.update(series[:20], new_experiment=True, num_warmup=0, num_draws=2)
     np.testing.assert_array_equal(
-        went_on.draws.leaves["basis.parts.0.locations"][:, -1], apart.draws.leaves["basis.parts.0.locations"][:, -1]
+        went_on.draws.leaves["basis.parts.0.locations"][:, -1],
+        apart.draws.leaves["basis.parts.0.locations"][:, -1],
     )
 
 
 def test_chains_apart_are_the_same_when_run_together(apart, series):
     together = fit(
-        series, start="em+shooting", noise=0.02, progress=False, batching="vmap", **SMALL | {"num_chains": 2}
+        series,
+        start="em+shooting",
+        noise=0.02,
+        progress=False,
+        batching="vmap",
+        **SMALL | {"num_chains": 2},
     )
     np.testing.assert_allclose(together.draws.weights, apart.draws.weights, rtol=1e-5, atol=1e-6)
 

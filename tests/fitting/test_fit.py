@@ -64,7 +64,9 @@ def test_chains_differ_and_move(posterior):
 def test_a_chain_depends_neither_on_chunks_nor_on_the_chains_beside_it(posterior):
     alone = small_fit(num_chains=1, chunk=7)
     for kept in ("draws", "info", "warmup"):
-        assert_same(getattr(alone, kept), jax.tree.map(lambda leaf: leaf[:1], getattr(posterior, kept)))
+        assert_same(
+            getattr(alone, kept), jax.tree.map(lambda leaf: leaf[:1], getattr(posterior, kept))
+        )
 
 
 def test_chains_share_what_is_learned_and_go_on_apart(posterior, fixed):
@@ -126,10 +128,14 @@ FULL = {"method": "ffvd", "num_warmup": 10, "num_draws": 5, "start": "em"}
     [({}, (2,)), pytest.param(FULL, (1, 2, 4, 8), marks=pytest.mark.slow)],
     ids=["walk", "ffvd"],
 )
-def test_chains_spread_over_devices_draw_the_same_on_any_number_of_them(posterior, tmp_path, settings, numbers):
+def test_chains_spread_over_devices_draw_the_same_on_any_number_of_them(
+    posterior, tmp_path, settings, numbers
+):
     tests, folder = str(Path(__file__).parents[1]), str(tmp_path)
     script = SHARDED.format(tests=tests, folder=folder, numbers=numbers, settings=settings)
-    flags = os.environ | {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"}
+    flags = os.environ | {
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    }
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], env=flags, check=True)
     found = [dict(np.load(tmp_path / f"{number}.npz")) for number in numbers]
     assert len({chain.tobytes() for chain in found[0]["weights"]}) == 8
@@ -146,7 +152,12 @@ def test_progress_changes_nothing(posterior, capsys):
     plain = small_fit(progress="plain")
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        *("gpssm: warm-up 4/16", "gpssm: warm-up 6/16", "gpssm: sampling 11/16", "gpssm: sampling 16/16"),
+        *(
+            "gpssm: warm-up 4/16",
+            "gpssm: warm-up 6/16",
+            "gpssm: sampling 11/16",
+            "gpssm: sampling 16/16",
+        ),
     ]
     assert "R-hat" in lines[-1]
     bar = small_fit(progress=True)
@@ -158,12 +169,16 @@ def test_progress_changes_nothing(posterior, capsys):
 def test_functions_of_a_draw(posterior):
     x, u = np.array([[0.3], [-1.0]]), np.array([[0.1], [0.5]])
     step = posterior.model_at(1, 3).transition()(jnp.asarray(x), jnp.asarray(u))
-    np.testing.assert_allclose(posterior.function(x, u)[1, 3], step.given(posterior.draws.weights[1, 3]), rtol=1e-9)
+    np.testing.assert_allclose(
+        posterior.function(x, u)[1, 3], step.given(posterior.draws.weights[1, 3]), rtol=1e-9
+    )
 
 
 def test_outputs_are_in_the_users_units(posterior):
     model = posterior.model_at(0, 2)
-    y = posterior.draws.states[0][0, 2, 1:] @ np.asarray(model.likelihood.C.T) + np.asarray(model.likelihood.d)
+    y = posterior.draws.states[0][0, 2, 1:] @ np.asarray(model.likelihood.C.T) + np.asarray(
+        model.likelihood.d
+    )
     expected = y * np.std(small_series().y) + np.mean(small_series().y)
     np.testing.assert_allclose(posterior.outputs()[0, 2], expected, rtol=1e-9)
     error = np.mean(posterior.outputs(), axis=(0, 1)) - small_series().y
@@ -175,7 +190,9 @@ def test_the_mean_path_of_a_draw(posterior):
     model, x = posterior.model_at(1, 9), posterior.draws.states[0][1, 9, -1:]
     path = []
     for control in (u - np.mean(small_series().u)) / np.std(small_series().u):
-        x = model.transition()(jnp.asarray(x), jnp.asarray(control[None])).given(posterior.draws.weights[1, 9])
+        x = model.transition()(jnp.asarray(x), jnp.asarray(control[None])).given(
+            posterior.draws.weights[1, 9]
+        )
         path.append(np.asarray(model.likelihood.moments(x)[0])[0])
     expected = np.array(path) * np.std(small_series().y) + np.mean(small_series().y)
     found = forecast_mean(posterior, u)
@@ -193,7 +210,9 @@ def test_float64_whatever_the_global_setting(posterior):
 
 def test_several_series_of_unequal_length_without_controls():
     several = [Series(small_series(length).y) for length in (20, 15)]
-    found = fit(several, method=RandomWalk(2, 2), state_dim=1, num_inducing=4, num_chains=2, progress=False)
+    found = fit(
+        several, method=RandomWalk(2, 2), state_dim=1, num_inducing=4, num_chains=2, progress=False
+    )
     assert [path.shape for path in found.draws.states] == [(2, 2, 21, 1), (2, 2, 16, 1)]
     assert found.outputs(1).shape == (2, 2, 15, 1)
     assert forecast_mean(found, np.zeros((4, 0)), index=1).shape == (2, 2, 4, 1)
@@ -203,13 +222,22 @@ def test_roles():
     model = make_model()
     optimised = assign_roles(model, Spec(hyper="optimise"))
     assert set(optimised.leaves("sample")) == {"log_process_std", "likelihood.log_std"}
-    assert set(optimised.leaves("optimise")) == {"kernel.log_variance", "kernel.log_lengthscale", "basis.locations"}
+    assert set(optimised.leaves("optimise")) == {
+        "kernel.log_variance",
+        "kernel.log_lengthscale",
+        "basis.locations",
+    }
     assert set(assign_roles(model, Spec(hyper="sample")).leaves("optimise")) == set()
     assert len(assign_roles(model, Spec(hyper="sample")).leaves("sample")) == 5
     assert set(assign_roles(model, Spec(hyper="fix")).leaves("fix")) == set(model.leaves())
     spec = Spec(hyper="sample", fixed=["kernel.*"], learn=["likelihood.C", "kernel.log_variance"])
     chosen = assign_roles(model, spec)
-    assert set(chosen.leaves("sample")) == {"basis.locations", "log_process_std", "likelihood.log_std", "likelihood.C"}
+    assert set(chosen.leaves("sample")) == {
+        "basis.locations",
+        "log_process_std",
+        "likelihood.log_std",
+        "likelihood.C",
+    }
 
 
 def test_sizes_may_be_chosen(monkeypatch):
@@ -224,7 +252,9 @@ def test_chains_that_disagree_are_reported(posterior):
     far = posterior.draws.states[0].copy()
     far[1] += 5.0
     draws = posterior.draws._replace(states=(far,))
-    apart = dataclasses.replace(posterior, draws=jax.tree.map(lambda leaf: np.repeat(leaf, 20, 1), draws))
+    apart = dataclasses.replace(
+        posterior, draws=jax.tree.map(lambda leaf: np.repeat(leaf, 20, 1), draws)
+    )
     (note,) = apart.with_notes().notes
     assert note.startswith("30-step forecast mean: R-hat ")
     assert "Chains disagree" in note
@@ -235,8 +265,12 @@ def test_noises_without_an_exact_conditional_are_optimised():
     model = make_model().with_priors({"log_process_std": Normal(-1.0, 1.0)})
     likelihood = Poisson.build(jnp.ones((2, 2)), jnp.zeros(2), jnp.ones(2))
     poisson = GPSSM.create(model.kernel, model.basis, model.mean, likelihood, jnp.ones(2))
-    assert set(assign_roles(model, Spec(hyper="optimise")).leaves("sample")) == {"likelihood.log_std"}
-    assert set(assign_roles(poisson, Spec(hyper="optimise")).leaves("sample")) == {"log_process_std"}
+    assert set(assign_roles(model, Spec(hyper="optimise")).leaves("sample")) == {
+        "likelihood.log_std"
+    }
+    assert set(assign_roles(poisson, Spec(hyper="optimise")).leaves("sample")) == {
+        "log_process_std"
+    }
 
 
 @pytest.mark.parametrize(
@@ -307,7 +341,9 @@ def test_a_run_interrupted_in_warm_up_says_how_to_go_on(posterior, monkeypatch, 
 
 def test_a_chain_that_is_not_finite_is_reported(monkeypatch):
     on_call(3, spoil([1]), monkeypatch)
-    with pytest.warns(UserWarning, match="Chain 1: the log target was not finite in 50 % of the draws"):
+    with pytest.warns(
+        UserWarning, match="Chain 1: the log target was not finite in 50 % of the draws"
+    ):
         found = small_fit()
     assert found.notes == found.diagnostics().notes
     assert "note: Chain 1" in str(found.diagnostics())
@@ -326,7 +362,13 @@ def shifted(length=20, shift=0.0):
 
 def test_a_fit_compiles_few_programs_and_a_second_of_the_same_shapes_none():
     """Other data, another seed, another number of draws: all of these are arguments of the same programs."""
-    settings = {"method": RandomWalk(), "state_dim": 1, "num_inducing": 5, "progress": False, "num_chains": 2}
+    settings = {
+        "method": RandomWalk(),
+        "state_dim": 1,
+        "num_inducing": 5,
+        "progress": False,
+        "num_chains": 2,
+    }
     jax.clear_caches()
     with compilations() as first:
         fit(shifted(), **settings)
@@ -340,7 +382,14 @@ def test_a_fit_compiles_few_programs_and_a_second_of_the_same_shapes_none():
 def test_a_second_fit_of_a_few_rows_more_compiles_next_to_nothing():
     """Both are padded to 20 rows, in the linear fit, the sampler and the forecast."""
     method = FFVD(num_warmup=6, num_draws=4, num_leapfrog=1)
-    settings = {"method": method, "start": "em", "state_dim": 1, "num_inducing": 5, "progress": False, "num_chains": 2}
+    settings = {
+        "method": method,
+        "start": "em",
+        "state_dim": 1,
+        "num_inducing": 5,
+        "progress": False,
+        "num_chains": 2,
+    }
 
     def whole(rows):
         found = fit(small_series(rows), **settings)
@@ -354,7 +403,9 @@ def test_a_second_fit_of_a_few_rows_more_compiles_next_to_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fits", "rows"), [(300, [20]), (100, range(20, 120))], ids=["same", "other"])
+@pytest.mark.parametrize(
+    ("fits", "rows"), [(300, [20]), (100, range(20, 120))], ids=["same", "other"]
+)
 def test_a_process_lives_through_hundreds_of_fits(fits, rows):
     """Memory maps stay far below what the system grants, and memory does not grow without end."""
     script = LIVES.format(tests=str(Path(__file__).parents[1]), fits=fits, rows=list(rows))
@@ -387,5 +438,7 @@ for number in range({fits}):
 
 
 def test_more_states_than_rows_are_refused():
-    with pytest.raises(ValueError, match="state_dim=12 is too much to learn from 12 rows with outputs"):
+    with pytest.raises(
+        ValueError, match="state_dim=12 is too much to learn from 12 rows with outputs"
+    ):
         fit(small_series(12), state_dim=12, progress=False)

@@ -40,7 +40,10 @@ def test_the_rows_of_the_other_plant_count_as_if_they_were_here(basis):
         np.testing.assert_allclose(covariance, np.linalg.inv(both.precision[d]), atol=1e-8)
     x, u = jnp.asarray(second), jnp.asarray(make_series(8).u)
     v = centre + np.einsum("dij,dj->di", factor, found.mean)
-    (own, own_residual), (other, residual) = step(told, x, u, found.mean), step(model, x, u, jnp.asarray(v))
+    (own, own_residual), (other, residual) = (
+        step(told, x, u, found.mean),
+        step(model, x, u, jnp.asarray(v)),
+    )
     np.testing.assert_allclose(own, other, atol=1e-8)
     np.testing.assert_allclose(own_residual, residual, atol=1e-10)
 
@@ -51,7 +54,9 @@ def test_the_strength_is_how_often_a_row_counts():
     for strength in (0.0, 0.5, 1.0, 3.0):
         seen, heard = rows[0].T @ rows[0], rows[0].T @ values[0]
         covariance = np.linalg.inv(np.eye(4) + seen)
-        mean, factor = temper(jnp.asarray(covariance @ heard)[None], jnp.asarray(covariance)[None], strength)
+        mean, factor = temper(
+            jnp.asarray(covariance @ heard)[None], jnp.asarray(covariance)[None], strength
+        )
         expected = np.linalg.inv(np.eye(4) + strength * seen)
         np.testing.assert_allclose(factor[0] @ factor[0].T, expected, atol=1e-10)
         np.testing.assert_allclose(mean[0], expected @ (strength * heard), atol=1e-10)
@@ -67,7 +72,9 @@ def test_what_was_learned_row_by_row_is_handed_on():
     size = later.learned.weights.shape[-1]
     for d, factor in enumerate(np.asarray(told[1].basis.factor)):
         block = slice(d * size, (d + 1) * size)
-        np.testing.assert_allclose(factor @ factor.T, later.learned.covariance[0, 0, block, block], atol=1e-8)
+        np.testing.assert_allclose(
+            factor @ factor.T, later.learned.covariance[0, 0, block, block], atol=1e-8
+        )
     np.testing.assert_allclose(told[1].mean.weights, later.learned.weights[0, 0], atol=1e-8)
     assert not np.allclose(told[0].mean.weights, told[1].mean.weights)
 
@@ -79,14 +86,25 @@ def old():
 
 def test_a_fit_with_a_prior_is_a_posterior_like_others(old, tmp_path):
     rows = old.dataset.experiments[0][:20]
-    found = gpssm.fit(rows, prior=old, prior_strength=0.5, num_chains=1, num_warmup=30, num_draws=4, progress=False)
+    found = gpssm.fit(
+        rows,
+        prior=old,
+        prior_strength=0.5,
+        num_chains=1,
+        num_warmup=30,
+        num_draws=4,
+        progress=False,
+    )
     assert found.dataset.scaler == old.dataset.scaler
     assert found.spec.prior_strength == 0.5
     assert {name.split(".")[0] for name in found.draws.leaves} <= {"log_process_std", "likelihood"}
     np.testing.assert_array_equal(found.model.kernel.log_variance, old.model.kernel.log_variance)
     found.save(tmp_path / "told.nc")
     again = gpssm.load(tmp_path / "told.nc")
-    paths = [one.forecast(4, old.dataset.experiments[0].u[:4], num_paths=8).paths for one in (found, again)]
+    paths = [
+        one.forecast(4, old.dataset.experiments[0].u[:4], num_paths=8).paths
+        for one in (found, again)
+    ]
     np.testing.assert_array_equal(*paths)
     assert np.isfinite(paths[0]).all()
 
@@ -111,7 +129,9 @@ def test_what_does_not_fit_is_refused(old):
         fit(method="lgssm")
     name = rows.outputs[0]
     experiments = (dataclasses.replace(old.dataset.experiments[0], units={name: "m"}, dt=1.0),)
-    metric = dataclasses.replace(old, dataset=dataclasses.replace(old.dataset, experiments=experiments))
+    metric = dataclasses.replace(
+        old, dataset=dataclasses.replace(old.dataset, experiments=experiments)
+    )
     with pytest.raises(ValueError, match="is in ft, and in m before"):
         fit(dataclasses.replace(rows, units={name: "ft"}), prior=metric)
     with pytest.raises(ValueError, match="resample"):

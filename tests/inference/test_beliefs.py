@@ -20,9 +20,15 @@ class Problem:
         rng = np.random.default_rng(0)
         self.slope, self.shift = rng.normal(size=(DIM, SIZE)), rng.normal(size=(DIM, SIZE))
         root = rng.normal(size=(DIM, SIZE, SIZE))
-        self.precision, self.linear = root @ root.swapaxes(1, 2) + np.eye(SIZE), rng.normal(size=(DIM, SIZE))
+        self.precision, self.linear = (
+            root @ root.swapaxes(1, 2) + np.eye(SIZE),
+            rng.normal(size=(DIM, SIZE)),
+        )
         self.held = rng.normal(size=(STEPS + 1, DIM))
-        self.start, self.following = rng.normal(size=(COUNT, DIM)), rng.normal(size=(STEPS, COUNT, DIM))
+        self.start, self.following = (
+            rng.normal(size=(COUNT, DIM)),
+            rng.normal(size=(STEPS, COUNT, DIM)),
+        )
         self.parents = rng.integers(COUNT, size=(STEPS, COUNT))
 
     def look(self, x):
@@ -77,7 +83,9 @@ def run(problem):
     future, values = jax.tree.map(jnp.asarray, problem.future())
     begin = jax.jit(beliefs.begin, static_argnums=4)
     look_ahead, advance = jax.jit(beliefs.look_ahead), jax.jit(beliefs.advance)
-    lineage = begin(jnp.asarray(problem.precision), jnp.asarray(problem.linear), future, values, COUNT)
+    lineage = begin(
+        jnp.asarray(problem.precision), jnp.asarray(problem.linear), future, values, COUNT
+    )
     lineages, outlooks, x = [lineage], [], problem.start
     for t in range(STEPS):
         outlooks.append(look_ahead(lineage, jax.tree.map(jnp.asarray, problem.look(x))))
@@ -93,7 +101,9 @@ def test_rank_one_updates_equal_the_batch_formula(problem, run):
     for t, (paths, lineage) in enumerate(zip(problem.paths(), run[0], strict=True)):
         for n, path in enumerate(paths):
             for belief, rest in ((lineage.past, STEPS), (lineage.whole, t + 1)):
-                x, following = (np.concatenate([path[part], problem.held[rest:][part]]) for part in AHEAD)
+                x, following = (
+                    np.concatenate([path[part], problem.held[rest:][part]]) for part in AHEAD
+                )
                 mean, covariance = problem.posterior(x, following)
                 np.testing.assert_allclose(belief.mean[n], mean, rtol=1e-9, atol=1e-11)
                 np.testing.assert_allclose(belief.covariance[n], covariance, rtol=1e-9, atol=1e-11)
@@ -104,7 +114,9 @@ def test_the_product_of_predictives_is_the_evidence(problem, run):
     totals = np.zeros(COUNT)
     for t, outlook in enumerate(run[1]):
         own = jax.tree.map(lambda part, t=t: part[problem.parents[t]], outlook.past)
-        totals = totals[problem.parents[t]] + np.asarray(own.log_prob(jnp.asarray(problem.following[t])))
+        totals = totals[problem.parents[t]] + np.asarray(
+            own.log_prob(jnp.asarray(problem.following[t]))
+        )
     expected = [problem.log_evidence(path[:-1], path[1:]) for path in problem.paths()[-1]]
     np.testing.assert_allclose(totals, expected, rtol=1e-10)
 
@@ -112,13 +124,17 @@ def test_the_product_of_predictives_is_the_evidence(problem, run):
 def test_ancestor_weights_are_ratios_of_path_evidences(problem, run):
     """log p(x'_{t+1:T} | x₀:t) by each particle's past, up to a constant that they share."""
     for t, (paths, lineage, outlook) in enumerate(zip(problem.paths(), *run, strict=False)):
-        found = lineage.log_future + outlook.whole.log_prob(jnp.asarray(problem.held[t + 1 : t + 2]))
+        found = lineage.log_future + outlook.whole.log_prob(
+            jnp.asarray(problem.held[t + 1 : t + 2])
+        )
         expected = []
         for path in paths:
             joined = np.concatenate([path, problem.held[t + 1 :]])
             whole = problem.log_evidence(joined[:-1], joined[1:])
             expected.append(whole - problem.log_evidence(path[:-1], path[1:]))
-        np.testing.assert_allclose(found - found[0], np.array(expected) - expected[0], rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(
+            found - found[0], np.array(expected) - expected[0], rtol=1e-8, atol=1e-9
+        )
         assert np.ptp(expected) > 0.1
 
 
@@ -150,4 +166,6 @@ def test_long_paths_lose_little_to_rounding():
     np.testing.assert_allclose(end.whole.mean, end.past.mean, atol=1e-5)
     # What is left when the future is empty is the constant that `begin` left out: minus its evidence under the prior.
     dense = gain[1, :, 0] @ gain[1, :, 0].T + 1e-5 * np.eye(steps)
-    np.testing.assert_allclose(end.log_future[0], -multivariate_normal.logpdf(value[1, :, 0], cov=dense), rtol=1e-9)
+    np.testing.assert_allclose(
+        end.log_future[0], -multivariate_normal.logpdf(value[1, :, 0], cov=dense), rtol=1e-9
+    )

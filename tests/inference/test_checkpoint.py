@@ -26,7 +26,10 @@ CARRY = {"x": np.arange(6.0).reshape(2, 3), "count": np.array([3, 3])}
 
 
 def chunk(start, end):
-    return {"a": np.arange(start, end)[None] + np.array([[0], [100]]), "b": np.ones((2, end - start, 4))}
+    return {
+        "a": np.arange(start, end)[None] + np.array([[0], [100]]),
+        "b": np.ones((2, end - start, 4)),
+    }
 
 
 @pytest.fixture
@@ -96,7 +99,9 @@ def spoil_middle(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("spoil", [spoil_end, spoil_middle, lambda path: path.write_bytes(b""), Path.unlink])
+@pytest.mark.parametrize(
+    "spoil", [spoil_end, spoil_middle, lambda path: path.write_bytes(b""), Path.unlink]
+)
 def test_a_damaged_chunk_is_named(saved, spoil):
     spoil(saved.folder / "chunk-00000000.npz")
     with pytest.raises(ValueError, match=r"chunk-00000000.npz is damaged or missing .*start anew"):
@@ -124,9 +129,14 @@ def test_a_carry_of_other_shapes_is_refused(saved):
 def test_digests_see_values_structure_and_no_addresses():
     tree = {"a": np.arange(3.0), "b": (np.ones(2),)}
     assert digest(tree) == digest({"b": (np.ones(2),), "a": np.arange(3.0)})
-    changed = [{"a": np.arange(3.0) + 1e-15, "b": (np.ones(2),)}, {"a": np.arange(3.0), "c": (np.ones(2),)}]
+    changed = [
+        {"a": np.arange(3.0) + 1e-15, "b": (np.ones(2),)},
+        {"a": np.arange(3.0), "c": (np.ones(2),)},
+    ]
     assert len({digest(tree), *map(digest, changed)}) == 3
-    assert digest(tree) == digest(jax.tree.map(lambda array: array.astype(">f8"), tree))  # as a MAT file may have it
+    assert digest(tree) == digest(
+        jax.tree.map(lambda array: array.astype(">f8"), tree)
+    )  # as a MAT file may have it
     assert stable_repr(load) == "<function load>"
 
 
@@ -158,7 +168,9 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, whole):
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     resumed = small_fit(checkpoint=folder, resume=True)
-    assert_same((resumed.draws, resumed.info, resumed.warmup), (whole.draws, whole.info, whole.warmup))
+    assert_same(
+        (resumed.draws, resumed.info, resumed.warmup), (whole.draws, whole.info, whole.warmup)
+    )
     # A finished run is only read.
     again = small_fit(checkpoint=folder, resume=True)
     assert_same(again.draws, whole.draws)
@@ -203,7 +215,12 @@ def test_a_full_disk_costs_the_checkpoint_but_not_the_draws(tmp_path, monkeypatc
 def jumping_clocks(monkeypatch):
     """Clocks of Python, and of Rich's bars, that jump while chunks are saved, by hours forth or back."""
     offset, hours = [0.0], itertools.cycle([0, 0, 0, 0, 5, 0, -9, 0, 3])
-    for home, name in ((time, "time"), (time, "monotonic"), (time, "perf_counter"), (rich.console, "monotonic")):
+    for home, name in (
+        (time, "time"),
+        (time, "monotonic"),
+        (time, "perf_counter"),
+        (rich.console, "monotonic"),
+    ):
         clock = getattr(home, name)
         monkeypatch.setattr(home, name, lambda clock=clock: clock() + sum(offset))
     save = Checkpoint.save
@@ -239,5 +256,8 @@ def test_clocks_that_jump_change_no_draw_and_show_no_time_that_cannot_be(
     assert re.search(r"\d:\d\d:\d\d", shown.out)
     assert not re.search(r"-\d", re.sub(r"target -", "", shown.out))
     for posterior in (resumed, with_a_bar):
-        assert_same((posterior.draws, posterior.info, posterior.warmup), (whole.draws, whole.info, whole.warmup))
+        assert_same(
+            (posterior.draws, posterior.info, posterior.warmup),
+            (whole.draws, whole.info, whole.warmup),
+        )
         assert min(posterior.seconds.compile, posterior.seconds.run) >= 0

@@ -31,7 +31,9 @@ def make_guide(name, model, form, series):
         return csmc.bootstrap(form)
     y, present = observed(jnp.asarray(series.y))
     likelihood = model.likelihood
-    emission = csmc.GaussianEmission(likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present)
+    emission = csmc.GaussianEmission(
+        likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present
+    )
     return csmc.locally_optimal(form, emission)
 
 
@@ -118,7 +120,10 @@ def quadrature(model, weights, series, law):
         float(model.likelihood.d[0]),
         np.exp(float(model.likelihood.log_std[0])),
     )
-    moves = [np.exp(log_move + np.nan_to_num(norm.logpdf(y, C * grid + d, std))[None]) for y in series.y[:, 0]]
+    moves = [
+        np.exp(log_move + np.nan_to_num(norm.logpdf(y, C * grid + d, std))[None])
+        for y in series.y[:, 0]
+    ]
     joint = np.einsum("i,ij,jk->ijk", norm.pdf(grid), *moves)
     joint /= joint.sum()
     pair = [joint.sum(2), joint.sum(0)]
@@ -130,17 +135,25 @@ def quadrature(model, weights, series, law):
 @pytest.mark.parametrize("law", FORMS)
 @pytest.mark.parametrize(
     ("name", "ancestry", "num_particles"),
-    [("bootstrap", "backward", 8), ("locally_optimal", "backward", 4), ("locally_optimal", "ancestor", 3)],
+    [
+        ("bootstrap", "backward", 8),
+        ("locally_optimal", "backward", 4),
+        ("locally_optimal", "ancestor", 3),
+    ],
 )
 def test_nonlinear_dynamics_match_quadrature(name, ancestry, num_particles, law):
     """With inducing points the potential depends on x_t through B, which the choice of parents must respect."""
     model, series, weights = problem("inducing", 2, state_dim=1, input_dim=0, output_dim=1, num=2)
     series = builders.make_series(2, 0, 1)
-    model = model.with_leaves({"kernel.log_variance": jnp.array([-0.5]), "kernel.log_lengthscale": jnp.array([[-0.5]])})
+    model = model.with_leaves(
+        {"kernel.log_variance": jnp.array([-0.5]), "kernel.log_lengthscale": jnp.array([[-0.5]])}
+    )
     first, second, product = quadrature(model, weights, series, law)
     form = FORMS[law](model, weights, series)
     guide = make_guide(name, model, form, series)
-    paths = run_chains(form, guide, jnp.zeros((3, 1)), num_particles, ancestry, 800, burn=30)[..., 0]
+    paths = run_chains(form, guide, jnp.zeros((3, 1)), num_particles, ancestry, 800, burn=30)[
+        ..., 0
+    ]
     assert np.abs(z_scores(paths, first)).max() < LIMIT
     assert np.abs(z_scores(paths**2, second)).max() < LIMIT
     assert np.abs(z_scores(paths[:, :, 1:] * paths[:, :, :-1], product)).max() < LIMIT
@@ -152,7 +165,9 @@ def test_backward_choices_renew_every_state():
     guide = make_guide("locally_optimal", model, form, series)
     renewed = {}
     for ancestry in ("backward", "ancestor", "trace"):
-        paths = run_chains(form, guide, jnp.zeros((31, 2)), 6, ancestry, num_chains=50, burn=5, sweeps=16)
+        paths = run_chains(
+            form, guide, jnp.zeros((31, 2)), 6, ancestry, num_chains=50, burn=5, sweeps=16
+        )
         renewed[ancestry] = np.any(paths[:, 1:] != paths[:, :-1], -1).mean((0, 1))
     assert renewed["backward"].min() > 0.5
     assert renewed["ancestor"].min() > 0.5

@@ -20,12 +20,16 @@ def chain(log_density, start, step, num_steps, num_draws, seed=0):
 
 def batch_error(values, batches=40):
     """Mean and Monte-Carlo standard error by batch means."""
-    means = values[: len(values) // batches * batches].reshape(batches, -1, *values.shape[1:]).mean(1)
+    means = (
+        values[: len(values) // batches * batches].reshape(batches, -1, *values.shape[1:]).mean(1)
+    )
     return values.mean(0), means.std(0, ddof=1) / np.sqrt(batches)
 
 
 def test_standard_normal_is_moved_without_error():
-    positions, outcome = chain(lambda x: -0.5 * jnp.sum(x**2), jnp.ones(300), jnp.asarray(0.7), 3, 200)
+    positions, outcome = chain(
+        lambda x: -0.5 * jnp.sum(x**2), jnp.ones(300), jnp.asarray(0.7), 3, 200
+    )
     np.testing.assert_allclose(outcome.acceptance, 1.0, rtol=1e-10)
     mean, error = batch_error(np.asarray(positions)[:, :5])
     assert np.all(np.abs(mean) < 4.5 * error)
@@ -44,7 +48,10 @@ def test_non_gaussian_density_has_its_moments():
         return dblquad(integrand, -5, 5, -6, 12, epsabs=1e-8)[0]
 
     mass = moment(lambda a, b: 1.0)
-    expected = [moment(f) / mass for f in (lambda a, b: a, lambda a, b: b, lambda a, b: a * a, lambda a, b: b * b)]
+    expected = [
+        moment(f) / mass
+        for f in (lambda a, b: a, lambda a, b: b, lambda a, b: a * a, lambda a, b: b * b)
+    ]
     positions, outcome = chain(log_density, jnp.zeros(2), jnp.asarray(0.35), 6, 20_000)
     a, b = np.asarray(positions).T
     mean, error = batch_error(np.stack([a, b, a**2, b**2], 1))
@@ -71,7 +78,10 @@ def test_dual_averaging_reaches_its_target():
     def iterate(carry, key):
         position, step = carry
         outcome = hmc.move(key, position, log_density, jnp.exp(step.log_step), 5)
-        return (outcome.position, dual_averaging.update(step, outcome.acceptance, 0.8)), outcome.acceptance
+        return (
+            outcome.position,
+            dual_averaging.update(step, outcome.acceptance, 0.8),
+        ), outcome.acceptance
 
     start = (jnp.zeros(2), dual_averaging.start(1.0))
     keys = jax.random.split(jax.random.key(1), 1500)

@@ -61,7 +61,9 @@ def stationary_covariance(V_hat, learning_rate):
     momentum = np.hstack([-scale @ PRECISION, (1 - DECAY) * np.eye(DIM)])
     noise = 2 * DECAY * scale
     transition = np.vstack([np.hstack([np.eye(DIM), np.zeros((DIM, DIM))]) + momentum, momentum])
-    return solve_discrete_lyapunov(transition, np.block([[noise, noise], [noise, noise]]))[:DIM, :DIM]
+    return solve_discrete_lyapunov(transition, np.block([[noise, noise], [noise, noise]]))[
+        :DIM, :DIM
+    ]
 
 
 def test_matches_the_recursion():
@@ -111,7 +113,9 @@ def test_scale_of_the_density_is_forgotten():
     for number in range(3):
         key = jax.random.key(number)
         state = sghmc.step(key, state, grad_fn, 0.1, DECAY, jnp.asarray(True))
-        scaled = sghmc.step(key, scaled, scaled_grad, 0.1 / np.sqrt(scale), DECAY, jnp.asarray(True))
+        scaled = sghmc.step(
+            key, scaled, scaled_grad, 0.1 / np.sqrt(scale), DECAY, jnp.asarray(True)
+        )
     np.testing.assert_allclose(scale * scaled.position, state.position, rtol=1e-10)
 
 

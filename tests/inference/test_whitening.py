@@ -10,7 +10,15 @@ import builders
 from gpssm.core import chunks, linalg
 from gpssm.core.linalg import block_cholesky
 from gpssm.data.padding import pad, pad_path
-from gpssm.inference.whitening import Border, between, first_order, linearise, stack, unstack, whiten
+from gpssm.inference.whitening import (
+    Border,
+    between,
+    first_order,
+    linearise,
+    stack,
+    unstack,
+    whiten,
+)
 from gpssm.model.likelihoods import LINKS, Custom, LinkedGaussian, Poisson
 from gpssm.model.target import log_collapsed, log_target, weights_given_states
 
@@ -21,7 +29,9 @@ RANK = 12
 def problem(basis, missing=True):
     model = builders.make_model(basis)
     series = [builders.make_series(n, missing=missing, seed=i) for i, n in enumerate(LENGTHS)]
-    states = stack(tuple(jnp.asarray(builders.make_states(n, seed=10 + i)) for i, n in enumerate(LENGTHS)))
+    states = stack(
+        tuple(jnp.asarray(builders.make_states(n, seed=10 + i)) for i, n in enumerate(LENGTHS))
+    )
     return model, series, states
 
 
@@ -52,8 +62,12 @@ def test_positions_and_states_are_one_to_one(basis):
     position = jnp.asarray(np.random.default_rng(0).normal(size=states.size))
     for noisier in (0.0, 2.0, -2.0):
         coordinates = at(whitening, with_noise(model, noisier))
-        np.testing.assert_allclose(coordinates.to_position(coordinates.to_states(position)), position, atol=1e-9)
-        np.testing.assert_allclose(coordinates.to_states(jnp.zeros(states.size)), states, atol=1e-12)
+        np.testing.assert_allclose(
+            coordinates.to_position(coordinates.to_states(position)), position, atol=1e-9
+        )
+        np.testing.assert_allclose(
+            coordinates.to_states(jnp.zeros(states.size)), states, atol=1e-12
+        )
 
 
 def test_states_that_pad_stand_alone():
@@ -74,14 +88,20 @@ def test_states_that_pad_stand_alone():
     np.testing.assert_allclose(found_pull[real], pull, rtol=1e-10, atol=1e-10)
     assert np.all(found.diagonal[~real] == np.eye(2))
     inside = np.r_[np.arange(8) < 7, False, np.arange(8) < 5]
-    np.testing.assert_allclose(found.lower[inside], np.delete(alone.lower, 7, 0), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        found.lower[inside], np.delete(alone.lower, 7, 0), rtol=1e-10, atol=1e-10
+    )
     assert np.all(found.lower[~inside] == 0)
-    assert np.all(np.asarray(make(model, path, padded).directions).reshape(-1, *path.shape)[:, ~real] == 0)
+    assert np.all(
+        np.asarray(make(model, path, padded).directions).reshape(-1, *path.shape)[:, ~real] == 0
+    )
 
 
 def with_noise(model, louder):
     """The model with so much more of the log of the first state's noise, and half as much less of the others'."""
-    return model.with_leaves({"log_process_std": model.log_process_std + jnp.asarray([louder, -0.5 * louder])})
+    return model.with_leaves(
+        {"log_process_std": model.log_process_std + jnp.asarray([louder, -0.5 * louder])}
+    )
 
 
 @pytest.mark.parametrize("louder", [0.0, 1.5])
@@ -90,13 +110,18 @@ def test_linear_dynamics_are_whitened_exactly(louder):
     model, series, states = problem("linear")
     model = model.with_leaves({"basis.log_scale": jnp.full_like(model.basis.log_scale, -20.0)})
     whitening, model = make(model, states, series), with_noise(model, louder)
-    np.testing.assert_allclose(curvature(model, at(whitening, model), series), np.eye(states.size), atol=2e-3)
+    np.testing.assert_allclose(
+        curvature(model, at(whitening, model), series), np.eye(states.size), atol=2e-3
+    )
 
 
 def gains(model, series, states):
     """A along the path (Dx, N−1, M), zero from one series to the next."""
     pairs = zip(unstack(states, series), series, strict=True)
-    parts = [jnp.moveaxis(model.transition()(path[:-1], jnp.asarray(one.u)).gain, 1, 0) for path, one in pairs]
+    parts = [
+        jnp.moveaxis(model.transition()(path[:-1], jnp.asarray(one.u)).gain, 1, 0)
+        for path, one in pairs
+    ]
     return jnp.moveaxis(between(parts), 0, 1)
 
 
@@ -129,7 +154,11 @@ def gauss_newton(model, series, states):
         for t in range(count - 1):
             pulls[t, t], pulls[t, t + 1, d] = linear.jacobian[t, d], -1
         cross = gain[d].T @ pulls.reshape(count - 1, -1)
-        whole -= cross.T @ np.linalg.solve(variance * np.eye(len(cross)) + gain[d].T @ gain[d], cross) / variance
+        whole -= (
+            cross.T
+            @ np.linalg.solve(variance * np.eye(len(cross)) + gain[d].T @ gain[d], cross)
+            / variance
+        )
     return whole
 
 
@@ -149,7 +178,9 @@ def test_soft_directions_are_found_and_corrected(louder):
 
     before, after = spectrum(plain), spectrum(coordinates)
     assert before.min() < 0.2
-    assert np.abs(np.log(after)).max() < (0.05 if louder == 0 else 0.5 * np.abs(np.log(before)).max())
+    assert np.abs(np.log(after)).max() < (
+        0.05 if louder == 0 else 0.5 * np.abs(np.log(before)).max()
+    )
 
 
 def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
@@ -171,9 +202,13 @@ def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
     size = states.shape[1]
     for i in range(len(states)):
         block = precision[size * i : size * (i + 1)]
-        np.testing.assert_allclose(found.diagonal[i], block[:, size * i : size * (i + 1)], atol=1e-8)
+        np.testing.assert_allclose(
+            found.diagonal[i], block[:, size * i : size * (i + 1)], atol=1e-8
+        )
         if i:
-            np.testing.assert_allclose(found.lower[i - 1], block[:, size * (i - 1) : size * i], atol=1e-8)
+            np.testing.assert_allclose(
+                found.lower[i - 1], block[:, size * (i - 1) : size * i], atol=1e-8
+            )
     assert np.isfinite(block_cholesky(found).diagonal).all()
     np.testing.assert_allclose(linear.pull(model), slope, atol=1e-8)
 
@@ -192,7 +227,10 @@ def test_products_with_the_border_are_those_with_the_gain(chunk, monkeypatch):
         border = Border(model, states, between(u), jacobian, between(moves))
         return jacobian, gains(model, series, states), border.cross(columns), border.push(weights)
 
-    columns, weights = rng.normal(size=(*states.shape, 3)), rng.normal(size=(2, model.basis.size, 3))
+    columns, weights = (
+        rng.normal(size=(*states.shape, 3)),
+        rng.normal(size=(2, model.basis.size, 3)),
+    )
     jacobian, gain, cross, push = map(np.asarray, products(model, states, series, columns, weights))
     pulled = np.einsum("tij,tjr->tir", jacobian, columns[:-1]) - columns[1:]
     expected = np.einsum("dtm,tdr->dmr", gain, pulled)
@@ -212,8 +250,12 @@ def test_information_of_other_likelihoods():
         (LinkedGaussian(C=C, d=d, log_std=jnp.zeros(2), link=LINKS["abs"]), np.ones_like(rate)),
     ):
         found, none = (
-            first_order(one, jnp.zeros((2, model.basis.size)), states, series).precision(one).diagonal
-            for one in (eqx.tree_at(lambda m: m.likelihood, model, part) for part in (likelihood, without))
+            first_order(one, jnp.zeros((2, model.basis.size)), states, series)
+            .precision(one)
+            .diagonal
+            for one in (
+                eqx.tree_at(lambda m: m.likelihood, model, part) for part in (likelihood, without)
+            )
         )
         emits = np.concatenate([np.r_[0.0, np.ones(n)] for n in LENGTHS])
         expected = np.einsum("t,jk,tj,jl->tkl", emits, C, weight, C)
@@ -230,4 +272,6 @@ def test_what_a_gpu_does_at_once_is_what_a_cpu_does_in_turn(monkeypatch, dense):
     assert (found.dense is None) == (dense == 0)
     position = jnp.asarray(np.random.default_rng(0).normal(size=states.size))
     np.testing.assert_allclose(found.to_states(position), expected.to_states(position), atol=1e-9)
-    np.testing.assert_allclose(found.to_position(states + 0.1), expected.to_position(states + 0.1), atol=1e-9)
+    np.testing.assert_allclose(
+        found.to_position(states + 0.1), expected.to_position(states + 0.1), atol=1e-9
+    )

@@ -28,7 +28,9 @@ def test_orders_are_those_of_every_regression_by_itself():
         for nb in range(1, most + 1):
             z, y = arx.regressors(series, na, nb, most)
             error = y - z @ np.linalg.lstsq(z, y, rcond=None)[0]
-            scores[na, nb] = len(y) * np.log(np.mean(error**2, 0)).sum() + 2 * z.shape[1] * np.log(len(y))
+            scores[na, nb] = len(y) * np.log(np.mean(error**2, 0)).sum() + 2 * z.shape[1] * np.log(
+                len(y)
+            )
     assert arx.select_orders([series], most) == min(scores, key=scores.get)
 
 
@@ -51,7 +53,8 @@ def dense(series, na, nb, hyper):
     z, y = z[:, :-1] - z[:, :-1].mean(0), y[:, 0] - y.mean()
     (log_c, log_d), (logit_a, logit_b) = hyper[:2], hyper[2:]
     prior = scipy.linalg.block_diag(
-        kernel(na, np.exp(log_c), 1 / (1 + np.exp(-logit_a))), kernel(nb, np.exp(log_d), 1 / (1 + np.exp(-logit_b)))
+        kernel(na, np.exp(log_c), 1 / (1 + np.exp(-logit_a))),
+        kernel(nb, np.exp(log_d), 1 / (1 + np.exp(-logit_b))),
     )
     covariance = np.eye(len(y)) + z @ prior @ z.T
     rows = len(y) - 1  # the mean has been taken out
@@ -66,7 +69,9 @@ def ridge(series, na, nb):
     z, y = z[:, :-1] - z[:, :-1].mean(0), y[:, 0] - y.mean()
     sums = scipy.linalg.block_diag(np.triu(np.ones((na, na))), np.triu(np.ones((nb, nb))))
     target = y @ y + len(y) * arx.NO_NOISE**2
-    return arx.Ridge(sums.T @ z.T @ z @ sums, sums.T @ z.T @ y, target, len(y) - 1, np.array([na, nb])), sums
+    return arx.Ridge(
+        sums.T @ z.T @ z @ sums, sums.T @ z.T @ y, target, len(y) - 1, np.array([na, nb])
+    ), sums
 
 
 @pytest.mark.parametrize("hyper", [(0.0, 1.0, 0.5, 1.0), (3.0, -2.0, 2.0, -1.0)])
@@ -80,7 +85,9 @@ def test_marginal_likelihood_and_posterior_mean_are_those_of_the_dense_gaussian(
     np.testing.assert_allclose(sums @ increments, mean, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(found_variance, variance, rtol=1e-8)
     steps = 1e-5 * np.eye(4)
-    slopes = [(problem.loss(hyper + step)[0] - problem.loss(hyper - step)[0]) / 2e-5 for step in steps]
+    slopes = [
+        (problem.loss(hyper + step)[0] - problem.loss(hyper - step)[0]) / 2e-5 for step in steps
+    ]
     np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-4)
 
 
@@ -90,10 +97,18 @@ def test_hyper_parameters_are_where_a_grid_is_highest():
     best = np.concatenate([leaf[0] for leaf in found.shrinkage])
     scales, decays = np.linspace(-2, 8, 11), np.linspace(-2, 3, 11)
     problem, _ = ridge(series, 8, 8)
-    grid = [problem.loss(np.array([a, b, c, d]))[0] for a in scales for b in scales for c in decays for d in decays]
+    grid = [
+        problem.loss(np.array([a, b, c, d]))[0]
+        for a in scales
+        for b in scales
+        for c in decays
+        for d in decays
+    ]
     assert problem.loss(best)[0] <= min(grid) + 0.05
     _, mean, variance = dense(series, 8, 8, best)
-    coefficients = np.concatenate([found.regression.outputs.ravel(), found.regression.inputs.ravel()])
+    coefficients = np.concatenate(
+        [found.regression.outputs.ravel(), found.regression.inputs.ravel()]
+    )
     np.testing.assert_allclose(coefficients, mean, rtol=1e-5, atol=1e-8)
     np.testing.assert_allclose(found.regression.covariance, [[variance]], rtol=1e-5)
 
@@ -111,8 +126,15 @@ def test_every_output_has_its_own_row_and_errors_may_be_correlated():
     errors = rng.multivariate_normal(np.zeros(2), [[0.04, 0.03], [0.03, 0.04]], size=1500)
     u, y = rng.normal(size=(1500, 2)), np.zeros((1500, 2))
     for t in range(1, 1500):
-        y[t] = np.array([[0.5, 0.2], [0.0, 0.7]]) @ y[t - 1] + np.array([[1.0, 0.0], [0.0, -2.0]]) @ u[t] + errors[t]
-    for found in (arx.regress([Series(y, u)], 1, 1), arx.regress_regularised([Series(y, u)], 6, 6).regression):
+        y[t] = (
+            np.array([[0.5, 0.2], [0.0, 0.7]]) @ y[t - 1]
+            + np.array([[1.0, 0.0], [0.0, -2.0]]) @ u[t]
+            + errors[t]
+        )
+    for found in (
+        arx.regress([Series(y, u)], 1, 1),
+        arx.regress_regularised([Series(y, u)], 6, 6).regression,
+    ):
         np.testing.assert_allclose(found.outputs[0], [[0.5, 0.2], [0.0, 0.7]], atol=0.03)
         np.testing.assert_allclose(found.inputs[0], [[1.0, 0.0], [0.0, -2.0]], atol=0.03)
         np.testing.assert_allclose(found.covariance, [[0.04, 0.03], [0.03, 0.04]], atol=0.005)
@@ -131,7 +153,10 @@ def test_constant_and_duplicated_signals_are_no_trouble():
     series = arx_series(200)
     u = np.hstack([series.u, series.u, np.ones((200, 1))])
     y = np.hstack([series.y, series.y, np.full((200, 1), 3.0)])
-    for found in (arx.regress([Series(y, u)], 2, 2), arx.regress_regularised([Series(y, u)]).regression):
+    for found in (
+        arx.regress([Series(y, u)], 2, 2),
+        arx.regress_regularised([Series(y, u)]).regression,
+    ):
         np.testing.assert_allclose(found.inputs[1, 0, :2].sum(), 0.8, atol=0.05)
         assert np.linalg.eigvalsh(found.covariance).min() > 0
         assert all(np.isfinite(leaf).all() for leaf in found)

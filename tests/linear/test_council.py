@@ -36,7 +36,9 @@ def is_complete(found, series):
     for name, model in found.models.items():
         models = kalman.stack([model])
         filtered = kalman.filter_states(models, series)
-        mean, covariance = kalman.forecast(models, filtered, series.u, np.array([len(series) // 2]), 5)
+        mean, covariance = kalman.forecast(
+            models, filtered, series.u, np.array([len(series) // 2]), 5
+        )
         assert np.isfinite(mean).all(), name
         assert np.isfinite(covariance).all(), name
         assert all(np.isfinite(getattr(found.scores[name], field)).all() for field in SCORES), name
@@ -45,7 +47,9 @@ def is_complete(found, series):
 def test_the_members_and_their_ranks():
     found = council([scaled(arx_series(400))])
     # States beyond those of the plant may be worth nothing at all, and are then left out.
-    assert {"arx", "arx-reg", "arx-memory", "last", "mean", "ss-1", "ss-2", "ss-3"} <= set(found.models)
+    assert {"arx", "arx-reg", "arx-memory", "last", "mean", "ss-1", "ss-2", "ss-3"} <= set(
+        found.models
+    )
     losses = [found.losses(name).mean() for name in found.models]
     assert losses == sorted(losses)
     assert found.best in ("arx", "ss-2", "ss-3", "arx-reg")
@@ -70,10 +74,14 @@ def test_scores_are_those_of_the_windows():
         stride = max(1, (end - 10 - begin) // 40)
         rows = np.arange(begin, end - 9, stride)[:, None] + np.arange(10)
         error, std = y[rows] - rest.mean(), np.hypot(rest.std(), 0)
-        np.testing.assert_allclose(found.scores["mean"].rmse[k], np.sqrt(np.mean(error**2)), rtol=1e-6)
+        np.testing.assert_allclose(
+            found.scores["mean"].rmse[k], np.sqrt(np.mean(error**2)), rtol=1e-6
+        )
         expected = -scipy.stats.norm.logpdf(y[rows], rest.mean(), std).mean()
         np.testing.assert_allclose(found.scores["mean"].log_score[k], expected, rtol=1e-6)
-        np.testing.assert_allclose(found.scores["mean"].crps[k], gaussian_crps(error, std).mean(), rtol=1e-6)
+        np.testing.assert_allclose(
+            found.scores["mean"].crps[k], gaussian_crps(error, std).mean(), rtol=1e-6
+        )
         simulated = np.sqrt(np.mean((y[begin:end] - rest.mean()) ** 2))
         np.testing.assert_allclose(found.scores["mean"].simulation[k], simulated, rtol=1e-6)
 
@@ -81,9 +89,15 @@ def test_scores_are_those_of_the_windows():
 def test_where_the_search_starts_decides_nothing():
     """Folds search from the hyper-parameters of all rows on: the held-out rows must not matter through these."""
     series = [scaled(arx_series(240))]
-    far = {name: type(one)(*(leaf + 3.0 for leaf in one)) for name, one in fit_members(series)[1].items()}
+    far = {
+        name: type(one)(*(leaf + 3.0 for leaf in one))
+        for name, one in fit_members(series)[1].items()
+    }
     for members in (("arx-reg",), ("arx-memory",)):
-        models = [fit_members(series, members=members, start=start)[0][members[0]] for start in (None, far)]
+        models = [
+            fit_members(series, members=members, start=start)[0][members[0]]
+            for start in (None, far)
+        ]
         np.testing.assert_allclose(models[0].process_cov, models[1].process_cov, rtol=0.01)
         np.testing.assert_allclose(models[0].transition, models[1].transition, atol=0.02)
 
@@ -93,7 +107,9 @@ def test_the_crps_of_a_gaussian_is_its_integral():
         return (scipy.stats.norm.cdf(x, 0.0, 0.7) - (x >= y)) ** 2
 
     for y in (-1.3, 0.0, 2.0):
-        whole = sum(scipy.integrate.quad(integrand, *ends, args=(y,))[0] for ends in ((-8, y), (y, 8)))
+        whole = sum(
+            scipy.integrate.quad(integrand, *ends, args=(y,))[0] for ends in ((-8, y), (y, 8))
+        )
         assert gaussian_crps(np.array(y), np.array(0.7)) == pytest.approx(whole, abs=1e-7)
 
 
@@ -142,7 +158,9 @@ def test_constant_and_duplicated_columns():
     series = plant(240, 2, 1)
     u = np.hstack([series.u, series.u, np.full((240, 1), 2.0)])
     y = np.hstack([series.y, series.y[:, :1]])
-    y = np.hstack([y, np.where(np.arange(240) < 200, 0.0, 1.0)[:, None]])  # constant but in the last window
+    y = np.hstack(
+        [y, np.where(np.arange(240) < 200, 0.0, 1.0)[:, None]]
+    )  # constant but in the last window
     is_complete(council([Series(y, u)], max_order=4), Series(y, u))
 
 
@@ -176,5 +194,7 @@ def test_simulations_are_stable():
     for model in models.values():
         steady = stabilise(model)
         assert spectral_radius(steady) <= RADIUS * (1 + 1e-6)
-        long = kalman.simulate(kalman.stack([steady]), np.ones((1, 1, len(model.offset))), np.zeros((1, 1, 5000, 1)))
+        long = kalman.simulate(
+            kalman.stack([steady]), np.ones((1, 1, len(model.offset))), np.zeros((1, 1, 5000, 1))
+        )
         assert np.isfinite(long).all()

@@ -8,7 +8,14 @@ import pytest
 from gpssm.core import linalg
 from gpssm.data.padding import pad
 from gpssm.data.series import Series
-from gpssm.linear.identification import RADIUS, fit_linear, normalise, select_order, spectral_radius, stabilise
+from gpssm.linear.identification import (
+    RADIUS,
+    fit_linear,
+    normalise,
+    select_order,
+    spectral_radius,
+    stabilise,
+)
 from gpssm.linear.state_space import LinearSSM, log_marginal, run_em, smooth
 from linear_systems import simulate
 
@@ -54,7 +61,10 @@ def test_normalise_changes_coordinates_only():
     np.testing.assert_array_equal(ssm.process_cov, np.diag(np.diag(ssm.process_cov)))
     assert np.all(np.take_along_axis(ssm.C, np.abs(ssm.C).argmax(axis=0)[None], axis=0) > 0.0)
     # x₀ ~ N(0, I) in the old coordinates, seen in the new ones: find x' = Mx + c from A, b, C, d alone.
-    old, new = (np.concatenate([np.asarray(s.C), np.asarray(s.C @ s.transition)], axis=0) for s in (TRUTH, ssm))
+    old, new = (
+        np.concatenate([np.asarray(s.C), np.asarray(s.C @ s.transition)], axis=0)
+        for s in (TRUTH, ssm)
+    )
     matrix = np.linalg.solve(new, old)
     shift = np.linalg.solve(new, np.array([TRUTH.d[0], (TRUTH.d + TRUTH.C @ TRUTH.offset)[0]]))
     shift -= np.linalg.solve(new, np.array([ssm.d[0], (ssm.d + ssm.C @ ssm.offset)[0]]))
@@ -92,7 +102,9 @@ def test_stabilise_pulls_only_what_is_outside():
     blocks[:2, :2] = 1.2 * np.array([[np.cos(1.0), -np.sin(1.0)], [np.sin(1.0), np.cos(1.0)]])
     blocks[2:, 2:] = np.diag([-1.1, 0.5, 0.9])
     A = basis @ blocks @ np.linalg.inv(basis)
-    found = np.sort_complex(np.linalg.eigvals(stabilise(TRUTH._replace(transition=jnp.asarray(A)), 0.99).transition))
+    found = np.sort_complex(
+        np.linalg.eigvals(stabilise(TRUTH._replace(transition=jnp.asarray(A)), 0.99).transition)
+    )
     pair = 0.99 * np.exp([1j, -1j])
     np.testing.assert_allclose(found, np.sort_complex([*pair, -0.99, 0.5, 0.9]), atol=1e-10)
 
@@ -100,7 +112,9 @@ def test_stabilise_pulls_only_what_is_outside():
 def test_stabilise_keeps_stable_and_handles_defective_matrices():
     np.testing.assert_allclose(stabilise(TRUTH).transition, TRUTH.transition, atol=1e-12)
     integrators = TRUTH._replace(transition=jnp.array([[1.0, 1.0], [0.0, 1.0]]))
-    np.testing.assert_allclose(stabilise(integrators, 0.9).transition, [[0.9, 1.0], [0.0, 0.9]], atol=1e-12)
+    np.testing.assert_allclose(
+        stabilise(integrators, 0.9).transition, [[0.9, 1.0], [0.0, 0.9]], atol=1e-12
+    )
 
 
 def test_fit_recovers_a_simulated_system():
@@ -112,7 +126,9 @@ def test_fit_recovers_a_simulated_system():
 
 
 def test_fit_of_an_unstable_series_is_stable_and_better_than_pulling_eigenvalues():
-    growing = TRUTH._replace(transition=jnp.array([[1.01, 0.1], [0.0, 0.95]]), process_cov=0.01 * jnp.eye(2))
+    growing = TRUTH._replace(
+        transition=jnp.array([[1.01, 0.1], [0.0, 0.95]]), process_cov=0.01 * jnp.eye(2)
+    )
     series = simulate(growing, 120)
     ssm = fit_linear(series, 2)
     pulled = normalise(stabilise(growing), series)

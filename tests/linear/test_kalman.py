@@ -60,7 +60,9 @@ def condition(ssm, series, rows):
     given[rows:] = False
     given = given.ravel()
     S = (C @ cov @ C.T + R)[np.ix_(given, given)]
-    gain = np.linalg.solve(S, (cov @ C.T)[:, given].T).T if given.any() else np.zeros((len(mean), 0))
+    gain = (
+        np.linalg.solve(S, (cov @ C.T)[:, given].T).T if given.any() else np.zeros((len(mean), 0))
+    )
     error = series.y.ravel()[given] - (C @ mean + d)[given]
     mean, cov = mean + gain @ error, cov - gain @ S @ gain.T
     log_density = -0.5 * (np.linalg.slogdet(2 * np.pi * S)[1] + error @ np.linalg.solve(S, error))
@@ -93,7 +95,9 @@ def test_filter_and_forecasts_match_dense_conditioning(name):
         for step in range(horizon):
             row = slice((origin + step) * width, (origin + step + 1) * width)
             np.testing.assert_allclose(means[1, k, step], y_mean[row], rtol=1e-7, atol=1e-9)
-            np.testing.assert_allclose(covariances[1, k, step], y_cov[row, row], rtol=1e-6, atol=1e-9)
+            np.testing.assert_allclose(
+                covariances[1, k, step], y_cov[row, row], rtol=1e-6, atol=1e-9
+            )
     evidence = condition(ssm, series, len(series))[-1]
     np.testing.assert_allclose(kalman.log_density(models, [series])[1], evidence, rtol=1e-8)
 
@@ -105,7 +109,9 @@ def test_the_filter_is_the_literal_one():
     linear = jax.tree.map(np.asarray, as_linear(model))
     found = kalman.filter_states(kalman.stack([linear]), series)
     np.testing.assert_allclose(found.means[0, 1:], expected.means, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(found.covariances[0, found.group[1:]], expected.covariances, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        found.covariances[0, found.group[1:]], expected.covariances, rtol=1e-6, atol=1e-9
+    )
     np.testing.assert_allclose(found.log_density[0], expected.log_density, rtol=1e-7, atol=1e-9)
 
 
@@ -135,12 +141,16 @@ def test_draws_have_the_smoothing_distribution(name):
     draws = kalman.draw_states(ssm, series, count, np.random.default_rng(0)).reshape(count, -1)
     std = np.sqrt(np.maximum(np.diagonal(cov), 1e-10))
     assert np.abs((draws.mean(0) - mean) / std).max() * np.sqrt(count) < 5
-    np.testing.assert_allclose(np.cov(draws.T) / np.outer(std, std), cov / np.outer(std, std), atol=0.05)
+    np.testing.assert_allclose(
+        np.cov(draws.T) / np.outer(std, std), cov / np.outer(std, std), atol=0.05
+    )
 
 
 def test_draws_do_not_depend_on_their_number():
     ssm, series = CASES["missing"]
-    few, many = (kalman.draw_states(ssm, series, count, np.random.default_rng(1)) for count in (2, 5))
+    few, many = (
+        kalman.draw_states(ssm, series, count, np.random.default_rng(1)) for count in (2, 5)
+    )
     np.testing.assert_allclose(many[:2], few, rtol=1e-10)
 
 
@@ -158,7 +168,9 @@ def test_simulations_are_forecasts_without_noise():
 def test_inert_states_change_nothing():
     small, series = make_ssm(2, 2, 2, seed=4), simulate(make_ssm(), 30)
     alone, beside = kalman.stack([small]), kalman.stack([small, make_ssm(6)])
-    np.testing.assert_allclose(kalman.log_density(beside, [series])[0], kalman.log_density(alone, [series])[0])
+    np.testing.assert_allclose(
+        kalman.log_density(beside, [series])[0], kalman.log_density(alone, [series])[0]
+    )
     back = kalman.member(beside, 0, 2)
     for found, expected in zip(back, small, strict=True):
         np.testing.assert_array_equal(found, expected)

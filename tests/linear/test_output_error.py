@@ -73,7 +73,8 @@ def test_modes_make_a_stable_transition():
 def test_models_with_such_an_emission_start_from_it(series, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "gpssm.linear.fit.fit_output_error", lambda *given: asked.append(given) or fit_output_error(*given)
+        "gpssm.linear.fit.fit_output_error",
+        lambda *given: asked.append(given) or fit_output_error(*given),
     )
     monkeypatch.setattr("gpssm.linear.output_error.NUM_STEPS", 5)
     linear_fit([series], Spec(state_dim=2, likelihood="softplus"))

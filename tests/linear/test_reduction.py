@@ -18,7 +18,9 @@ def system():
         A[2 * k : 2 * k + 2, 2 * k : 2 * k + 2] = 0.93 * turn
     rng = np.random.default_rng(0)
     C = rng.normal(size=(2, 4))
-    return LinearSSM(A, rng.normal(size=(4, 1)), np.zeros(4), C, np.zeros(2), 1e-3 * np.eye(4), np.full(2, 0.05))
+    return LinearSSM(
+        A, rng.normal(size=(4, 1)), np.zeros(4), C, np.zeros(2), 1e-3 * np.eye(4), np.full(2, 0.05)
+    )
 
 
 def components(series, order=8):
@@ -55,9 +57,13 @@ def test_innovations_are_those_of_the_components():
     z, u, y = found.before, found.u, found.y
     inputs = np.hstack([z, u, np.ones((len(z), 1))])
     errors = y - inputs @ np.linalg.lstsq(inputs, y, rcond=None)[0]
-    np.testing.assert_allclose(model.process_cov[-1, -1], errors.T @ errors / (len(z) - 5), rtol=1e-4)
+    np.testing.assert_allclose(
+        model.process_cov[-1, -1], errors.T @ errors / (len(z) - 5), rtol=1e-4
+    )
     filtered = kalman.filter_states(kalman.stack([model]), series)
-    means, covariances = kalman.forecast(kalman.stack([model]), filtered, series.u, np.arange(100, 300), 1)
+    means, covariances = kalman.forecast(
+        kalman.stack([model]), filtered, series.u, np.arange(100, 300), 1
+    )
     np.testing.assert_allclose(covariances[0, :, 0, 0, 0], model.process_cov[-1, -1], rtol=1e-3)
     error = series.y[100:] - means[0, :, 0]
     assert np.mean(error**2) == pytest.approx(np.mean(errors[80:] ** 2), rel=0.05)

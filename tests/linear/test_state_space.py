@@ -40,7 +40,10 @@ def dense_posterior(ssm, series):
     F = np.eye((T + 1) * dim) - np.kron(np.eye(T + 1, k=-1), A)
     inverse = np.linalg.inv(F)
     drift = np.concatenate([np.zeros((1, dim)), series.u @ B.T + b]).ravel()
-    mean, cov = inverse @ drift, inverse @ scipy.linalg.block_diag(np.eye(dim), *[Q] * T) @ inverse.T
+    mean, cov = (
+        inverse @ drift,
+        inverse @ scipy.linalg.block_diag(np.eye(dim), *[Q] * T) @ inverse.T,
+    )
     H = np.kron(np.eye(T + 1)[1:], C)
     seen = ~np.isnan(series.y.ravel())
     H, y, level = H[seen], series.y.ravel()[seen], np.tile(d, T)[seen]
@@ -69,8 +72,12 @@ def test_smoother_and_evidence_match_the_dense_joint(name, padded):
     blocks = cov.reshape(T, dim, T, dim)
     found = linalg.selected_inverse(posterior.factor)
     np.testing.assert_allclose(posterior.mean[:T].ravel(), mean, rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(found.diagonal[:T], [blocks[t, :, t] for t in range(T)], rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(found.lower[: T - 1], [blocks[t + 1, :, t] for t in range(T - 1)], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(
+        found.diagonal[:T], [blocks[t, :, t] for t in range(T)], rtol=1e-8, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        found.lower[: T - 1], [blocks[t + 1, :, t] for t in range(T - 1)], rtol=1e-8, atol=1e-9
+    )
     np.testing.assert_allclose(log_marginal(ssm, given), evidence, rtol=1e-8, atol=1e-10)
     assert padded == (len(posterior.mean) > T)
 
@@ -91,16 +98,24 @@ def test_smoother_and_evidence_match_a_kalman_smoother():
     posterior = smooth(ssm, series)
     covariance = smoothed.chol_cov @ jnp.swapaxes(smoothed.chol_cov, 1, 2)
     np.testing.assert_allclose(posterior.mean, smoothed.mean, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(linalg.selected_inverse(posterior.factor).diagonal, covariance, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(log_marginal(ssm, series), filtered.log_normalizing_constant[-1], rtol=1e-8)
+    np.testing.assert_allclose(
+        linalg.selected_inverse(posterior.factor).diagonal, covariance, rtol=1e-8, atol=1e-8
+    )
+    np.testing.assert_allclose(
+        log_marginal(ssm, series), filtered.log_normalizing_constant[-1], rtol=1e-8
+    )
 
 
 def test_several_series_are_smoothed_apart_and_their_evidence_adds_up():
     ssm = make_ssm()
     several = [simulate(ssm, 6, seed=2, missing=0.3), simulate(ssm, 6, seed=3)]
     joint = smooth(ssm, several)
-    np.testing.assert_allclose(joint.mean, np.concatenate([smooth(ssm, s).mean for s in several]), atol=1e-9)
-    np.testing.assert_allclose(log_marginal(ssm, several), sum(log_marginal(ssm, s) for s in several), rtol=1e-10)
+    np.testing.assert_allclose(
+        joint.mean, np.concatenate([smooth(ssm, s).mean for s in several]), atol=1e-9
+    )
+    np.testing.assert_allclose(
+        log_marginal(ssm, several), sum(log_marginal(ssm, s) for s in several), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
@@ -123,7 +138,9 @@ def expected_log_joint(ssm, series, mean, cov):
         step = jnp.concatenate([-ssm.transition, jnp.eye(dim)], axis=1)
         spread = step @ cov[t : t + 2, :, t : t + 2].reshape(2 * dim, 2 * dim) @ step.T
         error = step @ mean[t : t + 2].ravel() - ssm.control @ series.u[t] - ssm.offset
-        total -= 0.5 * jnp.trace(jnp.linalg.solve(ssm.process_cov, spread + jnp.outer(error, error)))
+        total -= 0.5 * jnp.trace(
+            jnp.linalg.solve(ssm.process_cov, spread + jnp.outer(error, error))
+        )
         for k in np.flatnonzero(~np.isnan(series.y[t])):
             error = series.y[t, k] - ssm.C[k] @ mean[t + 1] - ssm.d[k]
             square = error**2 + ssm.C[k] @ cov[t + 1, :, t + 1] @ ssm.C[k]
@@ -144,7 +161,9 @@ def test_em_step_maximises_the_expected_log_joint():
 def test_em_recovers_the_system():
     truth = make_ssm(2, 1, 1)
     series = simulate(truth, 500, seed=4, missing=0.05)
-    start = truth._replace(transition=0.5 * truth.transition, C=truth.C + 0.3, process_cov=jnp.eye(2))
+    start = truth._replace(
+        transition=0.5 * truth.transition, C=truth.C + 0.3, process_cov=jnp.eye(2)
+    )
     fitted, value = run_em(start, series, 500)
     assert value > log_marginal(truth, series)
     found, expected = (np.sort_complex(np.linalg.eigvals(s.transition)) for s in (fitted, truth))

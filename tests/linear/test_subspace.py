@@ -15,7 +15,9 @@ C = np.array([[1.0, 0.5], [-0.4, 1.0]])
 
 def make_series(length, outputs=1, inputs=1, noise=0.0, seed=0):
     offset, d = np.array([0.5, -0.2]), np.full(outputs, 2.0)
-    ssm = LinearSSM(A, B[:, :inputs], offset, C[:outputs], d, noise**2 * np.eye(2), np.full(outputs, noise))
+    ssm = LinearSSM(
+        A, B[:, :inputs], offset, C[:outputs], d, noise**2 * np.eye(2), np.full(outputs, noise)
+    )
     return simulate(ssm, length, seed)
 
 
@@ -52,7 +54,9 @@ def test_states_are_nested_and_of_unit_variance():
     wide, narrow = past_states(series, 5), past_states(series, 2)
     np.testing.assert_allclose(wide.leading(2).after, narrow.after, atol=1e-8)
     np.testing.assert_allclose(wide.after.std(axis=0), 1.0, atol=0.2)
-    np.testing.assert_allclose(from_states(wide.leading(2), 2).transition, subspace(series, 2).transition, atol=1e-8)
+    np.testing.assert_allclose(
+        from_states(wide.leading(2), 2).transition, subspace(series, 2).transition, atol=1e-8
+    )
 
 
 def test_dimensions_the_series_cannot_tell_are_inert():

@@ -73,7 +73,9 @@ def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
     assert rows[0, 1] > 0
     assert rows[0, 2] == 0
     model = build_model(SERIES, 2, 6, wiring="chain", linear=chain)
-    step = model.transition()(jnp.asarray(RNG.normal(size=(3, 2))), jnp.asarray(RNG.normal(size=(3, 1))))
+    step = model.transition()(
+        jnp.asarray(RNG.normal(size=(3, 2))), jnp.asarray(RNG.normal(size=(3, 1)))
+    )
     assert np.all(np.asarray(step.gain[0]) == 0)
     assert np.all(np.asarray(step.residual[0]) == 0)
     np.testing.assert_allclose(np.exp(model.log_process_std[0]), EXACT_STD)
@@ -117,7 +119,9 @@ def test_parts_that_take_no_wiring_say_so(cascade):
 
 
 def test_shooting_keeps_known_rows(chain):
-    spec = Spec(state_dim=2, num_inducing=6, wiring=make_wiring("chain", 2, 1, 1), likelihood="gaussian")
+    spec = Spec(
+        state_dim=2, num_inducing=6, wiring=make_wiring("chain", 2, 1, 1), likelihood="gaussian"
+    )
     (start,) = make_starts("em+shooting", spec, [SERIES], [chain], [jax.random.key(0)])
     mean = np.asarray(start.model.mean.known)
     np.testing.assert_array_equal(mean[0, [0, 2]], [1.0, 0.0])
@@ -137,14 +141,18 @@ def test_from_end_to_end(tmp_path):
         num_draws=20,
         progress=False,
     )
-    assert posterior.spec.wiring.words(posterior.dataset.inputs) == "x1 from x1, x2; x2 from x2, pump"
+    assert (
+        posterior.spec.wiring.words(posterior.dataset.inputs) == "x1 from x1, x2; x2 from x2, pump"
+    )
     found = posterior.relevance()
     np.testing.assert_array_equal(found.mean == 0, [[False, False, True], [True, False, False]])
     assert np.all(found.mean[found.mean > 0] > 1e-3)
     posterior.save(tmp_path / "wired.nc")
     loaded = gpssm.load(tmp_path / "wired.nc")
     u = np.ones((5, 1))
-    np.testing.assert_array_equal(loaded.forecast(u=u, num_paths=20).paths, posterior.forecast(u=u, num_paths=20).paths)
+    np.testing.assert_array_equal(
+        loaded.forecast(u=u, num_paths=20).paths, posterior.forecast(u=u, num_paths=20).paths
+    )
     assert loaded.model.kernel.wiring == posterior.model.kernel.wiring
     assert len(gpssm.plots.plot_wiring(loaded).axes) == 2
 

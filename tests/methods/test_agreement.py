@@ -24,7 +24,10 @@ STOCHASTIC = {"ffvd-m": FFVDM, "ffvd-c-m": FFVDCM}
 def problem():
     """Two series with missing outputs, four inducing points, and both noises to be sampled."""
     model, series, states = sampling.small_problem((8, 5), 2, num=4)
-    priors = {"log_process_std": InverseGamma(5.0, 0.5), "likelihood.log_std": InverseGamma(5.0, 0.5)}
+    priors = {
+        "log_process_std": InverseGamma(5.0, 0.5),
+        "likelihood.log_std": InverseGamma(5.0, 0.5),
+    }
     return model.with_priors(priors).with_roles("sample", *priors), series, states
 
 

@@ -14,22 +14,47 @@ import gpssm
 import sampling
 from gpssm.core.linalg import selected_inverse
 from gpssm.linear.state_space import smooth
-from gpssm.methods import FFVD, FFVDNUTS, METHODS, FICParticleGibbs, MethodSettings, ParticleGibbs, ReducedRank
+from gpssm.methods import (
+    FFVD,
+    FFVDNUTS,
+    METHODS,
+    FICParticleGibbs,
+    MethodSettings,
+    ParticleGibbs,
+    ReducedRank,
+)
 from gpssm.methods.linear import as_linear
 from gpssm.methods.particle_gibbs import ParticleSettings
 from random_walk import small_series
 
 # Small values of settings that cost time, for methods that have them.
 SMALL = {
-    **{"num_warmup": 6, "num_draws": 4, "thin": 1, "num_leapfrog": 2, "rank": 3, "max_tree_depth": 2},
-    **{"num_particles": 3, "num_samples": 2, "batch": 2, "hidden": 2, "units": 2, "max_epochs": 5, "max_order": 2},
+    **{
+        "num_warmup": 6,
+        "num_draws": 4,
+        "thin": 1,
+        "num_leapfrog": 2,
+        "rank": 3,
+        "max_tree_depth": 2,
+    },
+    **{
+        "num_particles": 3,
+        "num_samples": 2,
+        "batch": 2,
+        "hidden": 2,
+        "units": 2,
+        "max_epochs": 5,
+        "max_order": 2,
+    },
 }
 
 
 def shrink(settings, **changes):
     """The settings with the small values that they know."""
     known = {field.name for field in dataclasses.fields(settings)}
-    return dataclasses.replace(settings, **{name: value for name, value in changes.items() if name in known})
+    return dataclasses.replace(
+        settings, **{name: value for name, value in changes.items() if name in known}
+    )
 
 
 def wrong_values():
@@ -37,7 +62,11 @@ def wrong_values():
     refused = {int: -1, float: -1.0, str: "no such thing", tuple: (0, 1)}
     for name, settings in METHODS.items():
         for field in dataclasses.fields(settings):
-            kinds = typing.get_args(field.type) if isinstance(field.type, types.UnionType) else (field.type,)
+            kinds = (
+                typing.get_args(field.type)
+                if isinstance(field.type, types.UnionType)
+                else (field.type,)
+            )
             kind = typing.get_origin(kinds[0]) or kinds[0]
             kind = str if kind is typing.Literal else kind
             if kind is not bool:
@@ -50,9 +79,13 @@ def test_a_wrong_setting_is_refused_by_name(name, setting, value):
         dataclasses.replace(METHODS[name], **{setting: value})
 
 
-@pytest.mark.parametrize("name", [name for name, one in METHODS.items() if isinstance(one, ParticleSettings)])
+@pytest.mark.parametrize(
+    "name", [name for name, one in METHODS.items() if isinstance(one, ParticleSettings)]
+)
 def test_one_particle_is_not_enough(name):
-    with pytest.raises(ValueError, match="num_particles must be a whole number of at least 2, got 1"):
+    with pytest.raises(
+        ValueError, match="num_particles must be a whole number of at least 2, got 1"
+    ):
         dataclasses.replace(METHODS[name], num_particles=1)
 
 
@@ -60,7 +93,9 @@ def test_one_particle_is_not_enough(name):
 def fitted(name):
     """One fit of each method to the same rows, at the one size that the tests compile."""
     settings = shrink(METHODS[name], **SMALL)
-    return gpssm.fit(small_series(), method=settings, state_dim=1, num_inducing=4, num_chains=2, progress=False)
+    return gpssm.fit(
+        small_series(), method=settings, state_dim=1, num_inducing=4, num_chains=2, progress=False
+    )
 
 
 def every(names, quick):
@@ -69,14 +104,18 @@ def every(names, quick):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # runs this short have something to warn of
-@pytest.mark.parametrize("name", every(METHODS, {"ffvd-c-m", "vgpssm", "arx", "arx-reg", "lgssm", "last", "mean"}))
+@pytest.mark.parametrize(
+    "name", every(METHODS, {"ffvd-c-m", "vgpssm", "arx", "arx-reg", "lgssm", "last", "mean"})
+)
 def test_a_fit_has_finite_draws_and_comes_back_from_a_file(name, tmp_path):
     posterior = fitted(name)
     model, draws, info = posterior.model, posterior.draws, posterior.info
     assert posterior.method == name
     assert draws.states[0].shape == (2, SMALL["num_draws"], 21, model.state_dim)
     assert draws.weights.shape == (2, SMALL["num_draws"], model.state_dim, model.basis.size)
-    assert all(np.isfinite(part).all() for part in (*draws.states, draws.weights, *draws.leaves.values()))
+    assert all(
+        np.isfinite(part).all() for part in (*draws.states, draws.weights, *draws.leaves.values())
+    )
     assert np.isfinite(info.log_target).all()
     assert ((info.acceptance >= 0) & (info.acceptance <= 1)).all()
     forecast = posterior.forecast(u=np.ones((5, 1)), num_paths=8)

@@ -31,7 +31,10 @@ def problem(lengths, basis="stacked"):
 
 def dense(model, states, series):
     """r (D, N) and K (D, N, N) entry by entry, and the log density of x₀ and y."""
-    variance, scale = np.exp(np.asarray(model.kernel.log_variance)), np.exp(np.asarray(model.kernel.log_lengthscale))
+    variance, scale = (
+        np.exp(np.asarray(model.kernel.log_variance)),
+        np.exp(np.asarray(model.kernel.log_lengthscale)),
+    )
     slopes = np.exp(np.asarray(model.basis.parts[1].log_scale))
     mean, likelihood = model.mean, model.likelihood
     z, error, boundary = [], [], 0.0
@@ -39,13 +42,17 @@ def dense(model, states, series):
         boundary += norm.logpdf(path[0]).sum()
         for t in range(len(one)):
             z.append(np.concatenate([path[t], one.u[t]]))
-            error.append(path[t + 1] - mean.transition @ path[t] - mean.control @ one.u[t] - mean.offset)
+            error.append(
+                path[t + 1] - mean.transition @ path[t] - mean.control @ one.u[t] - mean.offset
+            )
             fitted = likelihood.C @ path[t + 1] + likelihood.d
             boundary += np.nansum(norm.logpdf(one.y[t], fitted, np.exp(likelihood.log_std)))
     cov = np.zeros((len(variance), len(z), len(z)))
     for d, i, j in np.ndindex(cov.shape):
         near = np.exp(-0.5 * np.sum(((z[i] - z[j]) / scale[d]) ** 2))
-        cov[d, i, j] = variance[d] * near + np.append(z[i], 1.0) @ (slopes[d] ** 2 * np.append(z[j], 1.0))
+        cov[d, i, j] = variance[d] * near + np.append(z[i], 1.0) @ (
+            slopes[d] ** 2 * np.append(z[j], 1.0)
+        )
     return np.array(error).T, cov, boundary
 
 
@@ -64,8 +71,12 @@ def test_density_and_conditional_match_numpy(lengths):
     error, cov, boundary = dense(model, states, series)
     noise = np.asarray(model.process_variance)
     full = [one + q * np.eye(len(one)) for one, q in zip(cov, noise, strict=True)]
-    expected = boundary + sum(multivariate_normal.logpdf(r, cov=s) for r, s in zip(error, full, strict=True))
-    np.testing.assert_allclose(eqx.filter_jit(log_exact)(model, states, series), expected, rtol=1e-10)
+    expected = boundary + sum(
+        multivariate_normal.logpdf(r, cov=s) for r, s in zip(error, full, strict=True)
+    )
+    np.testing.assert_allclose(
+        eqx.filter_jit(log_exact)(model, states, series), expected, rtol=1e-10
+    )
     collapsed, found, gain = at_own(model, states, series)
     np.testing.assert_allclose(collapsed, expected, rtol=1e-5)
     for d, (r, k, s) in enumerate(zip(error, cov, full, strict=True)):
@@ -77,7 +88,10 @@ def test_density_and_conditional_match_numpy(lengths):
 def test_derivatives_of_the_dense_normal():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(2, 4, 4))
-    positive, error = jnp.asarray(root @ root.swapaxes(1, 2) + np.eye(4)), jnp.asarray(rng.normal(size=(2, 4)))
+    positive, error = (
+        jnp.asarray(root @ root.swapaxes(1, 2) + np.eye(4)),
+        jnp.asarray(rng.normal(size=(2, 4))),
+    )
     value = jax.jit(lambda half, error: log_dense_normal(half + half.mT, error))
     check_grads(value, (0.5 * positive, error), order=2, modes=["rev"])
 
@@ -86,20 +100,36 @@ def test_derivatives_of_the_dense_normal():
 def test_agrees_with_many_inducing_points():
     """`ffvd` with a grid of inducing points that leaves no residual has the same posterior."""
     series = [builders.make_series(n, 0, 1, missing=True, seed=i) for i, n in enumerate((25, 5))]
-    states = tuple(jnp.asarray(builders.make_states(len(one), 1, seed=i)) for i, one in enumerate(series))
+    states = tuple(
+        jnp.asarray(builders.make_states(len(one), 1, seed=i)) for i, one in enumerate(series)
+    )
     count = sum(len(one) for one in series)
     model = builders.make_model("inducing", state_dim=1, input_dim=0, output_dim=1, num=count)
-    noises = {"log_process_std": InverseGamma(5.0, 0.5), "likelihood.log_std": InverseGamma(5.0, 0.5)}
+    noises = {
+        "log_process_std": InverseGamma(5.0, 0.5),
+        "likelihood.log_std": InverseGamma(5.0, 0.5),
+    }
     model = model.with_roles("fix", "*").with_priors(noises).with_roles("sample", *noises)
     grid = InducingPoints(jnp.linspace(-6.0, 6.0, 30)[:, None])
     sparse = eqx.tree_at(lambda m: m.basis, model, grid)
-    assert float(jnp.max(sparse.transition()(jnp.linspace(-5.0, 5.0, 60)[:, None], jnp.zeros((60, 0))).residual)) < 1e-3
+    assert (
+        float(
+            jnp.max(
+                sparse.transition()(
+                    jnp.linspace(-5.0, 5.0, 60)[:, None], jnp.zeros((60, 0))
+                ).residual
+            )
+        )
+        < 1e-3
+    )
     settings = {"num_warmup": 200, "rank": 5, "num_leapfrog": 4}
     kept = [
         sampling.run(config(**settings), one, series, states, num_draws=8000, seed=seed)[0]
         for seed, (config, one) in enumerate([(Exact, model), (FFVD, sparse)])
     ]
-    first, second = ((draws.states, {name: draws.leaves[name] for name in noises}) for draws in kept)
+    first, second = (
+        (draws.states, {name: draws.leaves[name] for name in noises}) for draws in kept
+    )
     assert sampling.marginal_z(first, second) < LIMIT
 
 
@@ -114,7 +144,9 @@ def make_data():
 
 def test_a_draw_has_locations_of_its_own():
     model, series, states = problem((5, 4))
-    method = Exact(num_warmup=10, rank=5).build(model.with_roles("fix", "basis.parts.0.locations"), states)
+    method = Exact(num_warmup=10, rank=5).build(
+        model.with_roles("fix", "basis.parts.0.locations"), states
+    )
 
     def once(key):
         carry, info = method.step(key, method.init(key, series), series)
@@ -147,7 +179,9 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ValueError, match="takes no basis but the default: got 'hilbert'"):
         Exact().prepare(long, Spec(basis="hilbert", likelihood="gaussian"), jax.random.key(0))
     model, _, states = problem((5, 4))
-    with pytest.raises(ValueError, match="a row for each and the role 'fix': it has 9 and the role 'optimise'"):
+    with pytest.raises(
+        ValueError, match="a row for each and the role 'fix': it has 9 and the role 'optimise'"
+    ):
         Exact().build(model, states)
     with pytest.raises(ValueError, match="needs a model with inducing points"):
         Exact().build(builders.make_model("hilbert"), states)

@@ -31,7 +31,9 @@ def run(method, series, num_chunks):
         return jax.lax.scan(iterate, carry, first + jnp.arange(CHUNK))
 
     begin = jax.jit(method.init)(jax.random.key(1), series)
-    carries = [jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), begin)]  # without weak types: one program
+    carries = [
+        jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), begin)
+    ]  # without weak types: one program
     for number in range(num_chunks):
         carry, kept = go(carries[-1], number * CHUNK, series)
         carries.append(carry)
@@ -43,11 +45,18 @@ def start(lengths):
 
 
 def test_nothing_adapts_after_the_warm_up():
-    model = builders.make_model("stacked").with_roles("sample", "log_process_std", "likelihood.log_std")
-    series, begin = [pad(builders.make_series(7, missing=True))], tuple(map(jnp.asarray, map(pad_path, start((7,)))))
+    model = builders.make_model("stacked").with_roles(
+        "sample", "log_process_std", "likelihood.log_std"
+    )
+    series, begin = (
+        [pad(builders.make_series(7, missing=True))],
+        tuple(map(jnp.asarray, map(pad_path, start((7,))))),
+    )
     method = FFVD(num_warmup=CHUNK, rank=5).build(model, begin)
     (_, warm, end), draws, info = run(method, series, 2)
-    np.testing.assert_allclose(draws.states[0][:, 8:], np.broadcast_to(begin[0][8:], (CHUNK, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(
+        draws.states[0][:, 8:], np.broadcast_to(begin[0][8:], (CHUNK, 1, 2)), rtol=1e-12
+    )
     assert np.ptp(np.asarray(draws.states[0])[:, :8], axis=0).min() > 0.1
     for name in ("whitening", "step", "walk"):
         for before, after in zip(
@@ -58,12 +67,17 @@ def test_nothing_adapts_after_the_warm_up():
     assert all(np.ptp(np.asarray(leaf), axis=0).max() == 0 for leaf in optimised.values())
     assert np.ptp(np.asarray(draws.leaves["log_process_std"]), axis=0).min() > 0
     assert np.isfinite(np.asarray(info.log_target)).all()
-    moved = np.abs(np.asarray(optimised["kernel.log_variance"])[0] - np.asarray(model.kernel.log_variance))
+    moved = np.abs(
+        np.asarray(optimised["kernel.log_variance"])[0] - np.asarray(model.kernel.log_variance)
+    )
     assert moved.min() > 1e-3
 
 
 def test_chains_part_where_the_pilot_ends():
-    model, series = builders.make_model("stacked").with_roles("fix", "*"), [builders.make_series(7, missing=True)]
+    model, series = (
+        builders.make_model("stacked").with_roles("fix", "*"),
+        [builders.make_series(7, missing=True)],
+    )
     method = FFVD(num_warmup=CHUNK, rank=5).build(model, start((7,)))
     (_, warm), draws, _ = run(method, series, 1)
     still = warm._replace(step=dual_averaging.start(1e-6))  # HMC goes nowhere with such steps
@@ -71,7 +85,9 @@ def test_chains_part_where_the_pilot_ends():
 
     def spread(iteration):
         carry = still._replace(iteration=jnp.asarray(iteration))
-        ends = [step(key, carry, series)[0].states for key in jax.random.split(jax.random.key(3), 40)]
+        ends = [
+            step(key, carry, series)[0].states for key in jax.random.split(jax.random.key(3), 40)
+        ]
         return np.std(ends, axis=0)[1:]  # the first state may jump in any iteration
 
     assert spread(pilot_length(CHUNK) - 1).max() < 1e-3
@@ -82,8 +98,12 @@ def test_chains_part_where_the_pilot_ends():
 @pytest.mark.slow
 def test_other_likelihoods_are_sampled():
     model = builders.make_model("hilbert").with_roles("fix", "*")
-    counts = eqx.tree_at(lambda m: m.likelihood, model, Poisson(C=model.likelihood.C, d=model.likelihood.d))
-    counts = counts.create(counts.kernel, counts.basis, counts.mean, counts.likelihood, jnp.exp(counts.log_process_std))
+    counts = eqx.tree_at(
+        lambda m: m.likelihood, model, Poisson(C=model.likelihood.C, d=model.likelihood.d)
+    )
+    counts = counts.create(
+        counts.kernel, counts.basis, counts.mean, counts.likelihood, jnp.exp(counts.log_process_std)
+    )
     noisy = builders.make_series(7)
     series = [type(noisy)(np.floor(np.abs(noisy.y)), noisy.u)]
     method = FFVD(num_warmup=2 * CHUNK, rank=5).build(counts.with_roles("fix", "*"), start((7,)))
@@ -92,9 +112,13 @@ def test_other_likelihoods_are_sampled():
     assert float(jnp.mean(info.acceptance)) > 0.5
 
 
-@pytest.mark.parametrize(("rows", "rate"), [([60], 0.1), ([100, 150], 0.06), ([500], 0.03), ([9000], 0.03)])
+@pytest.mark.parametrize(
+    ("rows", "rate"), [([60], 0.1), ([100, 150], 0.06), ([500], 0.03), ([9000], 0.03)]
+)
 def test_few_rows_take_longer_steps_to_the_kernels_optimum(rows, rate):
-    assert rate_for(0.03, tuple(np.zeros((number + 1, 2)) for number in rows)) == pytest.approx(rate)
+    assert rate_for(0.03, tuple(np.zeros((number + 1, 2)) for number in rows)) == pytest.approx(
+        rate
+    )
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(100, 40), (5000, 40), (10_000, 20), (10**6, 10)])
@@ -111,7 +135,12 @@ def test_trajectories_have_all_lengths_up_to_the_longest():
     carry = step(jax.random.key(0), method.init(jax.random.key(0), series), series)[0]
     carry = carry._replace(step=dual_averaging.start(size))
     counts = [
-        int(step(jax.random.key(seed), carry._replace(iteration=jnp.asarray(seed)), series)[1].gradients) - 1
+        int(
+            step(jax.random.key(seed), carry._replace(iteration=jnp.asarray(seed)), series)[
+                1
+            ].gradients
+        )
+        - 1
         for seed in range(1, 41)
     ]
     longest = int(np.ceil(ANGLE / size))
@@ -120,7 +149,9 @@ def test_trajectories_have_all_lengths_up_to_the_longest():
     assert np.mean(counts) == pytest.approx(0.5 * longest, rel=0.1)
 
 
-@pytest.mark.parametrize(("kept", "rows", "rounds"), [(0.2, 100, 1), (0.82, 100, 3), (0.98, 100, 4), (0.98, 2000, 1)])
+@pytest.mark.parametrize(
+    ("kept", "rows", "rounds"), [(0.2, 100, 1), (0.82, 100, 3), (0.98, 100, 4), (0.98, 2000, 1)]
+)
 def test_noises_that_keep_their_place_get_more_rounds(kept, rows, rounds):
     rng, noises, number = np.random.default_rng(0), np.zeros(2), 20 * int(ENOUGH)
     moved, seen = np.zeros(2), []
@@ -128,7 +159,14 @@ def test_noises_that_keep_their_place_get_more_rounds(kept, rows, rounds):
         ahead = np.array([0.0, kept]) * noises + np.sqrt([1.0, 1 - kept**2]) * rng.normal(size=2)
         moved, noises = moved + (ahead - noises) ** 2, ahead
         seen.append(noises)
-    walk = Walk(dual_averaging.start(1.0), np.mean(seen, 0), number * np.cov(np.transpose(seen)), number, moved, number)
+    walk = Walk(
+        dual_averaging.start(1.0),
+        np.mean(seen, 0),
+        number * np.cov(np.transpose(seen)),
+        number,
+        moved,
+        number,
+    )
     assert int(walk.num_rounds(rows, jnp.asarray(True))) == rounds
     assert int(walk.num_rounds(rows, jnp.asarray(False))) == 1
     assert int(walk._replace(rounds=ENOUGH - 1).num_rounds(100, jnp.asarray(True))) == 4

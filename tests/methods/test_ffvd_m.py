@@ -31,13 +31,19 @@ def test_windows_are_unbiased():
 
     @jax.jit
     def whole(point):
-        return jax.value_and_grad(lambda point: log_target(model.with_leaves(point[2]), *point[:2], series))(point)
+        return jax.value_and_grad(
+            lambda point: log_target(model.with_leaves(point[2]), *point[:2], series)
+        )(point)
 
     expected = whole(point)
     for length in (3, 8):
         parts = [part(jnp.asarray(first), point, length) for first in range(8)]
         averaged = jax.tree.map(lambda *values: sum(values) / 8, *parts)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), averaged, expected)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10),
+            averaged,
+            expected,
+        )
         spread = np.std([float(value) for value, _ in parts])
         assert spread < 1e-10 if length == 8 else spread > 0.1
 
@@ -55,14 +61,28 @@ def test_roles_and_the_end_of_warm_up(kind):
         trail = []
         for number in range(8):
             carry, info = step(jax.random.key(number), carry, series)
-            trail.append((draw(jax.random.key(1), carry, series), carry.sampler.V_hat, carry.sampler.num_averaged))
+            trail.append(
+                (
+                    draw(jax.random.key(1), carry, series),
+                    carry.sampler.V_hat,
+                    carry.sampler.num_averaged,
+                )
+            )
         runs.append((trail, info))
     jax.tree.map(np.testing.assert_array_equal, *runs)
-    assert sorted(trail[0][0].leaves) == ["kernel.log_lengthscale", "kernel.log_variance", "log_process_std"]
+    assert sorted(trail[0][0].leaves) == [
+        "kernel.log_lengthscale",
+        "kernel.log_variance",
+        "log_process_std",
+    ]
     for i in range(1, 8):
         (before, *averages), (after, *later) = trail[i - 1], trail[i]
         still = [np.array_equal(a, b) for a, b in zip(averages, later, strict=True)]
-        still.append(np.array_equal(before.leaves["kernel.log_variance"], after.leaves["kernel.log_variance"]))
+        still.append(
+            np.array_equal(
+                before.leaves["kernel.log_variance"], after.leaves["kernel.log_variance"]
+            )
+        )
         assert still == [i >= 5, i >= 5, i >= pilot_length(5)]
         assert not np.array_equal(before.leaves["log_process_std"], after.leaves["log_process_std"])
         assert not np.array_equal(before.states[1], after.states[1])

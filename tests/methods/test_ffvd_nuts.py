@@ -33,8 +33,14 @@ def test_joint_and_collapsed_targets_agree(collapsed):
 def test_joint_and_collapsed_targets_agree_with_sampled_leaves():
     problem = sampling.sampled_problem()
     first, _, _ = sampling.run(FFVDNUTS(num_warmup=500), *problem, num_draws=DRAWS)
-    second, _, _ = sampling.run(FFVDNUTS(num_warmup=500, target="joint"), *problem, num_draws=DRAWS, seed=1)
-    assert sorted(first.leaves) == ["kernel.log_lengthscale", "likelihood.log_std", "log_process_std"]
+    second, _, _ = sampling.run(
+        FFVDNUTS(num_warmup=500, target="joint"), *problem, num_draws=DRAWS, seed=1
+    )
+    assert sorted(first.leaves) == [
+        "kernel.log_lengthscale",
+        "likelihood.log_std",
+        "log_process_std",
+    ]
     assert sampling.largest_z(first, second) < 4.5
 
 
@@ -42,7 +48,9 @@ def test_joint_and_collapsed_targets_agree_with_sampled_leaves():
 @pytest.mark.parametrize("kind", [FFVDM, FFVDCM])
 def test_agrees_with_nuts(kind, collapsed):
     config = kind(num_warmup=10_000, step_size=0.05)
-    draws, info, _ = sampling.run(config, *sampling.small_problem(), num_draws=DRAWS, thin=25, seed=1)
+    draws, info, _ = sampling.run(
+        config, *sampling.small_problem(), num_draws=DRAWS, thin=25, seed=1
+    )
     assert sampling.largest_z(draws, collapsed[0], bias=BIAS) < 4.5
     assert not info.divergent.any()
     np.testing.assert_array_equal(info.gradients, 1.0)
@@ -52,7 +60,9 @@ def test_agrees_with_nuts(kind, collapsed):
 @pytest.mark.slow
 def test_window_agrees_with_nuts(collapsed):
     config = FFVDM(num_warmup=10_000, step_size=0.02, window=4)
-    draws, info, _ = sampling.run(config, *sampling.small_problem(), num_draws=DRAWS, thin=50, seed=1)
+    draws, info, _ = sampling.run(
+        config, *sampling.small_problem(), num_draws=DRAWS, thin=50, seed=1
+    )
     assert sampling.largest_z(draws, collapsed[0], bias=0.03) < 4.5
     np.testing.assert_array_equal(info.gradients, 0.5)
 
@@ -73,7 +83,9 @@ def test_sampled_leaves_agree_with_nuts(kind):
 def test_adaptation_finds_the_scales_and_ends(collapsed):
     draws, info, carry = collapsed
     variance = np.concatenate(draws.states, 2).reshape(4 * DRAWS, -1).var(0)
-    np.testing.assert_allclose(carry.adaptation.metric.inverse_mass_matrix.mean(0), variance, rtol=0.4)
+    np.testing.assert_allclose(
+        carry.adaptation.metric.inverse_mass_matrix.mean(0), variance, rtol=0.4
+    )
     assert 0.7 < info.acceptance.mean() < 0.97
     assert info.gradients.min() >= 2
     assert np.ptp(np.asarray(carry.iteration)) == 0
@@ -89,7 +101,12 @@ def test_steps_one_by_one():
     seen = []
     for number in range(34):
         carry, info = step(jax.random.key(number), carry, series)
-        seen.append((float(carry.adaptation.step.log_step), np.asarray(carry.adaptation.metric.inverse_mass_matrix)))
+        seen.append(
+            (
+                float(carry.adaptation.step.log_step),
+                np.asarray(carry.adaptation.metric.inverse_mass_matrix),
+            )
+        )
         assert info.gradients <= 2**3
     draw = method.draw(jax.random.key(0), carry, series)
     assert info.log_target == pytest.approx(float(log_collapsed(model, draw.states, series)))

@@ -10,7 +10,10 @@ from scipy.stats import multivariate_normal, norm, poisson
 import builders
 from gpssm.data.series import Series
 from gpssm.methods import ParticleGibbs
-from gpssm.methods.predictive_target import log_collapsed_predictive, weights_given_states_predictive
+from gpssm.methods.predictive_target import (
+    log_collapsed_predictive,
+    weights_given_states_predictive,
+)
 from gpssm.model.likelihoods import Poisson
 
 LIMIT = 4.5  # standard errors
@@ -19,7 +22,10 @@ LIMIT = 4.5  # standard errors
 def small_model(likelihood="gaussian"):
     """One state, a rough transition that two inducing points leave uncertain, and two steps."""
     model = builders.make_model("inducing", state_dim=1, input_dim=0, output_dim=1, num=2)
-    leaves = {"kernel.log_variance": jnp.array([-0.5]), "kernel.log_lengthscale": jnp.array([[-0.5]])}
+    leaves = {
+        "kernel.log_variance": jnp.array([-0.5]),
+        "kernel.log_lengthscale": jnp.array([[-0.5]]),
+    }
     model = model.with_leaves(leaves).with_roles("fix", "*")
     if likelihood == "gaussian":
         return model, builders.make_series(2, 0, 1)
@@ -38,7 +44,11 @@ def quadrature(model, series, target):
     """E[x_t] and E[x_t²], t = 0, 1, 2, over a cube, with the weights integrated out: r ~ N(0, A Aᵀ + noise)."""
     grid = np.linspace(-5, 5, 121)
     step = model.transition()(jnp.asarray(grid)[:, None], jnp.zeros((121, 0)))
-    mean, gain, residual = np.asarray(step.mean)[:, 0], np.asarray(step.gain)[0], np.asarray(step.residual)[0]
+    mean, gain, residual = (
+        np.asarray(step.mean)[:, 0],
+        np.asarray(step.gain)[0],
+        np.asarray(step.residual)[0],
+    )
     variance = np.exp(2 * float(model.log_process_std[0]))
     noise = variance + (residual if target == "predictive" else 0 * residual)
     penalty = residual / (2 * variance) if target == "posterior" else 0 * residual
@@ -48,7 +58,9 @@ def quadrature(model, series, target):
     a, b, c = own[:, None, None], own[None, :, None], (gain @ gain.T)[:, :, None]
     det = a * b - c**2
     value = -0.5 * (np.log(det) + (b * first**2 - 2 * c * first * second + a * second**2) / det)
-    value = value + norm.logpdf(grid)[:, None, None] - penalty[:, None, None] - penalty[None, :, None]
+    value = (
+        value + norm.logpdf(grid)[:, None, None] - penalty[:, None, None] - penalty[None, :, None]
+    )
     value = value + log_emission(model, grid, series.y[0, 0])[None, :, None]
     value = value + log_emission(model, grid, series.y[1, 0])[None, None, :]
     mass = np.exp(value - value.max())
@@ -69,7 +81,9 @@ def batch_scores(values, expected, batches=100):
 )
 def test_states_match_quadrature(target, likelihood, num_particles):
     model, series = small_model(likelihood)
-    method = ParticleGibbs(num_warmup=0, num_particles=num_particles, target=target).build(model, (jnp.zeros((3, 1)),))
+    method = ParticleGibbs(num_warmup=0, num_particles=num_particles, target=target).build(
+        model, (jnp.zeros((3, 1)),)
+    )
 
     @jax.jit
     def run(key):
@@ -94,13 +108,23 @@ def test_predictive_conditional_and_collapsed_density_match_numpy():
     model = builders.make_model("stacked")
     series = [builders.make_series(n, missing=True, seed=i) for i, n in enumerate((5, 4))]
     states = tuple(jnp.asarray(builders.make_states(n, seed=10 + i)) for i, n in enumerate((5, 4)))
-    x, following = (np.concatenate([path[part] for path in states]) for part in (slice(None, -1), slice(1, None)))
-    step = model.transition()(jnp.asarray(x), jnp.asarray(np.concatenate([one.u for one in series])))
+    x, following = (
+        np.concatenate([path[part] for path in states])
+        for part in (slice(None, -1), slice(1, None))
+    )
+    step = model.transition()(
+        jnp.asarray(x), jnp.asarray(np.concatenate([one.u for one in series]))
+    )
     error = following - np.asarray(step.mean)
-    gain, spread = np.asarray(step.gain), np.asarray(step.residual + model.process_variance[:, None])
+    gain, spread = (
+        np.asarray(step.gain),
+        np.asarray(step.residual + model.process_variance[:, None]),
+    )
     fitted = following @ np.asarray(model.likelihood.C).T + np.asarray(model.likelihood.d)
     outputs = norm.logpdf(
-        np.concatenate([one.y for one in series]), fitted, np.exp(np.asarray(model.likelihood.log_std))
+        np.concatenate([one.y for one in series]),
+        fitted,
+        np.exp(np.asarray(model.likelihood.log_std)),
     )
     boundary = np.nansum(outputs) + sum(norm.logpdf(path[0]).sum() for path in states)
     collapsed = float(eqx.filter_jit(log_collapsed_predictive)(model, states, series))
@@ -110,9 +134,13 @@ def test_predictive_conditional_and_collapsed_density_match_numpy():
     found = eqx.filter_jit(weights_given_states_predictive)(model, states, series)
     weights = np.random.default_rng(1).normal(size=found.mean.shape)
     joint = boundary + norm.logpdf(weights).sum()
-    joint += sum(norm.logpdf(error[:, d], gain[d] @ weights[d], np.sqrt(spread[d])).sum() for d in range(2))
+    joint += sum(
+        norm.logpdf(error[:, d], gain[d] @ weights[d], np.sqrt(spread[d])).sum() for d in range(2)
+    )
     rows = zip(weights, found.mean, found.precision, strict=True)
-    conditional = sum(multivariate_normal.logpdf(v, mean, np.linalg.inv(precision)) for v, mean, precision in rows)
+    conditional = sum(
+        multivariate_normal.logpdf(v, mean, np.linalg.inv(precision)) for v, mean, precision in rows
+    )
     np.testing.assert_allclose(joint - conditional, collapsed, rtol=1e-9)
 
 
@@ -122,10 +150,15 @@ def test_one_iteration_moves_states_and_every_free_leaf():
     model = builders.make_model("stacked").with_roles("sample", "log_process_std", "likelihood.*")
     series = [builders.make_series(n, missing=True, seed=i) for i, n in enumerate((5, 4))]
     states = tuple(jnp.asarray(builders.make_states(n, seed=10 + i)) for i, n in enumerate((5, 4)))
-    method = ParticleGibbs(num_warmup=10, num_particles=20, target="predictive").build(model, states)
+    method = ParticleGibbs(num_warmup=10, num_particles=20, target="predictive").build(
+        model, states
+    )
     carry = method.init(jax.random.key(0), series)
     moved, info = jax.jit(method.step)(jax.random.key(1), carry, series)
-    changed = [np.any(np.asarray(new != old), -1) for new, old in zip(moved.states, carry.states, strict=True)]
+    changed = [
+        np.any(np.asarray(new != old), -1)
+        for new, old in zip(moved.states, carry.states, strict=True)
+    ]
     np.testing.assert_allclose(info.acceptance, np.concatenate(changed).mean())
     assert info.acceptance > 0.5
     for name, leaf in carry.parameters.leaves.items():

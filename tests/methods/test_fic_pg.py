@@ -22,7 +22,10 @@ NOISES = {"log_process_std": InverseGamma(5.0, 0.5), "likelihood.log_std": Inver
 def with_counts(model, series):
     """The same with Poisson outputs, which the particles meet by the bootstrap."""
     likelihood = Poisson(C=0.5 * model.likelihood.C, d=model.likelihood.d)
-    counts = [Series(np.where(np.isfinite(one.y), np.round(np.abs(one.y)), np.nan), one.u) for one in series]
+    counts = [
+        Series(np.where(np.isfinite(one.y), np.round(np.abs(one.y)), np.nan), one.u)
+        for one in series
+    ]
     return eqx.tree_at(lambda m: m.likelihood, model, likelihood), counts
 
 
@@ -31,7 +34,8 @@ def disagreement(model, series, states, num_draws, num_particles=10):
     settings = {"num_warmup": 50, "num_particles": num_particles}
     configs = (FICParticleGibbs(**settings), ParticleGibbs(target="predictive", **settings))
     found = [
-        sampling.run(config, model, series, states, num_draws, seed=seed)[0] for seed, config in enumerate(configs)
+        sampling.run(config, model, series, states, num_draws, seed=seed)[0]
+        for seed, config in enumerate(configs)
     ]
     return sampling.marginal_z(*found)
 
@@ -47,7 +51,9 @@ def test_agrees_with_particle_gibbs():
 @pytest.mark.slow
 def test_agrees_with_particle_gibbs_on_counts():
     model, series, states = sampling.small_problem()
-    assert disagreement(*with_counts(model, series), states, num_draws=8000, num_particles=20) < LIMIT
+    assert (
+        disagreement(*with_counts(model, series), states, num_draws=8000, num_particles=20) < LIMIT
+    )
 
 
 @pytest.mark.slow
@@ -59,11 +65,18 @@ def test_agrees_with_the_dense_gaussian_process():
     model = model.with_roles("fix", "*").with_priors(NOISES).with_roles("sample", *NOISES)
     grid = InducingPoints(jnp.linspace(-6.0, 6.0, 30)[:, None])
     runs = {
-        FICParticleGibbs(num_warmup=100, num_particles=20): eqx.tree_at(lambda m: m.basis, model, grid),
+        FICParticleGibbs(num_warmup=100, num_particles=20): eqx.tree_at(
+            lambda m: m.basis, model, grid
+        ),
         Exact(num_warmup=300, rank=5): model,
     }
     found = [sampling.run(config, one, series, states, 3000)[0] for config, one in runs.items()]
-    assert sampling.marginal_z(*((draws.states, [draws.leaves[name] for name in NOISES]) for draws in found)) < LIMIT
+    assert (
+        sampling.marginal_z(
+            *((draws.states, [draws.leaves[name] for name in NOISES]) for draws in found)
+        )
+        < LIMIT
+    )
 
 
 def test_ancestor_sampling_moves_every_state():
@@ -75,7 +88,9 @@ def test_ancestor_sampling_moves_every_state():
 
     @jax.jit
     def chain(path, keys):
-        return jax.lax.scan(lambda x, key: (sweep(key, model, x, series, 10, *prior),) * 2, path, keys)[1]
+        return jax.lax.scan(
+            lambda x, key: (sweep(key, model, x, series, 10, *prior),) * 2, path, keys
+        )[1]
 
     paths = np.asarray(chain(truth.states, jax.random.split(jax.random.key(0), 60)))[..., 0]
     moved = np.mean(paths[1:] != paths[:-1], 0)

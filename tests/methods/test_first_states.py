@@ -18,29 +18,39 @@ LIMIT = 4.0  # standard errors
 def test_first_states_are_drawn_from_all_their_modes():
     """x₁ = x₀² − 1 + g(x₀) has two roots, which g tells apart; two series share the weights of g."""
     model, series, states = sampling.small_problem()
-    model = eqx.tree_at(lambda one: one.mean, model, Function(lambda x, u: x**2 - 1.0)).with_roles("fix", "*")
+    model = eqx.tree_at(lambda one: one.mean, model, Function(lambda x, u: x**2 - 1.0)).with_roles(
+        "fix", "*"
+    )
     start, second = stack(states), len(series[0]) + 1
 
     @jax.jit
     def run(key):
         def move(states, key):
             weights_key, key = jax.random.split(key)
-            weights = draw_gaussian(weights_key, weights_given_states(model, unstack(states, series), series))
+            weights = draw_gaussian(
+                weights_key, weights_given_states(model, unstack(states, series), series)
+            )
             states = first_states.jump(key, model, weights, states, series)
             return states, states
 
         return jax.lax.scan(move, start, jax.random.split(key, 5000))[1]
 
-    drawn = np.stack([np.asarray(run(jax.random.key(seed))) for seed in range(sampling.NUM_CHAINS)])[..., 0]
+    drawn = np.stack(
+        [np.asarray(run(jax.random.key(seed))) for seed in range(sampling.NUM_CHAINS)]
+    )[..., 0]
     others = np.delete(np.arange(len(start)), [0, second])
     assert np.ptp(drawn[:, :, others], axis=(0, 1)).max() == 0
 
     # The law of both first states on a grid, all other states held.
     @jax.jit
     def log_density(one, other):
-        return log_collapsed(model, unstack(start.at[0].set(one).at[second].set(other), series), series)
+        return log_collapsed(
+            model, unstack(start.at[0].set(one).at[second].set(other), series), series
+        )
 
-    table = np.asarray(jax.lax.map(lambda one: jax.vmap(lambda other: log_density(one, other))(GRID), GRID))
+    table = np.asarray(
+        jax.lax.map(lambda one: jax.vmap(lambda other: log_density(one, other))(GRID), GRID)
+    )
     mass = np.exp(table - table.max())
     for index, marginal in ((0, mass.sum(1)), (second, mass.sum(0))):
         below = np.cumsum(marginal) / marginal.sum()

@@ -19,7 +19,14 @@ import sampling
 from gpssm.data import padding
 from gpssm.data.padding import num_moves
 from gpssm.inference import dual_averaging
-from gpssm.methods import FFVD, FFVDNUTS, FICParticleGibbs, MethodSettings, ParticleGibbs, ReducedRank
+from gpssm.methods import (
+    FFVD,
+    FFVDNUTS,
+    FICParticleGibbs,
+    MethodSettings,
+    ParticleGibbs,
+    ReducedRank,
+)
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.types import Draw
 
@@ -31,7 +38,9 @@ HYPER = {"kernel.log_lengthscale": Normal(0.3, 0.4), "kernel.log_variance": Norm
 
 def make_model(state_dim, priors, basis="hilbert"):
     """Sines for a basis, or another, and these leaves to be sampled under these priors."""
-    model = builders.make_model(basis, state_dim=state_dim, input_dim=1, output_dim=state_dim, num=4)
+    model = builders.make_model(
+        basis, state_dim=state_dim, input_dim=1, output_dim=state_dim, num=4
+    )
     return model.with_roles("fix", "*").with_priors(priors).with_roles("sample", *priors)
 
 
@@ -49,17 +58,27 @@ def draw_prior(key, model, series, scale=unit):
     leaves_key, weights_key, states_key = jax.random.split(key, 3)
     sampled = model.leaves("sample")
     keys = jax.random.split(leaves_key, len(sampled))
-    leaves = {name: model.priors[name].sample(k, sampled[name].shape) for name, k in zip(sampled, keys, strict=True)}
+    leaves = {
+        name: model.priors[name].sample(k, sampled[name].shape)
+        for name, k in zip(sampled, keys, strict=True)
+    }
     now, keys = model.with_leaves(leaves), jax.random.split(states_key, len(series))
-    weights = scale(model, now) * jax.random.normal(weights_key, (model.state_dim, model.basis.size))
-    paths = [now.simulate(k, jnp.asarray(one.u), weights).states for k, one in zip(keys, series, strict=True)]
+    weights = scale(model, now) * jax.random.normal(
+        weights_key, (model.state_dim, model.basis.size)
+    )
+    paths = [
+        now.simulate(k, jnp.asarray(one.u), weights).states
+        for k, one in zip(keys, series, strict=True)
+    ]
     return Draw(tuple(paths), weights, leaves)
 
 
 def draw_outputs(key, model, draw, series):
     """y | x anew, with the same entries missing."""
     likelihood, renewed = model.with_leaves(draw.leaves).likelihood, []
-    for one_key, path, one in zip(jax.random.split(key, len(series)), draw.states, series, strict=True):
+    for one_key, path, one in zip(
+        jax.random.split(key, len(series)), draw.states, series, strict=True
+    ):
         y = jnp.where(jnp.isfinite(one.y), likelihood.sample(one_key, path[1:]), jnp.nan)
         renewed.append(eqx.tree_at(lambda series: series.y, one, y))
     return renewed
@@ -70,9 +89,24 @@ def summarise(draw, series):
     first, second = draw.states
     y, noises = series[0].y[1], jnp.concatenate([draw.leaves[name] for name in NOISES])
     steps = jnp.sum((first[1:] - first[:-1]) ** 2, 0)
-    single = [first[0], first[-1], second[-1], draw.weights.ravel(), y, *map(jnp.ravel, jax.tree.leaves(draw.leaves))]
-    pairs = [first[0] * first[1], second[0] * second[1], first[2] * y, first[1] * draw.weights[:, 0]]
-    ties = [jnp.tile(steps, 2) * noises, draw.leaves["kernel.log_variance"] * draw.weights[:, 0] ** 2]
+    single = [
+        first[0],
+        first[-1],
+        second[-1],
+        draw.weights.ravel(),
+        y,
+        *map(jnp.ravel, jax.tree.leaves(draw.leaves)),
+    ]
+    pairs = [
+        first[0] * first[1],
+        second[0] * second[1],
+        first[2] * y,
+        first[1] * draw.weights[:, 0],
+    ]
+    ties = [
+        jnp.tile(steps, 2) * noises,
+        draw.leaves["kernel.log_variance"] * draw.weights[:, 0] ** 2,
+    ]
     values = jnp.concatenate(single)
     return jnp.concatenate([values, values**2, *pairs, *ties])
 
@@ -135,13 +169,19 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "ffvd": Case(FFVD(num_warmup=0, rank=5), lambda carry: carry._replace(step=dual_averaging.start(0.4))),
+    "ffvd": Case(
+        FFVD(num_warmup=0, rank=5), lambda carry: carry._replace(step=dual_averaging.start(0.4))
+    ),
     "ffvd-nuts": Case(
         FFVDNUTS(num_warmup=0, max_tree_depth=6),
-        lambda carry: carry._replace(adaptation=carry.adaptation._replace(step=dual_averaging.start(0.2))),
+        lambda carry: carry._replace(
+            adaptation=carry.adaptation._replace(step=dual_averaging.start(0.2))
+        ),
     ),
     "ffvd-p": Case(ParticleGibbs(num_warmup=0, num_particles=10)),
-    "ffvd-p, predictive": Case(ParticleGibbs(num_warmup=0, num_particles=10, target="predictive"), basis="inducing"),
+    "ffvd-p, predictive": Case(
+        ParticleGibbs(num_warmup=0, num_particles=10, target="predictive"), basis="inducing"
+    ),
     "fic-pg": Case(FICParticleGibbs(num_warmup=0, num_particles=6), basis="inducing"),
     # v_d | Q_d ~ N(0, (Q_d/Q°_d) I), unlike the prior of the other methods
     "rrank": Case(
@@ -201,12 +241,16 @@ def test_ranks_of_the_truth_are_uniform(name):
         truth = draw_prior(truth_key, model, series)
         data = draw_outputs(outputs_key, model, truth, series)
         start = draw_prior(start_key, model, series).states
-        draws, _, _ = sampling.chain(CALIBRATED[name], model, data, start, num_draws, thin, chain_key)
+        draws, _, _ = sampling.chain(
+            CALIBRATED[name], model, data, start, num_draws, thin, chain_key
+        )
         below = jax.vmap(lambda draw: quantities(draw, data))(draws) < quantities(truth, data)[None]
         return jnp.sum(below, 0)
 
     # Data sets of their own for each sampler: shared ones would make one unlucky set of truths fail all.
     keys = jax.random.split(jax.random.key(2 + list(CALIBRATED).index(name)), 400)
     ranks = np.asarray(jax.jit(lambda keys: jax.lax.map(rank, keys))(keys))
-    counts = np.stack([np.bincount(column // ((num_draws + 1) // bins), minlength=bins) for column in ranks.T])
+    counts = np.stack(
+        [np.bincount(column // ((num_draws + 1) // bins), minlength=bins) for column in ranks.T]
+    )
     assert chisquare(counts, axis=1).pvalue.min() > 1e-3

@@ -42,12 +42,19 @@ def test_bound_is_that_of_quadrature_and_below_the_best_states():
     mean, cov = problem.best
     start, slope, offset, std = (0.1, 0.8), (0.3, -0.2), (0.2, -0.1), (0.4, 0.5)
     first = norm.logpdf(GRID, *start)
-    steps = [norm.logpdf(GRID[None], s * GRID[:, None] + o, d) for s, o, d in zip(slope, offset, std, strict=True)]
-    expected = problem.bound_of_states(mean, cov, first[:, None, None] + steps[0][:, :, None] + steps[1][None])
+    steps = [
+        norm.logpdf(GRID[None], s * GRID[:, None] + o, d)
+        for s, o, d in zip(slope, offset, std, strict=True)
+    ]
+    expected = problem.bound_of_states(
+        mean, cov, first[:, None, None] + steps[0][:, :, None] + steps[1][None]
+    )
     factor = np.linalg.cholesky(cov)
     raw = np.tril(factor, -1) + np.diag(np.log(np.diagonal(factor)))
     weights = WeightLaw(jnp.asarray(mean)[None], jnp.asarray(raw)[None])
-    values = estimates(problem.model, weights, as_chain(*start, slope, offset, std), [problem.series])
+    values = estimates(
+        problem.model, weights, as_chain(*start, slope, offset, std), [problem.series]
+    )
     assert_mean(values, expected)
     assert expected < problem.bound(mean, cov) < problem.free_form < problem.exact
 
@@ -59,13 +66,25 @@ def test_the_smoother_as_a_chain_makes_the_bound_tight():
     series = builders.make_series(6, missing=True)
     likelihood = model.likelihood
     assert isinstance(likelihood, Gaussian)
-    parts = (model.mean.transition, model.mean.control, model.mean.offset, likelihood.C, likelihood.d)
+    parts = (
+        model.mean.transition,
+        model.mean.control,
+        model.mean.offset,
+        likelihood.C,
+        likelihood.d,
+    )
     linear = LinearSSM(*parts, jnp.diag(model.process_variance), jnp.exp(likelihood.log_std))
     smoothed = smooth(linear, series)
     mean, cov = np.asarray(smoothed.mean)[:, 0], jax.jit(selected_inverse)(smoothed.factor)
     own, cross = np.asarray(cov.diagonal)[:, 0, 0], np.asarray(cov.lower)[:, 0, 0]
     slope = cross / own[:-1]
-    law = as_chain(mean[0], np.sqrt(own[0]), slope, mean[1:] - slope * mean[:-1], np.sqrt(own[1:] - slope * cross))
+    law = as_chain(
+        mean[0],
+        np.sqrt(own[0]),
+        slope,
+        mean[1:] - slope * mean[:-1],
+        np.sqrt(own[1:] - slope * cross),
+    )
     prior = WeightLaw(jnp.zeros((1, 3)), jnp.zeros((1, 3, 3)))
     evidence = float(log_marginal(linear, series))
     assert_mean(estimates(model, prior, law, [series]), evidence)
@@ -86,7 +105,9 @@ def several():
     states = tuple(jnp.asarray(builders.make_states(n, seed=10 + i)) for i, n in enumerate((5, 4)))
     net = Recogniser.start(jax.random.key(0), 5, 3, model.log_process_std)
     rng = np.random.default_rng(0)
-    maps = [jnp.asarray(0.3 * rng.normal(size=leaf.shape)) for leaf in (net.step_map, net.start_map)]
+    maps = [
+        jnp.asarray(0.3 * rng.normal(size=leaf.shape)) for leaf in (net.step_map, net.start_map)
+    ]
     return model, series, states, eqx.tree_at(lambda one: (one.step_map, one.start_map), net, maps)
 
 
@@ -122,7 +143,9 @@ def test_the_net_reads_both_ways_as_cells_do_in_turn(several):
         hidden = backward(row, hidden)
         before.append(hidden)
     np.testing.assert_allclose(features[:, 0], np.hstack([after, before[::-1]]), rtol=1e-12)
-    exchanged = eqx.tree_at(lambda one: one.cells, net, jax.tree.map(lambda leaf: leaf[::-1], net.cells))
+    exchanged = eqx.tree_at(
+        lambda one: one.cells, net, jax.tree.map(lambda leaf: leaf[::-1], net.cells)
+    )
     reverse = eqx.filter_jit(exchanged.read)(seen[::-1], inside)
     np.testing.assert_allclose(reverse[::-1, 0], np.roll(features[:, 0], 3, axis=1), rtol=1e-12)
 
@@ -140,7 +163,10 @@ def test_gradients_match_finite_differences(several):
     """Of the whole bound, along random directions, in the net, in q(v) and in the model's leaves."""
     model, series, states, net = several
     batch, around = take(series, cut([5, 4], None)), pad(states)
-    weights = WeightLaw(jnp.full((2, model.basis.size), 0.1), 0.1 * jnp.ones((2, model.basis.size, model.basis.size)))
+    weights = WeightLaw(
+        jnp.full((2, model.basis.size), 0.1),
+        0.1 * jnp.ones((2, model.basis.size, model.basis.size)),
+    )
 
     @eqx.filter_jit
     def value(point):
@@ -157,10 +183,14 @@ def test_gradients_match_finite_differences(several):
         random = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), point[part])
         direction = (*direction[:part], random, *direction[part + 1 :])
         ends = [
-            jax.tree.map(lambda leaf, way, size=size: leaf + size * way, point, direction) for size in (1e-5, -1e-5)
+            jax.tree.map(lambda leaf, way, size=size: leaf + size * way, point, direction)
+            for size in (1e-5, -1e-5)
         ]
         slope = (value(ends[0]) - value(ends[1])) / 2e-5
-        product = sum(jnp.sum(a * b) for a, b in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
+        product = sum(
+            jnp.sum(a * b)
+            for a, b in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True)
+        )
         np.testing.assert_allclose(product, slope, rtol=1e-5)
 
 

@@ -31,15 +31,21 @@ def linear_of(posterior):
 
 def test_the_regression_is_least_squares():
     rng = np.random.default_rng(1)
-    series = [Series(rng.normal(size=(length, 2)), rng.normal(size=(length, 1))) for length in (60, 45)]
+    series = [
+        Series(rng.normal(size=(length, 2)), rng.normal(size=(length, 1))) for length in (60, 45)
+    ]
     found = regress(series, 2, 3, 4)
     rows, targets = [], []
     for one in series:
         for t in range(4, len(one)):
-            rows.append(np.concatenate([one.y[t - 1], one.y[t - 2], one.u[t], one.u[t - 1], one.u[t - 2]]))
+            rows.append(
+                np.concatenate([one.y[t - 1], one.y[t - 2], one.u[t], one.u[t - 1], one.u[t - 2]])
+            )
             targets.append(one.y[t])
     reference = LinearRegression().fit(rows, targets)
-    np.testing.assert_allclose(np.hstack([*found.outputs, *found.inputs]), reference.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        np.hstack([*found.outputs, *found.inputs]), reference.coef_, rtol=1e-6, atol=1e-9
+    )
     np.testing.assert_allclose(found.offset, reference.intercept_, rtol=1e-5, atol=1e-9)
 
 
@@ -74,7 +80,9 @@ def test_states_are_what_the_outputs_say(name):
     linear = linear_of(posterior)
     filtered = kalman.filter_states(kalman.stack([linear]), posterior.dataset.scaled[0])
     states = posterior.draws.states[0].reshape(400, *filtered.means.shape[1:])
-    np.testing.assert_allclose(states[:, 60:], np.broadcast_to(filtered.means[0, 60:], states[:, 60:].shape), atol=1e-4)
+    np.testing.assert_allclose(
+        states[:, 60:], np.broadcast_to(filtered.means[0, 60:], states[:, 60:].shape), atol=1e-4
+    )
     log_density = kalman.log_density(kalman.stack([linear]), list(posterior.dataset.scaled))
     np.testing.assert_allclose(posterior.info.log_target, log_density[0], rtol=1e-6)
 
@@ -85,7 +93,9 @@ def test_missing_last_outputs_leave_the_state_open():
     y = whole.y.copy()
     y[-5:] = np.nan
     posterior = fit(Series(y, whole.u), method="arx", num_chains=2, num_draws=1000, progress=False)
-    filtered = kalman.filter_states(kalman.stack([linear_of(posterior)]), posterior.dataset.scaled[0])
+    filtered = kalman.filter_states(
+        kalman.stack([linear_of(posterior)]), posterior.dataset.scaled[0]
+    )
     last = posterior.draws.states[0][:, :, -1].reshape(2000, -1)
     covariance = filtered.covariances[0, filtered.group[-1]]
     std = np.sqrt(np.diagonal(covariance))[:2]
@@ -100,7 +110,9 @@ def test_forecasts_have_the_exact_moments(name):
     linear = linear_of(posterior)
     filtered = kalman.filter_states(kalman.stack([linear]), posterior.dataset.scaled[0])
     last = filtered.covariances[0, filtered.group[-1]]
-    mean, variance = forecast_moments(linear, filtered.means[0, -1], last, posterior.dataset.scaler.scale_inputs(u))
+    mean, variance = forecast_moments(
+        linear, filtered.means[0, -1], last, posterior.dataset.scaler.scale_inputs(u)
+    )
     expected = posterior.dataset.scaler.unscale_mean(mean)
     spread = np.sqrt(posterior.dataset.scaler.unscale_variance(variance))
     found = posterior.forecast(10, u, num_paths=4000, bounds=None)
@@ -142,7 +154,9 @@ def test_a_random_walk_and_an_average():
     step = np.mean(np.diff(series.y[:, 0]) ** 2) / series.y.var()
     np.testing.assert_allclose(walk.process_cov, [[step]], rtol=1e-8)
     np.testing.assert_allclose(average.C, [[1.0]], rtol=1e-8)
-    np.testing.assert_allclose(fitted("mean").forecast(5, series.u[:5]).mean, series.y.mean(), atol=0.2)
+    np.testing.assert_allclose(
+        fitted("mean").forecast(5, series.u[:5]).mean, series.y.mean(), atol=0.2
+    )
 
 
 def test_settings():

@@ -38,7 +38,11 @@ def by_hand(network, series, x, free=False):
     states, expected = [x], []
     for seen, u in zip(series.y, series.u, strict=True):
         y, hidden, memory = np.split(states[-1], [1, 1 + UNITS])
-        gates = network.input_weights @ np.append(y, u) + network.recurrent_weights @ hidden + network.bias
+        gates = (
+            network.input_weights @ np.append(y, u)
+            + network.recurrent_weights @ hidden
+            + network.bias
+        )
         enter, keep, new, show = gates.reshape(4, UNITS)
         memory = memory / (1 + np.exp(-keep)) + np.tanh(new) / (1 + np.exp(-enter))
         hidden = np.tanh(memory) / (1 + np.exp(-show))
@@ -51,12 +55,21 @@ def by_hand(network, series, x, free=False):
 def test_the_cell_is_that_of_equinox():
     cell = eqx.nn.LSTMCell(3, UNITS, key=jax.random.key(0))
     readout, offset = np.random.default_rng(0).normal(size=(2, UNITS)), np.array([0.3, -0.2])
-    network = LSTM(cell.weight_ih, cell.weight_hh, cell.bias, jnp.asarray(readout), jnp.asarray(offset))
-    x, u = np.random.default_rng(1).normal(size=(4, 2 + 2 * UNITS)), np.random.default_rng(2).normal(size=(4, 1))
+    network = LSTM(
+        cell.weight_ih, cell.weight_hh, cell.bias, jnp.asarray(readout), jnp.asarray(offset)
+    )
+    x, u = (
+        np.random.default_rng(1).normal(size=(4, 2 + 2 * UNITS)),
+        np.random.default_rng(2).normal(size=(4, 1)),
+    )
     found = network(jnp.asarray(x), jnp.asarray(u))
     for row in range(4):
-        hidden, memory = cell(np.append(x[row, :2], u[row]), (x[row, 2 : 2 + UNITS], x[row, 2 + UNITS :]))
-        np.testing.assert_allclose(found[row], np.concatenate([readout @ hidden + offset, hidden, memory]), rtol=1e-10)
+        hidden, memory = cell(
+            np.append(x[row, :2], u[row]), (x[row, 2 : 2 + UNITS], x[row, 2 + UNITS :])
+        )
+        np.testing.assert_allclose(
+            found[row], np.concatenate([readout @ hidden + offset, hidden, memory]), rtol=1e-10
+        )
 
 
 def test_states_follow_the_outputs_that_were_seen():
@@ -71,7 +84,9 @@ def test_the_last_fifth_is_not_trained_on_and_decides_when_to_stop():
     network, series = start(jax.random.key(0), UNITS, 1, 1), bent_series(50)
     y = series.y.copy()
     y[40:] += 1.0
-    (trained, held_out), (same, other) = (_errors(network, [one]) for one in (series, Series(y, series.u)))
+    (trained, held_out), (same, other) = (
+        _errors(network, [one]) for one in (series, Series(y, series.u))
+    )
     np.testing.assert_array_equal(trained, same)
     assert not np.allclose(held_out, other)
     expected = by_hand(network, series, np.zeros(1 + 2 * UNITS))[1]
@@ -90,17 +105,24 @@ def test_filtering_is_teacher_forcing(posterior):
     states = by_hand(posterior.model.mean, whole, np.zeros(1 + 2 * UNITS))[0]
     later = posterior.condition(bent_series()[50:])
     np.testing.assert_allclose(later.current.particles.mean((0, 1, 2)), states[-1], atol=2e-3)
-    np.testing.assert_allclose(np.mean(posterior.draws.states[0], (0, 1))[-1], states[50], atol=2e-3)
+    np.testing.assert_allclose(
+        np.mean(posterior.draws.states[0], (0, 1))[-1], states[50], atol=2e-3
+    )
 
 
 def test_a_forecast_is_a_free_run(posterior):
     rest = bent_series()[50:]
     start_at = posterior.draws.states[0][0, 0, -1]
-    free = by_hand(posterior.model.mean, posterior.dataset.scaler.scale(rest), start_at, free=True)[1]
+    free = by_hand(posterior.model.mean, posterior.dataset.scaler.scale(rest), start_at, free=True)[
+        1
+    ]
     quiet = posterior.model.with_leaves({"log_process_std": jnp.full(1 + 2 * UNITS, -20.0)})
     calm = Posterior(**{**vars(posterior), "model": quiet}).forecast(10, rest.u)
     np.testing.assert_allclose(calm.mean, posterior.dataset.scaler.unscale_mean(free), atol=0.01)
-    spread = posterior.forecast(10, rest.u).std[0] / posterior.dataset.scaler.unscale_variance(np.ones((1, 1))) ** 0.5
+    spread = (
+        posterior.forecast(10, rest.u).std[0]
+        / posterior.dataset.scaler.unscale_variance(np.ones((1, 1))) ** 0.5
+    )
     np.testing.assert_allclose(spread, np.exp(posterior.model.log_process_std[:1])[None], rtol=0.1)
     assert np.isfinite(posterior.forecast(30, np.full((30, 1), 30.0)).paths).all()
 

@@ -27,9 +27,12 @@ def test_rollout_bound_matches_the_moments_of_a_linear_model():
         return rolled.states[-1], path_bound(model, rolled, start, batch)
 
     mean, cov = np.asarray(start.mean[0]), np.diag(np.exp(2 * np.asarray(start.log_std[0])))
-    A, B, b = (np.asarray(part) for part in (model.mean.transition, model.mean.control, model.mean.offset))
+    A, B, b = (
+        np.asarray(part) for part in (model.mean.transition, model.mean.control, model.mean.offset)
+    )
     C, d, R = (
-        np.asarray(part) for part in (model.likelihood.C, model.likelihood.d, np.exp(2 * model.likelihood.log_std))
+        np.asarray(part)
+        for part in (model.likelihood.C, model.likelihood.d, np.exp(2 * model.likelihood.log_std))
     )
     total = -float(start.divergence()[0])
     for y, u in zip(series.y, series.u, strict=True):

@@ -37,7 +37,9 @@ def linear_problem():
 def smoothed(model, series):
     """Means and variances of all states, by the Kalman smoother."""
     exact = smooth(as_linear(model), series)
-    return np.asarray(exact.mean), np.diagonal(selected_inverse(exact.factor).diagonal, axis1=1, axis2=2)
+    return np.asarray(exact.mean), np.diagonal(
+        selected_inverse(exact.factor).diagonal, axis1=1, axis2=2
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,9 @@ class SteepMoves(ParameterMoves):
 def test_linear_dynamics_give_the_kalman_smoother():
     """Where the coordinates are exact there is no bias at any step, here the longest."""
     model, series, states = linear_problem()
-    draws, info, _ = sampling.run(Quick(num_warmup=60, rank=5), model, series, states, num_draws=1500)
+    draws, info, _ = sampling.run(
+        Quick(num_warmup=60, rank=5), model, series, states, num_draws=1500
+    )
     mean, variances = smoothed(model, series)
     gap = np.concatenate(draws.states, 2) - mean
     for values, expected in ((gap, np.zeros_like(variances)), (gap**2, variances)):
@@ -141,7 +145,13 @@ def test_a_start_far_away_does_not_end_in_nan():
 def test_a_seed_gives_the_same_draws_and_the_numbers_are_obeyed():
     def fitted(seed):
         settings = dataclasses.replace(METHODS["quick"], rank=3, num_leapfrog=2)
-        sizes = {"state_dim": 1, "num_inducing": 4, "num_chains": 2, "num_warmup": 6, "num_draws": 4}
+        sizes = {
+            "state_dim": 1,
+            "num_inducing": 4,
+            "num_chains": 2,
+            "num_warmup": 6,
+            "num_draws": 4,
+        }
         return gpssm.fit(small_series(), method=settings, seed=seed, progress=False, **sizes)
 
     first, again, other = fitted(1), fitted(1), fitted(2)

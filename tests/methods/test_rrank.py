@@ -32,9 +32,18 @@ def problem(role):
 
 def regression(model, states, series):
     """r (Dx, N), A (Dx, N, M) and Q° in NumPy."""
-    x, following = (np.concatenate([path[part] for path in states]) for part in (slice(None, -1), slice(1, None)))
-    step = eqx.filter_jit(lambda m, x, u: m.transition()(x, u))(model, x, np.concatenate([one.u for one in series]))
-    return (following - np.asarray(step.mean)).T, np.asarray(step.gain), np.asarray(model.process_variance)
+    x, following = (
+        np.concatenate([path[part] for path in states])
+        for part in (slice(None, -1), slice(1, None))
+    )
+    step = eqx.filter_jit(lambda m, x, u: m.transition()(x, u))(
+        model, x, np.concatenate([one.u for one in series])
+    )
+    return (
+        (following - np.asarray(step.mean)).T,
+        np.asarray(step.gain),
+        np.asarray(model.process_variance),
+    )
 
 
 def test_density_is_a_student_t_and_the_library_s_own_if_the_noise_is_fixed():
@@ -43,11 +52,18 @@ def test_density_is_a_student_t_and_the_library_s_own_if_the_noise_is_fixed():
     shapes = [np.eye(11) + a @ a.T / q for a, q in zip(gain, unit, strict=True)]
     rows = eqx.filter_jit(RankMoves(model, 0, 0.1).log_rows)(model, states, series)
     for found, r, shape in zip(rows, error, shapes, strict=True):
-        np.testing.assert_allclose(found, multivariate_t.logpdf(r, shape=SCALE / SHAPE * shape, df=2 * SHAPE))
-    fixed, other = model.with_roles("fix", NOISE), model.with_leaves({NOISE: model.log_process_std + 0.3})
+        np.testing.assert_allclose(
+            found, multivariate_t.logpdf(r, shape=SCALE / SHAPE * shape, df=2 * SHAPE)
+        )
+    fixed, other = (
+        model.with_roles("fix", NOISE),
+        model.with_leaves({NOISE: model.log_process_std + 0.3}),
+    )
     moves = RankMoves(fixed, 0, 0.1)
     density = eqx.filter_jit(lambda model: moves.density(states, series)(model))
-    np.testing.assert_allclose(density(fixed), eqx.filter_jit(log_collapsed)(fixed, states, series), rtol=1e-10)
+    np.testing.assert_allclose(
+        density(fixed), eqx.filter_jit(log_collapsed)(fixed, states, series), rtol=1e-10
+    )
     scaled = zip(error, shapes, np.asarray(other.process_variance), strict=True)
     expected = sum(multivariate_normal.logpdf(r, cov=q * shape) for r, shape, q in scaled)
     boundary = eqx.filter_jit(log_boundary)(other, states, series)
@@ -75,7 +91,9 @@ def test_draws_of_weights_and_noise_have_their_moments():
         gap, inverse = weights[:, d] - mean, np.exp(-2 * log_std[:, d])
         # Q and v depend on each other: the squared distance of v in units of Q is χ² with M degrees of freedom.
         distance = inverse * np.einsum("sm,mn,sn->s", gap, precision, gap)
-        values = np.column_stack([inverse, gap, gap[:, 0] * gap[:, 1], distance, distance * inverse])
+        values = np.column_stack(
+            [inverse, gap, gap[:, 0] * gap[:, 1], distance, distance * inverse]
+        )
         cross = scale / (shape - 1) * np.linalg.inv(precision)[0, 1]
         size = len(mean)
         expected = np.array([shape / scale, *np.zeros(size), cross, size, size * shape / scale])
@@ -87,14 +105,24 @@ def test_draws_of_weights_and_noise_have_their_moments():
 def test_agrees_with_the_dense_gaussian_process():
     """Enough functions on a wide box have the dense posterior; kernel and noises fixed."""
     series = [builders.make_series(n, 0, 1, missing=True, seed=i) for i, n in enumerate((25, 5))]
-    states = tuple(jnp.asarray(builders.make_states(len(one), 1, seed=i)) for i, one in enumerate(series))
-    dense = builders.make_model("inducing", state_dim=1, input_dim=0, output_dim=1, num=30).with_roles("fix", "*")
+    states = tuple(
+        jnp.asarray(builders.make_states(len(one), 1, seed=i)) for i, one in enumerate(series)
+    )
+    dense = builders.make_model(
+        "inducing", state_dim=1, input_dim=0, output_dim=1, num=30
+    ).with_roles("fix", "*")
     box = Hilbert.build(jnp.zeros(1), jnp.full(1, 9.0), 40)
-    reduced = dense.create(dense.kernel, box, dense.mean, dense.likelihood, jnp.exp(dense.log_process_std))
+    reduced = dense.create(
+        dense.kernel, box, dense.mean, dense.likelihood, jnp.exp(dense.log_process_std)
+    )
     # With seed 0 one of 160 figures is 4.1 standard errors off, with this one none more than 2.4.
-    first, _, _ = sampling.run(Exact(num_warmup=200, rank=5), dense, series, states, num_draws=8000, seed=1)
+    first, _, _ = sampling.run(
+        Exact(num_warmup=200, rank=5), dense, series, states, num_draws=8000, seed=1
+    )
     config = ReducedRank(num_warmup=200, num_particles=15)
-    second, _, _ = sampling.run(config, reduced.with_roles("fix", "*"), series, states, num_draws=8000, thin=2)
+    second, _, _ = sampling.run(
+        config, reduced.with_roles("fix", "*"), series, states, num_draws=8000, thin=2
+    )
     assert sampling.marginal_z(first.states, second.states) < LIMIT
 
 
@@ -104,7 +132,9 @@ def test_a_fit_draws_every_leaf_and_optimises_none():
     u = rng.normal(size=(30, 1))
     y = np.convolve(u[:, 0], 0.7 ** np.arange(6))[:30, None] + 0.1 * rng.normal(size=(30, 1))
     settings = {"num_chains": 2, "num_warmup": 20, "num_draws": 20, "progress": False}
-    posterior = gpssm.fit(Series(y, u), method=ReducedRank(num_particles=5), state_dim=1, num_inducing=6, **settings)
+    posterior = gpssm.fit(
+        Series(y, u), method=ReducedRank(num_particles=5), state_dim=1, num_inducing=6, **settings
+    )
     assert isinstance(posterior.model.basis.parts[0], Hilbert)
     assert posterior.spec.settings.num_shared(posterior.model) == 0
     for name in ("kernel.log_lengthscale", "kernel.log_variance", NOISE, "likelihood.log_std"):
@@ -124,7 +154,10 @@ def test_what_was_to_be_optimised_is_sampled():
 
 def test_what_it_cannot_do_is_said():
     model, series, states = problem("sample")
-    with pytest.raises(ValueError, match="a basis without residual, 'hilbert', 'fourier' or 'linear': got InducingP"):
+    with pytest.raises(
+        ValueError,
+        match="a basis without residual, 'hilbert', 'fourier' or 'linear': got InducingP",
+    ):
         ReducedRank().build(builders.make_model("stacked"), states)
     normal = RankMoves(model.with_priors({NOISE: Normal(0.0, 1.0)}), 0, 0.1)
     with pytest.raises(ValueError, match="needs a prior of type InverseGamma, got Normal"):

@@ -41,8 +41,16 @@ def same_way(kernel):
 
 SPECS = {
     "defaults": Spec(),
-    "numbers": Spec("ffvd-m", state_dim=3, num_inducing=7, noise=0.01, delay=(2,), windows=2, calibrate=True),
-    "names": Spec(kernel="se+matern32", mean="identity", likelihood="student-t", basis="fourier", fixed=["kernel.*"]),
+    "numbers": Spec(
+        "ffvd-m", state_dim=3, num_inducing=7, noise=0.01, delay=(2,), windows=2, calibrate=True
+    ),
+    "names": Spec(
+        kernel="se+matern32",
+        mean="identity",
+        likelihood="student-t",
+        basis="fourier",
+        fixed=["kernel.*"],
+    ),
     "method": Spec(method=FFVD(num_warmup=7, rank=3)),
     "parts": Spec(kernel=make_kernel("se", 2, 3, 1.0, 2.0), mean=Function(same_way(0.9))),
     "wiring": Spec(wiring=Wiring([[1, 1, 0], [0, 1, 1]])),
@@ -164,7 +172,9 @@ def level_physics():
     """y follows a leak and the input; an unknown function of the level is added to it."""
 
     def states(y, u):
-        path = np.interp(np.arange(len(y)), np.flatnonzero(np.isfinite(y[:, 0])), y[np.isfinite(y[:, 0]), 0])
+        path = np.interp(
+            np.arange(len(y)), np.flatnonzero(np.isfinite(y[:, 0])), y[np.isfinite(y[:, 0]), 0]
+        )
         return np.concatenate([path[:1], path])[:, None]
 
     return Physics(
@@ -184,7 +194,9 @@ def sister():
 @pytest.fixture(scope="module")
 def compared():
     """A fit whose chains have the starts that were compared, if they are several."""
-    return gpssm.fit(make_record(), start=["em", "em+shooting"], **SIZES, seed=3, num_chains=4, progress=False)
+    return gpssm.fit(
+        make_record(), start=["em", "em+shooting"], **SIZES, seed=3, num_chains=4, progress=False
+    )
 
 
 CASES = {

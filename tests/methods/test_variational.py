@@ -31,7 +31,12 @@ def test_a_fit_follows_the_data_and_forecasts(config):
         outputs.append(x)
     y = np.array(outputs)[:, None] + 0.05 * np.random.default_rng(1).normal(size=(40, 1))
     posterior = gpssm.fit(
-        Series(y[:30], u[:30]), method=config, state_dim=1, num_inducing=8, num_chains=2, progress=False
+        Series(y[:30], u[:30]),
+        method=config,
+        state_dim=1,
+        num_inducing=8,
+        num_chains=2,
+        progress=False,
     )
     bound = posterior.warmup.log_target[0]
     assert np.mean(bound[-30:]) > np.mean(bound[:30])

@@ -24,7 +24,15 @@ from gpssm.methods.variational import (
     weights_at,
     windows,
 )
-from gpssm.methods.vcdt import VCDT, Anchor, Free, Law, Trajectories, VariationalPaths, VCDTFactorised
+from gpssm.methods.vcdt import (
+    VCDT,
+    Anchor,
+    Free,
+    Law,
+    Trajectories,
+    VariationalPaths,
+    VCDTFactorised,
+)
 from gpssm.model.bases import InducingPoints
 from gpssm.model.kernels import SquaredExponential
 from gpssm.model.likelihoods import Gaussian
@@ -38,16 +46,23 @@ METHODS = [PRSSM, VCDTFactorised, VCDT]  # from the loosest bound to the tightes
 def random_law(model, seed=0):
     rng = np.random.default_rng(seed)
     shape = (model.state_dim, model.basis.size)
-    return WeightLaw(jnp.asarray(rng.normal(size=shape)), jnp.asarray(0.3 * rng.normal(size=(*shape, shape[1]))))
+    return WeightLaw(
+        jnp.asarray(rng.normal(size=shape)), jnp.asarray(0.3 * rng.normal(size=(*shape, shape[1])))
+    )
 
 
 def test_divergences_match_monte_carlo():
     rng = np.random.default_rng(0)
-    law, start = random_law(builders.make_model("linear")), StartLaw(*jnp.asarray(rng.normal(size=(2, 3, 2)) * 0.5))
+    law, start = (
+        random_law(builders.make_model("linear")),
+        StartLaw(*jnp.asarray(rng.normal(size=(2, 3, 2)) * 0.5)),
+    )
     v = np.asarray(law.draw(jax.random.key(0), 200_000))
     error = v - np.asarray(law.mean)[:, None]
     factor = np.asarray(law.factor)
-    np.testing.assert_allclose(np.einsum("dsm,dsn->dmn", error, error) / v.shape[1], factor @ factor.mT, atol=0.05)
+    np.testing.assert_allclose(
+        np.einsum("dsm,dsn->dmn", error, error) / v.shape[1], factor @ factor.mT, atol=0.05
+    )
     whitened = np.einsum("dmn,dsn->dsm", np.linalg.inv(factor), error)
     log_det = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum()
     ratio = (norm.logpdf(whitened) - norm.logpdf(v)).sum((0, 2)) - log_det
@@ -55,16 +70,27 @@ def test_divergences_match_monte_carlo():
     x = np.asarray(start.draw(jax.random.key(1), 100_000)).reshape(3, -1, 2)
     mean, std = np.asarray(start.mean)[:, None], np.exp(np.asarray(start.log_std))[:, None]
     ratio = (norm.logpdf(x, mean, std) - norm.logpdf(x)).sum(-1)
-    assert np.all(np.abs(ratio.mean(1) - start.divergence()) < 4 * ratio.std(1) / np.sqrt(ratio.shape[1]))
+    assert np.all(
+        np.abs(ratio.mean(1) - start.divergence()) < 4 * ratio.std(1) / np.sqrt(ratio.shape[1])
+    )
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.6, 1.0])
 def test_step_divergence_matches_monte_carlo(slope):
     """Against draws of f and then x': the mean of log N(x'; F f + g, S) − log N(x'; f, Q)."""
-    rng, centre, spread, offset, noise, variance = np.random.default_rng(0), 0.7, 0.3, -0.2, 0.15, 0.25
+    rng, centre, spread, offset, noise, variance = (
+        np.random.default_rng(0),
+        0.7,
+        0.3,
+        -0.2,
+        0.15,
+        0.25,
+    )
     f = centre + np.sqrt(spread) * rng.normal(size=400_000)
     x = slope * f + offset + np.sqrt(noise) * rng.normal(size=f.size)
-    ratio = norm.logpdf(x, slope * f + offset, np.sqrt(noise)) - norm.logpdf(x, f, np.sqrt(variance))
+    ratio = norm.logpdf(x, slope * f + offset, np.sqrt(noise)) - norm.logpdf(
+        x, f, np.sqrt(variance)
+    )
     gap = (slope - 1) * centre + offset
     exact = divergence_given_function(gap, slope, noise, spread, variance)
     assert abs(ratio.mean() - exact) < 4 * ratio.std() / np.sqrt(f.size)
@@ -129,7 +155,10 @@ def test_gradients_match_finite_differences(small):
     model, series, states = small
     rng, key, size = np.random.default_rng(0), jax.random.key(1), 1e-5
     paths_of, batch = Trajectories(states, 3), take(series, cut([5, 3], None))
-    start, steps = StartLaw(*0.3 * rng.normal(size=(2, 2, 2))), Free(*0.3 * rng.normal(size=(3, 5, 2, 2)))
+    start, steps = (
+        StartLaw(*0.3 * rng.normal(size=(2, 2, 2))),
+        Free(*0.3 * rng.normal(size=(3, 5, 2, 2))),
+    )
     anchor = Anchor(*jnp.asarray(rng.normal(size=(3, 5, 2, 2))))
     flat, unravel = ravel_pytree((model.leaves(), random_law(model), start, steps))
     direction = rng.normal(size=flat.size)
@@ -138,26 +167,38 @@ def test_gradients_match_finite_differences(small):
     @jax.value_and_grad
     def total(flat):
         leaves, law, start, steps = unravel(flat)
-        now, first, paths = model.with_leaves(leaves), start.draw(key, 3), VariationalPaths(start, Law(steps, anchor))
+        now, first, paths = (
+            model.with_leaves(leaves),
+            start.draw(key, 3),
+            VariationalPaths(start, Law(steps, anchor)),
+        )
         rolled = roll(key, now, marginal(law), follow_prior, first, batch.u)
-        bounds = [bound(key, now, law, paths, series) for bound in (paths_of.coupled, paths_of.factorised)]
+        bounds = [
+            bound(key, now, law, paths, series) for bound in (paths_of.coupled, paths_of.factorised)
+        ]
         return path_bound(now, rolled, start, batch) + 2 * bounds[0] + 3 * bounds[1]
 
     ahead, behind = (float(total(flat + sign * size * direction)[0]) for sign in (1, -1))
-    assert float(total(flat)[1] @ direction) == pytest.approx((ahead - behind) / (2 * size), rel=1e-5)
+    assert float(total(flat)[1] @ direction) == pytest.approx(
+        (ahead - behind) / (2 * size), rel=1e-5
+    )
 
 
 def test_windows_of_the_bound_are_unbiased(small):
     """With certain starts and noise-free dynamics nothing is random: all windows together are all pieces' sums."""
     model, series, _ = small
-    model = model.with_leaves({"log_process_std": jnp.full(2, -30.0), "kernel.log_variance": jnp.full(2, -60.0)})
+    model = model.with_leaves(
+        {"log_process_std": jnp.full(2, -30.0), "kernel.log_variance": jnp.full(2, -60.0)}
+    )
     every, law = windows([5, 3], 2), given(jnp.zeros((2, 1, model.basis.size)))
 
     @jax.jit
     def bound(chosen):
         batch = take(series, every, chosen)
         start = StartLaw(jnp.nan_to_num(batch.y[0]), jnp.full((len(chosen), 2), -20.0))
-        rolled = roll(jax.random.key(0), model, law, follow_prior, start.draw(jax.random.key(0), 1), batch.u)
+        rolled = roll(
+            jax.random.key(0), model, law, follow_prior, start.draw(jax.random.key(0), 1), batch.u
+        )
         return path_bound(model, rolled, start, batch)
 
     parts = [bound(jnp.asarray([k])) for k in range(len(every.first))]
@@ -179,9 +220,14 @@ def two_step_evidence(model, series):
     """log ∫ p(y, x, v), x_{t+1} ~ N(m + A v, B + Q): v and x₂ in closed form, x₀ and x₁ by quadrature."""
     grid = np.linspace(-7, 7, 701)
     step = model.transition()(jnp.asarray(grid)[:, None], jnp.zeros((grid.size, 0)))
-    mean, gain, extra = np.asarray(step.mean[:, 0]), np.asarray(step.gain[0]), np.asarray(step.residual[0])
+    mean, gain, extra = (
+        np.asarray(step.mean[:, 0]),
+        np.asarray(step.gain[0]),
+        np.asarray(step.residual[0]),
+    )
     C, d, R = (
-        float(np.ravel(a)[0]) for a in (model.likelihood.C, model.likelihood.d, jnp.exp(2 * model.likelihood.log_std))
+        float(np.ravel(a)[0])
+        for a in (model.likelihood.C, model.likelihood.d, jnp.exp(2 * model.likelihood.log_std))
     )
     noise = extra + float(model.process_variance[0])
     variance, cross = (gain**2).sum(1) + noise, gain @ gain.T
@@ -189,7 +235,9 @@ def two_step_evidence(model, series):
     pull = cross / variance[:, None]
     centre = mean[second] + pull * (grid[second] - mean[first])
     spread = variance[second] - pull * cross
-    density = norm.logpdf(grid)[:, None] + norm.logpdf(grid[second], mean[first], np.sqrt(variance[first]))
+    density = norm.logpdf(grid)[:, None] + norm.logpdf(
+        grid[second], mean[first], np.sqrt(variance[first])
+    )
     density += norm.logpdf(series.y[0, 0], C * grid[second] + d, np.sqrt(R))
     density += norm.logpdf(series.y[1, 0], C * centre + d, np.sqrt(C**2 * spread + R))
     return np.log(np.sum(np.exp(density)) * (grid[1] - grid[0]) ** 2)
@@ -202,7 +250,9 @@ def climb(config, model, series, states, seed=0):
     @jax.jit
     def run(key):
         keys = jax.random.split(key, config.num_warmup)
-        return jax.lax.scan(lambda carry, key: method.step(key, carry, series), method.init(key, series), keys)
+        return jax.lax.scan(
+            lambda carry, key: method.step(key, carry, series), method.init(key, series), keys
+        )
 
     return np.asarray(run(jax.random.key(seed))[1].log_target)
 
@@ -211,7 +261,10 @@ def climb(config, model, series, states, seed=0):
 def test_bounds_of_two_steps_are_below_the_evidence_and_in_order():
     """PR-SSM < factorised < VCDT < evidence; the last is not far off."""
     model, series = two_step_problem()
-    states, rate = (jnp.asarray([[0.2], [0.4], [-0.2]]),), {"num_warmup": 300, "learning_rate": 0.03}
+    states, rate = (
+        (jnp.asarray([[0.2], [0.4], [-0.2]]),),
+        {"num_warmup": 300, "learning_rate": 0.03},
+    )
     found = [climb(kind(num_samples=100, **rate), model, [series], states) for kind in METHODS]
     settled = np.array([bounds[-100:] for bounds in found])
     error = settled.std(1) / 10
@@ -223,9 +276,13 @@ def test_bounds_of_two_steps_are_below_the_evidence_and_in_order():
 
 def test_weights_start_at_their_law_given_the_states(small):
     model, series, states = small
-    law, exact = jax.jit(lambda: (weights_at(model, states, series), weights_given_states(model, states, series)))()
+    law, exact = jax.jit(
+        lambda: (weights_at(model, states, series), weights_given_states(model, states, series))
+    )()
     np.testing.assert_allclose(law.mean, exact.mean)
     covariance = np.asarray(law.factor @ law.factor.mT)
     np.testing.assert_allclose(
-        covariance @ np.asarray(exact.precision), np.eye(len(covariance[0]))[None].repeat(2, 0), atol=1e-6
+        covariance @ np.asarray(exact.precision),
+        np.eye(len(covariance[0]))[None].repeat(2, 0),
+        atol=1e-6,
     )

@@ -50,7 +50,9 @@ def test_bound_is_the_evidence_where_the_posterior_is_in_the_family(linear, kind
     @jax.jit
     def bounds(paths):
         keys = jax.random.split(jax.random.key(1), 25)
-        return jax.lax.map(lambda key: getattr(paths_of, kind)(key, model, law, paths, series), keys)
+        return jax.lax.map(
+            lambda key: getattr(paths_of, kind)(key, model, law, paths, series), keys
+        )
 
     evidence, exact = float(log_marginal(ssm, series)), np.asarray(bounds(paths))
     assert abs(exact.mean() - evidence) < 4 * exact.std() / 5 < 0.05
@@ -72,14 +74,27 @@ def test_draws_and_forecasts_are_those_of_kalman(linear):
     smoothed = smooth(ssm, series[0])
     inverse = np.linalg.inv(_dense(smoothed.factor))
     covariance = inverse.T @ inverse
-    np.testing.assert_allclose(states[..., 0].mean(0), smoothed.mean[:, 0], atol=5 * np.sqrt(covariance.max() / DRAWS))
-    np.testing.assert_allclose(np.cov(states[..., 0].T), covariance, atol=8 * covariance.max() / np.sqrt(DRAWS))
+    np.testing.assert_allclose(
+        states[..., 0].mean(0), smoothed.mean[:, 0], atol=5 * np.sqrt(covariance.max() / DRAWS)
+    )
+    np.testing.assert_allclose(
+        np.cov(states[..., 0].T), covariance, atol=8 * covariance.max() / np.sqrt(DRAWS)
+    )
     u = np.random.default_rng(0).normal(size=(6, 1))
     posterior = make_posterior(
-        model, series, np.zeros((1, DRAWS, 1, 3)), {}, UNSCALED, [states[None]], chains=1, draws=DRAWS
+        model,
+        series,
+        np.zeros((1, DRAWS, 1, 3)),
+        {},
+        UNSCALED,
+        [states[None]],
+        chains=1,
+        draws=DRAWS,
     )
     forecast = posterior.forecast(u=u, num_paths=DRAWS, bounds=None)
-    mean, variance = forecast_moments(ssm, smoothed.mean[-1], jnp.asarray(covariance[-1:, -1:]), jnp.asarray(u))
+    mean, variance = forecast_moments(
+        ssm, smoothed.mean[-1], jnp.asarray(covariance[-1:, -1:]), jnp.asarray(u)
+    )
     np.testing.assert_allclose(forecast.mean, mean, atol=5 * np.sqrt(np.max(variance) / DRAWS))
     np.testing.assert_allclose(np.var(forecast.paths, 0), variance, rtol=0.15)
 
@@ -153,7 +168,9 @@ def test_bounds_on_the_kink_are_in_order(process_std):
         @jax.jit
         def run(key, method=method):
             keys = jax.random.split(key, 3000)
-            return jax.lax.scan(lambda c, k: method.step(k, c, series), method.init(key, series), keys)[1].log_target
+            return jax.lax.scan(
+                lambda c, k: method.step(k, c, series), method.init(key, series), keys
+            )[1].log_target
 
         bounds.append(np.asarray(run(jax.random.key(0)))[-300:])
     means, errors = np.mean(bounds, 1), np.std(bounds, 1) / np.sqrt(300)

@@ -40,7 +40,9 @@ def gaussian(mean, cov):
 def test_bound_is_unbiased_in_the_particles_and_orders_as_theory_says(quadrature):
     mean, cov = quadrature.best
     found = quadrature.bound(mean, cov)
-    assert quadrature.bound(np.array([0.4, -0.2]), np.diag([0.3, 0.6])) < found < quadrature.free_form
+    assert (
+        quadrature.bound(np.array([0.4, -0.2]), np.diag([0.3, 0.6])) < found < quadrature.free_form
+    )
     assert quadrature.free_form < quadrature.exact
     for shift in (np.array([0.05, 0.0]), np.array([0.0, -0.05])):
         assert quadrature.bound(mean + shift, cov) < found > quadrature.bound(mean - shift, cov)
@@ -74,18 +76,26 @@ def test_learning_ends_at_the_best_weights(quadrature):
     @jax.jit
     def learn(keys):
         def step(carries, iteration):
-            moved = jax.vmap(lambda carry, key: method.step(jax.random.fold_in(key, iteration), carry, series))
+            moved = jax.vmap(
+                lambda carry, key: method.step(jax.random.fold_in(key, iteration), carry, series)
+            )
             return moved(carries, keys)
 
-        start = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(keys)), method.init(keys[0], series))
+        start = jax.tree.map(
+            lambda leaf: jnp.stack([leaf] * len(keys)), method.init(keys[0], series)
+        )
         return jax.lax.scan(step, start, jnp.arange(config.num_shared(quadrature.model)))
 
     carries, info = learn(jax.random.split(jax.random.key(0), 100))
     mean, cov = quadrature.best
     precision = np.asarray(carries.natural.precision[:, 0])
     np.testing.assert_allclose(precision.mean(0), np.linalg.inv(cov), atol=0.02)
-    np.testing.assert_allclose(carries.natural.linear[:, 0].mean(0), np.linalg.solve(cov, mean), atol=0.02)
-    np.testing.assert_allclose(np.mean(info.log_target[600:]), quadrature.bound(mean, cov), atol=0.1)
+    np.testing.assert_allclose(
+        carries.natural.linear[:, 0].mean(0), np.linalg.solve(cov, mean), atol=0.02
+    )
+    np.testing.assert_allclose(
+        np.mean(info.log_target[600:]), quadrature.bound(mean, cov), atol=0.1
+    )
 
 
 def linear_problem(length=5):
@@ -124,9 +134,17 @@ def test_the_bound_is_the_evidence_when_weights_do_not_matter():
     model, _, series, _ = linear_problem()
     model = model.with_leaves({"basis.log_scale": jnp.full((2, 4), -20.0)})
     prior = GaussianWeights(jnp.zeros((2, 4)), jnp.broadcast_to(jnp.eye(4), (2, 4, 4)))
-    parts = (model.mean.transition, model.mean.control, model.mean.offset, model.likelihood.C, model.likelihood.d)
+    parts = (
+        model.mean.transition,
+        model.mean.control,
+        model.mean.offset,
+        model.likelihood.C,
+        model.likelihood.d,
+    )
     linear = LinearSSM(*parts, jnp.diag(model.process_variance), jnp.exp(model.likelihood.log_std))
-    ratios = np.exp(np.asarray(estimate(model, prior, series, 2, 1000)) - log_marginal(linear, series))
+    ratios = np.exp(
+        np.asarray(estimate(model, prior, series, 2, 1000)) - log_marginal(linear, series)
+    )
     assert abs(ratios.mean() - 1) < LIMIT * ratios.std() / np.sqrt(len(ratios))
 
 
@@ -135,7 +153,11 @@ def several():
     """Two series of unequal length with missing outputs, and states of each."""
     series = [builders.make_series(n, missing=True, seed=i) for i, n in enumerate((5, 4))]
     states = tuple(jnp.asarray(builders.make_states(n, seed=10 + i)) for i, n in enumerate((5, 4)))
-    return builders.make_model("stacked").with_roles("sample", "log_process_std", "likelihood.*"), series, states
+    return (
+        builders.make_model("stacked").with_roles("sample", "log_process_std", "likelihood.*"),
+        series,
+        states,
+    )
 
 
 @jax.jit
@@ -148,7 +170,10 @@ def bound_given_states(natural, statistics, variance):
 def test_best_weights_are_a_stationary_point_of_dense_formulas(several):
     model, series, states = several
     variance = model.process_variance
-    x, following = (np.concatenate([path[part] for path in states]) for part in (slice(None, -1), slice(1, None)))
+    x, following = (
+        np.concatenate([path[part] for path in states])
+        for part in (slice(None, -1), slice(1, None))
+    )
     u = jnp.asarray(np.concatenate([one.u for one in series]))
     statistics, exact, step = jax.jit(
         lambda: (
@@ -165,7 +190,9 @@ def test_best_weights_are_a_stationary_point_of_dense_formulas(several):
     mean = np.asarray(step.mean) + np.einsum("dnm,dm->nd", gain, exact.mean)
     spread = np.einsum("dnm,dmk,dnk->d", gain, cov, gain) + np.asarray(step.residual).sum(1)
     density = norm.logpdf(following, mean, np.sqrt(variance)).sum()
-    np.testing.assert_allclose(expected, density - (spread / (2 * np.asarray(variance))).sum(), rtol=1e-9)
+    np.testing.assert_allclose(
+        expected, density - (spread / (2 * np.asarray(variance))).sum(), rtol=1e-9
+    )
     laws = [multivariate_normal(m, c) for m, c in zip(exact.mean, cov, strict=True)]
     samples = [one.rvs(20_000, random_state=seed) for seed, one in enumerate(laws)]
     gaps = sum(one.logpdf(v) - norm.logpdf(v).sum(-1) for one, v in zip(laws, samples, strict=True))
@@ -187,7 +214,9 @@ def test_best_weights_are_a_stationary_point_of_dense_formulas(several):
 def test_iterations_learn_everything_that_is_free_and_then_stop(several):
     model, series, states = several
     config = VGPSSM(num_warmup=10, num_particles=20)
-    assert [dataclasses.replace(config, num_warmup=count).num_shared(model) for count in (0, 10, 30)] == [0, 9, 27]
+    assert [
+        dataclasses.replace(config, num_warmup=count).num_shared(model) for count in (0, 10, 30)
+    ] == [0, 9, 27]
     method = config.build(model, states)
     carry = jax.jit(method.init)(jax.random.key(0), series)
     step = jax.jit(method.step)
@@ -199,8 +228,12 @@ def test_iterations_learn_everything_that_is_free_and_then_stop(several):
     for name, leaf in carry.leaves.items():
         assert np.all(moved.leaves[name] != leaf), name
     assert np.any(moved.natural.linear != carry.natural.linear)
-    still, _ = step(jax.random.key(2), moved._replace(iteration=jnp.asarray(config.num_shared(model))), series)
-    same = jax.tree.map(np.array_equal, (still.natural, still.leaves), (moved.natural, moved.leaves))
+    still, _ = step(
+        jax.random.key(2), moved._replace(iteration=jnp.asarray(config.num_shared(model))), series
+    )
+    same = jax.tree.map(
+        np.array_equal, (still.natural, still.leaves), (moved.natural, moved.leaves)
+    )
     assert all(jax.tree.leaves(same))
     assert np.any(still.states[1] != moved.states[1])
     draw = jax.jit(method.draw)(jax.random.key(2), moved, series)

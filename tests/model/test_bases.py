@@ -69,7 +69,9 @@ def test_sums_and_functions_are_those_of_the_gain(name: str) -> None:
         np.testing.assert_allclose(cross, gain.transpose(0, 2, 1) @ beside, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(total, residual @ counts, rtol=1e-10, atol=1e-12)
         expected = np.einsum("dnm,dm->nd", whole, weights)
-        np.testing.assert_allclose(basis.folded(KERNEL, jnp.asarray(weights))(Z), expected, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(
+            basis.folded(KERNEL, jnp.asarray(weights))(Z), expected, rtol=1e-9, atol=1e-11
+        )
 
 
 def gram(projection: Projection) -> np.ndarray:
@@ -79,7 +81,9 @@ def gram(projection: Projection) -> np.ndarray:
 
 
 def single(tree: object) -> object:
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if eqx.is_inexact_array(leaf) else leaf, tree)
+    return jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32) if eqx.is_inexact_array(leaf) else leaf, tree
+    )
 
 
 def test_every_basis_is_tested():
@@ -141,7 +145,9 @@ def test_inducing_points_give_the_conditional_of_the_process():
     for d in range(2):
         variance = np.exp(KERNEL.log_variance[d])
         cross = covariance(d, np.asarray(Z), np.asarray(LOCATIONS))
-        matrix = covariance(d, np.asarray(LOCATIONS), np.asarray(LOCATIONS)) + JITTER * variance * np.eye(5)
+        matrix = covariance(
+            d, np.asarray(LOCATIONS), np.asarray(LOCATIONS)
+        ) + JITTER * variance * np.eye(5)
         factor = np.linalg.cholesky(matrix)
         np.testing.assert_allclose(factor_of(basis, KERNEL)[d], factor, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(
@@ -169,7 +175,9 @@ def test_single_precision_survives_an_ill_conditioned_matrix():
     np.testing.assert_allclose(low.residual, high.residual, atol=1e-4)
 
 
-def hilbert_error(kernel: Kernel, z: jax.Array, center: jax.Array, half_width: jax.Array, num: int) -> float:
+def hilbert_error(
+    kernel: Kernel, z: jax.Array, center: jax.Array, half_width: jax.Array, num: int
+) -> float:
     """The largest entry of A·Aᵀ − k(z, z)."""
     projection = project(Hilbert.build(center, half_width, num), kernel, z)
     return np.abs(gram(projection) - matrix_of(kernel, z, z)).max()
@@ -178,7 +186,9 @@ def hilbert_error(kernel: Kernel, z: jax.Array, center: jax.Array, half_width: j
 def test_hilbert_basis_tends_to_the_kernel_on_a_line():
     z = jnp.linspace(0.5, 2.5, 9)[:, None]
     kernel = SquaredExponential(jnp.log(jnp.array([0.7, 2.0])), jnp.log(jnp.array([[0.5], [0.8]])))
-    errors = [hilbert_error(kernel, z, jnp.array([1.5]), jnp.array([3.5]), num) for num in (4, 12, 32)]
+    errors = [
+        hilbert_error(kernel, z, jnp.array([1.5]), jnp.array([3.5]), num) for num in (4, 12, 32)
+    ]
     assert np.all(np.diff(errors) < 0)
     assert errors[-1] < 1e-5
 
@@ -193,8 +203,12 @@ def test_hilbert_basis_tends_to_a_rough_kernel():
 
 def test_hilbert_basis_tends_to_the_kernel_on_a_plane():
     z = jnp.asarray(RNG.uniform(-1, 1, size=(9, 2)))
-    kernel = eqx.tree_at(lambda k: k.log_lengthscale, KERNEL, jnp.log(jnp.array([[0.8, 1.0], [0.9, 0.7]])))
-    errors = [hilbert_error(kernel, z, jnp.zeros(2), jnp.array([3.0, 2.8]), num) for num in (40, 400)]
+    kernel = eqx.tree_at(
+        lambda k: k.log_lengthscale, KERNEL, jnp.log(jnp.array([[0.8, 1.0], [0.9, 0.7]]))
+    )
+    errors = [
+        hilbert_error(kernel, z, jnp.zeros(2), jnp.array([3.0, 2.8]), num) for num in (40, 400)
+    ]
     assert np.all(np.diff(errors) < 0)
     assert errors[-1] < 1e-3
 
@@ -227,7 +241,9 @@ def test_linear_features_scale_the_inputs_and_the_offset():
     for d, n in itertools.product(range(2), range(7)):
         np.testing.assert_allclose(gain[d, n], np.exp(LINEAR.log_scale[d]) * np.append(Z[n], 1.0))
     assert np.all(residual == 0)
-    np.testing.assert_allclose(np.exp(LinearFeatures.build(2, 3, 0.25).log_scale), np.full((2, 4), 0.25))
+    np.testing.assert_allclose(
+        np.exp(LinearFeatures.build(2, 3, 0.25).log_scale), np.full((2, 4), 0.25)
+    )
 
 
 def test_stacked_parts_stand_side_by_side():
@@ -235,7 +251,9 @@ def test_stacked_parts_stand_side_by_side():
     gain, residual = project(Stacked(parts), KERNEL, Z)
     separate = [project(part, KERNEL, Z) for part in parts]
     assert Stacked(parts).size == 5 + 4 + 3
-    np.testing.assert_allclose(gain, np.concatenate([part.gain for part in separate], -1), atol=1e-12)
+    np.testing.assert_allclose(
+        gain, np.concatenate([part.gain for part in separate], -1), atol=1e-12
+    )
     np.testing.assert_allclose(residual, sum(part.residual for part in separate), atol=1e-12)
 
 
@@ -243,7 +261,9 @@ def test_fourier_features_estimate_the_kernel():
     pairs = 20_000
     basis = RandomFourier.build(KERNEL, 2 * pairs - 1, 3, jax.random.key(1))
     assert basis.size == 2 * pairs
-    error = (gram(project(basis, KERNEL, Z)) - matrix_of(KERNEL, Z, Z)) / KERNEL.variance[:, None, None]
+    error = (gram(project(basis, KERNEL, Z)) - matrix_of(KERNEL, Z, Z)) / KERNEL.variance[
+        :, None, None
+    ]
     # Each entry is a mean of `pairs` cosines of variance ½ (1 − ρ²)².
     assert np.abs(error).max() < 5 * np.sqrt(0.5 / pairs)
 

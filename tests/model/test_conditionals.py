@@ -22,7 +22,10 @@ def problem(basis="stacked"):
     series = [builders.make_series(n, missing=True, seed=i) for i, n in enumerate(LENGTHS)]
     states = [jnp.asarray(builders.make_states(n, seed=10 + i)) for i, n in enumerate(LENGTHS)]
     weights = jnp.asarray(np.random.default_rng(7).normal(size=(2, model.basis.size)))
-    priors = {"likelihood.C": Normal(0.3, 0.7), "likelihood.d": Normal(jnp.asarray([0.1, -0.2]), 0.4)}
+    priors = {
+        "likelihood.C": Normal(0.3, 0.7),
+        "likelihood.d": Normal(jnp.asarray([0.1, -0.2]), 0.4),
+    }
     return model.with_priors(priors), series, states, weights
 
 
@@ -33,7 +36,11 @@ def log_joint(model, states, weights, series):
 
 process_noise_given, noise_given_emission, emission_given_noise = map(
     eqx.filter_jit,
-    (conditionals.process_noise_given, conditionals.noise_given_emission, conditionals.emission_given_noise),
+    (
+        conditionals.process_noise_given,
+        conditionals.noise_given_emission,
+        conditionals.emission_given_noise,
+    ),
 )
 
 
@@ -52,7 +59,11 @@ def padded(states, series):
 @pytest.mark.parametrize("change", [lambda *data: data, padded], ids=["as they are", "padded"])
 @pytest.mark.parametrize(
     ("leaf", "basis"),
-    [("log_process_std", "stacked"), ("log_process_std", "hilbert"), ("likelihood.log_std", "stacked")],
+    [
+        ("log_process_std", "stacked"),
+        ("log_process_std", "hilbert"),
+        ("likelihood.log_std", "stacked"),
+    ],
 )
 def test_noise_conditionals(leaf, basis, change):
     model, series, states, weights = problem(basis)
@@ -63,7 +74,10 @@ def test_noise_conditionals(leaf, basis, change):
         else noise_given_emission(model, paths, rows)
     )
     points = [np.array([-0.9, -0.4]), np.array([-0.1, -1.3]), np.array([0.4, 0.2])]
-    joint = [log_joint(model.with_leaves({leaf: jnp.asarray(p)}), states, weights, series) for p in points]
+    joint = [
+        log_joint(model.with_leaves({leaf: jnp.asarray(p)}), states, weights, series)
+        for p in points
+    ]
     found = [log_inverse_gamma(conditional, point) for point in points]
     np.testing.assert_allclose(np.diff(found), np.diff(joint), rtol=1e-9)
 
@@ -75,7 +89,10 @@ def test_emission_conditional(change):
     points = np.random.default_rng(0).normal(size=(3, 2, 3))
     joint, found = [], []
     for point in points:
-        leaves = {"likelihood.C": jnp.asarray(point[:, :2]), "likelihood.d": jnp.asarray(point[:, 2])}
+        leaves = {
+            "likelihood.C": jnp.asarray(point[:, :2]),
+            "likelihood.d": jnp.asarray(point[:, 2]),
+        }
         joint.append(log_joint(model.with_leaves(leaves), states, weights, series))
         rows = zip(point, conditional.mean, conditional.precision, strict=True)
         found.append(sum(multivariate_normal.logpdf(p, m, np.linalg.inv(h)) for p, m, h in rows))
@@ -86,7 +103,9 @@ def test_draws_follow_their_conditionals():
     model, series, states, weights = problem()
     noise = process_noise_given(model, states, weights, series)
     keys = jax.random.split(jax.random.key(0), 2000)
-    drawn = np.exp(2 * np.asarray(jax.jit(jax.vmap(lambda k: conditionals.draw_noise(k, noise)))(keys)))
+    drawn = np.exp(
+        2 * np.asarray(jax.jit(jax.vmap(lambda k: conditionals.draw_noise(k, noise)))(keys))
+    )
     for d in range(2):
         assert kstest(drawn[:, d], invgamma(noise.shape[d], scale=noise.scale[d]).cdf).pvalue > 1e-3
     emission = emission_given_noise(model, states, series)
@@ -100,10 +119,16 @@ def test_draws_follow_their_conditionals():
 
 def test_conjugacy_is_required_and_named():
     model, series, states, weights = problem()
-    with pytest.raises(TypeError, match=r"log_process_std needs a prior of type InverseGamma, got Normal"):
+    with pytest.raises(
+        TypeError, match=r"log_process_std needs a prior of type InverseGamma, got Normal"
+    ):
         conditionals.process_noise_given(
             model.with_priors({"log_process_std": Normal(0.0, 1.0)}), states, weights, series
         )
-    counts = eqx.tree_at(lambda m: m.likelihood, model, Poisson(C=model.likelihood.C, d=model.likelihood.d))
-    with pytest.raises(TypeError, match="Only the linear-Gaussian emission is conjugate, not Poisson"):
+    counts = eqx.tree_at(
+        lambda m: m.likelihood, model, Poisson(C=model.likelihood.C, d=model.likelihood.d)
+    )
+    with pytest.raises(
+        TypeError, match="Only the linear-Gaussian emission is conjugate, not Poisson"
+    ):
         conditionals.emission_given_noise(counts, states, series)

@@ -15,7 +15,14 @@ from gpssm.fitting.fit import build_model
 from gpssm.inference.whitening import unstack, whiten
 from gpssm.linear.fit import linear_fit
 from gpssm.methods.spec import Spec
-from gpssm.model.bases import Apart, CommonPoints, InducingPoints, LinearFeatures, MixedPoints, Stacked
+from gpssm.model.bases import (
+    Apart,
+    CommonPoints,
+    InducingPoints,
+    LinearFeatures,
+    MixedPoints,
+    Stacked,
+)
 from gpssm.model.conditionals import process_noise_given
 from gpssm.model.kernels import Common, Mixed, make_kernel
 from gpssm.model.target import feynman_kac, log_collapsed, log_target, weights_given_states
@@ -38,7 +45,9 @@ def make(kind):
         kernel = Mixed(inner, MIXING)
         linear = Apart(LinearFeatures.build(3, 4, 0.3), 3)
         basis = Stacked((MixedPoints(InducingPoints(LOCATIONS), 2), linear))
-    return type(plain).create(kernel, basis, plain.mean, plain.likelihood, jnp.exp(plain.log_process_std))
+    return type(plain).create(
+        kernel, basis, plain.mean, plain.likelihood, jnp.exp(plain.log_process_std)
+    )
 
 
 SERIES = [builders.make_series(n, 1, 1, missing=True, seed=n) for n in (5, 3)]
@@ -77,7 +86,9 @@ def test_functions_have_the_covariance_of_their_kernel():
     covariance = np.einsum("dnm,ekm->dnek", gain, gain)
     inner = np.asarray(model.kernel.inner(Z, LOCATIONS))
     gram = np.asarray(model.kernel.inner(LOCATIONS, LOCATIONS)) + 1e-6 * np.eye(5)
-    nystroem = np.stack([one @ np.linalg.solve(square, one.T) for one, square in zip(inner, gram, strict=True)])
+    nystroem = np.stack(
+        [one @ np.linalg.solve(square, one.T) for one, square in zip(inner, gram, strict=True)]
+    )
     expected = np.einsum("dr,er,rnk->dnek", MIXING, MIXING, nystroem)
     np.testing.assert_allclose(covariance, expected, atol=1e-7)
     variance = np.einsum("dndn->dn", covariance) + residual
@@ -94,7 +105,9 @@ def test_one_kernel_is_that_kernel_in_each_dimension():
         np.testing.assert_allclose(gain[d], alone.gain[0], atol=1e-8)
         np.testing.assert_allclose(residual[d], alone.residual[0], atol=1e-8)
     prepared = model.prepared().transition()(Z[:, :3], Z[:, 3:])
-    np.testing.assert_allclose(prepared.gain, model.transition()(Z[:, :3], Z[:, 3:]).gain, atol=1e-12)
+    np.testing.assert_allclose(
+        prepared.gain, model.transition()(Z[:, :3], Z[:, 3:]).gain, atol=1e-12
+    )
 
 
 def test_collapsed_is_the_dense_gaussian(model):
@@ -112,7 +125,9 @@ def test_collapsed_is_the_dense_gaussian(model):
             covariance = gain[d] @ gain[d].T + variance[d] * np.eye(gain.shape[1])
             total += multivariate_normal.logpdf(error[d], np.zeros(gain.shape[1]), covariance)
     paths = [jnp.asarray(path) for path in PATHS]
-    np.testing.assert_allclose(jax.jit(lambda: log_collapsed(model, paths, SERIES))(), total, rtol=1e-8)
+    np.testing.assert_allclose(
+        jax.jit(lambda: log_collapsed(model, paths, SERIES))(), total, rtol=1e-8
+    )
 
 
 def test_collapsing_integrates_the_weights_out(model):
@@ -141,8 +156,12 @@ def test_joint_feynman_kac_and_noise_conditional(model):
     weights = RNG.normal(size=model.weights_shape)
     mean, gain, residual, following = steps(model)
     variance = np.exp(2 * np.asarray(model.log_process_std))
-    predicted = mean + np.stack([gain[d] @ weights[d if len(weights) > 1 else 0] for d in range(3)], 1)
-    total = norm.logpdf(weights).sum() + boundary(model) - 0.5 * np.sum(residual / variance[:, None])
+    predicted = mean + np.stack(
+        [gain[d] @ weights[d if len(weights) > 1 else 0] for d in range(3)], 1
+    )
+    total = (
+        norm.logpdf(weights).sum() + boundary(model) - 0.5 * np.sum(residual / variance[:, None])
+    )
     total += norm.logpdf(following, predicted, np.sqrt(variance)).sum()
     paths, drawn = [jnp.asarray(path) for path in PATHS], jnp.asarray(weights)
     np.testing.assert_allclose(log_target(model, paths, drawn, SERIES), total, rtol=1e-8)
@@ -166,7 +185,12 @@ def test_weights_of_each_dimension_are_a_case_of_shared_ones():
         coordinates = whiten(model, states, series, 10).at(model)
         paths = unstack(states, series)
         weights = weights_given_states(model, paths, series)
-        return log_collapsed(model, paths, series), weights.mean.ravel(), coordinates.directions, coordinates.stretch
+        return (
+            log_collapsed(model, paths, series),
+            weights.mean.ravel(),
+            coordinates.directions,
+            coordinates.stretch,
+        )
 
     for mine, other in zip(look(whole), look(plain), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-7, atol=1e-8)
@@ -200,7 +224,9 @@ def test_from_end_to_end(tmp_path):
     posterior.save(tmp_path / "coupled.nc")
     loaded = gpssm.load(tmp_path / "coupled.nc")
     u = np.ones((4, 1))
-    np.testing.assert_array_equal(loaded.forecast(u=u, num_paths=15).paths, posterior.forecast(u=u, num_paths=15).paths)
+    np.testing.assert_array_equal(
+        loaded.forecast(u=u, num_paths=15).paths, posterior.forecast(u=u, num_paths=15).paths
+    )
     assert np.isfinite(loaded.transition(np.zeros((2, 3)), u[:2]).std).all()
 
 
@@ -215,7 +241,10 @@ def test_one_kernel_takes_a_wiring_that_is_the_same_in_all_functions():
     assert shared.silent == plain.silent == (True, False, False)
     mine, other = (
         basis.projector(kernel)(Z)
-        for basis, kernel in ((CommonPoints(InducingPoints(LOCATIONS)), shared), (InducingPoints(LOCATIONS), plain))
+        for basis, kernel in (
+            (CommonPoints(InducingPoints(LOCATIONS)), shared),
+            (InducingPoints(LOCATIONS), plain),
+        )
     )
     np.testing.assert_allclose(mine.gain, other.gain, atol=1e-8)
     np.testing.assert_allclose(mine.residual, other.residual, atol=1e-8)

@@ -42,14 +42,20 @@ def evaluate(kernel: Kernel, left: jax.Array, right: jax.Array) -> jax.Array:
 @eqx.filter_jit
 def slope(kernel: Kernel, left: jax.Array, right: jax.Array) -> tuple[jax.Array, tuple]:
     """The value and the gradient, in leaves and inputs, of a weighted sum over the matrix."""
-    weights = jnp.sin(1.0 + jnp.arange(2 * left.shape[0] * right.shape[0])).reshape(2, left.shape[0], -1)
-    return eqx.filter_value_and_grad(lambda args: jnp.sum(weights * args[0](*args[1:])))((kernel, left, right))
+    weights = jnp.sin(1.0 + jnp.arange(2 * left.shape[0] * right.shape[0])).reshape(
+        2, left.shape[0], -1
+    )
+    return eqx.filter_value_and_grad(lambda args: jnp.sum(weights * args[0](*args[1:])))(
+        (kernel, left, right)
+    )
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_matrix_is_symmetric_positive_and_has_the_diagonal(name):
     kernel, z = registered(name), jnp.asarray(COINCIDENT)
-    matrix, part, diagonal = eqx.filter_jit(lambda k, z: (k(z, z), k(z[:3], z), k.diagonal(z)))(kernel, z)
+    matrix, part, diagonal = eqx.filter_jit(lambda k, z: (k(z, z), k(z[:3], z), k.diagonal(z)))(
+        kernel, z
+    )
     assert matrix.shape == (2, 8, 8)
     np.testing.assert_allclose(matrix, matrix.mT, rtol=1e-12)
     assert np.linalg.eigvalsh(matrix).min() > -1e-7
@@ -68,7 +74,9 @@ def test_gradients_are_finite_at_coincident_points_and_right_elsewhere(name):
     point = (kernel, jnp.asarray(COINCIDENT), jnp.asarray(COINCIDENT + 0.7))
     rng, step = np.random.default_rng(2), 1e-5
     direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), point)
-    ahead, behind = (jax.tree.map(lambda p, d, s=s: p + s * d, point, direction) for s in (step, -step))
+    ahead, behind = (
+        jax.tree.map(lambda p, d, s=s: p + s * d, point, direction) for s in (step, -step)
+    )
     numeric = (slope(*ahead)[0] - slope(*behind)[0]) / (2 * step)
     analytic = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, slope(*point)[1], direction)))
     np.testing.assert_allclose(analytic, numeric, rtol=1e-6)
@@ -86,7 +94,10 @@ def test_single_precision_stays_single(name):
 
 def periodic(kernel: Kernel, lengthscale: np.ndarray) -> np.ndarray:
     period = float(np.exp(kernel.log_period))
-    factors = [reference.ExpSineSquared(lengthscale[i], period)(LEFT[:, [i]], RIGHT[:, [i]]) for i in range(3)]
+    factors = [
+        reference.ExpSineSquared(lengthscale[i], period)(LEFT[:, [i]], RIGHT[:, [i]])
+        for i in range(3)
+    ]
     return reduce(np.multiply, factors)
 
 
@@ -95,9 +106,9 @@ REFERENCES = {
     "matern12": lambda kernel, scale: reference.Matern(scale, nu=0.5)(LEFT, RIGHT),
     "matern32": lambda kernel, scale: reference.Matern(scale, nu=1.5)(LEFT, RIGHT),
     "matern52": lambda kernel, scale: reference.Matern(scale, nu=2.5)(LEFT, RIGHT),
-    "rq": lambda kernel, scale: reference.RationalQuadratic(alpha=float(np.exp(kernel.log_mixture)))(
-        LEFT / scale, RIGHT / scale
-    ),
+    "rq": lambda kernel, scale: reference.RationalQuadratic(
+        alpha=float(np.exp(kernel.log_mixture))
+    )(LEFT / scale, RIGHT / scale),
     "periodic": periodic,
     "linear": lambda kernel, scale: reference.DotProduct()(LEFT / scale, RIGHT / scale),
     "polynomial": lambda kernel, scale: (reference.DotProduct() ** 2)(LEFT / scale, RIGHT / scale),
@@ -110,7 +121,9 @@ def test_scikit_learn_agrees(name):
     matrix = evaluate(kernel, LEFT, RIGHT)
     for d in range(2):
         variance, lengthscale = parameters(kernel, d)
-        np.testing.assert_allclose(matrix[d], variance * REFERENCES[name](kernel, lengthscale), rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(
+            matrix[d], variance * REFERENCES[name](kernel, lengthscale), rtol=1e-8, atol=1e-12
+        )
 
 
 def test_neural_network_is_the_covariance_of_error_function_units():
@@ -137,7 +150,9 @@ def test_neural_network_saturates_far_away_without_breaking(dtype):
     value, gradient = slope(kernel, far, far)
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
-    np.testing.assert_allclose(kernel.diagonal(far), np.tile(kernel.variance[:, None], 6), rtol=1e-3)
+    np.testing.assert_allclose(
+        kernel.diagonal(far), np.tile(kernel.variance[:, None], 6), rtol=1e-3
+    )
 
 
 def polar_grid(dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -195,7 +210,9 @@ def test_unit_frequencies_follow_the_spectral_law(name):
 def test_no_spectral_density_says_so(name):
     kernel = registered(name)
     for one in (kernel, kernel + registered("se")):
-        with pytest.raises(TypeError, match=f"{type(kernel).__name__} has no spectral density.*inducing"):
+        with pytest.raises(
+            TypeError, match=f"{type(kernel).__name__} has no spectral density.*inducing"
+        ):
             one.spectral_density(jnp.asarray(LEFT))
     if name not in SAMPLED:
         with pytest.raises(TypeError, match=f"{type(kernel).__name__} has no spectral sampler"):
@@ -232,8 +249,12 @@ def test_names_join_with_the_usual_precedence():
         return evaluate(make_kernel(spec, 2, 3, variance=0.5, lengthscale=2.0), LEFT, RIGHT)
 
     parts = {name: matrix(name) for name in ("se", "linear", "periodic", "rq")}
-    np.testing.assert_allclose(parts["se"], 0.5 * np.tile(reference.RBF(2.0)(LEFT, RIGHT), (2, 1, 1)))
-    np.testing.assert_allclose(matrix("se+linear*periodic"), parts["se"] + parts["linear"] * parts["periodic"])
+    np.testing.assert_allclose(
+        parts["se"], 0.5 * np.tile(reference.RBF(2.0)(LEFT, RIGHT), (2, 1, 1))
+    )
+    np.testing.assert_allclose(
+        matrix("se+linear*periodic"), parts["se"] + parts["linear"] * parts["periodic"]
+    )
     expected = parts["se"] * parts["linear"] + parts["periodic"] + parts["rq"]
     np.testing.assert_allclose(matrix("se * linear + periodic + rq"), expected)
 

@@ -153,7 +153,9 @@ def test_missing_entries_are_left_out(name):
 
     @eqx.filter_jit
     def value_and_slope(p: Likelihood, x: jax.Array, y: jax.Array) -> tuple:
-        return p.log_prob(x, y), eqx.filter_grad(lambda args: jnp.sum(args[0].log_prob(args[1], y)))((p, x))
+        return p.log_prob(x, y), eqx.filter_grad(
+            lambda args: jnp.sum(args[0].log_prob(args[1], y))
+        )((p, x))
 
     value, slope = value_and_slope(likelihood, x, jnp.asarray(np.where(missing, np.nan, y)))
     np.testing.assert_allclose(value, np.where(missing, 0, entries).sum(1), rtol=1e-12)
@@ -164,9 +166,16 @@ def test_missing_entries_are_left_out(name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_single_precision_stays_single(name):
-    p, x, y = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (build(name), STATES, outputs(name)))
+    p, x, y = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.float32), (build(name), STATES, outputs(name))
+    )
     results = jax.eval_shape(
-        lambda: (p.log_prob(x, y), *p.moments(x), p.sample(jax.random.key(0), x), p.pseudo_outputs(y))
+        lambda: (
+            p.log_prob(x, y),
+            *p.moments(x),
+            p.sample(jax.random.key(0), x),
+            p.pseudo_outputs(y),
+        )
     )
     assert all(result.dtype == jnp.float32 for result in results)
 

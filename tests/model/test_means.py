@@ -21,11 +21,15 @@ class Pendulum(eqx.Module):
     gravity: jax.Array
 
     def __call__(self, x: jax.Array, u: jax.Array) -> jax.Array:
-        return jnp.stack([x[0] + 0.1 * x[1], x[1] - 0.1 * self.gravity * jnp.sin(x[0]) + jnp.sum(u)])
+        return jnp.stack(
+            [x[0] + 0.1 * x[1], x[1] - 0.1 * self.gravity * jnp.sin(x[0]) + jnp.sum(u)]
+        )
 
 
 # How to build each mean for Du controls, and the same equation for one row in NumPy.
-EXAMPLES: dict[str, tuple[Callable[[int], tuple], Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
+EXAMPLES: dict[
+    str, tuple[Callable[[int], tuple], Callable[[np.ndarray, np.ndarray], np.ndarray]]
+] = {
     "identity": (lambda du: (), lambda x, u: x),
     "zero": (lambda du: (), lambda x, u: 0 * x),
     "linear": (
@@ -58,14 +62,20 @@ def test_equation_holds_row_by_row(name, control_dim):
 
 @pytest.mark.parametrize("name", MEANS)
 def test_single_precision_stays_single(name):
-    mean, x, u = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (build(name, 1), STATES, CONTROLS))
+    mean, x, u = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.float32), (build(name, 1), STATES, CONTROLS)
+    )
     assert mean(x, u).dtype == jnp.float32
 
 
 def test_a_function_learns_through_its_arrays():
     mean = build("function", 1)
-    gradient = eqx.filter_grad(lambda m: jnp.sum(m(jnp.asarray(STATES), jnp.asarray(CONTROLS))))(mean)
-    np.testing.assert_allclose(gradient.function.gravity, -0.1 * np.sin(STATES[:, 0]).sum(), rtol=1e-12)
+    gradient = eqx.filter_grad(lambda m: jnp.sum(m(jnp.asarray(STATES), jnp.asarray(CONTROLS))))(
+        mean
+    )
+    np.testing.assert_allclose(
+        gradient.function.gravity, -0.1 * np.sin(STATES[:, 0]).sum(), rtol=1e-12
+    )
 
 
 def test_a_plain_function_will_do():

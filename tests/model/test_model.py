@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpssm.model.bases import JITTER, Basis, Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
+from gpssm.model.bases import (
+    JITTER,
+    Basis,
+    Hilbert,
+    InducingPoints,
+    LinearFeatures,
+    RandomFourier,
+    Stacked,
+)
 from gpssm.model.kernels import SquaredExponential, make_kernel
 from gpssm.model.likelihoods import FunctionGaussian, Gaussian
 from gpssm.model.means import Function, LinearMap, Mean
@@ -92,7 +100,11 @@ def test_nested_parts_and_users_functions_give_leaves_too():
     kernel = KERNEL + make_kernel("periodic", 2, 3)
     model = GPSSM.create(kernel, stacked, Function(DRIFT), likelihood, jnp.asarray(PROCESS_STD))
     assert set(model.leaves()) == {
-        *(f"kernel.{side}.{leaf}" for side in ("left", "right") for leaf in ("log_variance", "log_lengthscale")),
+        *(
+            f"kernel.{side}.{leaf}"
+            for side in ("left", "right")
+            for leaf in ("log_variance", "log_lengthscale")
+        ),
         *("kernel.right.log_period", "basis.parts.0.locations", "basis.parts.1.log_scale"),
         *("mean.function.gain", "mean.function.offset", "likelihood.function.gain"),
         *("likelihood.function.offset", "likelihood.log_std", "log_process_std"),
@@ -112,8 +124,14 @@ def test_roles_are_set_by_name_and_pattern():
     fourier = build(RandomFourier.build(KERNEL, 4, 3, jax.random.key(0)))
     assert set(fourier.leaves("fix")) == {*FIXED, "basis.frequencies"}
 
-    model = MODEL.with_roles("sample", "kernel.*", "log_process_std").with_roles("fix", "*log_std", "*.C")
-    assert set(model.leaves("sample")) == {"kernel.log_variance", "kernel.log_lengthscale", "log_process_std"}
+    model = MODEL.with_roles("sample", "kernel.*", "log_process_std").with_roles(
+        "fix", "*log_std", "*.C"
+    )
+    assert set(model.leaves("sample")) == {
+        "kernel.log_variance",
+        "kernel.log_lengthscale",
+        "log_process_std",
+    }
     assert set(model.leaves("fix")) == {*FIXED, "likelihood.log_std", "likelihood.C"}
     assert set(MODEL.leaves("fix")) == FIXED
     with pytest.raises(ValueError, match="fix, optimise, sample, got 'optimize'"):
@@ -129,7 +147,9 @@ def test_leaves_are_replaced_by_name():
     assert all(model.leaves()[name] is MODEL.leaves()[name] for name in unchanged)
     np.testing.assert_allclose(MODEL.kernel.log_lengthscale, np.log(LENGTHSCALE))
     periodic = eqx.tree_at(lambda m: m.kernel, MODEL, make_kernel("periodic", 2, 3))
-    assert periodic.with_leaves({"kernel.log_period": 0.5}).leaves()["kernel.log_period"].shape == ()
+    assert (
+        periodic.with_leaves({"kernel.log_period": 0.5}).leaves()["kernel.log_period"].shape == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +172,9 @@ def test_wrong_shapes_are_refused():
 
 
 def test_log_prior_sums_over_the_leaves_that_are_not_fixed():
-    model = MODEL.with_priors({"kernel.*": Normal(0.2, 0.7), "likelihood.C": Normal(C + 1, np.full((3, 2), 0.3))})
+    model = MODEL.with_priors(
+        {"kernel.*": Normal(0.2, 0.7), "likelihood.C": Normal(C + 1, np.full((3, 2), 0.3))}
+    )
     expected = (
         stats.norm.logpdf(np.log(VARIANCE), 0.2, 0.7).sum()
         + stats.norm.logpdf(np.log(LENGTHSCALE), 0.2, 0.7).sum()
@@ -176,7 +198,9 @@ def test_log_prior_is_differentiable_by_name():
 
 def test_transition_is_the_literal_one():
     x, u = RNG.normal(size=(5, 2)), RNG.normal(size=(5, 1))
-    step = eqx.filter_jit(lambda model, x, u: model.transition()(x, u))(MODEL, jnp.asarray(x), jnp.asarray(u))
+    step = eqx.filter_jit(lambda model, x, u: model.transition()(x, u))(
+        MODEL, jnp.asarray(x), jnp.asarray(u)
+    )
     given = step.given(jnp.asarray(WEIGHTS))
     for n in range(5):
         mean, gain, residual = literal_step(x[n], u[n])
@@ -199,7 +223,10 @@ def test_simulate_is_the_literal_loop(weights, start):
     weight_key, start_key, path_key, output_key = jax.random.split(key, 4)
     weights = np.asarray(jax.random.normal(weight_key, (2, 4))) if weights is None else weights
     x = np.asarray(jax.random.normal(start_key, (2,))) if start is None else start
-    noises, output_noises = jax.random.normal(path_key, (6, 2)), jax.random.normal(output_key, (6, 3))
+    noises, output_noises = (
+        jax.random.normal(path_key, (6, 2)),
+        jax.random.normal(output_key, (6, 3)),
+    )
     np.testing.assert_allclose(drawn, weights)
     np.testing.assert_allclose(states[0], x)
     for t in range(6):
@@ -212,7 +239,11 @@ def test_simulate_is_the_literal_loop(weights, start):
 def test_simulated_moments_are_those_of_the_predictive_step():
     """x₁ | x₀, v ~ N(m + A v, B + Q) and y₀ ~ N(C E x₁ + d, C var(x₁) Cᵀ + R)."""
     num = 20_000
-    run = jax.vmap(lambda key: MODEL.simulate(key, jnp.asarray(CONTROLS[:1]), jnp.asarray(WEIGHTS), jnp.asarray(START)))
+    run = jax.vmap(
+        lambda key: MODEL.simulate(
+            key, jnp.asarray(CONTROLS[:1]), jnp.asarray(WEIGHTS), jnp.asarray(START)
+        )
+    )
     draws = jax.jit(run)(jax.random.split(jax.random.key(4), num))
     mean, gain, residual = literal_step(START, CONTROLS[0])
     mean, variance = mean + np.sum(gain * WEIGHTS, -1), residual + PROCESS_STD**2

@@ -21,7 +21,9 @@ ETA = np.linspace(-5.0, 5.0, 41)
 def test_a_wiener_output_is_a_draw_of_its_gaussian_process():
     """h(η) − η has mean 0 and covariance a² k(η, Z) k(Z, Z)⁻¹ k(Z, η): against the dense matrix, over all weights."""
     likelihood = make_likelihood("wiener", C, D, STD)
-    slope = jax.jacobian(lambda weights: likelihood.curve(jnp.asarray(ETA[:, None] * [1, 1]), weights))
+    slope = jax.jacobian(
+        lambda weights: likelihood.curve(jnp.asarray(ETA[:, None] * [1, 1]), weights)
+    )
     found = np.asarray(slope(likelihood.weights))  # (N, Dy, Dy, K): linear in the weights
     knots = np.linspace(-REACH, REACH, KNOTS)
 
@@ -39,7 +41,9 @@ def test_a_monotone_output_rises_with_the_slopes_of_its_weights():
     weights = jnp.asarray(RNG.normal(size=likelihood.weights.shape))
 
     def slope(eta):
-        return jax.jacobian(lambda one: likelihood.curve(one[None, None] * jnp.ones((1, 2)), weights)[0])(eta)
+        return jax.jacobian(
+            lambda one: likelihood.curve(one[None, None] * jnp.ones((1, 2)), weights)[0]
+        )(eta)
 
     slopes = np.asarray(jax.vmap(slope)(jnp.asarray(ETA)))
     assert np.all(slopes > 0)
@@ -96,7 +100,9 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
         def step(x, u):
             return curved.transition()(x[None], u[None]).given(drawn)[0]
 
-        by_state, by_control = jax.vmap(jax.jacfwd(step, (0, 1)), (None, 0))(jnp.array([0.3, -1.0]), u)
+        by_state, by_control = jax.vmap(jax.jacfwd(step, (0, 1)), (None, 0))(
+            jnp.array([0.3, -1.0]), u
+        )
         return by_state, by_control[..., 0]
 
     by_state, by_control = map(np.asarray, slopes(jnp.asarray(RNG.normal(size=(1, KNOTS - 1)))))
@@ -104,7 +110,9 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
     curve = by_control / np.asarray(start.model.control)[:, 0]
     np.testing.assert_allclose(curve[:, 0], curve[:, 1], rtol=1e-9)
     assert np.all(curve > 0)
-    np.testing.assert_allclose(slopes(jnp.zeros((1, KNOTS - 1)))[1], np.broadcast_to(start.model.control[:, 0], (9, 2)))
+    np.testing.assert_allclose(
+        slopes(jnp.zeros((1, KNOTS - 1)))[1], np.broadcast_to(start.model.control[:, 0], (9, 2))
+    )
     for words, given in {
         "the data have none": {"series": Series(series.y), "linear": None},
         "leave mean at 'linear'": {"mean": "zero"},
@@ -113,7 +121,15 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
     }.items():
         with pytest.raises(ValueError, match=words):
             build_model(
-                **({"series": series, "state_dim": 2, "coupling": "hammerstein-monotone", "linear": start} | given)
+                **(
+                    {
+                        "series": series,
+                        "state_dim": 2,
+                        "coupling": "hammerstein-monotone",
+                        "linear": start,
+                    }
+                    | given
+                )
             )
 
 
@@ -122,7 +138,10 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
     ("given", "shapes"),
     [
         ({"coupling": "hammerstein"}, {"static_input": lambda u: np.tanh(2 * u)}),
-        ({"coupling": "hammerstein-monotone", "start": "em+shooting"}, {"static_input": lambda u: np.tanh(2 * u)}),
+        (
+            {"coupling": "hammerstein-monotone", "start": "em+shooting"},
+            {"static_input": lambda u: np.tanh(2 * u)},
+        ),
         ({"likelihood": "wiener-monotone"}, {"static_output": lambda y: np.tanh(1.5 * y)}),
         ({"likelihood": "wiener"}, {"static_output": np.abs}),
     ],
@@ -132,17 +151,30 @@ def test_the_curve_is_found(given, shapes, tmp_path):
     """A saturation, or a lost sign: free runs of new data have less than half the error of a linear model's."""
     train, test = driven(150, 1, **shapes), driven(100, 2, **shapes)
     how = {"state_dim": 2, "num_chains": 1, "progress": False}
-    sizes = {"num_inducing": 9, "start": "em", "num_warmup": 200, "num_draws": 40, "basis": "inducing"}
+    sizes = {
+        "num_inducing": 9,
+        "start": "em",
+        "num_warmup": 200,
+        "num_draws": 40,
+        "basis": "inducing",
+    }
     if "likelihood" in given:
         sizes |= {"basis": "linear"}
     posterior = gpssm.fit(train, **how, **(sizes | given))
     linear = gpssm.fit(train, method="lgssm", **how)
     errors = [
-        np.sqrt(np.mean((one.simulate(test.u[10:], warmup=test[:10], num_paths=40).mean - test.y[10:]) ** 2))
+        np.sqrt(
+            np.mean(
+                (one.simulate(test.u[10:], warmup=test[:10], num_paths=40).mean - test.y[10:]) ** 2
+            )
+        )
         for one in (posterior, linear)
     ]
     assert errors[0] < 0.5 * errors[1], errors
     posterior.save(tmp_path / "static.nc")
     u = test.u[:4]
-    paths = [one.forecast(u=u, num_paths=10).paths for one in (posterior, gpssm.load(tmp_path / "static.nc"))]
+    paths = [
+        one.forecast(u=u, num_paths=10).paths
+        for one in (posterior, gpssm.load(tmp_path / "static.nc"))
+    ]
     np.testing.assert_array_equal(*paths)

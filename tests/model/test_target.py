@@ -26,10 +26,16 @@ CASES = [*itertools.product(builders.BASIS_NAMES, (1,), (False, True)), ("stacke
 
 def problem(basis, input_dim=1, missing=True, lengths=(7,)):
     model = builders.make_model(basis, input_dim=input_dim)
-    series = [builders.make_series(n, input_dim, missing=missing, seed=i) for i, n in enumerate(lengths)]
+    series = [
+        builders.make_series(n, input_dim, missing=missing, seed=i) for i, n in enumerate(lengths)
+    ]
     states = [builders.make_states(n, seed=10 + i) for i, n in enumerate(lengths)]
     weights = np.random.default_rng(7).normal(size=(2, model.basis.size))
-    return (model, series, states, weights) if len(lengths) > 1 else (model, series[0], states[0], weights)
+    return (
+        (model, series, states, weights)
+        if len(lengths) > 1
+        else (model, series[0], states[0], weights)
+    )
 
 
 @eqx.filter_jit
@@ -57,7 +63,9 @@ def numpy_log_target(model, states, weights, series):
         mean, gain, residual = numpy_step(model, states[t], series.u[t])
         total += numpy_emission(model, states[t + 1], series.y[t])
         for d in range(len(variance)):
-            total += norm.logpdf(states[t + 1, d], mean[d] + gain[d] @ weights[d], np.sqrt(variance[d]))
+            total += norm.logpdf(
+                states[t + 1, d], mean[d] + gain[d] @ weights[d], np.sqrt(variance[d])
+            )
             total -= residual[d] / (2 * variance[d])
     return total
 
@@ -109,7 +117,9 @@ def test_rows_that_pad_add_nothing(basis):
         return target.log_target(model, paths, jnp.asarray(weights), series)
 
     value, slopes = joint(padded, [jnp.asarray(path) for path in paths])
-    twice = norm.logpdf(weights).sum()  # the loops have the prior of the weights once for each series
+    twice = norm.logpdf(
+        weights
+    ).sum()  # the loops have the prior of the weights once for each series
 
     def expected(size):
         return loops(lambda path, one: numpy_log_target(model, path, weights, one), size) - twice
@@ -126,13 +136,17 @@ def test_rows_that_pad_add_nothing_when_weights_are_integrated_out(basis):
     model, series, states, _ = problem(basis, lengths=(9,))
     padded, rng = pad(series), np.random.default_rng(8)
     path, way = np.concatenate([states, rng.normal(size=(3, 2))]), rng.normal(size=(13, 2))
-    value, slope = jax.jit(jax.value_and_grad(partial(target.log_collapsed, model)))(jnp.asarray(path), padded)
+    value, slope = jax.jit(jax.value_and_grad(partial(target.log_collapsed, model)))(
+        jnp.asarray(path), padded
+    )
 
     def expected(size):
         return numpy_log_collapsed(model, states + size * way[:10], series)
 
     np.testing.assert_allclose(value, expected(0.0), rtol=1e-10)
-    np.testing.assert_allclose(np.sum(np.asarray(slope) * way), (expected(1e-5) - expected(-1e-5)) / 2e-5, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.sum(np.asarray(slope) * way), (expected(1e-5) - expected(-1e-5)) / 2e-5, rtol=1e-6
+    )
     assert np.all(np.asarray(slope)[10:] == 0)
 
 
@@ -147,7 +161,10 @@ def test_collapsing_integrates_the_weights_out(basis):
 
     @jax.jit
     def everything(flat):
-        exact = target.log_collapsed(model, paths, series), target.weights_given_states(model, paths, series)
+        exact = (
+            target.log_collapsed(model, paths, series),
+            target.weights_given_states(model, paths, series),
+        )
         return joint(flat), jax.grad(joint)(flat), jax.hessian(joint)(flat), *exact
 
     _, slope, hessian, collapsed, found = everything(jnp.zeros(weights.size))
@@ -183,7 +200,9 @@ def test_feynman_kac_forms(basis):
         centre = mean + np.einsum("dm,dm->d", gain, weights)
         expected += norm.logpdf(states[t + 1], centre, np.sqrt(residual + variance)).sum()
         expected += numpy_emission(model, states[t + 1], series.y[t])
-    np.testing.assert_allclose(totals["exact"], numpy_log_target(model, states, weights, series), rtol=1e-8)
+    np.testing.assert_allclose(
+        totals["exact"], numpy_log_target(model, states, weights, series), rtol=1e-8
+    )
     np.testing.assert_allclose(totals["predictive"], expected, rtol=1e-8)
 
 
@@ -191,7 +210,10 @@ def test_several_series_add_up():
     model, series, states, weights = problem("stacked", lengths=(5, 3))
     joint = log_target(model, states, jnp.asarray(weights), series)
     prior = norm.logpdf(weights).sum()
-    parts = [numpy_log_target(model, path, weights, one) - prior for path, one in zip(states, series, strict=True)]
+    parts = [
+        numpy_log_target(model, path, weights, one) - prior
+        for path, one in zip(states, series, strict=True)
+    ]
     np.testing.assert_allclose(joint, prior + sum(parts), rtol=1e-8)
 
 
@@ -204,17 +226,24 @@ def test_linear_dynamics_give_the_kalman_smoother():
         return target.log_target(model, flat.reshape(states.shape), jnp.asarray(weights), series)
 
     flat = jnp.ravel(smooth(linear, series).mean)
-    value, slope, hessian = jax.jit(lambda x: (joint(x), jax.grad(joint)(x), jax.hessian(joint)(x)))(flat)
+    value, slope, hessian = jax.jit(
+        lambda x: (joint(x), jax.grad(joint)(x), jax.hessian(joint)(x))
+    )(flat)
     assert np.abs(slope).max() < 1e-8
     evidence = value + 0.5 * (flat.size * np.log(2 * np.pi) - np.linalg.slogdet(-hessian)[1])
-    np.testing.assert_allclose(evidence - norm.logpdf(weights).sum(), log_marginal(linear, series), rtol=1e-8)
+    np.testing.assert_allclose(
+        evidence - norm.logpdf(weights).sum(), log_marginal(linear, series), rtol=1e-8
+    )
 
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_quadrature_over_weights_of_a_short_series(length):
     """∫ exp(log q*(v, x)) dv by Gauss–Hermite quadrature in the two weights of a one-dimensional model."""
     model = builders.make_model("inducing", state_dim=1, input_dim=0, output_dim=1, num=2)
-    series, states = builders.make_series(length, 0, 1), jnp.asarray(builders.make_states(length, 1))
+    series, states = (
+        builders.make_series(length, 0, 1),
+        jnp.asarray(builders.make_states(length, 1)),
+    )
     nodes, mass = np.polynomial.hermite_e.hermegauss(60)
     grid = jnp.asarray(np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 1, 2))
     values = np.asarray(jax.vmap(lambda v: log_target(model, states, v, series))(grid))
@@ -240,8 +269,12 @@ def test_quadrature_over_states_of_a_short_series(length):
         jnp.exp(model.likelihood.log_std),
     )
     axis = np.linspace(-7, 7, 141)
-    grid = jnp.asarray(np.stack(np.meshgrid(*[axis] * (length + 1), indexing="ij"), -1).reshape(-1, length + 1, 1))
-    values = np.asarray(jax.lax.map(lambda x: log_collapsed(model, x, series), grid, batch_size=20_000))
+    grid = jnp.asarray(
+        np.stack(np.meshgrid(*[axis] * (length + 1), indexing="ij"), -1).reshape(-1, length + 1, 1)
+    )
+    values = np.asarray(
+        jax.lax.map(lambda x: log_collapsed(model, x, series), grid, batch_size=20_000)
+    )
     integral = np.logaddexp.reduce(values) + (length + 1) * np.log(axis[1] - axis[0])
     np.testing.assert_allclose(integral, log_marginal(linear, series), rtol=1e-8)
 
@@ -253,7 +286,9 @@ def test_hilbert_basis_tends_to_the_dense_process():
     kernel = np.asarray(model.kernel(jnp.asarray(states[:-1]), jnp.asarray(states[:-1])))[0]
     error = states[1:] - np.asarray(model.mean(jnp.asarray(states[:-1]), jnp.asarray(series.u)))
     covariance = kernel + np.exp(2 * float(model.log_process_std[0])) * np.eye(6)
-    exact = multivariate_normal.logpdf(error[:, 0], np.zeros(6), covariance) + norm.logpdf(states[0, 0])
+    exact = multivariate_normal.logpdf(error[:, 0], np.zeros(6), covariance) + norm.logpdf(
+        states[0, 0]
+    )
     exact += sum(numpy_emission(model, states[t + 1], series.y[t]) for t in range(6))
     gaps = []
     for num in (6, 12, 48):
@@ -273,7 +308,9 @@ def test_gradients_match_finite_differences(basis):
     @partial(jax.value_and_grad, argnums=(0, 1, 2))
     def both(arrays, states, weights):
         whole = eqx.combine(arrays, static)
-        return target.log_collapsed(whole, states, series) + target.log_target(whole, states, weights, series)
+        return target.log_collapsed(whole, states, series) + target.log_target(
+            whole, states, weights, series
+        )
 
     point = (arrays, jnp.asarray(states), jnp.asarray(weights))
     _, slopes = both(*point)
@@ -288,7 +325,10 @@ def test_gradients_match_finite_differences(basis):
         return both(*jax.tree.map(lambda p, d: p + size * d, point, direction))[0]
 
     expected = (8 * (along(1e-4) - along(-1e-4)) - (along(2e-4) - along(-2e-4))) / 12e-4
-    found = sum(jnp.sum(s * d) for s, d in zip(jax.tree.leaves(slopes), jax.tree.leaves(direction), strict=True))
+    found = sum(
+        jnp.sum(s * d)
+        for s, d in zip(jax.tree.leaves(slopes), jax.tree.leaves(direction), strict=True)
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
@@ -329,7 +369,9 @@ def test_same_shapes_compile_once():
 
 def test_float32_is_close_to_float64():
     model, series, states, _ = problem("stacked")
-    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if eqx.is_inexact_array(leaf) else leaf, model)
+    narrow = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32) if eqx.is_inexact_array(leaf) else leaf, model
+    )
     value = log_collapsed(narrow, jnp.asarray(states, jnp.float32), series)
     assert value.dtype == jnp.float32
     np.testing.assert_allclose(value, log_collapsed(model, jnp.asarray(states), series), rtol=1e-4)
@@ -337,5 +379,7 @@ def test_float32_is_close_to_float64():
 
 def test_wrong_number_of_states_is_named():
     model, series, states, _ = problem("inducing")
-    with pytest.raises(ValueError, match=r"T rows has T \+ 1 states.*\[7\] rows and states of \[7\]"):
+    with pytest.raises(
+        ValueError, match=r"T rows has T \+ 1 states.*\[7\] rows and states of \[7\]"
+    ):
         target.log_collapsed(model, jnp.asarray(states[:-1]), series)

@@ -26,7 +26,9 @@ KNOWN = jnp.asarray([[1.0, 0.2, 0.0, 0.0, 0.1], [0.0] * 5, [0.0] * 5])
 def wired_model(kernel="se", part="inducing"):
     covariance = make_kernel(kernel, 3, 4, 0.5, 1.5)
     basis = (
-        InducingPoints(LOCATIONS) if part == "inducing" else RandomFourier.build(covariance, 6, 4, jax.random.key(1))
+        InducingPoints(LOCATIONS)
+        if part == "inducing"
+        else RandomFourier.build(covariance, 6, 4, jax.random.key(1))
     )
     linear = LinearMap(*(jnp.asarray(RNG.normal(size=shape)) for shape in ((3, 3), (3, 1), 3)))
     return GPSSM.create(
@@ -97,11 +99,17 @@ def test_gain_and_residual_are_those_of_a_kernel_on_the_columns_that_enter():
 
 
 def test_gradients_are_finite_and_forbidden_lengthscales_have_none():
-    model, series, states = wired_model(), builders.make_series(6, 1, 1, missing=True), builders.make_states(6, 3)
+    model, series, states = (
+        wired_model(),
+        builders.make_series(6, 1, 1, missing=True),
+        builders.make_states(6, 3),
+    )
 
     @jax.jit
     def slope(leaves):
-        return jax.grad(lambda own: log_collapsed(model.with_leaves(own), jnp.asarray(states), series))(leaves)
+        return jax.grad(
+            lambda own: log_collapsed(model.with_leaves(own), jnp.asarray(states), series)
+        )(leaves)
 
     found = slope(model.leaves())
     assert all(np.isfinite(leaf).all() for leaf in found.values())
@@ -127,7 +135,9 @@ def test_collapsing_integrates_the_weights_out():
     zero = jnp.zeros(np.prod(shape))
     _, slope, hessian = everything(zero)
     mode = np.linalg.solve(-hessian, slope)
-    integral = everything(jnp.asarray(mode))[0] + 0.5 * (zero.size * np.log(2 * np.pi) - np.linalg.slogdet(-hessian)[1])
+    integral = everything(jnp.asarray(mode))[0] + 0.5 * (
+        zero.size * np.log(2 * np.pi) - np.linalg.slogdet(-hessian)[1]
+    )
     np.testing.assert_allclose(log_collapsed(model, paths, series), integral, rtol=1e-8)
     found = weights_given_states(model, paths, series)
     np.testing.assert_allclose(np.ravel(found.mean), mode, rtol=1e-6, atol=1e-9)
@@ -179,7 +189,9 @@ BAD = {
     "circle through state 0": lambda: Wiring(np.ones((3, 4)), delays={0: 1, 1: 0}),
     "outside of 2 states": lambda: Wiring(np.ones((2, 2)), delays={0: 2}),
     "same output": lambda: Wiring(np.ones((2, 2)), measured={0: 0, 1: 0}),
-    "measured names output 1": lambda: make_wiring(Wiring(np.ones((2, 2)), measured={0: 1}), 2, 0, 1),
+    "measured names output 1": lambda: make_wiring(
+        Wiring(np.ones((2, 2)), measured={0: 1}), 2, 0, 1
+    ),
 }
 
 

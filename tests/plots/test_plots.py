@@ -37,7 +37,9 @@ def posterior():
     model = make_model().with_roles("sample", "log_process_std", "kernel.log_variance")
     made = make_posterior(model, raw, draws=DRAWS)
     rng = np.random.default_rng(1)
-    info = made.info._replace(log_target=rng.normal(size=(2, DRAWS)), energy=rng.normal(size=(2, DRAWS)))
+    info = made.info._replace(
+        log_target=rng.normal(size=(2, DRAWS)), energy=rng.normal(size=(2, DRAWS))
+    )
     return replace(made, info=info, draws=jax.tree.map(np.asarray, made.draws))
 
 
@@ -45,7 +47,9 @@ def posterior():
 def baseline():
     data = simulate("linear_gaussian", num_steps=150, seed=3)
     series = getattr(data, "series", data)
-    return gpssm.fit(series, method=gpssm.methods.METHODS["arx"], num_draws=40, num_chains=2, progress=False)
+    return gpssm.fit(
+        series, method=gpssm.methods.METHODS["arx"], num_draws=40, num_chains=2, progress=False
+    )
 
 
 def drawn(figure):
@@ -94,7 +98,9 @@ def test_figures_have_nothing_to_do_with_pyplot_and_show_themselves_in_notebooks
     assert figure._repr_png_().startswith(b"\x89PNG")
     figure = drawn(figure)
     for panel in figure.axes:
-        assert min(text.get_fontsize() for text in [*panel.get_xticklabels(), panel.yaxis.label]) >= 8
+        assert (
+            min(text.get_fontsize() for text in [*panel.get_xticklabels(), panel.yaxis.label]) >= 8
+        )
     assert figure.get_figwidth() == style.FULL
 
 
@@ -138,13 +144,18 @@ def test_several_series_stand_side_by_side():
     several = [make_series(10 + number, input_dim=0, seed=number) for number in range(6)]
     figure = drawn(plots.plot_series(several, test=4))
     assert len(figure.axes) == 2 * 4
-    assert [panel.get_title(loc="left") for panel in figure.axes[:2]] == ["series 0 (of 6)", "series 1 (of 6)"]
+    assert [panel.get_title(loc="left") for panel in figure.axes[:2]] == [
+        "series 0 (of 6)",
+        "series 1 (of 6)",
+    ]
     assert lines(figure.axes[1], "end of training")[0].get_xdata()[0] == 7
 
 
 def test_a_forecast_is_marked_where_it_should_be_trusted_less():
     forecast = make_forecast(left=0.4, novelty=0.8)
-    figure = drawn(plots.plot_forecast(forecast, actual=forecast.paths[0], history=np.zeros((50, 2))))
+    figure = drawn(
+        plots.plot_forecast(forecast, actual=forecast.paths[0], history=np.zeros((50, 2)))
+    )
     for column, panel in enumerate(figure.axes):
         times, (low, high) = band(panel, "90 %")
         np.testing.assert_allclose(times, forecast.steps * 0.5)
@@ -171,7 +182,9 @@ def test_a_forecast_is_marked_where_it_should_be_trusted_less():
 def test_smoothed_outputs_have_data_bands_and_what_was_missing(posterior, index):
     figure = drawn(plots.plot_smoothed(posterior, index))
     y, outputs = posterior.dataset.experiments[index].y, smooth(posterior, index).outputs
-    assert [panel.get_ylabel() for panel in figure.axes] == list(posterior.dataset.experiments[index].outputs)
+    assert [panel.get_ylabel() for panel in figure.axes] == list(
+        posterior.dataset.experiments[index].outputs
+    )
     for column, panel in enumerate(figure.axes):
         missing = np.isnan(y[:, column])
         np.testing.assert_array_equal(lines(panel, "data")[0].get_ydata(), y[:, column])
@@ -193,14 +206,18 @@ def test_states_are_drawn_chain_by_chain(posterior):
     for dim, panel in enumerate(figure.axes):
         for chain in range(2):
             (line,) = lines(panel, f"chain {chain}")
-            np.testing.assert_allclose(line.get_ydata(), np.median(states[chain, :, :, dim], axis=0))
+            np.testing.assert_allclose(
+                line.get_ydata(), np.median(states[chain, :, :, dim], axis=0)
+            )
         np.testing.assert_array_equal(line.get_xdata(), np.arange(-1, 25))
     assert lines(panel, "chain 0")[0].get_linestyle() != lines(panel, "chain 1")[0].get_linestyle()
 
 
 def one_state(input_dim, **settings):
     raw = [make_series(20, input_dim=input_dim, output_dim=1)]
-    return make_posterior(make_model(state_dim=1, input_dim=input_dim, output_dim=1), raw, **settings)
+    return make_posterior(
+        make_model(state_dim=1, input_dim=input_dim, output_dim=1), raw, **settings
+    )
 
 
 @pytest.mark.parametrize(("input_dim", "curves"), [(0, 1), (1, 3)])
@@ -231,26 +248,41 @@ def test_two_states_have_arrows_and_maps(posterior):
     ]
     locations = np.asarray(posterior.model.basis.locations)
     for panel in (field, *maps):
-        np.testing.assert_allclose(lines(panel, "inducing points")[0].get_xydata(), locations[:, :2])
+        np.testing.assert_allclose(
+            lines(panel, "inducing points")[0].get_xydata(), locations[:, :2]
+        )
     (arrows,) = [one for one in field.collections if isinstance(one, mpl.quiver.Quiver)]
     one = posterior.chain(0)
     u = np.repeat(
-        np.median(np.concatenate([raw.u for raw in posterior.dataset.experiments]), axis=0)[None], arrows.N, 0
+        np.median(np.concatenate([raw.u for raw in posterior.dataset.experiments]), axis=0)[None],
+        arrows.N,
+        0,
     )
     x = np.stack([arrows.X, arrows.Y], -1)
-    np.testing.assert_allclose(np.stack([arrows.U, arrows.V], -1), transition(one, x, u).mean - x, atol=1e-12)
+    np.testing.assert_allclose(
+        np.stack([arrows.U, arrows.V], -1), transition(one, x, u).mean - x, atol=1e-12
+    )
     with pytest.raises(IndexError, match="2 chains, counted from 0; got chain 2"):
         plots.plot_transition(posterior, chain=2)
 
 
 def hatched(figure):
-    return [any(one.hatches[0] for one in panel.collections if getattr(one, "hatches", None)) for panel in figure.axes]
+    return [
+        any(one.hatches[0] for one in panel.collections if getattr(one, "hatches", None))
+        for panel in figure.axes
+    ]
 
 
 def test_maps_are_hatched_where_the_function_is_prior(posterior):
     assert not any(hatched(drawn(plots.plot_transition(posterior))))
     short = posterior.model.with_leaves({"kernel.log_lengthscale": jnp.full((2, 3), -2.0)})
-    assert hatched(drawn(plots.plot_transition(replace(posterior, model=short)))) == [True, True, True, False, False]
+    assert hatched(drawn(plots.plot_transition(replace(posterior, model=short)))) == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_more_states_have_slices_along_principal_directions():
@@ -263,23 +295,36 @@ def test_more_states_have_slices_along_principal_directions():
     made = make_posterior(make_model(state_dim=3), raw, states=[states], leaves=locations)
     figure = drawn(plots.plot_transition(made))
     axes = np.reshape(figure.axes, (4, 3))
-    assert [panel.get_ylabel() for panel in axes[:, 0]] == [*(f"step of $x_{{{d}}}$" for d in (1, 2, 3)), "novelty"]
+    assert [panel.get_ylabel() for panel in axes[:, 0]] == [
+        *(f"step of $x_{{{d}}}$" for d in (1, 2, 3)),
+        "novelty",
+    ]
     titles = [panel.get_title(loc="left") for panel in axes[0]]
     assert any("x_{3}" in title for title in titles[:2])
-    assert sum(float(title.split("(")[-1].rstrip("%)")) for title in titles) == pytest.approx(100, abs=2)
+    assert sum(float(title.split("(")[-1].rstrip("%)")) for title in titles) == pytest.approx(
+        100, abs=2
+    )
     for panel in axes[:-1].flat:
         (mean,) = lines(panel, "mean")
         _, (low, high) = band(panel, "90 % band")
         assert ((low <= mean.get_ydata()) & (mean.get_ydata() <= high)).all()
         (visited,) = panel.patches
-        assert panel.get_xlim()[0] < visited.get_x() < visited.get_x() + visited.get_width() < panel.get_xlim()[1]
+        assert (
+            panel.get_xlim()[0]
+            < visited.get_x()
+            < visited.get_x() + visited.get_width()
+            < panel.get_xlim()[1]
+        )
 
 
 def test_calibration_tells_right_from_narrow():
     rng = np.random.default_rng(5)
 
     def histogram_and_coverage(spread):
-        pairs = [(make_forecast(spread=spread, seed=seed), rng.normal(size=(40, 2))) for seed in range(10)]
+        pairs = [
+            (make_forecast(spread=spread, seed=seed), rng.normal(size=(40, 2)))
+            for seed in range(10)
+        ]
         pairs[0][1][:5] = np.nan
         left, right = drawn(plots.plot_calibration(pairs)).axes
         (bars,) = left.containers
@@ -326,12 +371,20 @@ def test_traces_show_the_worst_and_ranks_are_even_when_chains_agree(posterior):
     assert "does not vary" in [text.get_text() for text in figure.axes[1].texts]
     assert "7 of 9 quantities" in figure.axes[-2].get_xlabel()
     place = next(i for i, title in enumerate(titles) if title.startswith("log process std[1]"))
-    apart = [patch.get_data().values for patch in figure.axes[2 * place + 1].patches if hasattr(patch, "get_data")]
+    apart = [
+        patch.get_data().values
+        for patch in figure.axes[2 * place + 1].patches
+        if hasattr(patch, "get_data")
+    ]
     np.testing.assert_allclose(np.mean(apart, axis=1), 1, rtol=1e-9)
     assert apart[0][0] > 1.8
     assert apart[1][0] < 0.2
     even = next(i for i in range(1, 7) if i != place)
-    together = [patch.get_data().values for patch in figure.axes[2 * even + 1].patches if hasattr(patch, "get_data")]
+    together = [
+        patch.get_data().values
+        for patch in figure.axes[2 * even + 1].patches
+        if hasattr(patch, "get_data")
+    ]
     assert np.max(np.abs(np.array(together) - 1)) < 0.7
 
 
@@ -339,8 +392,13 @@ def test_effective_sizes_are_those_of_the_diagnostics(posterior):
     figure = drawn(plots.plot_ess(posterior))
     rows = [row for row in diagnose(posterior).rows if row.number]
     sizes, ratios = figure.axes
-    assert {label.get_text() for label in sizes.get_yticklabels()[:2]} == {"log process std", "kernel log variance"}
-    np.testing.assert_allclose([bar.get_width() for bar in sizes.patches], [row.ess_bulk for row in rows])
+    assert {label.get_text() for label in sizes.get_yticklabels()[:2]} == {
+        "log process std",
+        "kernel log variance",
+    }
+    np.testing.assert_allclose(
+        [bar.get_width() for bar in sizes.patches], [row.ess_bulk for row in rows]
+    )
     shown = [line.get_xdata()[0] for line in ratios.lines if line.get_marker() in "osX"]
     np.testing.assert_allclose(shown, [max(row.rhat - 1, 1e-3) for row in rows])
 
@@ -350,7 +408,9 @@ def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
     axes = np.reshape(figure.axes, (2, 3))
     for column, (own, correlations, cross) in enumerate(axes):
         shown = own.lines[0].get_ydata()
-        np.testing.assert_array_equal(np.isnan(shown), np.isnan(posterior.dataset.experiments[0].y[:20, column]))
+        np.testing.assert_array_equal(
+            np.isnan(shown), np.isnan(posterior.dataset.experiments[0].y[:20, column])
+        )
         assert correlations.get_title(loc="left").startswith("with its past\n")
         assert "p = " in correlations.get_title(loc="left")
         assert cross.get_title(loc="left").startswith("with u\n")
@@ -361,15 +421,21 @@ def test_parameters_show_prior_posterior_and_optimised(posterior):
     figure = drawn(plots.plot_parameters(posterior))
     panels = {panel.get_xlabel(): panel for panel in figure.axes if panel.get_visible()}
     optimised = posterior.model.leaves("optimise")
-    assert {"process std", "kernel variance", "kernel lengthscale", "basis locations"} <= set(panels)
+    assert {"process std", "kernel variance", "kernel lengthscale", "basis locations"} <= set(
+        panels
+    )
     assert len(panels) == len(optimised) + 2
     for entry in range(2):
-        curve = lines(panels["process std"], "posterior, a line each state, output or coordinate")[entry]
+        curve = lines(panels["process std"], "posterior, a line each state, output or coordinate")[
+            entry
+        ]
         values = np.asarray(posterior.draws.leaves["log_process_std"])[..., entry]
         assert values.min() < curve.get_xdata()[np.argmax(curve.get_ydata())] < values.max()
     ticks = panels["kernel lengthscale"].lines[-1].get_xdata()
     np.testing.assert_allclose(ticks, np.ravel(posterior.model.kernel.log_lengthscale))
-    for place, label in zip(panels["process std"].get_xticks(), panels["process std"].get_xticklabels(), strict=True):
+    for place, label in zip(
+        panels["process std"].get_xticks(), panels["process std"].get_xticklabels(), strict=True
+    ):
         assert float(label.get_text()) == pytest.approx(np.exp(place), rel=0.01)
     assert _round_values(0.015, 0.3).tolist() == pytest.approx([0.02, 0.05, 0.1, 0.2])
     assert len(_round_values(1e-9, 1e9)) <= 5
@@ -377,12 +443,16 @@ def test_parameters_show_prior_posterior_and_optimised(posterior):
 
 def test_comparison_overlays_forecasts():
     actual = np.random.default_rng(9).normal(size=(40, 2))
-    forecasts = {name: make_forecast(seed=seed) for seed, name in enumerate(("ffvd", "arx", "last"))}
+    forecasts = {
+        name: make_forecast(seed=seed) for seed, name in enumerate(("ffvd", "arx", "last"))
+    }
     figure = drawn(plots.plot_comparison(forecasts, actual, history=actual))
     assert labels(figure) == ["history", "actual", "ffvd", "arx", "last"]
     for column, panel in enumerate(figure.axes):
         for name, forecast in forecasts.items():
-            np.testing.assert_allclose(lines(panel, name)[0].get_ydata(), forecast.median[:, column])
+            np.testing.assert_allclose(
+                lines(panel, name)[0].get_ydata(), forecast.median[:, column]
+            )
         assert len({lines(panel, name)[0].get_marker() for name in forecasts}) == 3
         assert lines(panel, "history")[0].get_xdata()[-1] == 49 * 0.5
         assert len(panel.collections) == 3
@@ -405,16 +475,27 @@ def test_scores_fill_the_best():
         dots = [line for line in panel.lines if line.get_marker() == "o"]
         filled = [line.get_ydata()[0] for line in dots if line.get_markerfacecolor() != "white"]
         assert filled == [best]
-    assert [line.get_xdata()[0] for line in figure.axes[0].lines if line.get_marker() == "o"][2] == pytest.approx(0.6)
+    assert [line.get_xdata()[0] for line in figure.axes[0].lines if line.get_marker() == "o"][
+        2
+    ] == pytest.approx(0.6)
     frame = pd.DataFrame(table).T[["rmse", "coverage_90"]].drop("last").astype(float)
-    assert [panel.get_xlabel() for panel in drawn(plots.plot_scores(frame)).axes] == ["rmse", "coverage of 90 %"]
+    assert [panel.get_xlabel() for panel in drawn(plots.plot_scores(frame)).axes] == [
+        "rmse",
+        "coverage of 90 %",
+    ]
     with pytest.raises(KeyError, match="has no crps; it has: rmse, fit, coverage_90"):
         plots.plot_scores(table, metrics=("crps",))
 
 
 def test_every_figure_takes_a_baseline(baseline):
     assert not baseline.draws.leaves
-    for make in (plots.plot_smoothed, plots.plot_states, plots.plot_transition, plots.plot_traces, plots.plot_ess):
+    for make in (
+        plots.plot_smoothed,
+        plots.plot_states,
+        plots.plot_transition,
+        plots.plot_traces,
+        plots.plot_ess,
+    ):
         assert drawn(make(baseline)).axes
     (panel,) = drawn(plots.plot_parameters(baseline)).axes
     assert "no parameter was learned" in panel.texts[0].get_text()
@@ -427,7 +508,9 @@ def test_sampled_locations_are_averaged():
     made = one_state(0, leaves={"basis.locations": jnp.asarray(locations)})
     (panel,) = drawn(plots.plot_transition(made, chain=1)).axes
     (container,) = panel.containers
-    np.testing.assert_allclose(np.sort(container[0].get_xdata()), np.sort(locations[1].mean(0)[:, 0]))
+    np.testing.assert_allclose(
+        np.sort(container[0].get_xdata()), np.sort(locations[1].mean(0)[:, 0])
+    )
 
 
 def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
@@ -435,9 +518,13 @@ def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
     response = linear.step_response(20)
     figure = drawn(response.plot(0.8))
     panel = figure.axes[1]
-    np.testing.assert_allclose(lines(panel, "median")[0].get_ydata(), np.median(response.values[:, :, 1, 0], axis=0))
+    np.testing.assert_allclose(
+        lines(panel, "median")[0].get_ydata(), np.median(response.values[:, :, 1, 0], axis=0)
+    )
     _, (low, high) = band(panel, "80 % of the draws")
-    np.testing.assert_allclose((low, high), np.quantile(response.values[:, :, 1, 0], (0.1, 0.9), axis=0), atol=1e-12)
+    np.testing.assert_allclose(
+        (low, high), np.quantile(response.values[:, :, 1, 0], (0.1, 0.9), axis=0), atol=1e-12
+    )
     signals = {"units": {"y1": "m", "u": "V"}, "dt": 0.1, "time_unit": "s"}
     labelled = drawn(replace(response, **signals).plot()).axes[1]
     assert (labelled.get_ylabel(), labelled.get_xlabel()) == ("y1 [m/V]", "time [s]")
@@ -445,8 +532,12 @@ def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
     panels = drawn(bode.plot()).axes
     assert [panel.get_title("left") for panel in panels] == ["u to y0", "", "u to y1 [m/V]", ""]
     assert panels[-1].get_xlabel() == "frequency [Hz]"
-    np.testing.assert_allclose(lines(panels[3], "median")[0].get_ydata(), np.median(bode.phase[:, :, 1, 0], axis=0))
+    np.testing.assert_allclose(
+        lines(panels[3], "median")[0].get_ydata(), np.median(bode.phase[:, :, 1, 0], axis=0)
+    )
     poles = drawn(linear.plot()).axes[0].lines[1:]
     np.testing.assert_allclose([line.get_xdata() for line in poles], linear.poles.real.T)
     curve = posterior.static_gain(values=np.linspace(-1, 1, 5))
-    np.testing.assert_allclose(lines(drawn(curve.plot()).axes[0], "median")[0].get_ydata(), curve.median[:, 0])
+    np.testing.assert_allclose(
+        lines(drawn(curve.plot()).axes[0], "median")[0].get_ydata(), curve.median[:, 0]
+    )

@@ -21,14 +21,20 @@ DRAWS, LENGTH = 200, 8
 
 
 def in_user_units(series, factor=3.0, shift=10.0):
-    return dataclasses.replace(series, y=series.y * np.array([factor, 1.0]) + shift, dt=0.5, outputs=("θ", "p"))
+    return dataclasses.replace(
+        series, y=series.y * np.array([factor, 1.0]) + shift, dt=0.5, outputs=("θ", "p")
+    )
 
 
 @pytest.fixture(scope="module")
 def posterior():
     """One series with a row and an entry missing, outputs of unequal scale."""
-    model = make_model().with_roles("fix", "*").with_roles("sample", "log_process_std", "likelihood.*")
-    return make_posterior((in_user_units(make_series(LENGTH, missing=True)),), model, draws=DRAWS, spread=0.05)
+    model = (
+        make_model().with_roles("fix", "*").with_roles("sample", "log_process_std", "likelihood.*")
+    )
+    return make_posterior(
+        (in_user_units(make_series(LENGTH, missing=True)),), model, draws=DRAWS, spread=0.05
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +47,34 @@ def emitted(posterior):
     leaves, std = posterior.draws.leaves, np.array(posterior.dataset.scaler.output_std)
     mean = np.einsum("cdyx,cdtx->cdty", leaves["likelihood.C"], posterior.draws.states[0][:, :, 1:])
     mean = mean + leaves["likelihood.d"][:, :, None]
-    return mean * std + posterior.dataset.scaler.output_mean, np.exp(leaves["likelihood.log_std"])[:, :, None] * std
+    return mean * std + posterior.dataset.scaler.output_mean, np.exp(leaves["likelihood.log_std"])[
+        :, :, None
+    ] * std
 
 
 def test_groups_names_and_axes(tree):
     assert set(tree.children) == {
-        *("posterior", "sample_stats", "posterior_predictive", "log_likelihood", "observed_data", "constant_data"),
+        *(
+            "posterior",
+            "sample_stats",
+            "posterior_predictive",
+            "log_likelihood",
+            "observed_data",
+            "constant_data",
+        ),
     }
     assert tree["posterior"]["states"].dims == ("chain", "draw", "time", "state")
     assert tree["posterior"]["weights"].dims == ("chain", "draw", "state", "inducing")
     assert tree["posterior"]["likelihood.C"].dims == ("chain", "draw", "output", "state")
     assert tree["posterior_predictive"]["y"].dims == ("chain", "draw", "time", "output")
     assert tree["log_likelihood"]["y"].dims == ("chain", "draw", "time")
-    assert set(tree["sample_stats"].data_vars) == {"lp", "acceptance_rate", "diverging", "energy", "n_steps"}
+    assert set(tree["sample_stats"].data_vars) == {
+        "lp",
+        "acceptance_rate",
+        "diverging",
+        "energy",
+        "n_steps",
+    }
     assert list(tree["observed_data"]["output"].values) == ["θ", "p"]
 
 
@@ -121,23 +142,31 @@ def test_no_controls_and_nothing_free():
 def test_counts_have_no_units_to_change():
     plain = make_model()
     poisson = make_likelihood("poisson", jnp.ones((2, 2)), jnp.zeros(2), jnp.ones(2))
-    model = GPSSM.create(plain.kernel, plain.basis, plain.mean, poisson, jnp.ones(2)).with_roles("fix", "*")
+    model = GPSSM.create(plain.kernel, plain.basis, plain.mean, poisson, jnp.ones(2)).with_roles(
+        "fix", "*"
+    )
     counts = Series(np.arange(10.0).reshape(5, 2), np.zeros((5, 1)))
     made = make_posterior((counts,), model, scaling="none")
     tree = made.to_arviz()
     rate = np.exp(made.draws.states[0][:, :, 1:].sum(-1, keepdims=True))
-    np.testing.assert_allclose(tree["log_likelihood"]["y"], stats.poisson.logpmf(counts.y, rate).sum(-1))
+    np.testing.assert_allclose(
+        tree["log_likelihood"]["y"], stats.poisson.logpmf(counts.y, rate).sum(-1)
+    )
     assert (tree["posterior_predictive"]["y"] % 1 == 0).all()
 
 
 def test_a_density_without_a_sampler_has_no_predictive_draws():
     plain = make_model()
     own = Custom(lambda x, y: -0.5 * (y - x) ** 2)
-    model = GPSSM.create(plain.kernel, plain.basis, plain.mean, own, jnp.ones(2)).with_roles("fix", "*")
+    model = GPSSM.create(plain.kernel, plain.basis, plain.mean, own, jnp.ones(2)).with_roles(
+        "fix", "*"
+    )
     made = make_posterior((make_series(5),), model, scaling="none")
     tree = made.to_arviz()
     assert "posterior_predictive" not in tree.children
-    expected = -0.5 * np.sum((made.dataset.experiments[0].y - made.draws.states[0][:, :, 1:]) ** 2, -1)
+    expected = -0.5 * np.sum(
+        (made.dataset.experiments[0].y - made.draws.states[0][:, :, 1:]) ** 2, -1
+    )
     np.testing.assert_allclose(tree["log_likelihood"]["y"], expected)
 
 
@@ -157,5 +186,7 @@ def test_a_scalar_has_its_plain_name():
     plain = make_model()
     kernel = make_kernel("rq", 2, 3)
     model = GPSSM.create(kernel, plain.basis, plain.mean, plain.likelihood, jnp.ones(2))
-    made = make_posterior((make_series(5),), model.with_roles("fix", "*").with_roles("sample", "kernel.log_mixture"))
+    made = make_posterior(
+        (make_series(5),), model.with_roles("fix", "*").with_roles("sample", "kernel.log_mixture")
+    )
     assert list(made.to_dataframe().columns) == ["kernel.log_mixture", "log_target", "acceptance"]

@@ -25,7 +25,9 @@ def simulated(model, seed):
     key, control_key = jax.random.split(jax.random.key(seed))
     u = jax.random.normal(control_key, (LENGTH + HORIZON, 1))
     truth = simulate(model, key, u)
-    series = Series(SCALER.unscale_mean(truth.y), np.asarray(u) * SCALER.input_std[0] + SCALER.input_mean[0])
+    series = Series(
+        SCALER.unscale_mean(truth.y), np.asarray(u) * SCALER.input_std[0] + SCALER.input_mean[0]
+    )
     posterior = make_posterior(
         model,
         [make_series(LENGTH, output_dim=1)],
@@ -45,7 +47,9 @@ def coverages(count, num_particles):
     found = []
     for seed in range(count):
         posterior, seen, ahead = simulated(model, seed)
-        informed = posterior.condition(seen, new_experiment=True, num_particles=num_particles, seed=seed)
+        informed = posterior.condition(
+            seen, new_experiment=True, num_particles=num_particles, seed=seed
+        )
         forecast = informed.forecast(HORIZON, ahead.u, num_paths=400, seed=seed)
         found.append([coverage(forecast.paths, ahead.y, level, by_step=True) for level in LEVELS])
     return np.array(found)
@@ -73,6 +77,8 @@ def test_intervals_cover_as_often_as_they_say_over_many_series(num_particles):
 
 
 def test_intervals_that_are_too_narrow_are_found_out():
-    covered = np.random.default_rng(0).random((40, 3, HORIZON)) < np.array([0.35, 0.65, 0.78])[:, None]
+    covered = (
+        np.random.default_rng(0).random((40, 3, HORIZON)) < np.array([0.35, 0.65, 0.78])[:, None]
+    )
     with pytest.raises(AssertionError):
         assert_calibrated(covered.astype(float))

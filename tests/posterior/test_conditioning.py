@@ -73,9 +73,13 @@ def test_rows_one_at_a_time_give_the_same_cloud_and_compile_once(posterior, rows
 
 
 def test_other_seeds_give_other_particles(posterior, rows, conditioned):
-    first, second = (posterior.condition(rows, seed=seed, num_particles=8).current for seed in (0, 1))
+    first, second = (
+        posterior.condition(rows, seed=seed, num_particles=8).current for seed in (0, 1)
+    )
     assert np.all(first.particles != second.particles)
-    assert_same_cloud(posterior.condition(rows, seed=1), conditioned)  # a Gaussian is not left to chance
+    assert_same_cloud(
+        posterior.condition(rows, seed=1), conditioned
+    )  # a Gaussian is not left to chance
 
 
 def test_a_new_experiment_starts_from_the_prior():
@@ -121,10 +125,14 @@ def smoothed_draws(model, series, number):
     """Paths from the exact smoothing posterior of the linear model."""
     mean, likelihood = model.mean, model.likelihood
     noises = jnp.diag(model.process_variance), jnp.exp(likelihood.log_std)
-    linear = LinearSSM(mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d, *noises)
+    linear = LinearSSM(
+        mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d, *noises
+    )
     smoothed = smooth(linear, series)
     draws = jax.random.normal(jax.random.key(4), (number, *smoothed.mean.shape))
-    return np.asarray(smoothed.mean[None] + jax.vmap(lambda one: linalg.solve_upper(smoothed.factor, one))(draws))
+    return np.asarray(
+        smoothed.mean[None] + jax.vmap(lambda one: linalg.solve_upper(smoothed.factor, one))(draws)
+    )
 
 
 def test_condition_at_is_condition_on_the_first_rows(posterior, rows, conditioned):
@@ -137,7 +145,8 @@ def test_condition_at_is_condition_on_the_first_rows(posterior, rows, conditione
 def test_condition_at_passes_over_the_series_once(posterior, rows, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "gpssm.posterior.conditioning.run_filter", lambda *args: seen.append(len(args[3])) or run_filter(*args)
+        "gpssm.posterior.conditioning.run_filter",
+        lambda *args: seen.append(len(args[3])) or run_filter(*args),
     )
     passing = posterior.condition_at(rows, range(1, 7))
     next(passing)
@@ -163,16 +172,32 @@ def test_columns_go_by_name_and_no_controls_will_do():
     [
         (lambda p, s: p.condition([s, s]), TypeError, "one series at a time.*list of 2"),
         (lambda p, s: p.condition(s.y), TypeError, "expected a Series"),
-        (lambda p, s: p.condition(make_series(6, output_dim=1)), ValueError, "y must have 2 columns.*got 1"),
-        (lambda p, s: p.condition(s, num_particles=1), ValueError, "num_particles must be .* at least 2, got 1"),
+        (
+            lambda p, s: p.condition(make_series(6, output_dim=1)),
+            ValueError,
+            "y must have 2 columns.*got 1",
+        ),
+        (
+            lambda p, s: p.condition(s, num_particles=1),
+            ValueError,
+            "num_particles must be .* at least 2, got 1",
+        ),
         (lambda p, s: p.condition(s, index=2), IndexError, "2 training series.*got index 2"),
-        (lambda p, s: p.condition(s).condition(s, num_particles=8), ValueError, "a Gaussian stands for the.*got 8"),
+        (
+            lambda p, s: p.condition(s).condition(s, num_particles=8),
+            ValueError,
+            "a Gaussian stands for the.*got 8",
+        ),
         (
             lambda p, s: p.condition(s, num_particles=8).condition(s, num_particles=9),
             ValueError,
             "8 particles stand for the.*got 9",
         ),
-        (lambda p, s: p.condition_at(s, [2, 1]), ValueError, "rows must increase.*between 0 and 6.*got \\[2, 1\\]"),
+        (
+            lambda p, s: p.condition_at(s, [2, 1]),
+            ValueError,
+            "rows must increase.*between 0 and 6.*got \\[2, 1\\]",
+        ),
         (lambda p, s: p.condition_at(s, [7]), ValueError, "between 0 and 6"),
     ],
 )
@@ -195,7 +220,9 @@ def exact_predictions(steps):
     filtered, found = kalman(model, scaled), []
     for row in range(len(ROWS)):
         origin = max(row - steps + 1, 0)
-        mean, cov = (np.zeros(2), np.eye(2)) if origin == 0 else (part[origin - 1] for part in filtered[:2])
+        mean, cov = (
+            (np.zeros(2), np.eye(2)) if origin == 0 else (part[origin - 1] for part in filtered[:2])
+        )
         for control in scaled.u[origin : row + 1]:
             mean, cov = move(model, mean, cov, control)
         found.append(output_moments(model, mean, cov))
@@ -241,7 +268,9 @@ def test_simulation_sees_the_warmup_and_nothing_else(linear):
     start = linear.condition(ROWS[:5], new_experiment=True)
     np.testing.assert_array_equal(run.paths, start.forecast(u=ROWS.u[5:], num_paths=50).paths)
     assert run.start == 5
-    short = linear.condition(user_series(3)).simulate(ROWS.u[5:], warmup=ROWS[:5], num_paths=50, horizon=2)
+    short = linear.condition(user_series(3)).simulate(
+        ROWS.u[5:], warmup=ROWS[:5], num_paths=50, horizon=2
+    )
     np.testing.assert_allclose(short.paths, run.paths[:, :2], rtol=1e-9)
 
 

@@ -56,7 +56,9 @@ def assert_same_paths(found, wanted):
 
 def test_the_draws_are_those_of_controls_shifted_by_hand(late, plain, record):
     jax.tree.map(np.testing.assert_array_equal, late.draws, plain.draws)
-    np.testing.assert_array_equal(late.dataset.experiments[0].u, record.u[:TRAIN])  # as they were given
+    np.testing.assert_array_equal(
+        late.dataset.experiments[0].u, record.u[:TRAIN]
+    )  # as they were given
     assert "u0 (acts 3 rows later), u1 (acts 1 row later)" in str(late.summary())
     assert "u0 (acts 3 rows later)" in late._repr_html_()
 
@@ -69,7 +71,9 @@ def test_forecasts_take_controls_as_they_are_set(late, plain, rows):
     # The last row arrives after the horizon. All but the first are needed of the other control.
     assert_same_paths(late.forecast(H, rows[0].u[: H - 1]), wanted)
     assert late.forecast(1).horizon == 1
-    with pytest.raises(ValueError, match="each of the 8 steps ahead, but the last 1: pass u with 7 rows; got 6"):
+    with pytest.raises(
+        ValueError, match="each of the 8 steps ahead, but the last 1: pass u with 7 rows; got 6"
+    ):
         late.forecast(H, rows[0].u[: H - 2])
     with pytest.raises(ValueError, match="pass u with 1 rows"):
         late.forecast(2)
@@ -107,7 +111,10 @@ def test_learning_goes_on(late, plain, rows):
     found, wanted = late.update(rows[0]), plain.update(rows[1])
     jax.tree.map(np.testing.assert_array_equal, found.draws, wanted.draws)
     jax.tree.map(np.testing.assert_array_equal, found.dataset.scaled, wanted.dataset.scaled)
-    later = [one.learn(test[:6]).forecast(u=test.u[6 : 6 + H]) for one, test in ((late, rows[0]), (plain, rows[1]))]
+    later = [
+        one.learn(test[:6]).forecast(u=test.u[6 : 6 + H])
+        for one, test in ((late, rows[0]), (plain, rows[1]))
+    ]
     assert_same_paths(*later)
 
 
@@ -139,7 +146,9 @@ def test_responses_begin_later(late, plain):
         assert not steps[:, :lag, :, j].any()
     f = np.array([0.05, 0.2])
     turned = first.bode(f).values / second.bode(f).values
-    np.testing.assert_allclose(turned, np.broadcast_to(np.exp(-2j * np.pi * np.outer(f, LAGS))[:, None], turned.shape))
+    np.testing.assert_allclose(
+        turned, np.broadcast_to(np.exp(-2j * np.pi * np.outer(f, LAGS))[:, None], turned.shape)
+    )
 
 
 def test_who_is_judged_beside_it_has_the_same_delay(late, plain, rows):

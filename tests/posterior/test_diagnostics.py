@@ -25,7 +25,9 @@ def textbook_rhat(values):
     halves = np.concatenate([values[:, :half], values[:, -half:]])
     found = []
     for part in (halves, np.abs(halves - np.median(halves))):
-        scores = stats.norm.ppf((stats.rankdata(part) - 3 / 8) / (part.size + 1 / 4)).reshape(part.shape)
+        scores = stats.norm.ppf((stats.rankdata(part) - 3 / 8) / (part.size + 1 / 4)).reshape(
+            part.shape
+        )
         between, within = half * np.var(scores.mean(1), ddof=1), np.mean(scores.var(1, ddof=1))
         found.append(np.sqrt((between / within + half - 1) / half))
     return max(found)
@@ -47,7 +49,9 @@ def test_figures_are_of_each_quantity_and_mind_its_ranks_alone(chains):
         found = figure(values)
         assert found.shape == (2, 3)
         assert found[1, 2] == figure(values[:, :, 1, 2])
-    np.testing.assert_array_equal(diagnostics.ess_bulk(np.exp(values)), diagnostics.ess_bulk(values))
+    np.testing.assert_array_equal(
+        diagnostics.ess_bulk(np.exp(values)), diagnostics.ess_bulk(values)
+    )
 
 
 def test_what_does_not_vary_and_what_is_too_short():
@@ -127,11 +131,17 @@ def test_the_dynamics_as_outputs_show_them():
     leaves = {name: np.asarray(leaf) for name, leaf in (model.leaves() | draw.leaves).items()}
     f = explore.function_values(posterior, draw.states[0][:-1], posterior.dataset.scaled[0].u)[1, 3]
     with jax.enable_x64(True):
-        found = np.asarray(diagnostics._one_step(model.with_leaves(draw.leaves), draw, posterior.dataset.scaled[0].u))
+        found = np.asarray(
+            diagnostics._one_step(
+                model.with_leaves(draw.leaves), draw, posterior.dataset.scaled[0].u
+            )
+        )
     C, d = leaves["likelihood.C"], leaves["likelihood.d"]
     assert found[:-1] == pytest.approx(f @ C.T + d)
     covariance = C @ np.diag(np.exp(2 * leaves["log_process_std"])) @ C.T
-    assert found[-1] == pytest.approx(np.sqrt(np.diag(covariance) + np.exp(2 * leaves["likelihood.log_std"])))
+    assert found[-1] == pytest.approx(
+        np.sqrt(np.diag(covariance) + np.exp(2 * leaves["likelihood.log_std"]))
+    )
 
 
 def test_the_diagnostics_of_a_posterior():
@@ -140,13 +150,25 @@ def test_the_diagnostics_of_a_posterior():
     names = [one.name for one in found.rows]
     assert names[:2] == ["likelihood.log_std", "log_process_std"]
     assert names[2:] == [
-        *("function values", "states, within chains", "smoothed outputs", "one-step outputs", "one-step noise"),
+        *(
+            "function values",
+            "states, within chains",
+            "smoothed outputs",
+            "one-step outputs",
+            "one-step noise",
+        ),
         *("30-step forecast mean", "log target"),
     ]
-    assert found["smoothed outputs"].rhat == pytest.approx(np.max(diagnostics.rhat(posterior.outputs())))
+    assert found["smoothed outputs"].rhat == pytest.approx(
+        np.max(diagnostics.rhat(posterior.outputs()))
+    )
     assert found["function values"].number == 20 * 2
-    assert found["log target"].ess_bulk == pytest.approx(diagnostics.ess_bulk(posterior.info.log_target))
-    shared = posterior.spec.settings.num_shared(posterior.model)  # iterations of the warm-up that chains did together
+    assert found["log target"].ess_bulk == pytest.approx(
+        diagnostics.ess_bulk(posterior.info.log_target)
+    )
+    shared = posterior.spec.settings.num_shared(
+        posterior.model
+    )  # iterations of the warm-up that chains did together
     apart = posterior.info.gradients.sum() + posterior.warmup.gradients[:, shared:].sum()
     assert found.gradients == apart + posterior.warmup.gradients[0, :shared].sum()
     assert "identified only up to" in str(found)

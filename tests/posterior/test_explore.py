@@ -47,7 +47,9 @@ def test_noise_is_that_of_the_outputs():
     weights = np.zeros((2, 1500, 2, 6))
     posterior = make_posterior(states=states, weights=weights, leaves={}, draws=1500)
     found = posterior.smooth(1, noise=True)
-    scale = np.exp(posterior.model.likelihood.log_std) * np.array(posterior.dataset.scaler.output_std)
+    scale = np.exp(posterior.model.likelihood.log_std) * np.array(
+        posterior.dataset.scaler.output_std
+    )
     np.testing.assert_allclose(found.outputs.std / scale, 1, atol=4 / np.sqrt(6000))
     np.testing.assert_allclose(found.outputs.moments[1], np.broadcast_to(scale**2, (3000, 5, 2)))
     flat = found.outputs.paths.reshape(3000, -1)
@@ -67,7 +69,11 @@ def each_step(posterior, x, u):
             model = posterior.model_at(chain, draw)
             step = model.transition()(x, u)
             given = np.asarray(step.given(posterior.draws.weights[chain, draw]))
-            yield given, np.asarray(step.residual).T, np.asarray(model.kernel.diagonal(np.hstack([x, u]))).T
+            yield (
+                given,
+                np.asarray(step.residual).T,
+                np.asarray(model.kernel.diagonal(np.hstack([x, u]))).T,
+            )
 
 
 def test_the_spread_is_that_between_draws_and_within(posterior):
@@ -93,7 +99,9 @@ def test_derivatives_agree_with_differences_in_the_users_units(posterior):
     def values(x, u):
         return posterior.function(x, posterior.dataset.scaler.scale_inputs(u)).reshape(6, 4, 2)
 
-    state = np.stack([values(X + size * e, U) - values(X - size * e, U) for e in np.eye(2)], -1) / (2 * size)
+    state = np.stack([values(X + size * e, U) - values(X - size * e, U) for e in np.eye(2)], -1) / (
+        2 * size
+    )
     control = (values(X, U + size) - values(X, U - size))[..., None] / (2 * size)
     for ours, theirs in ((found[:2], state), (found[2:4], control)):
         np.testing.assert_allclose(ours[0], theirs.mean(0), atol=1e-7)
@@ -104,7 +112,9 @@ def test_derivatives_agree_with_differences_in_the_users_units(posterior):
 
 
 def test_one_state_may_come_alone(posterior):
-    np.testing.assert_allclose(posterior.transition(X[0], U[0]).mean, posterior.transition(X, U).mean[:1], rtol=1e-9)
+    np.testing.assert_allclose(
+        posterior.transition(X[0], U[0]).mean, posterior.transition(X, U).mean[:1], rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize(

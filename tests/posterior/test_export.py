@@ -23,7 +23,11 @@ def mean_outputs(posterior, u):
     total = 0.0
     for chain in range(posterior.num_chains):
         for draw in range(posterior.num_draws):
-            model, x, found = posterior.model_at(chain, draw), posterior.draws.states[-1][chain, draw, -1], []
+            model, x, found = (
+                posterior.model_at(chain, draw),
+                posterior.draws.states[-1][chain, draw, -1],
+                [],
+            )
             move = model.transition()
             for control in posterior.dataset.scaler.scale_inputs(u):
                 x = move(x[None], control[None]).given(posterior.draws.weights[chain, draw])[0]
@@ -36,7 +40,9 @@ def check(posterior, folder):
     """Export, run in another process, compare."""
     posterior.export(folder / "plant.py", overwrite=True)
     np.save(folder / "u.npy", U)
-    run = subprocess.run([sys.executable, "-c", SCRIPT], cwd=folder, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=folder, capture_output=True, text=True, check=True
+    )
     values, modules = run.stdout.splitlines()
     np.testing.assert_allclose(eval(values), mean_outputs(posterior, U), rtol=1e-9)
     assert "'jax'" not in modules
@@ -49,7 +55,8 @@ def test_every_basis(basis, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "likelihood"), [(name, "gaussian") for name in KERNELS] + [("se", name) for name in LIKELIHOODS]
+    ("kernel", "likelihood"),
+    [(name, "gaussian") for name in KERNELS] + [("se", name) for name in LIKELIHOODS],
 )
 def test_every_kernel_and_likelihood(kernel, likelihood):
     plain = make_model()
@@ -72,7 +79,9 @@ def test_a_step_starts_from_where_the_state_is_and_draws_may_be_fewer(tmp_path):
     posterior = make_posterior().condition(make_series(6, seed=3))
     namespace = {}
     exec(exported(posterior), namespace)
-    np.testing.assert_allclose(namespace["START"], posterior.current.particles.mean(2).reshape(6, 2), rtol=1e-9)
+    np.testing.assert_allclose(
+        namespace["START"], posterior.current.particles.mean(2).reshape(6, 2), rtol=1e-9
+    )
     posterior.export(tmp_path / "two.py", 2)
     exec((tmp_path / "two.py").read_text(), namespace)
     assert namespace["START"].shape == (2, 2)

@@ -24,7 +24,9 @@ def keys(draws):
 
 def start(draws, particles, dim):
     x = jax.random.normal(jax.random.key(1), (draws, particles, dim))
-    return CurrentStates(x, jnp.full((draws, particles), -jnp.log(particles)), jnp.asarray(0), jnp.ones(draws))
+    return CurrentStates(
+        x, jnp.full((draws, particles), -jnp.log(particles)), jnp.asarray(0), jnp.ones(draws)
+    )
 
 
 def linear_members(draws):
@@ -62,16 +64,24 @@ def test_rows_in_pieces_give_the_same_cloud(series, filtered):
     members, cloud = linear_members(2), start(2, 3000, 2)
     for rows in (series[:1], series[1:2], series[2:3], series[3:]):
         cloud = run_filter(members, keys(2), cloud, rows, False).cloud
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), cloud, filtered.cloud)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), cloud, filtered.cloud
+    )
 
 
 def scalar_model(likelihood):
     """A strongly curved f of one state, with a residual: half the prior variance away from the inducing points."""
-    model = make_model("inducing", 1, 1, 1).with_leaves({"kernel.log_lengthscale": jnp.zeros((1, 2))})
+    model = make_model("inducing", 1, 1, 1).with_leaves(
+        {"kernel.log_lengthscale": jnp.zeros((1, 2))}
+    )
     parts = (jnp.array([[0.8]]), jnp.array([0.1]), jnp.array([0.2]))
     # A likelihood of another class has leaves of other names, so the model is made again around it.
     return type(model).create(
-        model.kernel, model.basis, model.mean, likelihood.build(*parts), jnp.exp(model.log_process_std)
+        model.kernel,
+        model.basis,
+        model.mean,
+        likelihood.build(*parts),
+        jnp.exp(model.log_process_std),
     )
 
 
@@ -83,7 +93,9 @@ def on_a_grid(model, weights, series, points=GRID):
         variance = jnp.maximum(now.residual[0], 0) + model.process_variance
         pairs = log_normal(jnp.asarray(points)[:, None], now.given(weights).T, variance[None])
         log_p = logsumexp(np.asarray(pairs) + log_p[None], axis=1) + np.log(points[1] - points[0])
-        log_p = log_p + model.likelihood.log_prob(jnp.asarray(points)[:, None], jnp.tile(y, (len(points), 1)))
+        log_p = log_p + model.likelihood.log_prob(
+            jnp.asarray(points)[:, None], jnp.tile(y, (len(points), 1))
+        )
         log_density = logsumexp(log_p) + np.log(points[1] - points[0])
         log_p = log_p - log_density
         found.append((np.sum(points * np.exp(log_p)) * (points[1] - points[0]), log_density))
@@ -96,7 +108,9 @@ def test_nonlinear_transitions_agree_with_integrals_on_a_grid(likelihood):
     weights = jnp.asarray(np.random.default_rng(2).normal(size=(3, 1, model.basis.size)))
     noises = {"log_process_std": model.log_process_std[None] + jnp.array([[0.0], [0.5], [1.0]])}
     series = make_series(12, output_dim=1, missing=True)
-    series = type(series)(np.round(np.exp(series.y)) if likelihood is Poisson else series.y, series.u)
+    series = type(series)(
+        np.round(np.exp(series.y)) if likelihood is Poisson else series.y, series.u
+    )
     found = run_filter(Members(model, weights, noises), keys(3), start(3, 8000, 1), series, False)
     for draw in range(3):
         one = model.with_leaves({"log_process_std": noises["log_process_std"][draw]})
@@ -116,7 +130,9 @@ def test_a_draw_that_has_run_away_leaves_the_others_alone(series, filtered):
 
 def gaussian_start(draws, dim):
     cloud = jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (draws, 2 * dim, dim))
-    return CurrentStates(cloud, jnp.full((draws, 2 * dim), -jnp.log(2 * dim)), jnp.asarray(0), jnp.ones(draws))
+    return CurrentStates(
+        cloud, jnp.full((draws, 2 * dim), -jnp.log(2 * dim)), jnp.asarray(0), jnp.ones(draws)
+    )
 
 
 def test_points_have_the_mean_and_the_covariance():
@@ -125,7 +141,9 @@ def test_points_have_the_mean_and_the_covariance():
     found = np.asarray(points(jnp.asarray(mean), jnp.asarray(root @ root.swapaxes(1, 2))))
     np.testing.assert_allclose(found.mean(1), mean, atol=1e-12)
     gaps = found - mean[:, None]
-    np.testing.assert_allclose(gaps.swapaxes(1, 2) @ gaps / 6, root @ root.swapaxes(1, 2), atol=1e-12)
+    np.testing.assert_allclose(
+        gaps.swapaxes(1, 2) @ gaps / 6, root @ root.swapaxes(1, 2), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3, 4])
@@ -139,7 +157,9 @@ def test_a_root_of_what_may_be_flat(rank):
 
 def test_states_are_drawn_from_the_gaussian():
     mean, covariance = jnp.array([[1.0, -2.0]]), jnp.array([[[2.0, 0.6], [0.6, 0.5]]])
-    found = draw_states(jax.random.split(jax.random.key(0), (1, 40_000)), points(mean, covariance), jnp.array([3.0]))[0]
+    found = draw_states(
+        jax.random.split(jax.random.key(0), (1, 40_000)), points(mean, covariance), jnp.array([3.0])
+    )[0]
     np.testing.assert_allclose(found.mean(0), mean[0], atol=4 * np.sqrt(6 / 40_000))
     np.testing.assert_allclose(np.cov(found.T), 3 * covariance[0], atol=4 * 6 * np.sqrt(2 / 40_000))
 
@@ -151,13 +171,18 @@ def test_it_is_the_kalman_filter_of_a_linear_model():
     for draw in range(2):
         np.testing.assert_allclose(found.means[draw], exact.means, atol=1e-9)
         np.testing.assert_allclose(found.log_density[draw], exact.log_density, atol=1e-9)
-        np.testing.assert_allclose(np.cov(found.cloud.particles[draw].T, bias=True), exact.covariances[-1], atol=1e-9)
+        np.testing.assert_allclose(
+            np.cov(found.cloud.particles[draw].T, bias=True), exact.covariances[-1], atol=1e-9
+        )
 
 
 def test_surprise_counts_how_far_outputs_miss():
     series = make_series(20, missing=True)
     series = Series(np.column_stack([3 * series.y[:, 0], np.full(20, np.nan)]), series.u)
-    found, surprise = run_filter(linear_members(1), keys(1), gaussian_start(1, 2), series, True), 1.0
+    found, surprise = (
+        run_filter(linear_members(1), keys(1), gaussian_start(1, 2), series, True),
+        1.0,
+    )
     for distance, y in zip(kalman(linear_model(), series).distance, series.y[:, 0], strict=True):
         surprise += (distance - surprise) / MEMORY if np.isfinite(y) else 0.0
     np.testing.assert_allclose(found.cloud.surprise, surprise)
@@ -184,7 +209,9 @@ def test_a_state_that_outputs_show_late_and_faintly_is_not_lost():
     )
     series = make_series(200)
     exact = kalman(model, series)
-    found = run_filter(Members(model, jnp.zeros((1, 2, 4)), {}), keys(1), gaussian_start(1, 2), series, True)
+    found = run_filter(
+        Members(model, jnp.zeros((1, 2, 4)), {}), keys(1), gaussian_start(1, 2), series, True
+    )
     np.testing.assert_allclose(found.means[0], exact.means, rtol=1e-6, atol=1e-8)
 
 

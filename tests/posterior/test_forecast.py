@@ -37,7 +37,9 @@ def linear_posterior(rates, num_series=1, **settings):
     model = make_model("linear")
     rotation = np.array([[0.8, 0.6], [-0.6, 0.8]])
     control, offset = np.array([[0.3], [-0.2]]), np.array([0.1, -0.05])
-    weights = np.stack([linear_weights(model, rate * rotation, control, offset) for rate in np.ravel(rates)])
+    weights = np.stack(
+        [linear_weights(model, rate * rotation, control, offset) for rate in np.ravel(rates)]
+    )
     weights = weights.reshape(*np.shape(rates), *weights.shape[1:])
     raw = [make_series(8, seed=index) for index in range(num_series)]
     chains, draws = np.shape(rates)
@@ -60,21 +62,34 @@ def gaussian_recursion(posterior, rate, u, start):
 
 def test_a_linear_model_follows_the_exact_gaussian_recursion():
     states = [np.broadcast_to(np.random.default_rng(1).normal(size=(9, 2)), (1, 2, 9, 2))]
-    posterior = linear_posterior([[0.9, 0.9]], states=states, scaler=Scaler((5.0, -1.0), (2.0, 0.3), (1.0,), (4.0,)))
+    posterior = linear_posterior(
+        [[0.9, 0.9]], states=states, scaler=Scaler((5.0, -1.0), (2.0, 0.3), (1.0,), (4.0,))
+    )
     u, number = 1 + 4 * CONTROLS[:8], 6000
     found = posterior.forecast(u=u, num_paths=number, bounds=None)
     free = posterior.forecast(u=u, num_paths=number, bounds=None, noise=False)
-    for step, (mean, covariance) in enumerate(gaussian_recursion(posterior, 0.9, u, states[0][0, 0, -1])):
+    for step, (mean, covariance) in enumerate(
+        gaussian_recursion(posterior, 0.9, u, states[0][0, 0, -1])
+    ):
         std = np.sqrt(np.diag(covariance))
         np.testing.assert_allclose(found.mean[step], mean, atol=4 * np.max(std) / np.sqrt(number))
         sample = np.cov(found.paths[:, step].T) / np.outer(std, std)
-        np.testing.assert_allclose(sample, covariance / np.outer(std, std), atol=4 * np.sqrt(2 / number))
-        noise = np.square(posterior.dataset.scaler.output_std) * np.exp(2 * posterior.model.likelihood.log_std)
-        np.testing.assert_allclose(free.std[step] ** 2 + noise, std**2, rtol=5 * np.sqrt(2 / number))
+        np.testing.assert_allclose(
+            sample, covariance / np.outer(std, std), atol=4 * np.sqrt(2 / number)
+        )
+        noise = np.square(posterior.dataset.scaler.output_std) * np.exp(
+            2 * posterior.model.likelihood.log_std
+        )
+        np.testing.assert_allclose(
+            free.std[step] ** 2 + noise, std**2, rtol=5 * np.sqrt(2 / number)
+        )
         np.testing.assert_allclose(found.moments[1][:, step], np.broadcast_to(noise, (number, 2)))
         # y_t | x_t has the noise of one transition too, and its mixture over paths the moments of y_t.
         ahead, spread = (part[:, step] for part in found.moments_ahead)
-        C = np.asarray(posterior.model.likelihood.C) * np.array(posterior.dataset.scaler.output_std)[:, None]
+        C = (
+            np.asarray(posterior.model.likelihood.C)
+            * np.array(posterior.dataset.scaler.output_std)[:, None]
+        )
         expected = C**2 @ posterior.model.process_variance + noise
         np.testing.assert_allclose(spread, np.broadcast_to(expected, spread.shape))
         np.testing.assert_allclose(ahead.var(0) + spread[0], std**2, rtol=5 * np.sqrt(2 / number))
@@ -100,7 +115,9 @@ def test_a_nonlinear_model_agrees_with_a_literal_loop():
     # With two inducing points the residual is as large as the process noise.
     posterior = make_posterior(make_model(num=2), chains=1, draws=2)
     number, steps = 2000, 4
-    found = posterior.forecast(steps, CONTROLS, num_paths=2 * number, seed=3, bounds=None, noise=False)
+    found = posterior.forecast(
+        steps, CONTROLS, num_paths=2 * number, seed=3, bounds=None, noise=False
+    )
     rng, u = np.random.default_rng(7), posterior.dataset.scaler.scale_inputs(CONTROLS)
     for draw in range(2):
         model, weights = posterior.model_at(0, draw), posterior.draws.weights[0, draw]
@@ -113,7 +130,9 @@ def test_a_nonlinear_model_agrees_with_a_literal_loop():
             y = posterior.dataset.scaler.unscale_mean(model.likelihood.moments(x)[0])
             ours = found.paths[draw * number : (draw + 1) * number, step]
             std = y.std(0)
-            np.testing.assert_allclose(ours.mean(0), y.mean(0), atol=5 * np.sqrt(2 / number) * std.max())
+            np.testing.assert_allclose(
+                ours.mean(0), y.mean(0), atol=5 * np.sqrt(2 / number) * std.max()
+            )
             np.testing.assert_allclose(ours.std(0), std, rtol=5 / np.sqrt(number))
         assert np.mean(now.residual) > 0.5 * np.mean(model.process_variance)
 
@@ -128,9 +147,15 @@ def test_a_shorter_forecast_is_the_beginning_of_a_longer_one():
 
 
 def test_the_noise_of_a_path_does_not_depend_on_the_paths_beside_it(posterior):
-    few, many = (posterior.forecast(5, CONTROLS, num_paths=number, bounds=1e9) for number in (30, 60))
-    np.testing.assert_allclose(many.paths.reshape(6, 10, 5, 2)[:, :5], few.paths.reshape(6, 5, 5, 2), rtol=1e-9)
-    assert np.all(posterior.forecast(5, CONTROLS, num_paths=30, bounds=1e9, seed=1).paths != few.paths)
+    few, many = (
+        posterior.forecast(5, CONTROLS, num_paths=number, bounds=1e9) for number in (30, 60)
+    )
+    np.testing.assert_allclose(
+        many.paths.reshape(6, 10, 5, 2)[:, :5], few.paths.reshape(6, 5, 5, 2), rtol=1e-9
+    )
+    assert np.all(
+        posterior.forecast(5, CONTROLS, num_paths=30, bounds=1e9, seed=1).paths != few.paths
+    )
 
 
 def test_a_few_unstable_draws_do_not_wreck_a_forecast():
@@ -174,7 +199,10 @@ def test_once_most_paths_have_left_they_start_anew_from_their_own_training_state
 
 def test_without_bounds_an_overflow_is_kept_and_reported():
     posterior = linear_posterior([[0.5, 1e30, 0.5]])
-    with np.errstate(all="ignore"), pytest.warns(UserWarning, match="values of this forecast are not finite"):
+    with (
+        np.errstate(all="ignore"),
+        pytest.warns(UserWarning, match="values of this forecast are not finite"),
+    ):
         found = posterior.forecast(20, CONTROLS, num_paths=3, bounds=None)
     assert found.diagnostics.share_left == pytest.approx(1 / 3)
     assert "Paths that overflowed: 33 %" in found.diagnostics.notes[0]
@@ -184,14 +212,18 @@ def test_without_bounds_an_overflow_is_kept_and_reported():
 def test_novelty_grows_away_from_the_inducing_points(posterior):
     pairs = zip(posterior.dataset.experiments, (0.0, 30.0), strict=True)
     starts = [np.zeros((2, 3, len(one) + 1, 2)) + place for one, place in pairs]
-    moved = dataclasses.replace(posterior, draws=posterior.draws._replace(states=tuple(map(jnp.asarray, starts))))
+    moved = dataclasses.replace(
+        posterior, draws=posterior.draws._replace(states=tuple(map(jnp.asarray, starts)))
+    )
     near, far = (moved.forecast(1, CONTROLS, num_paths=30, index=index) for index in (0, 1))
     assert near.diagnostics.novelty[0] < 0.7
     assert far.diagnostics.novelty[0] == pytest.approx(1.0)
 
 
 def with_scaler(posterior, scaler):
-    return dataclasses.replace(posterior, dataset=dataclasses.replace(posterior.dataset, scaler=scaler))
+    return dataclasses.replace(
+        posterior, dataset=dataclasses.replace(posterior.dataset, scaler=scaler)
+    )
 
 
 @pytest.mark.parametrize(("factor", "shift"), [(1000.0, 0.0), (1e-3, 7.0), (-1.0, 1.0)])
@@ -209,20 +241,33 @@ def test_units_are_the_users(posterior, factor, shift):
 
 
 def test_outputs_may_be_permuted(posterior):
-    likelihood, scaler = jax.tree.map(lambda leaf: leaf[::-1], posterior.model.likelihood), posterior.dataset.scaler
+    likelihood, scaler = (
+        jax.tree.map(lambda leaf: leaf[::-1], posterior.model.likelihood),
+        posterior.dataset.scaler,
+    )
     means, stds = scaler.output_mean[::-1], scaler.output_std[::-1]
     turned = with_scaler(posterior, dataclasses.replace(scaler, output_mean=means, output_std=stds))
-    turned = dataclasses.replace(turned, model=dataclasses.replace(posterior.model, likelihood=likelihood))
-    ours, theirs = (one.forecast(6, CONTROLS, num_paths=30, noise=False) for one in (posterior, turned))
+    turned = dataclasses.replace(
+        turned, model=dataclasses.replace(posterior.model, likelihood=likelihood)
+    )
+    ours, theirs = (
+        one.forecast(6, CONTROLS, num_paths=30, noise=False) for one in (posterior, turned)
+    )
     np.testing.assert_allclose(theirs.paths, ours.paths[..., ::-1], rtol=1e-9)
     np.testing.assert_allclose(theirs.moments[1], ours.moments[1][..., ::-1], rtol=1e-9)
 
 
 def test_each_series_has_its_own_end(posterior):
-    first, last = (posterior.forecast(1, CONTROLS, num_paths=30, noise=False, index=index) for index in (0, -1))
+    first, last = (
+        posterior.forecast(1, CONTROLS, num_paths=30, noise=False, index=index) for index in (0, -1)
+    )
     assert (first.start, last.start) == (9, 5)
-    alone = dataclasses.replace(posterior, draws=posterior.draws._replace(states=posterior.draws.states[::-1]))
-    np.testing.assert_array_equal(alone.forecast(1, CONTROLS, num_paths=30, noise=False).paths, first.paths)
+    alone = dataclasses.replace(
+        posterior, draws=posterior.draws._replace(states=posterior.draws.states[::-1])
+    )
+    np.testing.assert_array_equal(
+        alone.forecast(1, CONTROLS, num_paths=30, noise=False).paths, first.paths
+    )
     assert np.all(first.paths != last.paths)
 
 
@@ -230,7 +275,13 @@ def test_a_cloud_says_where_the_paths_start(posterior):
     last = np.asarray(posterior.draws.states[-1])[:, :, -1:]
     weights = np.log(np.broadcast_to([1.0, 1e-300], (2, 3, 2)))
     cloud = CurrentState(
-        np.concatenate([last, last + 100], axis=2), weights, 12, False, np.ones((2, 3)), None, np.zeros((0, 1))
+        np.concatenate([last, last + 100], axis=2),
+        weights,
+        12,
+        False,
+        np.ones((2, 3)),
+        None,
+        np.zeros((0, 1)),
     )
     found = dataclasses.replace(posterior, current=cloud).forecast(5, CONTROLS, num_paths=30)
     assert found.start == 12
@@ -246,7 +297,9 @@ def test_a_model_without_controls_needs_none():
 
 def test_controls_go_by_name_and_set_the_horizon():
     y, u = np.random.default_rng(3).normal(size=(2, 10, 2))
-    posterior = make_posterior(make_model(input_dim=2), [Series(y, u, inputs=("pump", "valve"), outputs=("a", "b"))])
+    posterior = make_posterior(
+        make_model(input_dim=2), [Series(y, u, inputs=("pump", "valve"), outputs=("a", "b"))]
+    )
     frame = pd.DataFrame({"valve": u[:, 1], "pump": u[:, 0]})
     by_name = posterior.forecast(u=frame, num_paths=6)
     assert by_name.horizon == 10
@@ -259,12 +312,18 @@ def test_controls_go_by_name_and_set_the_horizon():
     ("settings", "message"),
     [
         (dict(horizon=5), r"\(u\) must be known at each of the 5 steps ahead: pass u with 5 rows"),
-        (dict(horizon=41, u=CONTROLS), "at each of the 41 steps ahead: pass u with 41 rows; got 40"),
+        (
+            dict(horizon=41, u=CONTROLS),
+            "at each of the 41 steps ahead: pass u with 41 rows; got 40",
+        ),
         (dict(horizon=0, u=CONTROLS), "horizon must be a whole number of at least 1.*got 0"),
         (dict(u=np.zeros((5, 2))), "u must have 1 columns: u; got 2"),
         (dict(u=np.full((5, 1), np.nan)), "row 0 .counted from 0., of u is NaN or infinite"),
         (dict(u=CONTROLS, num_paths=0), "num_paths must be a whole number of at least 1, got 0"),
-        (dict(u=CONTROLS, bounds=-1.0), "bounds must be a positive number, or None for none; got -1"),
+        (
+            dict(u=CONTROLS, bounds=-1.0),
+            "bounds must be a positive number, or None for none; got -1",
+        ),
         (dict(u=CONTROLS, index=2), "2 training series, counted from 0; got index 2"),
     ],
 )
@@ -280,9 +339,17 @@ def test_surprise_widens_a_forecast_and_leaves_its_middle():
     found = []
     for surprise in (1.0, 4.0, 9.0):
         cloud = CurrentState(
-            points, np.full((1, 2, 4), -np.log(4)), 9, True, np.full((1, 2), surprise), None, np.zeros((0, 1))
+            points,
+            np.full((1, 2, 4), -np.log(4)),
+            9,
+            True,
+            np.full((1, 2), surprise),
+            None,
+            np.zeros((0, 1)),
         )
-        forecast = dataclasses.replace(posterior, current=cloud).forecast(6, np.ones((6, 1)), num_paths=20)
+        forecast = dataclasses.replace(posterior, current=cloud).forecast(
+            6, np.ones((6, 1)), num_paths=20
+        )
         found.append((np.sqrt(float(noise_scale(jnp.array([surprise]))[0])), forecast.paths))
     (a, one), (b, two), (c, three) = found
     assert b > 1.9
@@ -295,11 +362,17 @@ STEPS, WIDTH = 12, 2
 def make_forecast(number=400, **settings):
     rng = np.random.default_rng(2)
     mean = np.cumsum(rng.normal(size=(STEPS, WIDTH)), axis=0) + np.array([20, 0])
-    paths = mean + np.sqrt(np.arange(1, STEPS + 1))[:, None] * rng.normal(size=(number, STEPS, WIDTH))
-    known = dict(
-        dt=0.5, moments=(paths, np.full(paths.shape, 0.3)), diagnostics=make_diagnostics(np.linspace(0, 0.03, STEPS))
+    paths = mean + np.sqrt(np.arange(1, STEPS + 1))[:, None] * rng.normal(
+        size=(number, STEPS, WIDTH)
     )
-    return Forecast(paths, ("level", "flow"), 50, np.ones((STEPS, 1)), ("pump",), **known | settings)
+    known = dict(
+        dt=0.5,
+        moments=(paths, np.full(paths.shape, 0.3)),
+        diagnostics=make_diagnostics(np.linspace(0, 0.03, STEPS)),
+    )
+    return Forecast(
+        paths, ("level", "flow"), 50, np.ones((STEPS, 1)), ("pump",), **known | settings
+    )
 
 
 def make_diagnostics(left, **settings):
@@ -324,7 +397,11 @@ def test_statistics_are_over_paths():
 def test_a_table_has_a_row_a_step_and_named_columns():
     forecast = make_forecast()
     table = forecast.to_dataframe((0.9,))
-    expected = [f"{name} {figure}" for name in ("level", "flow") for figure in ("mean", "std", "5%", "50%", "95%")]
+    expected = [
+        f"{name} {figure}"
+        for name in ("level", "flow")
+        for figure in ("mean", "std", "5%", "50%", "95%")
+    ]
     assert list(table.columns) == ["time", *expected]
     assert list(table.index) == list(range(50, 62))
     np.testing.assert_allclose(table["time"], 0.5 * table.index)
@@ -356,7 +433,10 @@ def test_scores_are_those_of_the_metrics():
     assert forecast.score(longer, levels=(0.9,)) == expected
     swapped = Series(longer[:, ::-1], outputs=("flow", "level"))
     assert forecast.score(swapped, levels=(0.9,)) == expected
-    with pytest.raises(ValueError, match=r"12 steps and needs as many rows .* got 5. Cut the forecast, forecast\[:5\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"12 steps and needs as many rows .* got 5. Cut the forecast, forecast\[:5\]",
+    ):
         forecast.score(actual[:5])
 
 

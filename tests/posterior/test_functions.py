@@ -65,7 +65,10 @@ def test_what_is_left_open_has_the_covariance_of_the_conditional_process(basis, 
         )
 
         def at(z):
-            x, u = (jnp.broadcast_to(part, (*keys.shape, part.shape[0])) for part in (z[:STATE_DIM], z[STATE_DIM:]))
+            x, u = (
+                jnp.broadcast_to(part, (*keys.shape, part.shape[0]))
+                for part in (z[:STATE_DIM], z[STATE_DIM:])
+            )
             return ensemble.moments(x, u, functions), ensemble.moments(x, u)
 
         return [at(z) for z in inputs]
@@ -82,7 +85,9 @@ def test_what_is_left_open_has_the_covariance_of_the_conditional_process(basis, 
         # The jitter of the inducing points' covariance is all that is left there.
         assert np.abs(gaps[2]).max() < 0.02
         for path, step in found:
-            np.testing.assert_allclose(path.variance[draw], np.tile(own.process_variance, (1500, 1)))
+            np.testing.assert_allclose(
+                path.variance[draw], np.tile(own.process_variance, (1500, 1))
+            )
             np.testing.assert_array_equal(path.novelty, step.novelty)
 
 
@@ -114,11 +119,17 @@ def test_where_there_is_no_function_to_draw_steps_are_as_before():
     model = make_model()
     changed = [
         make_model("hilbert"),
-        model.__class__.create(Own(model.kernel), model.basis, model.mean, model.likelihood, jnp.ones(2)),
+        model.__class__.create(
+            Own(model.kernel), model.basis, model.mean, model.likelihood, jnp.ones(2)
+        ),
     ]
-    changed.append(model.__class__.create(model.kernel, two, model.mean, model.likelihood, jnp.ones(2)))
+    changed.append(
+        model.__class__.create(model.kernel, two, model.mean, model.likelihood, jnp.ones(2))
+    )
     assert not any(map(can_draw_functions, changed))
     posterior = make_posterior(make_model("hilbert"), leaves={})
     u = np.zeros((5, 1))
-    same = [posterior.forecast(5, u, num_paths=12, one_function=given).paths for given in (True, False)]
+    same = [
+        posterior.forecast(5, u, num_paths=12, one_function=given).paths for given in (True, False)
+    ]
     np.testing.assert_array_equal(*same)

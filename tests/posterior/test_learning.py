@@ -25,7 +25,11 @@ from kalman import kalman, linear_model
 from posteriors import make_posterior
 
 ROWS = make_series(12, missing=True, seed=3)
-NOISE_FREE = {"likelihood.C": np.eye(2), "likelihood.d": np.zeros(2), "likelihood.log_std": np.full(2, -16.0)}
+NOISE_FREE = {
+    "likelihood.C": np.eye(2),
+    "likelihood.d": np.zeros(2),
+    "likelihood.log_std": np.full(2, -16.0),
+}
 
 
 def belief(model, spread=0.0, weight_variance=0.0):
@@ -34,7 +38,9 @@ def belief(model, spread=0.0, weight_variance=0.0):
     weights = jnp.zeros((1, dim, size))
     covariance = weight_variance * jnp.eye(dim * size)[None]
     cross = jnp.zeros((1, dim, dim * size))
-    return Belief(jnp.zeros((1, dim)), spread * jnp.eye(dim)[None], cross, weights, covariance, jnp.ones(1))
+    return Belief(
+        jnp.zeros((1, dim)), spread * jnp.eye(dim)[None], cross, weights, covariance, jnp.ones(1)
+    )
 
 
 def run(model, start, rows, forgetting=1.0):
@@ -59,12 +65,16 @@ def test_with_known_states_it_is_the_batch_posterior_of_the_weights(basis):
     model = make_model(basis).with_leaves(NOISE_FREE)
     rows = make_series(12, seed=3)
     found, _ = run(model, belief(model, weight_variance=1.0), rows)
-    batch = weights_given_states(model, jnp.concatenate([jnp.zeros((1, 2)), jnp.asarray(rows.y)]), rows)
+    batch = weights_given_states(
+        model, jnp.concatenate([jnp.zeros((1, 2)), jnp.asarray(rows.y)]), rows
+    )
     np.testing.assert_allclose(found.weights, batch.mean, atol=1e-8)
     size = model.basis.size
     for d in range(2):
         block = slice(d * size, (d + 1) * size)
-        np.testing.assert_allclose(found.covariance[block, block], np.linalg.inv(batch.precision[d]), atol=1e-8)
+        np.testing.assert_allclose(
+            found.covariance[block, block], np.linalg.inv(batch.precision[d]), atol=1e-8
+        )
     np.testing.assert_allclose(found.covariance[:size, size:], 0, atol=1e-8)
 
 
@@ -72,14 +82,23 @@ def test_with_known_states_shared_weights_are_one_gaussian():
     """P = I + Σ_td A_d(z_t) A_d(z_t)ᵀ / (Q_d + B_d(z_t)): every state's transition tells of the same weights."""
     own = make_model("linear")
     kernel = Mixed(make_kernel("se", 1, 3, 1.0, 1.3), jnp.array([[0.7], [-0.4]]))
-    points = MixedPoints(InducingPoints(jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)))), 1)
+    points = MixedPoints(
+        InducingPoints(jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)))), 1
+    )
     basis = Stacked((points, Apart(own.basis, 2)))
     model = type(own).create(kernel, basis, own.mean, own.likelihood, jnp.exp(own.log_process_std))
     model = model.with_leaves(NOISE_FREE)
     rows = make_series(12, seed=3)
     weights, size = jnp.zeros((1, *model.weights_shape)), model.basis.size
     start = Belief(
-        *(jnp.zeros((1, 2)), jnp.zeros((1, 2, 2)), jnp.zeros((1, 2, size)), weights, jnp.eye(size)[None], jnp.ones(1))
+        *(
+            jnp.zeros((1, 2)),
+            jnp.zeros((1, 2, 2)),
+            jnp.zeros((1, 2, size)),
+            weights,
+            jnp.eye(size)[None],
+            jnp.ones(1),
+        )
     )
     found, _ = run(model, start, rows)
     states = jnp.concatenate([jnp.zeros((1, 2)), jnp.asarray(rows.y)])
@@ -89,7 +108,9 @@ def test_with_known_states_shared_weights_are_one_gaussian():
     precision = np.eye(size) + np.einsum("dnm,dnk,dn->mk", gain, gain, 1 / noise)
     covariance = np.linalg.inv(precision)
     np.testing.assert_allclose(found.covariance, covariance, atol=1e-8)
-    np.testing.assert_allclose(found.weights[0], covariance @ np.einsum("dnm,dn->m", gain, error / noise), atol=1e-8)
+    np.testing.assert_allclose(
+        found.weights[0], covariance @ np.einsum("dnm,dn->m", gain, error / noise), atol=1e-8
+    )
 
 
 def test_with_an_unknown_offset_that_drifts_it_is_the_kalman_filter_of_both():
@@ -100,21 +121,29 @@ def test_with_an_unknown_offset_that_drifts_it_is_the_kalman_filter_of_both():
     forgetting = 0.9
     found, log_density = run(model, belief(model, 1.0, 1.0), ROWS, forgetting)
     A, B, b = map(np.asarray, (model.mean.transition, model.mean.control, model.mean.offset))
-    C, d, R = np.asarray(model.likelihood.C), np.asarray(model.likelihood.d), np.exp(2 * model.likelihood.log_std)
+    C, d, R = (
+        np.asarray(model.likelihood.C),
+        np.asarray(model.likelihood.d),
+        np.exp(2 * model.likelihood.log_std),
+    )
     offsets = np.diag(np.exp(scale[:, 3]))
     whole = np.block([[A, offsets], [np.zeros((2, 2)), np.eye(2)]])
     noise = np.diag([*np.asarray(model.process_variance), 0, 0])
     mean, cov = np.zeros(4), np.eye(4)
     for row, (y, u) in enumerate(zip(ROWS.y, ROWS.u, strict=True)):
         # What is known of an offset counts less from row to row, but never less than nothing.
-        grown = np.diag([1, 1, *np.minimum(1 / np.sqrt(forgetting), 1 / np.sqrt(np.diagonal(cov)[2:]))])
+        grown = np.diag(
+            [1, 1, *np.minimum(1 / np.sqrt(forgetting), 1 / np.sqrt(np.diagonal(cov)[2:]))]
+        )
         cov = grown @ cov @ grown
         mean = whole @ mean + np.concatenate([B @ u + b, np.zeros(2)])
         cov = whole @ cov @ whole.T + noise
         seen = np.isfinite(y)
         H = np.hstack([C, np.zeros((2, 2))])[seen]
         spread, error = H @ cov @ H.T + np.diag(R[seen]), y[seen] - H @ mean - d[seen]
-        expected = -0.5 * (np.linalg.slogdet(2 * np.pi * spread)[1] + error @ np.linalg.solve(spread, error))
+        expected = -0.5 * (
+            np.linalg.slogdet(2 * np.pi * spread)[1] + error @ np.linalg.solve(spread, error)
+        )
         np.testing.assert_allclose(log_density[row], expected, atol=1e-9)
         gain = cov @ H.T @ np.linalg.inv(spread)
         mean, cov = mean + gain @ error, cov - gain @ H @ cov
@@ -133,7 +162,9 @@ def test_an_emission_that_bends_elsewhere_is_taken_as_straight():
     )
     rows = Series(ROWS.y + 50, ROWS.u)
     for one, other in zip(
-        run(model, belief(model, 1, 1), rows)[0], run(bent, belief(bent, 1, 1), rows)[0], strict=True
+        run(model, belief(model, 1, 1), rows)[0],
+        run(bent, belief(bent, 1, 1), rows)[0],
+        strict=True,
     ):
         np.testing.assert_allclose(one, other, atol=1e-9)
 
@@ -149,7 +180,9 @@ def test_weights_and_state_are_drawn_from_what_is_believed():
     cov[:2, :2] += np.mean(within @ np.swapaxes(within, 1, 2), 0) / drawn.particles.shape[1]
     exact = np.block([[found.state_covariance, found.cross], [found.cross.T, found.covariance]])
     spread = np.sqrt(np.diagonal(exact))
-    np.testing.assert_allclose((mean - np.concatenate([found.state, found.weights.ravel()])) / spread, 0, atol=0.08)
+    np.testing.assert_allclose(
+        (mean - np.concatenate([found.state, found.weights.ravel()])) / spread, 0, atol=0.08
+    )
     np.testing.assert_allclose((cov - exact) / np.outer(spread, spread), 0, atol=0.12)
 
 
@@ -166,7 +199,10 @@ def learned(posterior):
 def assert_same(one, other):
     assert one.current.clock == other.current.clock
     arrays = ("particles", "log_weights", "rows", "surprise", "past")
-    for first, second, names in ((one.current, other.current, arrays), (one.learned, other.learned, Learned._fields)):
+    for first, second, names in (
+        (one.current, other.current, arrays),
+        (one.learned, other.learned, Learned._fields),
+    ):
         for left, right in ((getattr(first, name), getattr(second, name)) for name in names):
             np.testing.assert_allclose(left, right, rtol=1e-7, atol=1e-8)
     np.testing.assert_allclose(one.draws.weights, other.draws.weights, rtol=1e-7, atol=1e-8)
@@ -186,10 +222,14 @@ def test_the_old_posterior_stays_and_rows_may_come_in_pieces(posterior, learned)
 
 def test_it_starts_from_the_weights_given_the_states_of_each_draw(posterior):
     # Row 0 of a series that begins anew, with no output: what is known of the weights is what training said.
-    found = posterior.learn(Series(np.full((1, 2), np.nan), np.zeros((1, 1))), new_experiment=True).learned
+    found = posterior.learn(
+        Series(np.full((1, 2), np.nan), np.zeros((1, 1))), new_experiment=True
+    ).learned
     for chain, draw in ((0, 0), (1, 2)):
         states = [jnp.asarray(path[chain, draw]) for path in posterior.draws.states]
-        batch = weights_given_states(posterior.model_at(chain, draw), states, list(posterior.dataset.scaled))
+        batch = weights_given_states(
+            posterior.model_at(chain, draw), states, list(posterior.dataset.scaled)
+        )
         np.testing.assert_allclose(found.weights[chain, draw], batch.mean, atol=1e-9)
         size = batch.mean.shape[1]
         block = found.covariance[chain, draw][size:, size:]
@@ -229,13 +269,17 @@ def test_a_point_moves_and_what_is_known_of_f_stays():
     place = find_points(model)
     z = jnp.asarray([2.0, -1.0, 1.5])
     moved = model.with_leaves({place.name: model.leaves()[place.name].at[2].set(z)})
-    matrix, spread = (np.asarray(part[0]) for part in change_basis(members, place, jnp.asarray(2), z, moved))
+    matrix, spread = (
+        np.asarray(part[0]) for part in change_basis(members, place, jnp.asarray(2), z, moved)
+    )
     # The prior is the prior in either basis, but for the jitter.
     np.testing.assert_allclose(matrix @ matrix.T + spread, np.eye(20), atol=1e-4)
     rng = np.random.default_rng(0)
     weights, root = rng.normal(size=20), 0.3 * rng.normal(size=(20, 20))
     covariance = root @ root.T
-    kept = jnp.asarray(np.vstack([np.delete(np.asarray(model.basis.parts[0].locations), 2, axis=0), z]))
+    kept = jnp.asarray(
+        np.vstack([np.delete(np.asarray(model.basis.parts[0].locations), 2, axis=0), z])
+    )
     steps = [one.transition()(kept[:, :2], kept[:, 2:]) for one in (model, moved)]
     beliefs = ((weights, covariance), (matrix @ weights, matrix @ covariance @ matrix.T + spread))
     laws = []
@@ -257,7 +301,9 @@ def test_points_go_where_rows_went_and_from_where_they_are_missed_least():
     assert not choose_moves(near, place, locations[:3] + 1e-3)
     (move,) = choose_moves(near, place, np.vstack([locations[:1], [[9.0, 9.0, 9.0]]]))
     np.testing.assert_array_equal(move.z, 9.0)
-    gram = np.asarray(posterior.model.kernel(posterior.model.basis.locations, posterior.model.basis.locations))
+    gram = np.asarray(
+        posterior.model.kernel(posterior.model.basis.locations, posterior.model.basis.locations)
+    )
     alone = [1 / np.diagonal(np.linalg.inv(one)) / np.diagonal(one) for one in gram]
     assert move.drop == np.argmin(np.mean(alone, 0))
     far = Series(ROWS.y, 40 + ROWS.u)
@@ -292,7 +338,9 @@ def plant(drift, seed=0, length=200):
     )
     series = Series(states[1:] + 0.1 * rng.normal(size=(length, 1)), u)
     identity = Scaler((0.0,), (1.0,), (0.0,), (1.0,))
-    return make_posterior(model, [series], np.zeros((1, 1, 1, 3)), {}, identity, [states[None, None]], 1, 1)
+    return make_posterior(
+        model, [series], np.zeros((1, 1, 1, 3)), {}, identity, [states[None, None]], 1, 1
+    )
 
 
 def test_forgetting_is_the_widest_range_that_costs_little_in_training(monkeypatch):
@@ -305,9 +353,16 @@ def test_forgetting_is_the_widest_range_that_costs_little_in_training(monkeypatc
     monkeypatch.setattr(learning, "score_forgetting", lambda posterior: scores)
     chosen = choose_forgetting(drifting)
     assert scores[chosen] <= 1.1 * min(scores.values())
-    assert all(score > 1.1 * min(scores.values()) for one, score in scores.items() if len(one) > len(chosen))
+    assert all(
+        score > 1.1 * min(scores.values())
+        for one, score in scores.items()
+        if len(one) > len(chosen)
+    )
     assert (
-        drifting.learn(drifting.dataset.experiments[0][100:103], forgetting="auto").learned.forgetting in chosen
+        drifting.learn(
+            drifting.dataset.experiments[0][100:103], forgetting="auto"
+        ).learned.forgetting
+        in chosen
     )  # of the one draw
     monkeypatch.setattr(learning, "score_forgetting", lambda posterior: {(1.0,): np.inf})
     assert choose_forgetting(drifting) == (1.0,)
@@ -326,7 +381,9 @@ def test_draws_are_spread_over_several_forgettings(posterior):
         for name in ("weights", "covariance", "cross"):
             mine, other = (getattr(one.learned, name)[chosen] for one in (found, alone))
             np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(found.draws.weights[chosen], alone.draws.weights[chosen], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            found.draws.weights[chosen], alone.draws.weights[chosen], rtol=1e-9, atol=1e-12
+        )
     np.testing.assert_array_equal(found.learn(ROWS[:1]).learned.rates, rates)
     np.testing.assert_array_equal(found.chain(1).learned.rates, rates[1:])
 

@@ -17,9 +17,13 @@ STEPS = 12
 def linear():
     """Six draws of linear models in other units than the data's, with the exact systems in the user's."""
     rng = np.random.default_rng(0)
-    raw = [Series(*(10 * part for part in (rng.normal(size=(9, 2)), rng.normal(size=(9, 1)))), dt=0.5)]
+    raw = [
+        Series(*(10 * part for part in (rng.normal(size=(9, 2)), rng.normal(size=(9, 1)))), dt=0.5)
+    ]
     model = make_model("linear")
-    posterior = make_posterior(model, raw, scaler=SCALER, leaves={}, weights=0.3 * rng.normal(size=(2, 3, 2, 4)))
+    posterior = make_posterior(
+        model, raw, scaler=SCALER, leaves={}, weights=0.3 * rng.normal(size=(2, 3, 2, 4))
+    )
     systems = []
     for weights in np.asarray(posterior.draws.weights).reshape(6, 2, 4):
         A, B, _, C, *_ = map(np.asarray, linear_given(model, weights))
@@ -32,14 +36,24 @@ def test_a_linear_model_has_the_poles_and_responses_of_its_matrices(linear):
     posterior, systems = linear
     found = posterior.linearise(row=3)
     assert (found.dt, found.missing, found.A.shape) == (0.5, 0, (6, 2, 2))
-    step, impulse, bode = found.step_response(STEPS), found.impulse_response(STEPS), found.bode([0.01, 0.3, 0.9])
+    step, impulse, bode = (
+        found.step_response(STEPS),
+        found.impulse_response(STEPS),
+        found.bode([0.01, 0.3, 0.9]),
+    )
     np.testing.assert_allclose(step.times, 0.5 * np.arange(STEPS))
     for s, system in enumerate(systems):
-        np.testing.assert_allclose(np.sort(np.abs(found.poles[s])), np.sort(np.abs(np.linalg.eigvals(system.A))))
+        np.testing.assert_allclose(
+            np.sort(np.abs(found.poles[s])), np.sort(np.abs(np.linalg.eigvals(system.A)))
+        )
         np.testing.assert_allclose(step.values[s, :, :, 0], system.step(n=STEPS)[1][0], rtol=1e-9)
-        np.testing.assert_allclose(impulse.values[s, :, :, 0], system.impulse(n=STEPS)[1][0], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            impulse.values[s, :, :, 0], system.impulse(n=STEPS)[1][0], rtol=1e-9, atol=1e-9
+        )
         for j in range(2):
-            one = scipy.signal.dlti(system.A, system.B, system.C[j : j + 1], system.D[j : j + 1], dt=0.5)
+            one = scipy.signal.dlti(
+                system.A, system.B, system.C[j : j + 1], system.D[j : j + 1], dt=0.5
+            )
             _, magnitude, phase = one.bode(w=2 * np.pi * 0.5 * bode.frequencies)
             np.testing.assert_allclose(bode.magnitude[s, :, j, 0], magnitude, rtol=1e-7)
             turns = (bode.phase[s, :, j, 0] - phase) / 360
@@ -67,7 +81,9 @@ def test_where_a_linear_model_settles_and_how_far_a_unit_takes_it(linear):
     for y, one in zip(found.y, weights, strict=True):
         A, B, b, C, d, *_ = map(np.asarray, linear_given(posterior.model, one))
         x = np.linalg.solve(np.eye(2) - A, B @ [(1.1 - 1.0) / 0.25] + b)
-        np.testing.assert_allclose(y, SCALER.output_std * (C @ x + d) + SCALER.output_mean, rtol=1e-6)
+        np.testing.assert_allclose(
+            y, SCALER.output_std * (C @ x + d) + SCALER.output_mean, rtol=1e-6
+        )
 
 
 def test_of_a_nonlinear_model_too_the_operating_point_is_at_rest():
@@ -89,7 +105,9 @@ def test_a_system_without_rest_says_so():
     model, series = make_model("linear"), make_series(9)
     walk = np.zeros((2, 3, 2, 4))
     wanted = np.hstack([np.eye(2), np.zeros((2, 1)), np.ones((2, 1))])
-    centre = np.hstack([model.mean.transition, model.mean.control, np.asarray(model.mean.offset)[:, None]])
+    centre = np.hstack(
+        [model.mean.transition, model.mean.control, np.asarray(model.mean.offset)[:, None]]
+    )
     walk[:] = (wanted - centre) / np.exp(model.basis.log_scale)
     posterior = make_posterior(model, [series], weights=walk, leaves={})
     with pytest.raises(ValueError, match=r"no draw has an equilibrium .* row=\.\.\."):

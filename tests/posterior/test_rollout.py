@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from builders import make_model
-from gpssm.posterior.rollout import Box, assemble, choose_particles, path_keys, plan, stand_in, training_box
+from gpssm.posterior.rollout import (
+    Box,
+    assemble,
+    choose_particles,
+    path_keys,
+    plan,
+    stand_in,
+    training_box,
+)
 from posteriors import make_posterior
 
 DRAWS, POINTS = 4, 3
@@ -14,7 +22,8 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize(
-    "names", [(), ("log_process_std", "likelihood.log_std"), ("log_process_std", "kernel.log_lengthscale")]
+    "names",
+    [(), ("log_process_std", "likelihood.log_std"), ("log_process_std", "kernel.log_lengthscale")],
 )
 @pytest.mark.parametrize("basis", ["inducing", "hilbert"])
 def test_each_draw_moves_as_its_own_model_does(basis, names):
@@ -28,9 +37,15 @@ def test_each_draw_moves_as_its_own_model_does(basis, names):
         own = model.with_leaves({name: leaf[draw] for name, leaf in leaves.items()})
         step = own.transition()(x[draw], u[draw])
         prior = own.kernel.diagonal(jnp.concatenate([x[draw], u[draw]], -1))
-        np.testing.assert_allclose(moments.mean[draw], step.given(weights[draw]), rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(moments.variance[draw], (step.residual + own.process_variance[:, None]).T, rtol=1e-7)
-        np.testing.assert_allclose(moments.novelty[draw], np.mean(step.residual / prior, 0), rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(
+            moments.mean[draw], step.given(weights[draw]), rtol=1e-9, atol=1e-12
+        )
+        np.testing.assert_allclose(
+            moments.variance[draw], (step.residual + own.process_variance[:, None]).T, rtol=1e-7
+        )
+        np.testing.assert_allclose(
+            moments.novelty[draw], np.mean(step.residual / prior, 0), rtol=1e-6, atol=1e-12
+        )
 
 
 def _around(leaf):
@@ -62,7 +77,9 @@ def test_paths_are_spread_evenly_over_the_draws(num_draws, num_paths):
 def test_the_number_of_a_path_within_its_draw_gives_its_key():
     key = jax.random.key(0)
     few, many = path_keys(key, np.array([3, 5]), 2), path_keys(key, np.arange(7), 4)
-    np.testing.assert_array_equal(jax.random.key_data(few), jax.random.key_data(many[np.array([3, 5]), :2]))
+    np.testing.assert_array_equal(
+        jax.random.key_data(few), jax.random.key_data(many[np.array([3, 5]), :2])
+    )
     assert len(np.unique(jax.random.key_data(many).reshape(28, -1), axis=0)) == 28
 
 
@@ -70,7 +87,9 @@ def test_a_stopped_path_keeps_its_donor_while_that_lives_and_then_takes_another(
     rng = np.random.default_rng(0)
     source, alive = np.arange(50), np.ones(50, bool)
     while (alive := alive & (rng.random(50) > 0.2)).any():
-        found = np.asarray(stand_in(jnp.asarray(source), jnp.asarray(alive), jnp.asarray(rng.random(50))))
+        found = np.asarray(
+            stand_in(jnp.asarray(source), jnp.asarray(alive), jnp.asarray(rng.random(50)))
+        )
         for path in range(50):
             if alive[path]:
                 assert found[path] == path
@@ -101,14 +120,22 @@ def test_the_box_is_centred_on_all_training_states_of_a_draw():
 
 
 def test_the_box_has_room_for_noise():
-    box = Box(jnp.zeros((1, 2)), jnp.array([[1.0, 0.0]]), jnp.asarray(2.0), jnp.zeros((1, 1, 2)), jnp.asarray(1))
+    box = Box(
+        jnp.zeros((1, 2)),
+        jnp.array([[1.0, 0.0]]),
+        jnp.asarray(2.0),
+        jnp.zeros((1, 1, 2)),
+        jnp.asarray(1),
+    )
     x = jnp.array([[[1.5, 0.6], [-1.0, 1.2]]])
     # The second coordinate was constant: half its range is three process noises of 0.2.
     np.testing.assert_allclose(box.away(x, jnp.array([[1e-4, 0.04]])), [[1.5, 2.0]])
 
 
 def test_the_box_grows_where_most_paths_start_outside():
-    box = Box(jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.asarray(2.0), jnp.zeros((1, 1, 2)), jnp.asarray(1))
+    box = Box(
+        jnp.zeros((1, 2)), jnp.ones((1, 2)), jnp.asarray(2.0), jnp.zeros((1, 1, 2)), jnp.asarray(1)
+    )
     start = np.zeros((1, 5, 2))
     start[0, :1, 0] = 100.0
     start[0, 2, 0] = np.nan

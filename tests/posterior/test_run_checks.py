@@ -9,7 +9,9 @@ from gpssm.posterior.checks import LEVELS, Check
 from gpssm.posterior.diagnostics import Row
 from gpssm.posterior.forecast import ForecastDiagnostics
 
-FORECAST, OUTPUTS = (Row(name, 30, 1.01, 400, 500, 300) for name in ("30-step forecast mean", "smoothed outputs"))
+FORECAST, OUTPUTS = (
+    Row(name, 30, 1.01, 400, 500, 300) for name in ("30-step forecast mean", "smoothed outputs")
+)
 
 
 def check(level="good", name="Something"):
@@ -48,9 +50,18 @@ def test_mixing_goes_by_what_does_not_depend_on_coordinates(name, rhat, ess, lev
 
 def settled(rhat_between, rhat_within=1.01, ess_within=400):
     """The rows of chains with models of their own: of the forecast between chains, and of two groups within."""
-    inside = ("30-step forecast mean, within chains", "log_process_std, within chains", "log target, within chains")
-    apart = [Row(name, 1, rhat_between, 5, 5, 5) for name in ("30-step forecast mean", "log target", "log_process_std")]
-    return apart + [Row(name, 1, rhat_within, ess_within, ess_within, ess_within) for name in inside]
+    inside = (
+        "30-step forecast mean, within chains",
+        "log_process_std, within chains",
+        "log target, within chains",
+    )
+    apart = [
+        Row(name, 1, rhat_between, 5, 5, 5)
+        for name in ("30-step forecast mean", "log target", "log_process_std")
+    ]
+    return apart + [
+        Row(name, 1, rhat_within, ess_within, ess_within, ess_within) for name in inside
+    ]
 
 
 def test_chains_from_starts_of_their_own_may_differ_if_each_has_settled():
@@ -76,7 +87,9 @@ def test_chains_from_starts_of_their_own_must_each_have_settled():
     assert all("each by itself, have not settled" in one.words for one in (forecast, noise, target))
     assert checks.sampling_verdict(settled(1.8, 1.3), [], (), "em") == "poor"
     # What is no more than each wanders by itself is no disagreement.
-    assert [next(checks.check_mixing(settled(between, 1.3), "em")).level for between in (1.25, 1.35)] == [
+    assert [
+        next(checks.check_mixing(settled(between, 1.3), "em")).level for between in (1.25, 1.35)
+    ] == [
         "good",
         "caution",
     ]
@@ -157,8 +170,20 @@ def with_entries(base, chain, entries, value):
             "1 (0.5 %)",
             "Some",
         ),
-        ({"acceptance": np.full((2, 100), 0.3)}, "Acceptance", "caution", "0.30 to 0.30", "num_warmup"),
-        ({"energy": np.cumsum(np.ones((2, 100)), 1)}, "Energy (E-BFMI)", "caution", "at worst", "num_draws"),
+        (
+            {"acceptance": np.full((2, 100), 0.3)},
+            "Acceptance",
+            "caution",
+            "0.30 to 0.30",
+            "num_warmup",
+        ),
+        (
+            {"energy": np.cumsum(np.ones((2, 100)), 1)},
+            "Energy (E-BFMI)",
+            "caution",
+            "at worst",
+            "num_draws",
+        ),
     ],
 )
 def test_trouble_of_the_sampler_is_named(changes, name, level, figure, words):
@@ -172,9 +197,15 @@ def test_a_sound_sampler_passes_and_independent_draws_have_none():
     assert checks.doubts(list(checks.check_sampler(make_info()))) == []
     short = make_info(acceptance=with_entries(np.full((2, 100), 0.8), 0, slice(10, 59), 0.0))
     assert all(one.level != "problem" for one in checks.check_sampler(short))
-    (found,) = checks.check_sampler(make_info(acceptance=np.ones((2, 100)), energy=np.zeros((2, 100))))
+    (found,) = checks.check_sampler(
+        make_info(acceptance=np.ones((2, 100)), energy=np.zeros((2, 100)))
+    )
     assert found.level == "unknown"
-    particles = list(checks.check_sampler(make_info(acceptance=np.full((2, 100), 0.3), gradients=np.zeros((2, 100)))))
+    particles = list(
+        checks.check_sampler(
+            make_info(acceptance=np.full((2, 100), 0.3), gradients=np.zeros((2, 100)))
+        )
+    )
     assert particles == []
     exact = list(checks.check_sampler(make_info(acceptance=np.ones((2, 100)))))
     assert [one.name for one in exact] == ["Divergent moves"]
@@ -197,5 +228,7 @@ def test_paths_that_left(left, level, words):
 
 
 def test_paths_that_overflowed():
-    found = checks.check_paths(ForecastDiagnostics(np.array([0.0, 1 / 3]), np.zeros(2), replaced=False))
+    found = checks.check_paths(
+        ForecastDiagnostics(np.array([0.0, 1 / 3]), np.zeros(2), replaced=False)
+    )
     assert (found.name, found.level, found.figure) == ("Paths that overflowed", "problem", "33 %")

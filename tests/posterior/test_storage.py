@@ -67,12 +67,17 @@ def assert_same(first, second):
 
 def with_parts(**parts):
     plain = make_model(state_dim=STATE_DIM, input_dim=INPUT_DIM, output_dim=OUTPUT_DIM)
-    own = {name: parts.get(name, getattr(plain, name)) for name in ("kernel", "basis", "mean", "likelihood")}
+    own = {
+        name: parts.get(name, getattr(plain, name))
+        for name in ("kernel", "basis", "mean", "likelihood")
+    }
     return GPSSM.create(**own, process_std=jnp.array([0.1, 0.2]))
 
 
 def likelihood(name):
-    return make_likelihood(name, jnp.ones((OUTPUT_DIM, STATE_DIM)) / 3, jnp.arange(2.0), jnp.array([0.1, 0.7]))
+    return make_likelihood(
+        name, jnp.ones((OUTPUT_DIM, STATE_DIM)) / 3, jnp.arange(2.0), jnp.array([0.1, 0.7])
+    )
 
 
 KERNEL_SPECS = (*KERNELS, "se+linear*periodic")
@@ -114,7 +119,9 @@ MEAN_PARTS = {
 @pytest.mark.parametrize("name", MEANS)
 def test_every_mean(name):
     model = with_parts(mean=MEAN_PARTS[name])
-    assert_same(model, there_and_back(model, {"mean.function": drag} if name == "function" else None))
+    assert_same(
+        model, there_and_back(model, {"mean.function": drag} if name == "function" else None)
+    )
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
@@ -132,7 +139,9 @@ def test_links_of_the_library_go_by_name_and_are_the_same_objects():
 
 def test_priors_and_roles():
     model = make_model().with_roles("sample", "kernel.*").with_roles("fix", "likelihood.*")
-    model = model.with_priors({"likelihood.C": Normal(jnp.ones((2, 2)), 0.3), "log_process_std": InverseGamma(2.0, 1)})
+    model = model.with_priors(
+        {"likelihood.C": Normal(jnp.ones((2, 2)), 0.3), "log_process_std": InverseGamma(2.0, 1)}
+    )
     again = there_and_back(model)
     assert_same(model, again)
     assert again.roles == model.roles
@@ -161,7 +170,9 @@ def test_a_number_made_in_single_precision_stays_single():
 
 
 def test_a_series_keeps_its_names_and_gaps():
-    series = Series([[1.0, np.nan], [2.0, 3.0]], name="küche", dt=0.1, outputs=("θ °C", "b"), window=1)
+    series = Series(
+        [[1.0, np.nan], [2.0, 3.0]], name="küche", dt=0.1, outputs=("θ °C", "b"), window=1
+    )
     assert there_and_back(series) == series
 
 
@@ -201,9 +212,15 @@ def test_a_users_own_kernel_is_a_part():
 
 
 def test_missing_parts_are_named_all_at_once():
-    own = LinkedGaussian(C=jnp.ones((2, 2)), d=jnp.zeros(2), log_std=jnp.zeros(2), link=Link(jnp.sin, jnp.arcsin))
+    own = LinkedGaussian(
+        C=jnp.ones((2, 2)), d=jnp.zeros(2), log_std=jnp.zeros(2), link=Link(jnp.sin, jnp.arcsin)
+    )
     model = with_parts(mean=Function(drag), likelihood=own)
-    parts = {"mean.function": drag, "likelihood.link.forward": jnp.sin, "likelihood.link.inverse": jnp.arcsin}
+    parts = {
+        "mean.function": drag,
+        "likelihood.link.forward": jnp.sin,
+        "likelihood.link.inverse": jnp.arcsin,
+    }
     assert_same(model, there_and_back(model, parts))
     with pytest.raises(ValueError, match=r"mean.function was test_storage.drag.*parts=") as caught:
         there_and_back(model)
@@ -261,7 +278,9 @@ def make_posterior(raw, model, draws=DRAWS, spread=0.1, scaling="standard", **fi
     )
     defaults = {"spec": Spec(), "seconds": Seconds(0.1, 0.2, 0.3), "seed": 3}
     dataset = Dataset(tuple(raw), scaler)
-    return Posterior(model, drawn, make_info(rng, draws), make_info(rng, WARMUP), dataset, **(defaults | fields))
+    return Posterior(
+        model, drawn, make_info(rng, draws), make_info(rng, WARMUP), dataset, **(defaults | fields)
+    )
 
 
 def fields(posterior):
@@ -309,7 +328,9 @@ def test_the_settings_of_every_method():
 
 def test_several_series_gaps_two_outputs_names_and_notes(tmp_path):
     gaps = make_series(9, missing=True)
-    named = dataclasses.replace(gaps, name="Küche 1/2", dt=0.1, outputs=("θ (°C)", "druck.bar"), inputs=("ü",))
+    named = dataclasses.replace(
+        gaps, name="Küche 1/2", dt=0.1, outputs=("θ (°C)", "druck.bar"), inputs=("ü",)
+    )
     raw = (named, make_series(5, seed=4))
     model = make_model("stacked").with_roles("sample", "*")
     made = make_posterior(raw, model, notes=("ρ̂ > 1.01", "zweite\nZeile"), seed=np.int64(4))
@@ -334,14 +355,21 @@ def test_arrays_whose_dtype_came_from_a_file(tmp_path):
     series = Series(plain.y.astype(foreign), plain.u.astype(foreign))
     assert repr(series.y.dtype) != repr(np.dtype(float))
     make_posterior((series,), make_model()).save(tmp_path / "posterior.nc")
-    np.testing.assert_array_equal(gpssm.load(tmp_path / "posterior.nc").dataset.experiments[0].y, plain.y)
+    np.testing.assert_array_equal(
+        gpssm.load(tmp_path / "posterior.nc").dataset.experiments[0].y, plain.y
+    )
 
 
 def test_special_values_and_a_cloud(posterior, tmp_path):
     posterior.draws.weights[0, 0] = [[np.nan, np.inf, -np.inf, -0.0, 5e-324, 1 / 3]] * 2
     rng = np.random.default_rng(0)
-    particles, log_weights = rng.normal(size=(CHAINS, DRAWS, 4, 2)), rng.normal(size=(CHAINS, DRAWS, 4))
-    cloud = CurrentState(particles, log_weights, 12, True, rng.uniform(1, 2, (CHAINS, DRAWS)), None, np.zeros((0, 1)))
+    particles, log_weights = (
+        rng.normal(size=(CHAINS, DRAWS, 4, 2)),
+        rng.normal(size=(CHAINS, DRAWS, 4)),
+    )
+    cloud = CurrentState(
+        particles, log_weights, 12, True, rng.uniform(1, 2, (CHAINS, DRAWS)), None, np.zeros((0, 1))
+    )
     made = dataclasses.replace(posterior, current=cloud)
     made.save(tmp_path / "run.nc")
     with pytest.warns(UserWarning, match="1 of 10 draws are not finite, in chain 0"):
@@ -494,7 +522,10 @@ def forge(path, field, text=None, **arrays):
             file[field].variables[name][...] = value
         texts = {name: str(file.attrs[name]) for name in file.groups}
         stored = {
-            name: {key: (one := np.asarray(each[...])).astype(one.dtype.name) for key, each in group.variables.items()}
+            name: {
+                key: (one := np.asarray(each[...])).astype(one.dtype.name)
+                for key, each in group.variables.items()
+            }
             for name, group in file.groups.items()
         }
         file.attrs["content_hash"] = digest(texts, stored)
@@ -516,18 +547,35 @@ FORGED = {
     "deep": ("spec", lambda text: "[" * 100_000 + "]" * 100_000),
     "a part that is none": ("info", lambda text: '{"dict": 3}'),
     "a class without its fields": ("model", retold(lambda found: found["fields"].pop("kernel"))),
-    "a class of another kind": ("model", retold(lambda found: found["fields"].update(kernel=found["fields"]["mean"]))),
-    "an unknown array": ("draws", retold(lambda found: found["fields"]["weights"].update(array="nothing"))),
-    "an array that is none": ("draws", retold(lambda found: found["fields"]["weights"].update(shape=[10**9, 10**9]))),
-    "text of a petabyte": ("draws", retold(lambda found: found["fields"]["weights"].update(dtype=f"<U{2**30}"))),
+    "a class of another kind": (
+        "model",
+        retold(lambda found: found["fields"].update(kernel=found["fields"]["mean"])),
+    ),
+    "an unknown array": (
+        "draws",
+        retold(lambda found: found["fields"]["weights"].update(array="nothing")),
+    ),
+    "an array that is none": (
+        "draws",
+        retold(lambda found: found["fields"]["weights"].update(shape=[10**9, 10**9])),
+    ),
+    "text of a petabyte": (
+        "draws",
+        retold(lambda found: found["fields"]["weights"].update(dtype=f"<U{2**30}")),
+    ),
     "an unknown link": ("notes", lambda text: '{"link": "nothing"}'),
     "a scaler without spread": (
         "dataset",
-        retold(lambda found: found["fields"]["scaler"]["fields"]["output_std"]["tuple"].append(0.0)),
+        retold(
+            lambda found: found["fields"]["scaler"]["fields"]["output_std"]["tuple"].append(0.0)
+        ),
     ),
     "no method": ("spec", retold(lambda found: found["fields"].update(method={"dict": {}}))),
     "a size that is none": ("spec", retold(lambda found: found["fields"].update(state_dim=-1))),
-    "no series": ("dataset", retold(lambda found: found["fields"].update(experiments={"tuple": []}))),
+    "no series": (
+        "dataset",
+        retold(lambda found: found["fields"].update(experiments={"tuple": []})),
+    ),
 }
 
 
@@ -564,5 +612,7 @@ def test_an_array_that_claims_petabytes_is_never_made(saved):
 def test_the_library_imports_without_what_files_and_exports_need():
     lazy = ("h5netcdf", "h5py", "xarray", "arviz_base", "arviz_stats", "pandas")
     check = f"import gpssm, sys; gpssm.fit, gpssm.load; print([name for name in {lazy} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "[]"

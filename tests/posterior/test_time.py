@@ -11,7 +11,9 @@ from builders import make_series
 from gpssm.data.clock import Clock
 from posteriors import make_posterior
 
-DATES = pd.date_range("2024-03-31", periods=40, freq="15min", tz="Europe/Berlin", name="when", unit="ns")
+DATES = pd.date_range(
+    "2024-03-31", periods=40, freq="15min", tz="Europe/Berlin", name="when", unit="ns"
+)
 
 
 def dated(length, first=0, seed=0):
@@ -30,7 +32,10 @@ def same(found, wanted):
 def test_a_forecast_continues_the_index_also_after_new_rows_and_a_file(tmp_path):
     posterior = make_posterior(raw=[make_series(5), dated(9)])
     same(of_forecast(posterior), DATES[9:13])
-    same(of_forecast(posterior)[1:3], posterior.forecast(u=np.zeros((4, 1)), num_paths=6)[1:3].to_dataframe().index)
+    same(
+        of_forecast(posterior)[1:3],
+        posterior.forecast(u=np.zeros((4, 1)), num_paths=6)[1:3].to_dataframe().index,
+    )
     later = posterior.condition(dated(3, 9))
     same(of_forecast(later), DATES[12:16])
     same(posterior.predict(dated(3, 9), num_paths=6).to_dataframe().index, DATES[9:12])
@@ -45,8 +50,13 @@ def test_a_new_experiment_has_times_of_its_own():
     posterior = make_posterior(raw=[dated(9)])
     rows = dated(3, 20)
     same(of_forecast(posterior.condition(rows, new_experiment=True)), DATES[23:27])
-    same(posterior.simulate(np.zeros((2, 1)), warmup=rows, num_paths=6).to_dataframe().index, DATES[23:25])
-    with pytest.warns(UserWarning, match=r"begin at 2024-03-31 06:00:00\+02:00, but 2024-03-31 03:15"):
+    same(
+        posterior.simulate(np.zeros((2, 1)), warmup=rows, num_paths=6).to_dataframe().index,
+        DATES[23:25],
+    )
+    with pytest.warns(
+        UserWarning, match=r"begin at 2024-03-31 06:00:00\+02:00, but 2024-03-31 03:15"
+    ):
         posterior.condition(rows)
 
 
@@ -60,9 +70,13 @@ def test_controls_of_other_dates_are_warned_about():
 
 def test_axes_have_times_and_units():
     posterior = make_posterior(raw=[dated(9)])
-    figure = posterior.forecast(u=np.zeros((4, 1)), num_paths=6).plot(history=posterior.dataset.experiments[0])
+    figure = posterior.forecast(u=np.zeros((4, 1)), num_paths=6).plot(
+        history=posterior.dataset.experiments[0]
+    )
     assert [panel.get_ylabel() for panel in figure.axes] == ["y0 [m]", "y1"]
     assert figure.axes[-1].get_xlabel() == "when"
     drawn = [np.asarray(line.get_xdata()) for line in figure.axes[0].lines]
     # As the clock on the wall has them.
-    assert [line[0] for line in drawn] == [DATES[one].tz_localize(None).to_datetime64() for one in (1, 9)]
+    assert [line[0] for line in drawn] == [
+        DATES[one].tz_localize(None).to_datetime64() for one in (1, 9)
+    ]

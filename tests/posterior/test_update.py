@@ -28,7 +28,9 @@ def test_states_cover_old_and_new_rows(posterior, rows, updated):
     assert updated.draws.states[0].shape == (2, 10, 31, 1)
     assert updated.info.log_target.shape == (2, 10)
     assert updated.warmup.log_target.shape == (2, 3)
-    np.testing.assert_array_equal(updated.dataset.experiments[0].y, np.concatenate([small_series().y, rows.y]))
+    np.testing.assert_array_equal(
+        updated.dataset.experiments[0].y, np.concatenate([small_series().y, rows.y])
+    )
     assert updated.dataset.scaler == posterior.dataset.scaler
     assert posterior.draws.states[0].shape == (2, 10, 21, 1)
     assert updated.model.roles == posterior.model.roles
@@ -45,13 +47,19 @@ def test_a_new_experiment_is_a_series_of_its_own(posterior, rows, monkeypatch):
 
     def run(method, starts, series, runtime):
         (start,) = starts
-        asked.update(method=method, model=start.model, lengths=[len(one) for one in series], runtime=runtime)
-        draws = posterior.draws._replace(states=tuple(np.tile(path, (2, 10, 1, 1)) for path in start.states))
+        asked.update(
+            method=method, model=start.model, lengths=[len(one) for one in series], runtime=runtime
+        )
+        draws = posterior.draws._replace(
+            states=tuple(np.tile(path, (2, 10, 1, 1)) for path in start.states)
+        )
         return Sample(draws, posterior.info, posterior.warmup, 0.0, 0.0, ())
 
     monkeypatch.setattr("gpssm.posterior.update.run_chains", run)
     # Conditioning in between changes nothing: what is learned from is the training data and the new series.
-    updated = posterior.condition(rows).update(rows, new_experiment=True, num_warmup=4, num_draws=5, seed=9)
+    updated = posterior.condition(rows).update(
+        rows, new_experiment=True, num_warmup=4, num_draws=5, seed=9
+    )
     assert [path.shape for path in updated.draws.states] == [(2, 10, 21, 1), (2, 10, 11, 1)]
     assert (updated.current, updated.seed, len(updated.dataset.experiments)) == (None, 9, 2)
     assert (asked["method"], asked["lengths"]) == (RandomWalk(num_warmup=4, num_draws=5), [20, 10])
@@ -69,6 +77,10 @@ def test_bad_calls_are_told_what_to_do(posterior, rows):
     with pytest.raises(IndexError, match="1 training series"):
         posterior.update(rows, index=1)
     with pytest.raises(ValueError, match=r"one of ffvd, .*this was 'RandomWalk'"):
-        dataclasses.replace(posterior, spec=posterior.spec.plain()).update(rows)  # as it comes from a file
-    with pytest.raises(ValueError, match="'arx' finds its parameters before it samples: fit it again"):
+        dataclasses.replace(posterior, spec=posterior.spec.plain()).update(
+            rows
+        )  # as it comes from a file
+    with pytest.raises(
+        ValueError, match="'arx' finds its parameters before it samples: fit it again"
+    ):
         dataclasses.replace(posterior, spec=posterior.spec.replace(method="arx")).update(rows)

@@ -84,7 +84,10 @@ def test_the_page_is_one_small_file_that_forbids_itself_any_request(page, outlin
     assert policy.startswith("default-src 'none'; img-src data:;")
     for element in ("style", "script"):
         text = re.search(rf"<{element}>(.*?)</{element}>", page, re.S).group(1)
-        assert f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in policy
+        assert (
+            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+            in policy
+        )
     assert not outline.all("link", "iframe", "object", "base", "form")
     for _, attributes in outline.tags:
         assert not any(name.startswith("on") or name == "style" for name in attributes)
@@ -122,7 +125,11 @@ def test_structure_is_sound_for_those_who_cannot_see_it(outline):
 
 
 def test_files_inside_the_page_are_what_they_say(found, outline):
-    files = {one["download"]: unquote(one["href"].partition(",")[2]) for one in outline.all("a") if "download" in one}
+    files = {
+        one["download"]: unquote(one["href"].partition(",")[2])
+        for one in outline.all("a")
+        if "download" in one
+    }
     assert list(files) == ["forecast.csv", "metrics.json", "config.json", "config.toml"]
     table = pandas.read_csv(io.StringIO(files["forecast.csv"]), index_col="step")
     np.testing.assert_allclose(table[f"{HOSTILE[0]} 50%"], found.forecast.median[:, 0], rtol=1e-12)
@@ -132,7 +139,13 @@ def test_files_inside_the_page_are_what_they_say(found, outline):
 
 
 def test_cards_table_and_list_of_doubts_show_the_same_checks(found, pictures):
-    bad = Check("90 % intervals of y", "problem", "38 % inside", "Intervals are too narrow.", "held-out rows")
+    bad = Check(
+        "90 % intervals of y",
+        "problem",
+        "38 % inside",
+        "Intervals are too narrow.",
+        "held-out rows",
+    )
     text = make_report(replace(found, checks=(*found.checks, bad)), pictures=pictures)
     assert text.count("38 % inside") == 2
     assert "1 problem; " in text
@@ -150,7 +163,9 @@ def test_the_starts_that_were_compared_are_a_table(found, pictures):
         "run": 0.25,
         "score": None,
     }
-    text = make_report(replace(found, summary=replace(found.summary, starts=(row,))), pictures=pictures)
+    text = make_report(
+        replace(found, summary=replace(found.summary, starts=(row,))), pictures=pictures
+    )
     assert "em+shooting" in text
     assert "Where it started" in text
     assert "Where it started" not in make_report(found, pictures=pictures)
@@ -168,7 +183,10 @@ def test_chains_with_models_of_their_own_are_not_said_to_agree(found):
 
 
 def test_what_intervals_are_widened_by_is_a_table(found, pictures):
-    rows = tuple({"step": h, "factors": [1.0, 1.234], "coverage": [0.9, 0.75], "effective": 5.0} for h in (1, 7))
+    rows = tuple(
+        {"step": h, "factors": [1.0, 1.234], "coverage": [0.9, 0.75], "effective": 5.0}
+        for h in (1, 7)
+    )
     summary = replace(found.summary, calibration=rows, calibrated_on="44 rows kept aside")
     text = make_report(replace(found, summary=summary), pictures=pictures)
     assert "44 rows kept aside" in text
@@ -185,7 +203,9 @@ def test_what_is_handed_over_is_used(found, tmp_path):
     picture = base64.b64decode(
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
     )
-    path = write_report(found, tmp_path / "r.html", title="A title", pictures=dict.fromkeys(WORDS, picture))
+    path = write_report(
+        found, tmp_path / "r.html", title="A title", pictures=dict.fromkeys(WORDS, picture)
+    )
     text = path.read_text()
     assert text.count(base64.b64encode(picture).decode()) == len(WORDS)
     assert "<title>A title</title>" in text
@@ -194,15 +214,21 @@ def test_what_is_handed_over_is_used(found, tmp_path):
 
 def test_a_posterior_is_examined_first(found, pictures, rows, monkeypatch):
     asked = {}
-    monkeypatch.setattr("gpssm.report.examine", lambda posterior, test, **options: asked.update(options) or found)
+    monkeypatch.setattr(
+        "gpssm.report.examine", lambda posterior, test, **options: asked.update(options) or found
+    )
     text = make_report(found.posterior, test=rows[1], baselines=("mean",), pictures=pictures)
     assert text == make_report(found, pictures=pictures)
     assert asked == {"inputs": None, "baselines": ("mean",)}
 
 
 def test_settings_are_words_and_the_page_has_a_date(found, pictures):
-    spec = Spec(method={"name": "by hand", "orders": [2, 1]}, fixed=("kernel.*", "mean.*"), calibrate=True)
-    text = make_report(replace(found, posterior=replace(found.posterior, spec=spec)), pictures=pictures)
+    spec = Spec(
+        method={"name": "by hand", "orders": [2, 1]}, fixed=("kernel.*", "mean.*"), calibrate=True
+    )
+    text = make_report(
+        replace(found, posterior=replace(found.posterior, spec=spec)), pictures=pictures
+    )
     settings = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     assert settings["fixed"] == "kernel.*, mean.*"
     assert (settings["method: orders"], settings["calibrate"]) == ("2, 1", "yes")
@@ -221,42 +247,74 @@ def test_units_stand_behind_the_names_of_outputs():
     y, u = np.zeros((6, 2)), np.zeros((6, 0))
     series = Series(y, u, outputs=["level", "flow"], units={"level": "m"})
     seen = make_forecast(np.random.default_rng(0), series, 0, 6)
-    assert [panel["title"] for panel in fit_group(seen, seen, series)["panels"]] == ["level [m]", "flow"]
+    assert [panel["title"] for panel in fit_group(seen, seen, series)["panels"]] == [
+        "level [m]",
+        "flow",
+    ]
 
 
 def test_rows_with_dates_are_drawn_at_their_dates():
-    days = pandas.DataFrame({"level": np.arange(6.0)}, index=pandas.date_range("2024-02-27", periods=6, freq="D"))
+    days = pandas.DataFrame(
+        {"level": np.arange(6.0)}, index=pandas.date_range("2024-02-27", periods=6, freq="D")
+    )
     series = Series.from_dataframe(days, "level")
     seen = make_forecast(np.random.default_rng(0), series, 0, 6)
     group = fit_group(seen, seen, series)
-    assert (group["x"], group["first"], group["dates"][2:4]) == ("time", 0, ["2024-02-29", "2024-03-01"])
+    assert (group["x"], group["first"], group["dates"][2:4]) == (
+        "time",
+        0,
+        ["2024-02-29", "2024-03-01"],
+    )
     assert [line["x0"] for line in group["panels"][0]["lines"]] == [0, 0]
     ahead = replace(seen, start=6, clock=series.clock)
-    assert [row[0] for row in forecast_table(ahead, None)[0]["rows"]][:2] == ["2024-03-04", "2024-03-05"]
-    hours = Series.from_dataframe(days.set_axis(pandas.date_range("2024-02-27", periods=6, freq="h")), "level")
+    assert [row[0] for row in forecast_table(ahead, None)[0]["rows"]][:2] == [
+        "2024-03-04",
+        "2024-03-05",
+    ]
+    hours = Series.from_dataframe(
+        days.set_axis(pandas.date_range("2024-02-27", periods=6, freq="h")), "level"
+    )
     assert fit_group(seen, seen, hours)["dates"][1] == "2024-02-27 01:00"
     # Labels stand at round times, counted from a midnight, where rows meet them.
-    late = Series.from_dataframe(days.set_axis(pandas.date_range("2024-02-27 08:00", periods=6, freq="20min")), "level")
+    late = Series.from_dataframe(
+        days.set_axis(pandas.date_range("2024-02-27 08:00", periods=6, freq="20min")), "level"
+    )
     group = fit_group(seen, seen, late)
     assert (group["midnight"], group["steps"][:3]) == (-24, [3, 9, 18])
-    odd = Series.from_dataframe(days.set_axis(pandas.date_range("2024-02-27 08:01", periods=6, freq="20min")), "level")
+    odd = Series.from_dataframe(
+        days.set_axis(pandas.date_range("2024-02-27 08:01", periods=6, freq="20min")), "level"
+    )
     assert "steps" not in fit_group(seen, seen, odd)
 
 
 def test_rows_with_numbers_for_times_are_drawn_there():
-    series = Series.from_dataframe(pandas.DataFrame({"t": 5 + 0.5 * np.arange(6), "level": 0.0}), "level", time="t")
+    series = Series.from_dataframe(
+        pandas.DataFrame({"t": 5 + 0.5 * np.arange(6), "level": 0.0}), "level", time="t"
+    )
     seen = make_forecast(np.random.default_rng(0), series, 0, 6)
     group = fit_group(seen, seen, series)
     assert group["x"] == "t"
     assert "dates" not in group
-    assert (group["panels"][0]["lines"][0]["x0"], group["panels"][0]["lines"][0]["dx"]) == (5.0, 0.5)
+    assert (group["panels"][0]["lines"][0]["x0"], group["panels"][0]["lines"][0]["dx"]) == (
+        5.0,
+        0.5,
+    )
 
 
 def test_numbers_and_json_survive_anything():
     assert numbers(np.array([1.234567, np.nan, -np.inf, 0.0])) == [1.2346, None, None, 0.0]
-    assert numbers(np.array([1013.1234, 1013.9])) == [1013.1234, 1013.9]  # as far as they can be told apart
+    assert numbers(np.array([1013.1234, 1013.9])) == [
+        1013.1234,
+        1013.9,
+    ]  # as far as they can be told apart
     assert numbers(np.array([np.nan])) == [None]
-    assert [figure(value) for value in (None, float("nan"), 1.23456, 7, "x")] == ["–", "–", "1.235", "7", "x"]
+    assert [figure(value) for value in (None, float("nan"), 1.23456, 7, "x")] == [
+        "–",
+        "–",
+        "1.235",
+        "7",
+        "x",
+    ]
     text = embedded({"</script>": "<!-- & \u2028"})
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"</script>": "<!-- & \u2028"}
@@ -264,7 +322,9 @@ def test_numbers_and_json_survive_anything():
 
 # In a browser. Everything below looks at the page as a reader does.
 
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: the page is not looked at")
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no Chromium here: the page is not looked at"
+)
 
 
 @pytest.fixture(scope="module")
@@ -340,24 +400,35 @@ def test_names_from_the_data_do_nothing_in_a_browser(browser, path):
     browser.open(path)
     assert browser.problems == []
     assert browser.evaluate("document.querySelectorAll('img[onerror], [src=x]').length") == 0
-    titles = browser.evaluate("[...document.querySelectorAll('#forecast .chart .title')].map(one => one.textContent)")
+    titles = browser.evaluate(
+        "[...document.querySelectorAll('#forecast .chart .title')].map(one => one.textContent)"
+    )
     assert titles == list(HOSTILE)
 
 
 @needs_browser
 def test_experiments_can_be_picked_and_nothing_is_cut_off(browser, pictures, tmp_path):
     raw = [
-        Series(one.y, one.u, outputs=["level", "temperature of the boiler"], inputs=["pump"], name=name)
+        Series(
+            one.y, one.u, outputs=["level", "temperature of the boiler"], inputs=["pump"], name=name
+        )
         for one, name in ((make_series(30, seed=1), "winter"), (make_series(40, seed=2), "summer"))
     ]
     posterior = make_posterior(raw=raw, draws=4)
-    path = write_report(make_examination(posterior, raw[0]), tmp_path / "two.html", pictures=pictures)
+    path = write_report(
+        make_examination(posterior, raw[0]), tmp_path / "two.html", pictures=pictures
+    )
     for width in (1400, 800, 400):
         browser.open(path, width)
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
         cut = "[...document.querySelectorAll('#diagnostics .scroll, #comparison .scroll:not(details .scroll)')]"
-        assert browser.evaluate(f"{cut}.filter(one => one.scrollWidth > one.clientWidth + 1).length") == 0
-        links = "[...document.querySelectorAll('.bar nav a')].map(one => one.getBoundingClientRect())"
+        assert (
+            browser.evaluate(f"{cut}.filter(one => one.scrollWidth > one.clientWidth + 1).length")
+            == 0
+        )
+        links = (
+            "[...document.querySelectorAll('.bar nav a')].map(one => one.getBoundingClientRect())"
+        )
         assert browser.evaluate(f"{links}.every(one => one.left >= 0 && one.right <= innerWidth)")
     shown = (
         "[...document.querySelectorAll('#fit .experiment')].filter(one => one.checkVisibility())"
@@ -368,7 +439,9 @@ def test_experiments_can_be_picked_and_nothing_is_cut_off(browser, pictures, tmp
         "(() => { const one = document.getElementById('experiment'); one.value = 'fit-0';"
         "one.dispatchEvent(new Event('change')); })()"
     )
-    browser.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    browser.evaluate(
+        "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
     assert browser.evaluate(shown) == ["2fit-0"]
     wide = "document.querySelector('[data-experiment=fit-0] svg').getBoundingClientRect().width"
     assert browser.evaluate(wide) > 300
@@ -394,7 +467,11 @@ def test_switches_show_and_hide_methods_and_levels(browser, path):
 def ticks(browser):
     """The numbers along the time axis of the first chart of the forecast."""
     found = "[...document.querySelector('#forecast .chart').querySelectorAll('text[text-anchor=middle]')]"
-    return [float(text) for text in browser.evaluate(f"{found}.map(one => one.textContent)") if text != "time"]
+    return [
+        float(text)
+        for text in browser.evaluate(f"{found}.map(one => one.textContent)")
+        if text != "time"
+    ]
 
 
 @needs_browser
@@ -448,7 +525,9 @@ def test_the_theme_can_be_switched(browser, path):
     browser.open(path, scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = browser.evaluate(ground)
-    assert browser.evaluate("document.getElementById('theme').getAttribute('aria-pressed')") == "true"
+    assert (
+        browser.evaluate("document.getElementById('theme').getAttribute('aria-pressed')") == "true"
+    )
     browser.evaluate("document.getElementById('theme').click()")
     assert browser.evaluate(ground) != dark
     assert browser.evaluate(CONTRAST)["poor"] == []
@@ -477,7 +556,9 @@ def test_it_prints_without_controls_and_with_everything_open(browser, path):
     browser.call("Emulation.setEmulatedMedia", media="print")
     shown = "[...document.querySelectorAll('.bar, .zoom, .hint')].filter(one => one.checkVisibility()).length"
     assert browser.evaluate(shown) == 0
-    assert browser.evaluate("[...document.querySelectorAll('details:not(.long)')].every(one => one.open)")
+    assert browser.evaluate(
+        "[...document.querySelectorAll('details:not(.long)')].every(one => one.open)"
+    )
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
     browser.call("Emulation.setEmulatedMedia", media="")
     assert browser.problems == []

@@ -40,7 +40,9 @@ def outputs_for(likelihood):
     """Outputs that the likelihood of that name could have produced."""
     y = SERIES.y
     if likelihood in LINKS:
-        return np.asarray(LINKS[likelihood].forward(y + 3.0 if likelihood in ("abs", "square") else y))
+        return np.asarray(
+            LINKS[likelihood].forward(y + 3.0 if likelihood in ("abs", "square") else y)
+        )
     return {"poisson": np.round(np.exp(y)), "bernoulli": (y > 0.0).astype(float)}.get(likelihood, y)
 
 
@@ -103,7 +105,12 @@ def test_every_mean_name(name, start):
     assert_usable(model, start.states[0], SERIES)
 
 
-BASES = {"inducing": InducingPoints, "hilbert": Hilbert, "fourier": RandomFourier, "linear": LinearFeatures}
+BASES = {
+    "inducing": InducingPoints,
+    "hilbert": Hilbert,
+    "fourier": RandomFourier,
+    "linear": LinearFeatures,
+}
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -142,7 +149,8 @@ def test_basis_covers_the_smoothed_states(start):
 def test_one_key_one_model(start):
     for basis in ("inducing", "fourier"):
         models = [
-            build_model(SERIES, 2, NUM, basis=basis, key=jax.random.key(seed), linear=start) for seed in (0, 0, 1)
+            build_model(SERIES, 2, NUM, basis=basis, key=jax.random.key(seed), linear=start)
+            for seed in (0, 0, 1)
         ]
         assert eqx.tree_equal(models[0], models[1])
         assert not eqx.tree_equal(models[0], models[2])
@@ -154,7 +162,9 @@ def test_several_series_share_one_model():
     several = [SERIES, Scaler.fit(TRUTH.series).scale(other)]
     start = linear_fit(several, Spec(state_dim=2))
     assert [path.shape for path in start.states] == [(T + 1, 2)] * 2
-    inputs = [np.hstack([path[:-1], one.u]) for path, one in zip(start.states, several, strict=True)]
+    inputs = [
+        np.hstack([path[:-1], one.u]) for path, one in zip(start.states, several, strict=True)
+    ]
     np.testing.assert_array_equal(start.z, np.concatenate(inputs))
     assert_usable(build_model(several, 2, NUM, linear=start), start.states, several)
 
@@ -174,7 +184,9 @@ def test_missing_outputs(likelihood):
     y[10:15] = np.nan
     series = Series(np.hstack([y, outputs_for(likelihood)]), SERIES.u)
     start = linear_fit(series, Spec(state_dim=2, likelihood=likelihood))
-    assert_usable(build_model(series, 2, NUM, likelihood=likelihood, linear=start), start.states[0], series)
+    assert_usable(
+        build_model(series, 2, NUM, likelihood=likelihood, linear=start), start.states[0], series
+    )
 
 
 class Pendulum(eqx.Module):
@@ -205,15 +217,25 @@ def test_kernel_basis_and_likelihood_of_the_user(start):
     assert model.likelihood.function is likelihood.function
     assert_usable(model, start.states[0], SERIES)
     custom = Custom(lambda x, y: -jnp.abs(y - x[:1]))
-    assert_usable(build_model(SERIES, 2, likelihood=custom, basis=basis, linear=start), start.states[0], SERIES)
+    assert_usable(
+        build_model(SERIES, 2, likelihood=custom, basis=basis, linear=start),
+        start.states[0],
+        SERIES,
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"kernel": "sse"}, "Unknown kernel 'sse'. Known: se, matern12"),
-        ({"mean": "lin"}, "Unknown mean 'lin'. Known: linear, linear-fixed, identity, zero; or pass"),
-        ({"basis": "points"}, "Unknown basis 'points'. Known: inducing, hilbert, fourier, linear; or pass"),
+        (
+            {"mean": "lin"},
+            "Unknown mean 'lin'. Known: linear, linear-fixed, identity, zero; or pass",
+        ),
+        (
+            {"basis": "points"},
+            "Unknown basis 'points'. Known: inducing, hilbert, fourier, linear; or pass",
+        ),
         ({"likelihood": "normal"}, "Unknown likelihood 'normal'. Known: gaussian, student-t"),
     ],
 )
@@ -225,7 +247,9 @@ def test_unknown_names_list_the_known(options, message, start):
 @pytest.mark.parametrize("options", [{"state_dim": 0}, {"state_dim": 2.0}, {"num_inducing": -3}])
 def test_wrong_sizes_are_refused(options, start):
     name, value = next(iter(options.items()))
-    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got {value}"):
+    with pytest.raises(
+        ValueError, match=f"{name} must be a whole number of at least 1, got {value}"
+    ):
         build_model(SERIES, linear=start, **options)
 
 
@@ -234,7 +258,9 @@ def kernel_of(state_dim, dim):
 
 
 def gaussian_of(output_dim, state_dim):
-    return Gaussian.build(jnp.ones((output_dim, state_dim)), jnp.zeros(output_dim), jnp.ones(output_dim))
+    return Gaussian.build(
+        jnp.ones((output_dim, state_dim)), jnp.zeros(output_dim), jnp.ones(output_dim)
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,11 +272,20 @@ def gaussian_of(output_dim, state_dim):
             {"kernel": kernel_of(3, DZ), "mean": "zero"},
             r"gain has shape \(3, 1, 6\) at one state; expected \(2, 1, 6\)",
         ),
-        ({"basis": InducingPoints(jnp.zeros((NUM, 2)))}, "With state_dim=2 and 1 controls, kernel and basis take"),
+        (
+            {"basis": InducingPoints(jnp.zeros((NUM, 2)))},
+            "With state_dim=2 and 1 controls, kernel and basis take",
+        ),
         ({"mean": lambda x, u: x[:1]}, r"mean has shape \(1, 1\) at one state; expected \(1, 2\)"),
-        ({"likelihood": gaussian_of(2, 2)}, r"log density has shape \(1, 2\) at one state; expected \(1, 1\)"),
+        (
+            {"likelihood": gaussian_of(2, 2)},
+            r"log density has shape \(1, 2\) at one state; expected \(1, 1\)",
+        ),
         ({"likelihood": gaussian_of(1, 3)}, "parts of the model do not fit together"),
-        ({"kernel": "periodic", "basis": "hilbert"}, "Periodic has no spectral density in closed form"),
+        (
+            {"kernel": "periodic", "basis": "hilbert"},
+            "Periodic has no spectral density in closed form",
+        ),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(options, message, start):
@@ -259,7 +294,9 @@ def test_parts_that_do_not_fit_are_refused(options, message, start):
 
 
 def test_fourier_features_refuse_a_kernel_without_a_spectral_law(start):
-    with pytest.raises(TypeError, match=r"Periodic has no spectral sampler\. Random Fourier features take"):
+    with pytest.raises(
+        TypeError, match=r"Periodic has no spectral sampler\. Random Fourier features take"
+    ):
         build_model(SERIES, 2, NUM, kernel="periodic", basis="fourier", linear=start)
 
 
@@ -269,7 +306,8 @@ def test_start_of_another_dimension_is_refused(start):
 
 
 @pytest.mark.parametrize(
-    ("y", "message"), [(np.ones((T, 1)), "is constant, 1"), (SERIES.y[:5], "training needs at least 10 rows")]
+    ("y", "message"),
+    [(np.ones((T, 1)), "is constant, 1"), (SERIES.y[:5], "training needs at least 10 rows")],
 )
 def test_series_that_nothing_can_be_learned_from_are_refused(y, message):
     with pytest.raises(ValueError, match=message):
@@ -283,7 +321,9 @@ def test_precision_is_double_whatever_the_setting_which_is_left_as_it_was():
     assert {leaf.dtype for leaf in model.leaves().values()} == {np.dtype("float64")}
 
 
-@pytest.mark.skipif(not os.environ.get("GPSSM_DATA"), reason="set GPSSM_DATA to the folder of the benchmark files")
+@pytest.mark.skipif(
+    not os.environ.get("GPSSM_DATA"), reason="set GPSSM_DATA to the folder of the benchmark files"
+)
 @pytest.mark.parametrize("name", names()[:6])
 def test_benchmarks_build(name):
     train = load(name)[:T]

@@ -24,7 +24,9 @@ def cart(length, seed):
     rng = np.random.default_rng(seed)
     u, x, y = np.repeat(rng.normal(size=length // 8 + 1), 8)[:length], np.zeros(2), []
     for force in u:
-        x = np.array([x[0] + DT * x[1], x[1] + DT * (2.0 * force - friction(x[1])) + 0.005 * rng.normal()])
+        x = np.array(
+            [x[0] + DT * x[1], x[1] + DT * (2.0 * force - friction(x[1])) + 0.005 * rng.normal()]
+        )
         y.append(x[0] + 0.005 * rng.normal())
     y = np.array(y)
     y[20] = np.nan
@@ -51,7 +53,14 @@ def taken_off(x, u):
 
 UNKNOWN = Unknown(speed, 1, AT, taken_off, size=1.0, length=0.8)
 CART = Physics(
-    step, UNKNOWN, [[1.0, 0.0]], states, [1.0, 1.0], {"gain": gpssm.priors.Normal(1.5, 1.0)}, [1e-3, 1e-2], exact=[0]
+    step,
+    UNKNOWN,
+    [[1.0, 0.0]],
+    states,
+    [1.0, 1.0],
+    {"gain": gpssm.priors.Normal(1.5, 1.0)},
+    [1e-3, 1e-2],
+    exact=[0],
 )
 SERIES = [cart(120, 0), cart(50, 1)]
 SCALER = Scaler.fit(SERIES)
@@ -82,7 +91,9 @@ def test_the_transition_is_the_physics_and_the_gaussian_process_on_the_feature(s
     gain = np.asarray(found.gain[1])
     np.testing.assert_allclose(gain @ gain.T, DT**2 * nystroem, atol=1e-8)
     np.testing.assert_allclose(found.residual[1], DT**2 * (1 - np.diag(nystroem)), atol=1e-8)
-    np.testing.assert_allclose(model.kernel.diagonal(jnp.asarray(np.hstack([x, u])))[1], DT**2, rtol=1e-9)
+    np.testing.assert_allclose(
+        model.kernel.diagonal(jnp.asarray(np.hstack([x, u])))[1], DT**2, rtol=1e-9
+    )
 
 
 def test_collapsing_integrates_the_weights_out(start):
@@ -102,7 +113,9 @@ def test_collapsing_integrates_the_weights_out(start):
     log_det = np.linalg.slogdet(-hessian)[1]
     integral = everything(jnp.asarray(mode))[0] + 0.5 * (mode.size * np.log(2 * np.pi) - log_det)
     np.testing.assert_allclose(log_collapsed(model, paths, scaled), integral, rtol=1e-8)
-    np.testing.assert_allclose(np.ravel(weights_given_states(model, paths, scaled).mean), mode, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        np.ravel(weights_given_states(model, paths, scaled).mean), mode, rtol=1e-6, atol=1e-9
+    )
 
 
 def test_leaves_priors_and_roles(start):
@@ -115,7 +128,9 @@ def test_leaves_priors_and_roles(start):
 
 
 def test_friction_and_gain_are_found_and_saved(tmp_path):
-    posterior = gpssm.fit(SERIES, physics=CART, num_chains=1, num_warmup=150, num_draws=60, progress=False)
+    posterior = gpssm.fit(
+        SERIES, physics=CART, num_chains=1, num_warmup=150, num_draws=60, progress=False
+    )
     gain = float(posterior.model.leaves()["mean.parameters.gain"])
     assert abs(gain - 2.0) < 0.25
     speeds = np.linspace(-1.0, 1.0, 21)
@@ -134,7 +149,9 @@ def test_friction_and_gain_are_found_and_saved(tmp_path):
 
 
 def replaced(**given):
-    return gpssm.Physics(**({name: getattr(CART, name) for name in CART.__dataclass_fields__} | given))
+    return gpssm.Physics(
+        **({name: getattr(CART, name) for name in CART.__dataclass_fields__} | given)
+    )
 
 
 BAD = {
@@ -154,6 +171,11 @@ def test_bad_physics_say_what_to_do(words):
 
 
 def test_what_physics_says_itself_is_not_said_again(start):
-    for given in ({"kernel": "matern32"}, {"wiring": "chain"}, {"start": "em"}, {"likelihood": "student-t"}):
+    for given in (
+        {"kernel": "matern32"},
+        {"wiring": "chain"},
+        {"start": "em"},
+        {"likelihood": "student-t"},
+    ):
         with pytest.raises(ValueError, match="physics says"):
             gpssm.fit(SERIES, physics=CART, progress=False, **given)

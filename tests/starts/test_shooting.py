@@ -32,9 +32,15 @@ def loop(model, point, series, length, starts_of):
         for t in range(len(one)):
             if t % length == 0:
                 start = starts_of(index, t)
-                total += 0.5 * np.sum(start**2) if x is None else 0.5 * np.sum((start - x) ** 2) / DEFECT**2
+                total += (
+                    0.5 * np.sum(start**2)
+                    if x is None
+                    else 0.5 * np.sum((start - x) ** 2) / DEFECT**2
+                )
                 x = start
-            x = np.clip(np.asarray(step(x[None], one.u[t : t + 1]).given(point.weights))[0], -BOX, BOX)
+            x = np.clip(
+                np.asarray(step(x[None], one.u[t : t + 1]).given(point.weights))[0], -BOX, BOX
+            )
             error = one.y[t] - np.asarray(model.likelihood.C) @ x - np.asarray(model.likelihood.d)
             std = np.exp(np.asarray(model.likelihood.log_std))
             total -= np.nansum(-0.5 * (error / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi))
@@ -61,7 +67,9 @@ def test_long_series_in_blocks_have_the_same_objective(monkeypatch):
         point, blocks = make_point(model, series, length)
         assert blocks.u.shape[:2] == (5, 4)
         starts = np.asarray(point.starts)
-        expected = loop(model, point, series, length, lambda index, t, s=starts: s[2 * index + t // 4, t % 4])
+        expected = loop(
+            model, point, series, length, lambda index, t, s=starts: s[2 * index + t // 4, t % 4]
+        )
         assert float(loss(point, model, blocks)[0]) == pytest.approx(expected, rel=1e-10)
 
 
@@ -81,7 +89,10 @@ def simulated(length=96, seed=0, controls=1, outputs=1, noise=0.02, bend=0.5):
     for t in range(length):
         push = 0.3 * u[t].sum() if controls else 0.1 * x[1] * (1.5 - x[0] ** 2)
         x = np.array(
-            [x[0] + 0.3 * x[1], x[1] - 0.3 * np.tanh(bend * x[0]) / bend - (0.12 if controls else 0) * x[1] + push]
+            [
+                x[0] + 0.3 * x[1],
+                x[1] - 0.3 * np.tanh(bend * x[0]) / bend - (0.12 if controls else 0) * x[1] + push,
+            ]
         )
         y.append(x[:outputs])
     return Series(np.array(y) + noise * rng.normal(size=(length, outputs)), u)
@@ -140,7 +151,10 @@ def test_an_emission_that_loses_the_sign():
     model = build_model(series, 2, 10, likelihood="abs", linear=start)
     found = shoot(Start(model, start.states), series, num_steps=200)
     first = free_run_error(model, np.zeros((2, model.basis.size)), start.states[0], series, np.abs)
-    assert free_run_error(found.start.model, found.weights, found.start.states[0], series, np.abs) < first
+    assert (
+        free_run_error(found.start.model, found.weights, found.start.states[0], series, np.abs)
+        < first
+    )
 
 
 def test_fixed_leaves_stay_and_the_result_is_the_same_twice():

@@ -24,7 +24,9 @@ def _few_steps(monkeypatch):
     monkeypatch.setattr(output_error, "NUM_STARTS", 4)
     monkeypatch.setattr(output_error, "NUM_LBFGS", 50)
     monkeypatch.setattr(
-        starts, "shoot_all", lambda *pair: [shooting.shoot(*one, num_steps=20) for one in zip(*pair, strict=True)]
+        starts,
+        "shoot_all",
+        lambda *pair: [shooting.shoot(*one, num_steps=20) for one in zip(*pair, strict=True)],
     )
 
 
@@ -65,7 +67,9 @@ def test_a_linear_fit_can_be_handed_over_and_fixed_leaves_stay(series):
     start = make_start("em+shooting", series, SPEC.replace(fixed=["kernel.*"]), linear)
     again = make_start("em", series, linear=linear)
     assert again.states is linear.states
-    np.testing.assert_allclose(start.model.kernel.log_lengthscale, again.model.kernel.log_lengthscale)
+    np.testing.assert_allclose(
+        start.model.kernel.log_lengthscale, again.model.kernel.log_lengthscale
+    )
     assert not np.allclose(start.model.likelihood.C, again.model.likelihood.C)
 
 

@@ -88,6 +88,9 @@ def load_problems(
 ) -> dict[str, BenchmarkProblem]:
     """Problems by name: of a group, of a list of names and groups, or of the user's own data."""
     if isinstance(datasets, Mapping):
-        return {name: data if isinstance(data, BenchmarkProblem) else halves(data) for name, data in datasets.items()}
+        return {
+            name: data if isinstance(data, BenchmarkProblem) else halves(data)
+            for name, data in datasets.items()
+        }
     names = [datasets] if isinstance(datasets, str) else datasets
     return {name: load_problem(name) for group in names for name in GROUPS.get(group, (group,))}

@@ -76,7 +76,9 @@ class Cell(NamedTuple):
         return re.sub(r"[^\w.-]", "_", name)
 
 
-def parse_settings(method: str, settings: Mapping[str, Any]) -> tuple[Spec, Runtime, dict[str, Any] | None]:
+def parse_settings(
+    method: str, settings: Mapping[str, Any]
+) -> tuple[Spec, Runtime, dict[str, Any] | None]:
     """What a method by name and its settings ask for.
 
     Parameters
@@ -232,7 +234,9 @@ def run_sweep(
     arrivals = Place(jobs, cluster).run(missing, run_cell)
     make_folder(folder)
     names = [cell.file for cell in missing]
-    for index, result in tracked(arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)):
+    for index, result in tracked(
+        arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)
+    ):
         record = result
         if isinstance(result, Exception):  # the process of the cell died
             record = _blank(missing[index]) | {"errors": {"fit": str(result)}}
@@ -249,7 +253,9 @@ def load_results(*folders: str | Path) -> list[Record]:
     """All results of the folders of one or more sweeps, one per cell."""
     paths = [path for folder in folders for path in sorted((Path(folder) / CELLS).glob("*.json"))]
     if not paths:
-        raise FileNotFoundError(f"there are no results in {', '.join(map(str, folders))}: run a sweep into it first")
+        raise FileNotFoundError(
+            f"there are no results in {', '.join(map(str, folders))}: run a sweep into it first"
+        )
     return [json.loads(path.read_text()) for path in {path.name: path for path in paths}.values()]
 
 
@@ -313,7 +319,9 @@ def code_version() -> str:
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     commit = ""
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        commit = f" at {subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()}"
+        commit = (
+            f" at {subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()}"
+        )
     python = platform.python_version()
     backend = jax.default_backend()
     return f"gpssm {__version__}{commit}, jax {jax.__version__} on {backend}, Python {python}"

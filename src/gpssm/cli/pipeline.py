@@ -17,7 +17,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpssm.cli.run_folder import BASELINE_FOLDER, CONFIG, FIGURES, FORECAST, METRICS, POSTERIOR, REPORT, TEST, Run
+from gpssm.cli.run_folder import (
+    BASELINE_FOLDER,
+    CONFIG,
+    FIGURES,
+    FORECAST,
+    METRICS,
+    POSTERIOR,
+    REPORT,
+    TEST,
+    Run,
+)
 from gpssm.cli.settings import Settings
 from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import num_threads
@@ -27,7 +37,13 @@ from gpssm.data.datasets import simulate
 from gpssm.data.delays import Rows
 from gpssm.data.readers import read
 from gpssm.data.series import Series
-from gpssm.evaluation.baselines import BASELINES, BaselineResults, choose_rows, forecast_rows, judge_baselines
+from gpssm.evaluation.baselines import (
+    BASELINES,
+    BaselineResults,
+    choose_rows,
+    forecast_rows,
+    judge_baselines,
+)
 from gpssm.evaluation.examine import Examination, choose_future, examine, score_forecasts
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, tracked
@@ -41,7 +57,10 @@ DPI = 150
 # The demonstration's model, and its effort.
 MODEL = {"state_dim": 2, "num_inducing": 20, "num_chains": 4}
 EFFORT = {"num_warmup": 500, "num_draws": 250}
-LINEAR = ("arx", "lgssm")  # the baselines whose scores are worth knowing before there are any of the fit
+LINEAR = (
+    "arx",
+    "lgssm",
+)  # the baselines whose scores are worth knowing before there are any of the fit
 
 Say = Callable[[str], None]
 Scored = Callable[[Mapping[str, Any]], None]
@@ -73,17 +92,24 @@ def execute(
         rows = settings.load()
     for doubt in doubts:
         say(str(doubt.message))
-    delay = Dataset.of(rows.train, delay=settings.spec.delay).delay or 0  # refused before there is a folder
+    delay = (
+        Dataset.of(rows.train, delay=settings.spec.delay).delay or 0
+    )  # refused before there is a folder
     settings = settings.complete()
     with Run.claimed(out):
         run = Run.create(out, settings, resume=resume, overwrite=overwrite)
-        with _resumable(run), beside(rows.train, rows.test, settings, delay, progress, compared) as baselines:
+        with (
+            _resumable(run),
+            beside(rows.train, rows.test, settings, delay, progress, compared) as baselines,
+        ):
             if rows.test is not None:
                 run.write_series(TEST, rows.test)
             if resume:
                 say(_found(run))
             posterior = _posterior(run, settings, rows.train, delay, progress, say)
-            finish(run, posterior, rows.test, settings, say, baselines, scored, with_report, progress)
+            finish(
+                run, posterior, rows.test, settings, say, baselines, scored, with_report, progress
+            )
     return run
 
 
@@ -118,8 +144,12 @@ def beside(
     if num_threads() < 2:
         yield answer
         return
-    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_step_back)
-    asked |= {name: pool.submit(judge_baselines, train, future.u, judged, [name], **how) for name in names}
+    pool = ProcessPoolExecutor(
+        1, mp_context=multiprocessing.get_context("spawn"), initializer=_step_back
+    )
+    asked |= {
+        name: pool.submit(judge_baselines, train, future.u, judged, [name], **how) for name in names
+    }
 
     def tell(done: Future[BaselineResults]) -> None:
         if not done.cancelled() and done.exception() is None and done.result().forecasts:
@@ -178,7 +208,9 @@ def _found(run: Run) -> str:
     return "Resuming: nothing was sampled yet; beginning with the fit"
 
 
-def _posterior(run: Run, settings: Settings, train: list[Series], delay: Rows, progress: Mode, say: Say) -> Posterior:
+def _posterior(
+    run: Run, settings: Settings, train: list[Series], delay: Rows, progress: Mode, say: Say
+) -> Posterior:
     """The run's posterior: the one saved, or a fit that is saved when all its draws are there."""
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
@@ -209,11 +241,15 @@ def finish(
 ) -> None:
     """Everything that comes after the fit, from what is computed of it once."""
     began = ticks()
-    found = examine(posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say, scored=scored)
+    found = examine(
+        posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say, scored=scored
+    )
     if not found.held:
         for name, forecast in found.forecasts.items():
             table = to_csv(forecast.to_dataframe(settings.levels))
-            run.write(FORECAST if name == settings.method else f"{BASELINE_FOLDER}/{name}.csv", table)
+            run.write(
+                FORECAST if name == settings.method else f"{BASELINE_FOLDER}/{name}.csv", table
+            )
     metrics = found.to_dict()
     metrics["seconds"]["judge"] = ticks() - began
     run.write_json(METRICS, metrics)
@@ -246,13 +282,21 @@ def draw_figures(run: Run, found: Examination, progress: Mode = False) -> list[s
 def report(run: Run, found: Examination) -> Path:
     """Write the report of a run, with the figures that are there."""
     pictures = {path.stem: path.read_bytes() for path in (run.folder / FIGURES).glob("*.png")}
-    files = {name: (run.folder / name).read_text() for name in (CONFIG, METRICS) if (run.folder / name).is_file()}
-    return write_report(found, run.folder / REPORT, pictures=pictures, files=files, title=run.folder.name)
+    files = {
+        name: (run.folder / name).read_text()
+        for name in (CONFIG, METRICS)
+        if (run.folder / name).is_file()
+    }
+    return write_report(
+        found, run.folder / REPORT, pictures=pictures, files=files, title=run.folder.name
+    )
 
 
 def report_again(run: Run, say: Say = lambda text: None) -> Path:
     """Examine a run once more, and write its report."""
-    return report(run, examine(run.posterior(), run.test(), num_paths=run.settings().num_paths, say=say))
+    return report(
+        run, examine(run.posterior(), run.test(), num_paths=run.settings().num_paths, say=say)
+    )
 
 
 def forecast_run(
@@ -272,7 +316,9 @@ def forecast_run(
                 f"the model has controls ({names}): give a file that has them at the steps to come, --inputs"
             )
     elif not posterior.dataset.inputs:
-        raise ValueError("the model has no controls: leave out --inputs, and say how far with --horizon")
+        raise ValueError(
+            "the model has no controls: leave out --inputs, and say how far with --horizon"
+        )
     else:
         u = read(inputs, settings.inputs, time=None).y
     seed = settings.seed if seed is None else seed
@@ -295,7 +341,9 @@ def run_demo(
     """
     out = Path(out)
     path = out.absolute().with_name(f"{out.name}.csv")
-    series = replace(simulate("duffing", seed=seed).series, outputs=("position",), inputs=("force",))
+    series = replace(
+        simulate("duffing", seed=seed).series, outputs=("position",), inputs=("force",)
+    )
     settings = Settings(
         (str(path),),
         series.outputs,
@@ -313,4 +361,6 @@ def run_demo(
         )
     say(f"Simulating a driven Duffing oscillator: {len(series)} rows, half of them to train on")
     Run(path.parent).write_series(path.name, series)
-    return execute(settings, out, overwrite=again, progress=progress, say=say, scored=scored, compared=compared)
+    return execute(
+        settings, out, overwrite=again, progress=progress, say=say, scored=scored, compared=compared
+    )

@@ -53,7 +53,17 @@ if TYPE_CHECKING:
 CONFIG, POSTERIOR, TEST, FORECAST = "config.toml", "posterior.nc", "test.csv", "forecast.csv"
 METRICS, REPORT = "metrics.json", "report.html"
 BASELINE_FOLDER, FIGURES, CHECKPOINT = "baselines", "figures", "checkpoint"
-CONTENTS = (CONFIG, POSTERIOR, TEST, FORECAST, METRICS, REPORT, BASELINE_FOLDER, FIGURES, CHECKPOINT)
+CONTENTS = (
+    CONFIG,
+    POSTERIOR,
+    TEST,
+    FORECAST,
+    METRICS,
+    REPORT,
+    BASELINE_FOLDER,
+    FIGURES,
+    CHECKPOINT,
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,9 @@ class Run:
                 f"{folder} is not a run: there is no {CONFIG} in it. `gpssm fit` makes a run{_beside(run.folder)}"
             )
         if not (run.folder / POSTERIOR).is_file():
-            raise FileNotFoundError(f"{folder} is not finished. Go on with: gpssm fit --resume --out {folder}")
+            raise FileNotFoundError(
+                f"{folder} is not finished. Go on with: gpssm fit --resume --out {folder}"
+            )
         return run
 
     @staticmethod
@@ -88,7 +100,14 @@ class Run:
             yield
 
     @classmethod
-    def create(cls, folder: str | Path, settings: Settings, *, resume: bool = False, overwrite: bool = False) -> "Run":
+    def create(
+        cls,
+        folder: str | Path,
+        settings: Settings,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> "Run":
         """Claim a folder for a run and write its configuration.
 
         Nothing is replaced without being asked for, but a run that failed before it had sampled anything.
@@ -98,7 +117,9 @@ class Run:
             raise FileExistsError(f"{folder} is a file: name a folder with --out")
         there = _is_run(run.folder)
         if not there and run.folder.is_dir() and any(run.folder.iterdir()):
-            raise FileExistsError(f"{folder} holds other things than a run: name another folder with --out")
+            raise FileExistsError(
+                f"{folder} holds other things than a run: name another folder with --out"
+            )
         if there and resume:
             run.check_same(settings)
             return run
@@ -151,8 +172,16 @@ class Run:
     @property
     def files(self) -> dict[str, int]:
         """Everything in the folder that belongs to the run, with sizes in bytes."""
-        found = (path for name in CONTENTS for path in sorted((self.folder).glob(f"{name}/*")) or [self.folder / name])
-        return {str(path.relative_to(self.folder)): path.stat().st_size for path in found if path.is_file()}
+        found = (
+            path
+            for name in CONTENTS
+            for path in sorted((self.folder).glob(f"{name}/*")) or [self.folder / name]
+        )
+        return {
+            str(path.relative_to(self.folder)): path.stat().st_size
+            for path in found
+            if path.is_file()
+        }
 
     def settings(self) -> Settings:
         """What the run was made with."""
@@ -177,7 +206,9 @@ class Run:
         time = table.iloc[:, 0] if table.shape[1] > width + len(settings.inputs) else None
         table = table if time is None else table.iloc[:, 1:]
         dt = None if time is not None else settings.dt
-        return Series(table.iloc[:, :width], table.iloc[:, width:], dt=dt, time=time, units=settings.units)
+        return Series(
+            table.iloc[:, :width], table.iloc[:, width:], dt=dt, time=time, units=settings.units
+        )
 
     def metrics(self) -> dict[str, Any]:
         """The contents of metrics.json."""
@@ -194,8 +225,14 @@ class Run:
     def forecasts(self) -> dict[str, "pd.DataFrame"]:
         """The forecasts by method, the run's own first, each as `Forecast.to_dataframe` gives it."""
         own = {self.metrics()["method"]: self.folder / FORECAST}
-        paths = own | {path.stem: path for path in sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))}
-        return {name: from_csv(read_csv(path, index_col=0)) for name, path in paths.items() if path.is_file()}
+        paths = own | {
+            path.stem: path for path in sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))
+        }
+        return {
+            name: from_csv(read_csv(path, index_col=0))
+            for name, path in paths.items()
+            if path.is_file()
+        }
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file of the run; what was there before stays until all of it is on the disk."""
@@ -218,7 +255,9 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     """Scores of runs that were judged on the same rows, baselines once: `horizons`, `scores` and `by_output`."""
     found = {str(run.folder): run.metrics() for run in runs}
     if unjudged := [name for name, metrics in found.items() if not metrics["scores"]]:
-        raise ValueError(f"{', '.join(unjudged)} has no scores, as no rows were held out: fit again with --train 0.8")
+        raise ValueError(
+            f"{', '.join(unjudged)} has no scores, as no rows were held out: fit again with --train 0.8"
+        )
     rows = {name: metrics["test"]["hash"] for name, metrics in found.items()}
     first = next(iter(found))
     if others := [name for name in found if rows[name] != rows[first]]:
@@ -234,7 +273,9 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
                 by_name |= {name: one.get(key, {}).get(label, {}).get(one["method"], {})}
             for one in found.values():
                 others = one.get(key, {}).get(label, {})
-                by_name |= {name: others[name] for name in others if name not in (one["method"], *by_name)}
+                by_name |= {
+                    name: others[name] for name in others if name not in (one["method"], *by_name)
+                }
         return scores
 
     units = found[first].get("units", {})
@@ -247,7 +288,10 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _unwritable(folder: Path, error: OSError) -> OSError:
-    return OSError(error.errno, f"{folder} cannot be written ({error.strerror}): name another folder with --out")
+    return OSError(
+        error.errno,
+        f"{folder} cannot be written ({error.strerror}): name another folder with --out",
+    )
 
 
 def _is_run(folder: Path) -> bool:

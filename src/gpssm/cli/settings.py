@@ -37,9 +37,24 @@ from gpssm.starts.build import Coupling
 from gpssm.starts.start import STARTS
 
 ALL = "all"
-DATA = ("files", "outputs", "inputs", "train", "dt", "time", "regrid", "controls", "units")  # fields of [data]
+DATA = (
+    "files",
+    "outputs",
+    "inputs",
+    "train",
+    "dt",
+    "time",
+    "regrid",
+    "controls",
+    "units",
+)  # fields of [data]
 # Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
-OBJECTS = ("method", "physics", "prior", "prior_strength")  # that a file cannot hold, or has elsewhere
+OBJECTS = (
+    "method",
+    "physics",
+    "prior",
+    "prior_strength",
+)  # that a file cannot hold, or has elsewhere
 FIT = (
     *(field.name for field in dataclasses.fields(Spec) if field.name not in OBJECTS),
     *("num_chains", "keep_states"),
@@ -92,7 +107,11 @@ class Settings:
             _check_name("kernel", part.strip(), KERNELS)
         for name, known in (
             *(("mean", MEAN_NAMES), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASIS_NAMES)),
-            *(("start", ["auto", *STARTS]), ("hyper", get_args(Hyper)), ("coupling", get_args(Coupling))),
+            *(
+                ("start", ["auto", *STARTS]),
+                ("hyper", get_args(Hyper)),
+                ("coupling", get_args(Coupling)),
+            ),
         ):
             if isinstance(self.fit.get(name), str):
                 _check_name(name, self.fit[name], known)
@@ -108,7 +127,9 @@ class Settings:
         standard = METHODS[self.method]
         known = [one.name for one in dataclasses.fields(standard)]
         _check_keys(f"[method] of {self.method}", self.method_settings, known)
-        return dataclasses.replace(standard, **{name: _frozen(value) for name, value in self.method_settings.items()})
+        return dataclasses.replace(
+            standard, **{name: _frozen(value) for name, value in self.method_settings.items()}
+        )
 
     @property
     def spec(self) -> Spec:
@@ -126,7 +147,12 @@ class Settings:
 
     def load(self) -> RunData:
         """Read the files; the rows of the last one are split."""
-        how: dict[str, Any] = {"dt": self.dt, "regrid": self.regrid, "controls": self.controls, "units": self.units}
+        how: dict[str, Any] = {
+            "dt": self.dt,
+            "regrid": self.regrid,
+            "controls": self.controls,
+            "units": self.units,
+        }
         how["time"] = None if self.time == "none" else self.time
         series = [read(path, self.outputs, self.inputs, **how) for path in self.files]
         if self.train == ALL:
@@ -182,7 +208,11 @@ class Settings:
     def changes(self) -> list[str]:
         """What is no longer as it was when these settings were written: versions, and the contents of files."""
         now = versions()
-        found = [f"{name} {old}, now {now[name]}" for name, old in self.versions.items() if now.get(name, old) != old]
+        found = [
+            f"{name} {old}, now {now[name]}"
+            for name, old in self.versions.items()
+            if now.get(name, old) != old
+        ]
         for path, old in zip(self.files, self.hashes, strict=False):
             if Path(path).is_file() and hashlib.sha256(Path(path).read_bytes()).hexdigest() != old:
                 found.append(f"contents of {path}")
@@ -195,7 +225,9 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no configuration {path}; `gpssm fit` writes one into its folder") from None
+        raise FileNotFoundError(
+            f"there is no configuration {path}; `gpssm fit` writes one into its folder"
+        ) from None
     except OSError as error:
         raise type(error)(error.errno, f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -242,14 +274,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _check_name(what: str, name: str, known: Iterable[str]) -> None:
     if name not in (known := list(known)):
-        raise ValueError(f"there is no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+        raise ValueError(
+            f"there is no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}"
+        )
 
 
 def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in given:
         if name not in known:
-            raise ValueError(f"{where} has no setting {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+            raise ValueError(
+                f"{where} has no setting {name!r}.{nearest(name, known)} Known: {', '.join(known)}"
+            )
 
 
 def _frozen(value: Any) -> Any:

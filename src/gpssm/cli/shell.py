@@ -24,9 +24,15 @@ from gpssm.core.text import check_path, in_line, printable, rich_table, to_json
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 LONGEST = 1600  # characters of an error
-PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}  # names of columns are not ours to read
+PLAIN: dict[str, Any] = {
+    "markup": False,
+    "emoji": False,
+    "highlight": False,
+}  # names of columns are not ours to read
 OPTIONS = {
-    "as_json": Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")],
+    "as_json": Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON and nothing else.")
+    ],
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")],
     "debug": Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")],
 }
@@ -72,7 +78,9 @@ def console(error: bool = False) -> Console:
     return Console(stderr=error, **PLAIN)
 
 
-def register(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[Callable[..., Answer]], Any]:
+def register(
+    app: typer.Typer, name: str | None = None, **settings: Any
+) -> Callable[[Callable[..., Answer]], Any]:
     """Make a command of a function of a screen and options."""
 
     def add(function: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -89,25 +97,45 @@ def register_group(app: typer.Typer, function: Callable[..., Answer]) -> None:
 
 def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
     @functools.wraps(function)
-    def run(*, context: typer.Context, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
+    def run(
+        *, context: typer.Context, as_json: bool, quiet: bool, debug: bool, **options: Any
+    ) -> None:
         with ending(debug), warnings.catch_warnings():
             if context.invoked_subcommand is not None:
                 # Options of a group that stand before one of its commands would be lost.
-                sources = [(one, context.get_parameter_source(one.name or "")) for one in context.command.params]
-                if lost := [one.opts[0] for one, source in sources if source and source.name == "COMMANDLINE"]:
-                    raise Misuse(f"{lost[0]} is no option of {context.invoked_subcommand!r}, or belongs after it")
+                sources = [
+                    (one, context.get_parameter_source(one.name or ""))
+                    for one in context.command.params
+                ]
+                if lost := [
+                    one.opts[0]
+                    for one, source in sources
+                    if source and source.name == "COMMANDLINE"
+                ]:
+                    raise Misuse(
+                        f"{lost[0]} is no option of {context.invoked_subcommand!r}, or belongs after it"
+                    )
                 return
             if not debug:
-                warnings.simplefilter("ignore")  # what a user should know is in the notes of posteriors and forecasts
+                warnings.simplefilter(
+                    "ignore"
+                )  # what a user should know is in the notes of posteriors and forecasts
             answer = function(Screen(as_json or quiet), **options)
             show(answer, as_json, quiet)
 
     kind = inspect.Parameter.KEYWORD_ONLY
-    hints = {name: hint for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"}
+    hints = {
+        name: hint
+        for name, hint in get_type_hints(function, include_extras=True).items()
+        if name != "return"
+    }
     first, *own = inspect.signature(function).parameters.values()
     hints.pop(first.name)
     parameters = [one.replace(annotation=hints[one.name], kind=kind) for one in own]
-    parameters += [inspect.Parameter(name, kind, default=False, annotation=hint) for name, hint in OPTIONS.items()]
+    parameters += [
+        inspect.Parameter(name, kind, default=False, annotation=hint)
+        for name, hint in OPTIONS.items()
+    ]
     parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
     run.__annotations__ = hints | OPTIONS | {"context": typer.Context}
     setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
@@ -181,6 +209,8 @@ def check_paths(*paths: Path | None) -> None:
                 check_path(path)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> Table:
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1
+) -> Table:
     """A table whose first `left` columns are text, and the others numbers, of names that are not ours."""
     return rich_table(columns, rows, words=left, title=title)

@@ -23,10 +23,20 @@ def digest(*things: Any) -> str:
         leaves, structure = jax.tree.flatten(thing)
         found.update(stable_repr(structure).encode())
         for leaf in leaves:
-            array = np.asarray(leaf) if isinstance(leaf, (np.ndarray, jax.Array, float, int)) else None
-            array = None if array is None else array.astype(array.dtype.newbyteorder("="), copy=False)
+            array = (
+                np.asarray(leaf) if isinstance(leaf, (np.ndarray, jax.Array, float, int)) else None
+            )
+            array = (
+                None if array is None else array.astype(array.dtype.newbyteorder("="), copy=False)
+            )
             # A dtype that came from a file has another repr than NumPy's own, to which it is equal.
-            kind = None if array is None else np.dtype(array.dtype.type) if array.dtype.kind in "biufc" else array.dtype
+            kind = (
+                None
+                if array is None
+                else np.dtype(array.dtype.type)
+                if array.dtype.kind in "biufc"
+                else array.dtype
+            )
             found.update(stable_repr(leaf if array is None else (array.shape, kind)).encode())
             found.update(b"" if array is None else array.tobytes())
     return found.hexdigest()[:16]
@@ -39,11 +49,15 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             with archive.open(entry) as member:
                 version = np.lib.format.read_magic(member)
                 header = (
-                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                    np.lib.format.read_array_header_1_0
+                    if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0
                 )
                 shape, _, dtype = header(member)
             if math.prod(shape) * dtype.itemsize > entry.file_size:
-                raise ValueError(f"{entry.filename} claims the shape {shape} and has {entry.file_size} bytes")
+                raise ValueError(
+                    f"{entry.filename} claims the shape {shape} and has {entry.file_size} bytes"
+                )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
@@ -74,7 +88,9 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(error.errno, f"the folder {folder} cannot be made ({error.strerror}): name another") from error
+        raise OSError(
+            error.errno, f"the folder {folder} cannot be made ({error.strerror}): name another"
+        ) from error
 
 
 @contextmanager

@@ -21,12 +21,16 @@ WIDTH = 16  # rows of a block, where a GPU composes maps of many rows
 DENSE = 4096  # states × dimensions, up to which a GPU takes a chain of states as one whole matrix
 
 
-def cholesky(matrix: Float[Array, "*batch n n"], jitter: float = 1e-8) -> Float[Array, "*batch n n"]:
+def cholesky(
+    matrix: Float[Array, "*batch n n"], jitter: float = 1e-8
+) -> Float[Array, "*batch n n"]:
     """Lower Cholesky factor of K + j·mean(diag K)·I, so that `jitter` j is relative to the scale of K."""
     return _each(lower_factor, _jittered(matrix, jitter))
 
 
-def inverse_root(matrix: Float[Array, "*batch n n"], jitter: float = 0.0) -> Float[Array, "*batch n n"]:
+def inverse_root(
+    matrix: Float[Array, "*batch n n"], jitter: float = 0.0
+) -> Float[Array, "*batch n n"]:
     """L⁻¹ of LLᵀ = K + j·mean(diag K)·I, for which a loop over matrices is compiled once."""
     return _each(lambda one: inverse_lower(lower_factor(one)), _jittered(matrix, jitter))
 
@@ -47,10 +51,17 @@ def lower_factor(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
 def inverse_lower(factor: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """Inverse L⁻¹ of a lower-triangular matrix L."""
     # X L = I takes half the time of L X = I, which LAPACK has to turn round first.
-    return _each(lambda one: lax.linalg.triangular_solve(one, jnp.eye(len(one), dtype=one.dtype), lower=True), factor)
+    return _each(
+        lambda one: lax.linalg.triangular_solve(
+            one, jnp.eye(len(one), dtype=one.dtype), lower=True
+        ),
+        factor,
+    )
 
 
-def _each(function: Callable[[Array], Array], matrices: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+def _each(
+    function: Callable[[Array], Array], matrices: Float[Array, "*batch n n"]
+) -> Float[Array, "*batch n n"]:
     """A LAPACK call on one matrix after the other.
 
     JAX spreads a batched call over its CPU threads and waits for them from one of those threads: as many independent
@@ -68,7 +79,9 @@ def one_by_one(function: Callable[[Array], Any], rows: Array) -> Any:
     return lax.map(function, rows) if on_cpu() else jax.vmap(function)(rows)
 
 
-def solve_positive(matrix: Float[Array, "*batch n n"], right: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+def solve_positive(
+    matrix: Float[Array, "*batch n n"], right: Float[Array, "*batch n"]
+) -> Float[Array, "*batch n"]:
     """P⁻¹b for symmetric positive-definite P = LLᵀ, as L⁻ᵀL⁻¹b."""
     inverse = inverse_root(matrix)
     return jnp.matmul(inverse.mT, jnp.matmul(inverse, right[..., None]))[..., 0]
@@ -85,7 +98,9 @@ def root_semidefinite(matrix: Float[Array, "*batch n n"]) -> Float[Array, "*batc
         # Where rounding errors are all that is left of the pivot.
         gone = pivot <= jnp.finfo(matrix.dtype).eps * matrix[..., place, place]
         scale = jnp.where(gone, 0.0, 1 / jnp.sqrt(jnp.where(gone, 1.0, pivot)))
-        column = jnp.where(jnp.arange(matrix.shape[-1]) < place, 0.0, rest[..., place] * scale[..., None])
+        column = jnp.where(
+            jnp.arange(matrix.shape[-1]) < place, 0.0, rest[..., place] * scale[..., None]
+        )
         rest = rest - column[..., :, None] * column[..., None, :]
         columns.append(column)
     return jnp.stack(columns, -1)
@@ -111,7 +126,9 @@ def _gram_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 @jax.custom_jvp
 def product_moments(
-    left: Float[Array, "*batch n k"], right: Float[Array, "*batch k m"], beside: Float[Array, "*batch n p"]
+    left: Float[Array, "*batch n k"],
+    right: Float[Array, "*batch k m"],
+    beside: Float[Array, "*batch n p"],
 ) -> tuple[Float[Array, "*batch m m"], Float[Array, "*batch m p"]]:
     """AᵀA and AᵀE of a product A = K W."""
     product = jnp.matmul(left, right)
@@ -157,7 +174,9 @@ def _log_gaussian_integral(precision: Array, linear: Array) -> tuple[Array, Arra
 
 
 @log_gaussian_integral.defjvp
-def _log_gaussian_integral_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _log_gaussian_integral_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
     """∂/∂b = P⁻¹b = μ and ∂/∂P = −½(P⁻¹ + μμᵀ): a third of the cost of differentiating the factorisation."""
     value, inverse, whitened = _log_gaussian_integral(*primals)
     mean = jnp.matmul(inverse.mT, whitened[..., None])
@@ -197,7 +216,9 @@ def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
     It is a loop on a CPU. A GPU takes a short chain as one whole matrix, and a long one in log n rounds.
     """
 
-    def factor(inverse: Array, blocks: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+    def factor(
+        inverse: Array, blocks: tuple[Array, Array]
+    ) -> tuple[Array, tuple[Array, Array, Array]]:
         block, below = blocks
         lower = below @ inverse.T
         diagonal = lower_factor(block - lower @ lower.T)
@@ -237,7 +258,9 @@ def _eliminate(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Arr
     return a - gram(left), left.mT @ right, c_next - gram(right)
 
 
-def _dense_cholesky(matrix: BlockTridiagonal) -> tuple[Float[Array, "n D D"], Float[Array, "n-1 D D"]]:
+def _dense_cholesky(
+    matrix: BlockTridiagonal,
+) -> tuple[Float[Array, "n D D"], Float[Array, "n-1 D D"]]:
     """Both bands of L by one factorisation of the whole matrix, whose zeros it keeps."""
     count, width = matrix.diagonal.shape[:2]
     at = jnp.arange(count)
@@ -307,7 +330,9 @@ def _compose_all(compose: Callable[[Any, Any], Any], maps: Any) -> Any:
     blocks = -(-count // WIDTH)
 
     def cut(rows: Array) -> Array:
-        rows = jnp.pad(rows, ((0, blocks * WIDTH - count), *((0, 0),) * (rows.ndim - 1)), mode="edge")
+        rows = jnp.pad(
+            rows, ((0, blocks * WIDTH - count), *((0, 0),) * (rows.ndim - 1)), mode="edge"
+        )
         return jnp.swapaxes(rows.reshape(blocks, WIDTH, *rows.shape[1:]), 0, 1)
 
     def step(before: Any, rows: Any) -> tuple[Any, Any]:
@@ -315,15 +340,23 @@ def _compose_all(compose: Callable[[Any, Any], Any], maps: Any) -> Any:
         return following, following
 
     rows = jax.tree.map(cut, maps)
-    first, rest = (jax.tree.map(lambda rows, part=part: rows[part], rows) for part in (0, slice(1, None)))
+    first, rest = (
+        jax.tree.map(lambda rows, part=part: rows[part], rows) for part in (0, slice(1, None))
+    )
     last, rest = lax.scan(step, first, rest)
     rows = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), first, rest)
     if blocks > 1:
         before = _compose_all(compose, jax.tree.map(lambda rows: rows[:-1], last))
-        before = jax.tree.map(lambda rows: jnp.broadcast_to(rows[None], (WIDTH, *rows.shape)), before)
+        before = jax.tree.map(
+            lambda rows: jnp.broadcast_to(rows[None], (WIDTH, *rows.shape)), before
+        )
         later = compose(before, jax.tree.map(lambda rows: rows[:, 1:], rows))
-        rows = jax.tree.map(lambda rows, later: jnp.concatenate([rows[:, :1], later], 1), rows, later)
-    return jax.tree.map(lambda rows: jnp.swapaxes(rows, 0, 1).reshape(-1, *rows.shape[2:])[:count], rows)
+        rows = jax.tree.map(
+            lambda rows, later: jnp.concatenate([rows[:, :1], later], 1), rows, later
+        )
+    return jax.tree.map(
+        lambda rows: jnp.swapaxes(rows, 0, 1).reshape(-1, *rows.shape[2:])[:count], rows
+    )
 
 
 def _apply(matrices: Float[Array, "n D D"], vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:

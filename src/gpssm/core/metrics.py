@@ -41,7 +41,9 @@ def nrmse(mean: ArrayLike, y: ArrayLike, reference: ArrayLike, *, by_step: bool 
     """
     spread, width = _spread(_outputs(reference, "reference")), _outputs(y).shape[1]
     if len(spread) != width or not spread.all():
-        raise ValueError(f"reference must have the {width} outputs of y, all varying; their std is {spread}")
+        raise ValueError(
+            f"reference must have the {width} outputs of y, all varying; their std is {spread}"
+        )
     return rmse(mean, y, scale=spread, by_step=by_step)
 
 
@@ -62,7 +64,9 @@ def fit_percent(mean: ArrayLike, y: ArrayLike) -> float:
     return float(100 * (1 - np.mean(ratio))) if varies.any() else np.nan
 
 
-def nlpd(paths_mean: ArrayLike, paths_variance: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
+def nlpd(
+    paths_mean: ArrayLike, paths_variance: ArrayLike, y: ArrayLike, *, by_step: bool = False
+) -> Score:
     """Negative log predictive density of an equal-weight mixture of Gaussians, −mean log (1/S) Σ_s N(y; m_s, v_s).
 
     Means and variances are (S, H, Dy), one component a draw. Each output has its own marginal mixture, and the
@@ -72,7 +76,9 @@ def nlpd(paths_mean: ArrayLike, paths_variance: ArrayLike, y: ArrayLike, *, by_s
     return _average(np.log(len(densities)) - logsumexp(densities, axis=0), by_step)
 
 
-def nmll_paper(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
+def nmll_paper(
+    mean: ArrayLike, variance: ArrayLike, y: ArrayLike, *, by_step: bool = False
+) -> Score:
     """The "NMLL" of Fan et al. (2023), −mean (1/S) Σ_s log N(y; m_s, v_s): means and variances are (S, H, Dy).
 
     It averages log densities where `nlpd` averages densities, so it is never below `nlpd` (Jensen) and no score of the
@@ -91,7 +97,9 @@ def crps(paths: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: boo
     return _average(fair_crps(_forecast(paths, y, fewest=2) - y) / np.asarray(scale), by_step)
 
 
-def energy_score(paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step: bool = False) -> Score:
+def energy_score(
+    paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step: bool = False
+) -> Score:
     """Energy score E‖X − y‖ − ½ E‖X − X′‖, by the fair estimator that `crps` has; with one output it is `crps`.
 
     The vectors are all outputs of one step, averaged over steps, or with `joint=True` the whole horizon as one vector
@@ -101,12 +109,17 @@ def energy_score(paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step
     y = _outputs(y)
     observed, deviations = ~np.isnan(y), _forecast(paths, y, fewest=2) - y
     if joint and by_step:
-        raise ValueError("joint=True has one score for all steps together: leave out either it or by_step=True")
+        raise ValueError(
+            "joint=True has one score for all steps together: leave out either it or by_step=True"
+        )
     if joint:
         return _fair_energy(deviations[:, observed])
     if y.shape[1] == 1:
         return _average(fair_crps(deviations), by_step)
-    steps = [[_fair_energy(deviations[:, t, row]) if row.any() else np.nan] for t, row in enumerate(observed)]
+    steps = [
+        [_fair_energy(deviations[:, t, row]) if row.any() else np.nan]
+        for t, row in enumerate(observed)
+    ]
     return _average(np.array(steps), by_step)
 
 
@@ -167,9 +180,15 @@ def score(
     """
     paths = _forecast(paths, y := _outputs(y), fewest=2)
     mean = paths.mean(0)
-    figures: dict[str, Score] = {"rmse": rmse(mean, y), "mae": mae(mean, y), "fit": fit_percent(mean, y)}
+    figures: dict[str, Score] = {
+        "rmse": rmse(mean, y),
+        "mae": mae(mean, y),
+        "fit": fit_percent(mean, y),
+    }
     given = mixture or moments
-    figures["nlpd"] = nlpd(*given, y) if given else float(-np.mean(log_density(paths, y)[~np.isnan(y)]))
+    figures["nlpd"] = (
+        nlpd(*given, y) if given else float(-np.mean(log_density(paths, y)[~np.isnan(y)]))
+    )
     figures["nmll_paper"] = np.nan if moments is None else nmll_paper(*moments, y)
     figures |= {"crps": crps(paths, y), "energy": energy_score(paths, y)}
     for level in check_shares("level", levels):
@@ -217,7 +236,9 @@ def log_density(paths: ArrayLike, y: ArrayLike) -> Entries:
     """
     paths = _forecast(paths, y := _outputs(y), fewest=2)
     low, high = np.quantile(paths, (0.25, 0.75), axis=0)
-    std = np.std(paths, axis=0, ddof=1) * (np.ptp(paths, axis=0) > 0)  # rounding errors are no spread
+    std = np.std(paths, axis=0, ddof=1) * (
+        np.ptp(paths, axis=0) > 0
+    )  # rounding errors are no spread
     spread = np.where(high > low, np.minimum(std, (high - low) / 1.34), std)
     bandwidth = np.where(spread > 0, 1.06 * spread * len(paths) ** -0.2, np.nan)
     densities = -0.5 * (np.log(2 * np.pi * bandwidth**2) + ((y - paths) / bandwidth) ** 2)
@@ -230,7 +251,9 @@ def _log_densities(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> Paths:
     mean, variance = _forecast(mean, y, "mean"), _forecast(variance, y, "variance")
     if mean.shape != variance.shape or not (variance > 0).all():
         given = f"got {variance.shape}, smallest value {np.min(variance):g}"
-        raise ValueError(f"variance must be positive and have the shape of mean, {mean.shape}; {given}")
+        raise ValueError(
+            f"variance must be positive and have the shape of mean, {mean.shape}; {given}"
+        )
     return -0.5 * (np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance)
 
 
@@ -238,7 +261,9 @@ def _fair_energy(deviations: Float[np.ndarray, "S D"]) -> float:
     """The score of one vector from x − y, with a block of rows of the matrix of distances at a time."""
     count = len(deviations)
     rows = max(1, BLOCK // count)
-    between = sum(cdist(deviations[start : start + rows], deviations).sum() for start in range(0, count, rows))
+    between = sum(
+        cdist(deviations[start : start + rows], deviations).sum() for start in range(0, count, rows)
+    )
     return float(np.mean(np.linalg.norm(deviations, axis=1)) - between / (2 * count * (count - 1)))
 
 
@@ -247,7 +272,9 @@ def _average(entries: Entries, by_step: bool) -> Score:
     if not by_step:
         return float(np.nanmean(entries))
     count = np.sum(~np.isnan(entries), axis=1)
-    return np.divide(np.nansum(entries, axis=1), count, out=np.full(len(count), np.nan), where=count > 0)
+    return np.divide(
+        np.nansum(entries, axis=1), count, out=np.full(len(count), np.nan), where=count > 0
+    )
 
 
 def _errors(mean: ArrayLike, y: ArrayLike) -> Entries:
@@ -268,18 +295,26 @@ def _outputs(y: ArrayLike, name: str = "y") -> Entries:
     infinite, missing = np.sum(np.isinf(values)), np.sum(np.isnan(values))
     if infinite or missing == values.size:
         given = f"of {values.size} entries {infinite} are infinite, {missing} missing"
-        raise ValueError(f"{name} must be finite, or NaN where missing, and observed at least once; {given}")
+        raise ValueError(
+            f"{name} must be finite, or NaN where missing, and observed at least once; {given}"
+        )
     return values
 
 
-def _forecast(values: ArrayLike, y: Entries | None, name: str = "paths", axes: int = 3, fewest: int = 1) -> np.ndarray:
+def _forecast(
+    values: ArrayLike, y: Entries | None, name: str = "paths", axes: int = 3, fewest: int = 1
+) -> np.ndarray:
     """A forecast of y as finite (H, Dy), or as (S, H, Dy) with S ≥ fewest."""
     array = _columns(values, name, axes)
     if y is not None and array.shape[-2:] != y.shape:
         expected = f"({'S, ' * (axes - 2)}{y.shape[0]}, {y.shape[1]})"
-        raise ValueError(f"{name} must have the shape {expected}, as y is {y.shape}; got {array.shape}")
+        raise ValueError(
+            f"{name} must have the shape {expected}, as y is {y.shape}; got {array.shape}"
+        )
     if len(array) < fewest:
-        raise ValueError(f"{name} must hold at least {fewest} draws, its first axis; got {len(array)}")
+        raise ValueError(
+            f"{name} must hold at least {fewest} draws, its first axis; got {len(array)}"
+        )
     if bad := int(np.sum(~np.isfinite(array))):
         raise ValueError(f"{name} must be finite; {bad} of {array.size} values are NaN or infinite")
     return array
@@ -290,7 +325,9 @@ def _columns(values: ArrayLike, name: str, axes: int) -> np.ndarray:
     try:
         array = np.asarray(values, dtype=float)
     except (OverflowError, TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be an array of numbers; got {type(values).__name__}: {error}") from None
+        raise TypeError(
+            f"{name} must be an array of numbers; got {type(values).__name__}: {error}"
+        ) from None
     array = array[..., None] if array.ndim == axes - 1 else array
     if array.ndim != axes:
         shapes = "(H, Dy) or (H,)" if axes == 2 else "(S, H, Dy) or (S, H)"
@@ -305,4 +342,6 @@ def fair_crps(deviations: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "H D
     """
     count = len(deviations)
     weights = (2 * np.arange(1, count + 1) - count - 1) / (count * (count - 1))
-    return np.mean(np.abs(deviations), axis=0) - np.tensordot(weights, np.sort(deviations, axis=0), axes=1)
+    return np.mean(np.abs(deviations), axis=0) - np.tensordot(
+        weights, np.sort(deviations, axis=0), axes=1
+    )

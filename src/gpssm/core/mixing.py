@@ -20,7 +20,9 @@ def rhat(values: Values) -> Float[np.ndarray, "*shape"]:
     half = values.shape[1] // 2
     halves = np.concatenate([values[:, :half], values[:, values.shape[1] - half :]])
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
-    return np.maximum(*(_by_arviz("rhat", _normal_scores(part), method="identity") for part in (halves, folded)))
+    return np.maximum(
+        *(_by_arviz("rhat", _normal_scores(part), method="identity") for part in (halves, folded))
+    )
 
 
 def ess_bulk(values: Values) -> Float[np.ndarray, "*shape"]:
@@ -43,7 +45,9 @@ def _by_arviz(figure: str, values: Values, **settings: Any) -> Float[np.ndarray,
     from arviz_stats.base.array import array_stats
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        return getattr(array_stats, figure)(np.asarray(values), chain_axis=0, draw_axis=1, **settings)[()]
+        return getattr(array_stats, figure)(
+            np.asarray(values), chain_axis=0, draw_axis=1, **settings
+        )[()]
 
 
 def _normal_scores(values: Values) -> Values:

@@ -27,7 +27,10 @@ def card(
     """
     parts = [f"<strong>{_escaped(title)}</strong>"]
     if facts:
-        rows = "".join(f"<tr><th>{_escaped(name)}</th><td>{_escaped(value)}</td></tr>" for name, value in facts.items())
+        rows = "".join(
+            f"<tr><th>{_escaped(name)}</th><td>{_escaped(value)}</td></tr>"
+            for name, value in facts.items()
+        )
         parts.append(f"<table><tbody>{rows}</tbody></table>")
     for heading, frame in (tables or {}).items():
         parts += [_heading(heading), _table(frame)]
@@ -44,7 +47,9 @@ def _heading(text: str) -> str:
 def _table(frame: "pd.DataFrame") -> str:
     """A data frame with its index, numbers in four digits; what is left out of a long one is a row of dots."""
     head: list[Any] = [frame.index.name or "", *frame.columns]
-    rows: list[Sequence[Any]] = [(index, *row) for index, row in zip(frame.index, frame.to_numpy(), strict=True)]
+    rows: list[Sequence[Any]] = [
+        (index, *row) for index, row in zip(frame.index, frame.to_numpy(), strict=True)
+    ]
     if len(rows) > MOST_ROWS:
         rows = [*rows[: MOST_ROWS // 2], ["…"] * len(head), *rows[-MOST_ROWS // 2 :]]
     top = "".join(f"<th>{_escaped(name)}</th>" for name in head)

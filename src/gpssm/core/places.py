@@ -86,7 +86,11 @@ def _parallel(tasks: dict[int, Any], work: Work, jobs: int) -> Iterator[Arrival]
     """Results as they arrive; tasks start in their order, as processes get free."""
     from joblib import Parallel, delayed, parallel_config
 
-    with _environment(), warnings.catch_warnings(), parallel_config(backend="loky", inner_max_num_threads=1):
+    with (
+        _environment(),
+        warnings.catch_warnings(),
+        parallel_config(backend="loky", inner_max_num_threads=1),
+    ):
         # Compiled programs make processes grow; joblib replaces those that have grown much between two tasks.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
         options: dict[str, Any] = {"batch_size": 1, "pre_dispatch": jobs}
@@ -129,5 +133,11 @@ def run_cluster(tasks: Sequence[Any], work: Work, cluster: Any) -> Iterator[Arri
         places = {future.key: place for place, future in enumerate(futures)}
         for future in as_completed(futures, loop=client.loop):
             error = future.exception()
-            result = future.result() if error is None else Died(error) if isinstance(error, KilledWorker) else error
+            result = (
+                future.result()
+                if error is None
+                else Died(error)
+                if isinstance(error, KilledWorker)
+                else error
+            )
             yield places[future.key], result

@@ -24,7 +24,9 @@ def gamma(key: PRNGKeyArray, shape: Float[Array, " n"]) -> Float[Array, " n"]:
     """
     d = shape + 2 / 3
 
-    def propose(state: tuple[PRNGKeyArray, Bool[Array, " n"], Array]) -> tuple[PRNGKeyArray, Array, Array]:
+    def propose(
+        state: tuple[PRNGKeyArray, Bool[Array, " n"], Array],
+    ) -> tuple[PRNGKeyArray, Array, Array]:
         key, rejected, v = state
         key, normal_key, uniform_key = jax.random.split(key, 3)
         z = jax.random.normal(normal_key, shape.shape, shape.dtype)

@@ -40,7 +40,10 @@ OPTIONS |= {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 
 OPTIONS |= {"xla_gpu_autotune_level": 0}
 # Products are too small to be shared out among threads: on two cores a fit takes a tenth less without.
 OPTIONS |= {"xla_cpu_multi_thread_eigen": False}
-MAPS, LOOK = 0.5, 5.0  # share of the system's memory maps that may be in use, and seconds from one look to the next
+MAPS, LOOK = (
+    0.5,
+    5.0,
+)  # share of the system's memory maps that may be in use, and seconds from one look to the next
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -71,8 +74,12 @@ def _libraries() -> ThreadpoolController:
 
 def check_memory(what: str, size: int) -> None:
     """Refuse to make what would take more bytes than the machine has: systems promise more, and then kill."""
-    if hasattr(os, "sysconf") and size > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
-        raise MemoryError(f"{what} would take {size // 10**9} GB, and the machine has {there // 10**9}: ask for fewer")
+    if hasattr(os, "sysconf") and size > (
+        there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    ):
+        raise MemoryError(
+            f"{what} would take {size // 10**9} GB, and the machine has {there // 10**9}: ask for fewer"
+        )
 
 
 # `equinox.filter_jit` for all programs that take long to compile: arrays are arguments, everything else is fixed.
@@ -96,9 +103,17 @@ def keep_programs() -> None:
     if given == "off" or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     known = Path("/proc/cpuinfo")
-    flags = [line for line in known.read_text().splitlines() if line.startswith("flags")] if known.exists() else []
-    kind = hashlib.sha256(" ".join([platform.machine(), platform.processor(), *flags[:1]]).encode()).hexdigest()[:8]
-    jax.config.update("jax_compilation_cache_dir", str(Path(given) / f"jax-{jax.__version__}-{kind}"))
+    flags = (
+        [line for line in known.read_text().splitlines() if line.startswith("flags")]
+        if known.exists()
+        else []
+    )
+    kind = hashlib.sha256(
+        " ".join([platform.machine(), platform.processor(), *flags[:1]]).encode()
+    ).hexdigest()[:8]
+    jax.config.update(
+        "jax_compilation_cache_dir", str(Path(given) / f"jax-{jax.__version__}-{kind}")
+    )
     jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
 
 
@@ -134,7 +149,11 @@ def num_threads() -> int:
     """How many chains run at once on a CPU: GPSSM_THREADS if it is set, or else the cores this process may use."""
     given = os.environ.get(THREADS, "")
     if not given:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
     if not given.isdigit() or int(given) < 1:
         raise ValueError(f"{THREADS} must be a whole number of at least 1; it is {given!r}")
     return int(given)
@@ -156,7 +175,9 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> lis
 def on_cpu() -> bool:
     """Whether programs run on a CPU: loops are cheap there, and cost a GPU more than what is in them."""
     device = jax.config.values["jax_default_device"]
-    return (jax.default_backend() if device is None else getattr(device, "platform", device)) == "cpu"
+    return (
+        jax.default_backend() if device is None else getattr(device, "platform", device)
+    ) == "cpu"
 
 
 @contextlib.contextmanager
@@ -176,5 +197,7 @@ def in_step(flag: Bool[Array, ""]) -> Bool[Array, ""]:
 
 
 @in_step.def_vmap
-def _any_of_them(axis_size: int, in_batched: list[bool], flag: Bool[Array, " chains"]) -> tuple[Bool[Array, ""], bool]:
+def _any_of_them(
+    axis_size: int, in_batched: list[bool], flag: Bool[Array, " chains"]
+) -> tuple[Bool[Array, ""], bool]:
     return jnp.any(flag), False

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 DASH = "–"  # for a figure that does not exist
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that a spreadsheet takes for a formula
+FORMULA = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\t",
+    "\r",
+)  # what a cell begins with that a spreadsheet takes for a formula
 
 
 def count(number: int, noun: str) -> str:
@@ -38,8 +45,14 @@ def as_share(level: float) -> float:
     Numbers between 0 and 1 are shares, between 1 and 100 per cent; 1 could be either, and is refused.
     """
     if not is_real(level) or not (0 < level < 1 or 1 < level < 100):
-        hint = "; 1 could mean 1 % or all: give 0.01, or less than 1" if is_real(level) and level == 1 else ""
-        raise ValueError(f"the level of an interval is a share, as 0.9, or per cent, as 90; got {level!r}{hint}")
+        hint = (
+            "; 1 could mean 1 % or all: give 0.01, or less than 1"
+            if is_real(level) and level == 1
+            else ""
+        )
+        raise ValueError(
+            f"the level of an interval is a share, as 0.9, or per cent, as 90; got {level!r}{hint}"
+        )
     # 99.5 / 100 is not the nearest number to .995, and limits are named by it.
     return float(level) if level < 1 else round(float(level) / 100, 12)
 
@@ -77,7 +90,9 @@ def in_line(text: Any) -> str:
 
 def to_csv(frame: "pd.DataFrame", **options: Any) -> str:
     """A table of numbers as CSV, names that a spreadsheet would run as formulas behind an apostrophe."""
-    return frame.rename(columns=lambda name: f"'{name}" if str(name).startswith(FORMULA) else name).to_csv(**options)
+    return frame.rename(
+        columns=lambda name: f"'{name}" if str(name).startswith(FORMULA) else name
+    ).to_csv(**options)
 
 
 def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
@@ -91,7 +106,9 @@ def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
 
 def from_csv(frame: "pd.DataFrame") -> "pd.DataFrame":
     """A table that was read from what `to_csv` wrote, with the names it had before."""
-    return frame.rename(columns=lambda name: name[1:] if name[:1] == "'" and name[1:].startswith(FORMULA) else name)
+    return frame.rename(
+        columns=lambda name: name[1:] if name[:1] == "'" and name[1:].startswith(FORMULA) else name
+    )
 
 
 def shortened(text: str, most: int) -> str:
@@ -103,7 +120,12 @@ def shortened(text: str, most: int) -> str:
 
 
 def rich_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, words: int = 1, title: str = "", caption: str = ""
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    words: int = 1,
+    title: str = "",
+    caption: str = "",
 ) -> "Table":
     """Figures as a table for a terminal; `figure_table` gives it as text.
 
@@ -126,13 +148,17 @@ def rich_table(
         collapse_padding=True,
     )
     for number, name in enumerate(columns):
-        table.add_column(in_line(name), justify="left" if number < words else "right", no_wrap=number >= words)
+        table.add_column(
+            in_line(name), justify="left" if number < words else "right", no_wrap=number >= words
+        )
     for row in rows:
         table.add_row(*(in_line(figure(cell)) for cell in row))
     return table
 
 
-def figure_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int = 120, **settings: Any) -> str:
+def figure_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int = 120, **settings: Any
+) -> str:
     """`rich_table` as lines of text, for `print` and `__str__`.
 
         print(figure_table(["method", "RMSE", "seeds"], [("arx", 0.4853, 5), ("mean", None, 0)], title="Furnace"))
@@ -144,8 +170,15 @@ def figure_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width
 
     page = io.StringIO()
     # Names of columns are the user's: brackets and colons in them are no markup.
-    as_it_is: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "color_system": None}
-    Console(file=page, width=width, force_jupyter=False, **as_it_is).print(rich_table(columns, rows, **settings))
+    as_it_is: dict[str, Any] = {
+        "markup": False,
+        "emoji": False,
+        "highlight": False,
+        "color_system": None,
+    }
+    Console(file=page, width=width, force_jupyter=False, **as_it_is).print(
+        rich_table(columns, rows, **settings)
+    )
     return "\n".join(printable(line).rstrip() for line in page.getvalue().split("\n")).strip("\n")
 
 
@@ -231,7 +264,12 @@ def check_seed(seed: Any) -> int:
 def check_shares(name: str, values: Any, *, ends: bool = False) -> list[float]:
     """One level of an interval, or several, as a list of shares; with `ends` probabilities, 0 and 1 among them."""
     # An array is no Sequence, but has dimensions.
-    several = getattr(values, "ndim", 1 if isinstance(values, Sequence) and not isinstance(values, str) else 0) == 1
+    several = (
+        getattr(
+            values, "ndim", 1 if isinstance(values, Sequence) and not isinstance(values, str) else 0
+        )
+        == 1
+    )
     listed: list[Any] = list(values) if several else [values]
     for value in listed:
         if not is_real(value) or (ends and not 0 <= value <= 1):
@@ -263,16 +301,22 @@ def check_path(path: Any) -> Path:
         os.lstat(text)
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            raise ValueError(f"no file can have the path {text[:80]!r}…: {error.strerror}") from None
+            raise ValueError(
+                f"no file can have the path {text[:80]!r}…: {error.strerror}"
+            ) from None
     except UnicodeEncodeError:
-        raise ValueError(f"no file can have the path {text!r}: it has letters that names of files cannot") from None
+        raise ValueError(
+            f"no file can have the path {text!r}: it has letters that names of files cannot"
+        ) from None
     return Path(text)
 
 
 def check_installed(what: str, module: str, extra: str) -> None:
     """Refuse what needs a package that not every user has, and say how to get it: `extra` is one of pyproject.toml."""
     if importlib.util.find_spec(module) is None:
-        raise ImportError(f"{what} needs {module}, which is not installed: pip install 'gpssm[{extra}]'")
+        raise ImportError(
+            f"{what} needs {module}, which is not installed: pip install 'gpssm[{extra}]'"
+        )
 
 
 def stable_repr(thing: Any) -> str:

@@ -62,7 +62,11 @@ class Clock:
         if times.dates and (gaps > 0).all() and (calendar := times.calendar()):
             return replace(times.clock(times.ticks[0], np.mean(gaps)), calendar=calendar)
         off = np.abs(gaps - step) > 2 * JITTER * step
-        if step <= 0 or off.any() or (np.abs(times.ticks - times.ticks[0] - times.grid()) > JITTER * step).any():
+        if (
+            step <= 0
+            or off.any()
+            or (np.abs(times.ticks - times.ticks[0] - times.grid()) > JITTER * step).any()
+        ):
             raise ValueError(times.complaint(gaps, step, off))
         return times.clock(times.ticks[0], (times.ticks[-1] - times.ticks[0]) / len(gaps))
 
@@ -81,16 +85,24 @@ class Clock:
     def every(self, rows: int) -> "Clock":
         """The clock of every so many rows, from the end of the first block of them on."""
         first = self.shifted(rows - 1)
-        return replace(first, step=self.step * rows, calendar=self.calendar and f"{rows}{self.calendar}")
+        return replace(
+            first, step=self.step * rows, calendar=self.calendar and f"{rows}{self.calendar}"
+        )
 
     def times(self, number: int, first: int = 0) -> np.ndarray:
         """The times of `number` rows from row `first` on: float64, or datetime64[ns] in UTC."""
         if self.calendar:
-            return self.index(number, first).tz_convert(None).to_numpy() if self.zone else self._dates(number, first)
+            return (
+                self.index(number, first).tz_convert(None).to_numpy()
+                if self.zone
+                else self._dates(number, first)
+            )
         rows = np.arange(first, first + number)
         if self.dates:
             # In whole numbers, as far as they are: nanoseconds since 1970 are too many for a float.
-            return (self.start + np.round(self.step * rows).astype("int64")).astype("datetime64[ns]")
+            return (self.start + np.round(self.step * rows).astype("int64")).astype(
+                "datetime64[ns]"
+            )
         ticks = self.start + self.step * rows
         # 3 · 0.1 is 0.3 to people.
         largest = np.abs(ticks).max(initial=self.step)
@@ -106,31 +118,51 @@ class Clock:
         values = self._dates(number, first) if self.calendar else self.times(number, first)
         found = pandas.DatetimeIndex(values, name=name)
         if self.zone:
-            found = found.tz_localize(self.zone) if self.calendar else found.tz_localize("UTC").tz_convert(self.zone)
+            found = (
+                found.tz_localize(self.zone)
+                if self.calendar
+                else found.tz_localize("UTC").tz_convert(self.zone)
+            )
         return found
 
     def _dates(self, number: int, first: int) -> np.ndarray:
         """Dates of the calendar, on the clock of the wall."""
         import pandas
 
-        start = pandas.Timestamp(int(self.start), tz="UTC").tz_convert(self.zone or "UTC").tz_localize(None)
+        start = (
+            pandas.Timestamp(int(self.start), tz="UTC")
+            .tz_convert(self.zone or "UTC")
+            .tz_localize(None)
+        )
         offset: Any = pandas.tseries.frequencies.to_offset(self.calendar)
         begin = start + first * offset if first else start
-        return pandas.date_range(begin, periods=number, freq=offset).to_numpy().astype("datetime64[ns]")
+        return (
+            pandas.date_range(begin, periods=number, freq=offset)
+            .to_numpy()
+            .astype("datetime64[ns]")
+        )
 
     def rows_before(self, time: Any, number: int) -> int:
         """How many of `number` rows are before a date."""
         import pandas
 
         if not self.dates:
-            raise ValueError(f"the rows are at numbers, not dates, and cannot be split at {time!r}: give a row number")
+            raise ValueError(
+                f"the rows are at numbers, not dates, and cannot be split at {time!r}: give a row number"
+            )
         try:
             date: Any = pandas.Timestamp(time)
         except ValueError:
-            raise ValueError(f"{time!r} is no date: write it like 2024-03-31 or 2024-03-31 12:00") from None
+            raise ValueError(
+                f"{time!r} is no date: write it like 2024-03-31 or 2024-03-31 12:00"
+            ) from None
         if date.tzinfo is None:
             date = date.tz_localize(self.zone or "UTC")
-        return int(np.searchsorted(self.times(number), np.datetime64(date.tz_convert("UTC").tz_localize(None), "ns")))
+        return int(
+            np.searchsorted(
+                self.times(number), np.datetime64(date.tz_convert("UTC").tz_localize(None), "ns")
+            )
+        )
 
     def complaint(self, what: str, rows: Any, row: int) -> str:
         """What to say of rows that should begin at that row of this clock, and by their own dates do not; else "".
@@ -138,7 +170,12 @@ class Clock:
         :param rows: a Series, or a frame with dates as its index.
         """
         own, index = getattr(rows, "clock", None), getattr(rows, "index", None)
-        if own is None and index is not None and type(index).__name__ == "DatetimeIndex" and len(index):
+        if (
+            own is None
+            and index is not None
+            and type(index).__name__ == "DatetimeIndex"
+            and len(index)
+        ):
             times = Times.of(index[:1])
             own = times.clock(times.ticks[0], 1)
         if own is None or not (own.dates and self.dates):
@@ -155,7 +192,11 @@ class Clock:
             return [f"{value:g}" for value in index]
         pattern = "%Y-%m-%d" if (index == index.normalize()).all() else "%Y-%m-%d %H:%M:%S"
         texts = index.strftime(pattern).tolist()
-        return [text.removesuffix(":00") for text in texts] if all(text.endswith(":00") for text in texts) else texts
+        return (
+            [text.removesuffix(":00") for text in texts]
+            if all(text.endswith(":00") for text in texts)
+            else texts
+        )
 
     def show(self, row: int) -> str:
         """The time of a row, to be read."""
@@ -184,16 +225,24 @@ class Times:
         try:
             index = pandas.Index(values)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"times are a column of numbers or dates; got {type(values).__name__} ({error})") from None
+            raise ValueError(
+                f"times are a column of numbers or dates; got {type(values).__name__} ({error})"
+            ) from None
         if index.ndim != 1 or index.nlevels > 1 or pandas.api.types.is_complex_dtype(index):
-            raise ValueError(f"times are a column of numbers or dates; got an index of {index.dtype}")
+            raise ValueError(
+                f"times are a column of numbers or dates; got an index of {index.dtype}"
+            )
         if isinstance(index, pandas.TimedeltaIndex):
             index = index / pandas.Timedelta(seconds=1)
-        if not (isinstance(index, pandas.DatetimeIndex) or pandas.api.types.is_numeric_dtype(index)):
+        if not (
+            isinstance(index, pandas.DatetimeIndex) or pandas.api.types.is_numeric_dtype(index)
+        ):
             index = read_dates(index, label)
         if index.isna().any():
             row = int(np.flatnonzero(index.isna())[0])
-            raise ValueError(f"the time in column {label!r}, row {row} (counted from 0), is missing. {REMEDY}")
+            raise ValueError(
+                f"the time in column {label!r}, row {row} (counted from 0), is missing. {REMEDY}"
+            )
         if not isinstance(index, pandas.DatetimeIndex):
             return cls(index.to_numpy(dtype=np.float64), False, None, label)
         zone = None if index.tz is None else str(index.tz)
@@ -203,7 +252,14 @@ class Times:
     def clock(self, start: Any, step: Any) -> Clock:
         """The clock that starts there."""
         if self.dates:
-            return Clock(int(start), int(step) if step == int(step) else float(step), True, None, self.zone, self.name)
+            return Clock(
+                int(start),
+                int(step) if step == int(step) else float(step),
+                True,
+                None,
+                self.zone,
+                self.name,
+            )
         return Clock(float(start), float(step), name=self.name)
 
     def calendar(self) -> str | None:
@@ -222,7 +278,11 @@ class Times:
     def complaint(self, gaps: np.ndarray, step: float, off: np.ndarray) -> str:
         """What is wrong with the first row that is not a step after the one before."""
         wrong = np.flatnonzero((gaps <= 0) | off)
-        row = int(wrong[0]) + 1 if wrong.size else int(np.argmax(np.abs(self.ticks - self.ticks[0] - self.grid())))
+        row = (
+            int(wrong[0]) + 1
+            if wrong.size
+            else int(np.argmax(np.abs(self.ticks - self.ticks[0] - self.grid())))
+        )
         before, here, gap = self.show(row - 1), self.show(row), gaps[row - 1]
         if gap == 0:
             what = f"is {here}, as the row before"
@@ -249,7 +309,9 @@ def read_dates(values: Any, name: str = "time") -> "pd.DatetimeIndex":
     # With summer and winter time in one column, offsets from UTC differ.
     offsets = texts.str.extract(r":\d{2}(?:\.\d+)?\s*([+-]\d{2}:?\d{2})$", expand=False).nunique()
     found = []
-    for day_first in (True, False) if texts.str.match(r"\d{1,2}\.\d{1,2}\.\d{4}").all() else (False, True):
+    for day_first in (
+        (True, False) if texts.str.match(r"\d{1,2}\.\d{1,2}\.\d{4}").all() else (False, True)
+    ):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that the day comes first in no date of the column
@@ -264,7 +326,9 @@ def read_dates(values: Any, name: str = "time") -> "pd.DatetimeIndex":
             f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is neither a number nor a date. "
             "Write dates like 2024-03-31 12:00, all in one way"
         )
-    regular = (one for one in found if len(one) > 1 and len(set(np.diff(one.to_numpy()).tolist())) == 1)
+    regular = (
+        one for one in found if len(one) > 1 and len(set(np.diff(one.to_numpy()).tolist())) == 1
+    )
     return next(regular, found[0])
 
 
@@ -289,7 +353,9 @@ def on_grid(
     check_choice("the rule for controls", controls, ("hold", "interpolate"))
     times = Times.of(values, name)
     if not len(times.ticks) == len(y) == len(u) or not len(y):
-        raise ValueError(f"there are {len(times.ticks)} times for {len(y)} rows of outputs and {len(u)} of controls")
+        raise ValueError(
+            f"there are {len(times.ticks)} times for {len(y)} rows of outputs and {len(u)} of controls"
+        )
     order = np.argsort(times.ticks, kind="stable")
     ticks = times.ticks[order] - times.ticks[order[0]]
     if step is None:
@@ -299,7 +365,9 @@ def on_grid(
         try:
             step = pandas.Timedelta(step if isinstance(step, str) else f"{step}s").value
         except ValueError as error:
-            raise ValueError(f"regrid={step!r} is no distance of times, like '10min': {error}") from None
+            raise ValueError(
+                f"regrid={step!r} is no distance of times, like '10min': {error}"
+            ) from None
     if not is_real(step) or not 0 < step < 1e300:
         raise ValueError(f"regrid needs times that differ, and a step above 0; got {step!r}")
     # A step may be so small that its number is none.
@@ -317,7 +385,9 @@ def on_grid(
         on_u = u[order][last]
     else:
         on_u = np.empty((length, u.shape[1]))
-        at = np.append(np.flatnonzero(np.diff(places)), len(places) - 1)  # the latest row at each place
+        at = np.append(
+            np.flatnonzero(np.diff(places)), len(places) - 1
+        )  # the latest row at each place
         for column in range(u.shape[1]):
             on_u[:, column] = np.interp(np.arange(length), places[at], u[order][at, column])
     return times.clock(times.ticks[order[0]], step), on_y, on_u

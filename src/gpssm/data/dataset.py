@@ -29,7 +29,14 @@ from jaxtyping import Float
 from gpssm.core.text import check_whole, count, demand, is_whole
 from gpssm.data.delays import Rows, arriving, find_lags
 from gpssm.data.scaler import Scaler, Scaling, output_spread
-from gpssm.data.series import Series, as_list, check_trainable, default_names, to_columns, where_first
+from gpssm.data.series import (
+    Series,
+    as_list,
+    check_trainable,
+    default_names,
+    to_columns,
+    where_first,
+)
 
 StoredRows = int | Literal["auto", "all"]
 STORED_BYTES = 2**31  # of states in all draws, above which "auto" stores the last of them only
@@ -83,12 +90,19 @@ class Dataset:
         pairs = zip(self.first_states, lengths, strict=bool(self.first_states))
         possible = all(type(first) is int and 0 <= first <= length + 1 for first, length in pairs)
         demand("first_states", possible, f"cannot be: {self.first_states}")
-        experiments = tuple(_without_unknown(one, max(self.delay, default=0)) for one in self.experiments)
+        experiments = tuple(
+            _without_unknown(one, max(self.delay, default=0)) for one in self.experiments
+        )
         object.__setattr__(self, "experiments", experiments)
 
     @classmethod
     def of(
-        cls, series: Any, *, delay: Rows | Literal["auto"] = 0, windows: int = 1, outputs_scaling: Scaling = "standard"
+        cls,
+        series: Any,
+        *,
+        delay: Rows | Literal["auto"] = 0,
+        windows: int = 1,
+        outputs_scaling: Scaling = "standard",
     ) -> Self:
         """The training data of a fit, checked.
 
@@ -115,7 +129,9 @@ class Dataset:
                 f"windows={windows} would be shorter than {SHORTEST_WINDOW} rows, of a series of {shortest}: ask for "
                 "fewer windows"
             )
-        scaler = Scaler.fit([_acting(one, lags, _unknown(lags)) for one in experiments], outputs=outputs_scaling)
+        scaler = Scaler.fit(
+            [_acting(one, lags, _unknown(lags)) for one in experiments], outputs=outputs_scaling
+        )
         return cls(tuple(experiments), scaler, lags, int(windows))
 
     @property
@@ -152,7 +168,9 @@ class Dataset:
         """One experiment by its number, in the user's units."""
         number = len(self.experiments)
         if not is_whole(index) or not -number <= index < number:
-            raise IndexError(f"there are {number} training series, counted from 0; got index {index!r}")
+            raise IndexError(
+                f"there are {number} training series, counted from 0; got index {index!r}"
+            )
         return self.experiments[index]
 
     def align(self, rows: Any) -> Series:
@@ -169,13 +187,19 @@ class Dataset:
         past
             The inputs of the K rows before, K the longest delay, NaN where they are unknown; without it all are.
         """
-        return self.scaler.scale(_acting(rows, self.delay, _unknown(self.delay) if past is None else past))
+        return self.scaler.scale(
+            _acting(rows, self.delay, _unknown(self.delay) if past is None else past)
+        )
 
-    def encode_inputs(self, u: Float[np.ndarray, "*batch T Du"]) -> Float[np.ndarray, "*batch T Du"]:
+    def encode_inputs(
+        self, u: Float[np.ndarray, "*batch T Du"]
+    ) -> Float[np.ndarray, "*batch T Du"]:
         """Inputs of the rows on which they act, in the model's units."""
         return self.scaler.scale_inputs(u)
 
-    def decode_inputs(self, values: Float[np.ndarray, "*batch T Du"]) -> Float[np.ndarray, "*batch T Du"]:
+    def decode_inputs(
+        self, values: Float[np.ndarray, "*batch T Du"]
+    ) -> Float[np.ndarray, "*batch T Du"]:
         """Inputs of the model in the user's units, in the rows on which they act."""
         return values * np.array(self.scaler.input_std) + np.array(self.scaler.input_mean)
 
@@ -204,7 +228,11 @@ class Dataset:
             The inputs of the rows before, as in `encode`.
         """
         check_whole("horizon", horizon, 1, none="for as many steps as u has rows")
-        ahead = np.zeros((0, len(self.inputs))) if u is None else align_columns(u, self.inputs, "u")[:horizon]
+        ahead = (
+            np.zeros((0, len(self.inputs)))
+            if u is None
+            else align_columns(u, self.inputs, "u")[:horizon]
+        )
         steps, spare = horizon or max(len(ahead), 1), min(self.delay, default=0)
         if self.inputs and len(ahead) < steps - spare:
             allowance = f", but the last {spare}" if spare else ""
@@ -226,7 +254,9 @@ class Dataset:
         """
         series, longest = self.experiment(index), max(self.delay, default=0)
         row = len(series) if row is None else row
-        return np.concatenate([np.full((longest, len(self.inputs)), np.nan), series.u])[row : row + longest]
+        return np.concatenate([np.full((longest, len(self.inputs)), np.nan), series.u])[
+            row : row + longest
+        ]
 
     def extend(self, rows: Series, index: int | None = None) -> Self:
         """The dataset with aligned rows after those of an experiment, or as an experiment of their own."""
@@ -234,7 +264,9 @@ class Dataset:
         if index is not None:
             old = self.experiment(index)
             experiments.pop()
-            experiments[index] = replace(old, y=np.concatenate([old.y, rows.y]), u=np.concatenate([old.u, rows.u]))
+            experiments[index] = replace(
+                old, y=np.concatenate([old.y, rows.y]), u=np.concatenate([old.u, rows.u])
+            )
         check_trainable(experiments)
         return replace(self, experiments=tuple(experiments), windows=1)
 
@@ -243,7 +275,9 @@ class Dataset:
         if not self.first_states:
             return self
         pairs = zip(self.acting, self.first_states, strict=True)
-        return replace(self, experiments=tuple(one[first:] for one, first in pairs), delay=(), first_states=())
+        return replace(
+            self, experiments=tuple(one[first:] for one, first in pairs), delay=(), first_states=()
+        )
 
     def store_last(self, rows: StoredRows, numbers: int) -> tuple[Self, tuple[str, ...]]:
         """The dataset with the first state of each experiment that is stored, and a note where "auto" drops some.
@@ -255,7 +289,9 @@ class Dataset:
         numbers
             In the states of one row, over all draws of all chains.
         """
-        if not (isinstance(rows, str) and rows in ("auto", "all")) and not (is_whole(rows) and rows >= LOOKBACK):
+        if not (isinstance(rows, str) and rows in ("auto", "all")) and not (
+            is_whole(rows) and rows >= LOOKBACK
+        ):
             raise ValueError(
                 f"keep_states must be auto, all, or a number of rows of at least {LOOKBACK}; got {rows!r}."
             )
@@ -280,21 +316,33 @@ class Dataset:
                 # Two windows share the state between them: it belongs to the first.
                 firsts.append(min(max(stored - begin, int(begin > 0)), end - begin + 1))
         first_states = tuple(firsts) if self.first_states or self.windows > 1 else ()
-        return replace(self, experiments=tuple(windows), delay=(), windows=1, first_states=first_states)
+        return replace(
+            self, experiments=tuple(windows), delay=(), windows=1, first_states=first_states
+        )
 
     def cut(self, paths: Any) -> Any:
         """Paths of states (T+1, Dx), one for each experiment, cut into its windows; names of starts as they are."""
-        if self.windows == 1 or isinstance(paths, str) or any(isinstance(one, str) for one in paths):
+        if (
+            self.windows == 1
+            or isinstance(paths, str)
+            or any(isinstance(one, str) for one in paths)
+        ):
             return paths
         several = [paths] if np.ndim(paths[0]) == 1 else paths
         pairs = zip(several, self.experiments, strict=True)
-        return [np.asarray(path)[begin : end + 1] for path, one in pairs for begin, end in self._windows(one)]
+        return [
+            np.asarray(path)[begin : end + 1]
+            for path, one in pairs
+            for begin, end in self._windows(one)
+        ]
 
     def join(self, paths: Sequence[Any]) -> tuple[Any, ...]:
         """The stored states of each window (chain, draw, _, Dx), joined for each experiment."""
         if self.windows == 1:
             return tuple(paths)
-        groups = (paths[first : first + self.windows] for first in range(0, len(paths), self.windows))
+        groups = (
+            paths[first : first + self.windows] for first in range(0, len(paths), self.windows)
+        )
         return tuple(np.concatenate(group, axis=2) for group in groups)
 
     def _windows(self, one: Series) -> Iterable[tuple[int, int]]:
@@ -310,14 +358,24 @@ def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.
     own = None
     if isinstance(values, Series):
         values, own = (values.y, values.outputs) if letter == "y" else (values.u, values.inputs)
-    elif names and isinstance(columns := getattr(values, "columns", None), Iterable) and set(names) <= set(columns):
+    elif (
+        names
+        and isinstance(columns := getattr(values, "columns", None), Iterable)
+        and set(names) <= set(columns)
+    ):
         values = values[list(names)]
     table, labels = to_columns(values, own, letter)
     if set(labels) == set(names):
         return table[:, [labels.index(name) for name in names]]
-    expected = f"{letter} must have {len(names)} columns: {', '.join(names)}" if names else f"the model has no {letter}"
+    expected = (
+        f"{letter} must have {len(names)} columns: {', '.join(names)}"
+        if names
+        else f"the model has no {letter}"
+    )
     if labels != default_names(letter, table):
-        missing, unknown = ([name for name in a if name not in b] for a, b in ((names, labels), (labels, names)))
+        missing, unknown = (
+            [name for name in a if name not in b] for a, b in ((names, labels), (labels, names))
+        )
         raise ValueError(
             f"{expected}. Missing: {', '.join(missing) or 'none'}; unknown: "
             f"{', '.join(_with_nearest(name, names) for name in unknown) or 'none'}. "
@@ -332,10 +390,14 @@ def align_rows(rows: Any, like: Series) -> Series:
     """One experiment with the columns and units of another; units that both have must agree."""
     series = Series.of(rows)
     if isinstance(series, list):
-        raise TypeError(f"new data come as one series at a time; got a list of {len(series)}. Call once for each")
+        raise TypeError(
+            f"new data come as one series at a time; got a list of {len(series)}. Call once for each"
+        )
     for name, unit in series.units.items():
         if like.units.get(name, unit) != unit:
-            raise ValueError(f"{name!r} is in {unit}, and in {like.units[name]} before: convert one of them first")
+            raise ValueError(
+                f"{name!r} is in {unit}, and in {like.units[name]} before: convert one of them first"
+            )
     y, u = align_columns(series, like.outputs, "y"), align_columns(series, like.inputs, "u")
     names = (*like.outputs, *like.inputs)
     units = {name: unit for name, unit in series.units.items() if name in names} | dict(like.units)
@@ -359,7 +421,9 @@ def _without_unknown(series: Series, rows: int) -> Series:
     """An experiment without the outputs of its first rows, on which unknown inputs acted."""
     if np.isnan(series.y[:rows]).all():
         return series
-    return replace(series, y=np.concatenate([np.full_like(series.y[:rows], np.nan), series.y[rows:]]))
+    return replace(
+        series, y=np.concatenate([np.full_like(series.y[:rows], np.nan), series.y[rows:]])
+    )
 
 
 def _with_nearest(name: str, names: tuple[str, ...]) -> str:

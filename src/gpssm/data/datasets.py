@@ -29,7 +29,9 @@ MIRRORS = (
     "https://raw.githubusercontent.com/zhenwendai/RGP/HEAD/datasets/system_identification/",
     "https://raw.githubusercontent.com/xuhuifan/FFVD/HEAD/data/",
 )
-EMPS_MIRRORS = ("https://raw.githubusercontent.com/forgi86/sysid-neural-continuous/HEAD/examples/EMPS/data/",)
+EMPS_MIRRORS = (
+    "https://raw.githubusercontent.com/forgi86/sysid-neural-continuous/HEAD/examples/EMPS/data/",
+)
 CIRCUIT_MIRRORS = (
     "https://raw.githubusercontent.com/forgi86/sysid-neural-unc/HEAD/examples/wh2009/data/",
     "https://raw.githubusercontent.com/forgi86/sysid-neural-estimator/HEAD/examples/wh2009/data/",
@@ -231,7 +233,9 @@ REGISTRY: dict[str, Benchmark] = {
         ),
     )
 }
-DAISY: tuple[str, ...] = tuple(name for name, entry in REGISTRY.items() if entry.mirrors is DAISY_MIRRORS)
+DAISY: tuple[str, ...] = tuple(
+    name for name, entry in REGISTRY.items() if entry.mirrors is DAISY_MIRRORS
+)
 
 
 @dataclass(frozen=True)
@@ -268,8 +272,17 @@ def load(name: str) -> Series:
     entry = REGISTRY[name]
     folder = os.environ.get("GPSSM_DATA")
     path = _in_folder(entry, Path(folder)) if folder else _download(entry)
-    series = read(path, tuple(entry.outputs.values()), tuple(entry.inputs.values()), name=name, dt=entry.dt, time=None)
-    return replace(series, outputs=tuple(entry.outputs), inputs=tuple(entry.inputs), units=entry.units)
+    series = read(
+        path,
+        tuple(entry.outputs.values()),
+        tuple(entry.inputs.values()),
+        name=name,
+        dt=entry.dt,
+        time=None,
+    )
+    return replace(
+        series, outputs=tuple(entry.outputs), inputs=tuple(entry.inputs), units=entry.units
+    )
 
 
 def load_records(name: str) -> tuple[Series, Series]:
@@ -279,7 +292,9 @@ def load_records(name: str) -> tuple[Series, Series]:
     free = gpssm.fit(train).simulate(test.u[test.window:], warmup=test[:test.window])
     """
     if not isinstance(name, str) or name not in RECORDS:
-        raise ValueError(f"{name!r} has no test record of its own; those that have one are {', '.join(RECORDS)}")
+        raise ValueError(
+            f"{name!r} has no test record of its own; those that have one are {', '.join(RECORDS)}"
+        )
     place, window = RECORDS[name].place, RECORDS[name].window
     train, test = (load(name), load(place)) if isinstance(place, str) else load(name).split(place)
     return train, replace(test, window=window)
@@ -289,11 +304,17 @@ def _load_simulation(name: str) -> Series:
     simulator, *options = name.removeprefix(SIMULATION).split(":")
     pairs = [option.partition("=") for option in options]
     if not all(value for _, _, value in pairs):
-        raise ValueError(f"a simulation is named sim:NAME or sim:NAME:option=value:...; got {name!r}")
+        raise ValueError(
+            f"a simulation is named sim:NAME or sim:NAME:option=value:...; got {name!r}"
+        )
     try:
-        numbers = {key: int(text) if text.lstrip("-").isdigit() else float(text) for key, _, text in pairs}
+        numbers = {
+            key: int(text) if text.lstrip("-").isdigit() else float(text) for key, _, text in pairs
+        }
     except ValueError as error:
-        raise ValueError(f"the options of a simulation are numbers; got {name!r} ({error})") from None
+        raise ValueError(
+            f"the options of a simulation are numbers; got {name!r} ({error})"
+        ) from None
     return simulate(simulator, **numbers).series
 
 
@@ -376,7 +397,9 @@ def simulate_model(
     process_std = np.full(state_dim, process_std, dtype=float)
     noise_std, d = (np.full(output_dim, value, dtype=float) for value in (noise_std, d))
     if min(process_std.min(), noise_std.min()) < 0:
-        raise ValueError(f"standard deviations must not be negative; got {process_std} and {noise_std}")
+        raise ValueError(
+            f"standard deviations must not be negative; got {process_std} and {noise_std}"
+        )
     states = rng.normal(size=(len(u) + 1, state_dim))
     for t, control in enumerate(u):
         states[t + 1] = transition(states[t], control) + process_std * states[t + 1]
@@ -475,7 +498,9 @@ def simulate_linear_gaussian(
     The transition is linear, so its values at unit vectors are the columns of A and B.
     """
     if not 0 <= spectral_radius < 1:
-        raise ValueError(f"a stable system has a spectral radius from 0 to below 1; got {spectral_radius}")
+        raise ValueError(
+            f"a stable system has a spectral radius from 0 to below 1; got {spectral_radius}"
+        )
     rng = np.random.default_rng(seed)
     A = rng.normal(size=(state_dim, state_dim))
     A *= spectral_radius / np.abs(np.linalg.eigvals(A)).max()
@@ -562,7 +587,9 @@ def simulate(name: str, **options: Any) -> Simulated:
     return SIMULATORS[name](**options)
 
 
-def _multisine(rng: np.random.Generator, times: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T 1"]:
+def _multisine(
+    rng: np.random.Generator, times: Float[np.ndarray, " T"]
+) -> Float[np.ndarray, "T 1"]:
     """Sum of 20 sines with angular frequencies 0.2, 0.4, ..., 4 and random phases, of root mean square 1."""
     phases = rng.uniform(0.0, 2.0 * np.pi, size=20)
     waves = np.sin(times[:, None] * np.linspace(0.2, 4.0, 20) + phases)

@@ -18,7 +18,10 @@ from gpssm.core.text import check_whole, count, figure_table, is_real
 from gpssm.data.series import Series, as_list
 
 LONGEST = 30  # rows of a delay that are looked at
-ORDERS, WINDOW = (8, 4, 2), 2  # values of the outputs, and of each control, in the regressions that decide, at most
+ORDERS, WINDOW = (
+    (8, 4, 2),
+    2,
+)  # values of the outputs, and of each control, in the regressions that decide, at most
 WORTH = 10.0  # the difference in BIC that shows a delay beyond doubt
 
 Rows = Mapping[str, int] | Sequence[int] | int
@@ -62,7 +65,9 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
     regressions = _Regressions(several, longest)
     lags, found = [0] * len(names), {}
     for j, name in (*enumerate(names), *enumerate(names)):
-        bic = np.array([regressions.bic([*lags[:j], lag, *lags[j + 1 :]]) for lag in range(longest + 1)])
+        bic = np.array(
+            [regressions.bic([*lags[:j], lag, *lags[j + 1 :]]) for lag in range(longest + 1)]
+        )
         best = int(np.argmin(bic))
         # A true delay saves a coefficient, and log N, for each row of it at least.
         doubt = min(WORTH, 0.8 * best * math.log(regressions.rows))
@@ -93,17 +98,23 @@ def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
     names = several[0].inputs
     if isinstance(delay, str):
         if delay != "auto":
-            raise ValueError(f"delay is auto, a number of rows, or one for each control by name; got {delay!r}")
+            raise ValueError(
+                f"delay is auto, a number of rows, or one for each control by name; got {delay!r}"
+            )
         lags: list[Any] = list(delays(several).rows.values()) if names else []
     elif isinstance(delay, Mapping):
         if unknown := [name for name in delay if name not in names]:
             known = ", ".join(names) or "none"
-            raise ValueError(f"there is no control {', '.join(map(repr, unknown))} to be delayed; there are: {known}")
+            raise ValueError(
+                f"there is no control {', '.join(map(repr, unknown))} to be delayed; there are: {known}"
+            )
         lags = [delay.get(name, 0) for name in names]
     else:
         each = isinstance(delay, Sequence | np.ndarray) and getattr(delay, "ndim", 1) == 1
         lags = list(delay) if each else [delay] * len(names)  # type: ignore[call-overload]
-    if len(lags) != len(names) or not all(is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags):
+    if len(lags) != len(names) or not all(
+        is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags
+    ):
         wanted = f"for each of {', '.join(names)}" if names else "but there are no controls"
         raise ValueError(f"a delay is a number of rows, 0 or more, {wanted}; got {delay!r}")
     longest, shortest = max(lags, default=0), min(len(one) for one in several)
@@ -115,7 +126,10 @@ def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
 def name_controls(names: Sequence[str], lags: Sequence[int]) -> list[str]:
     """Controls with their delays in words: pump (acts 3 rows later)."""
     late = dict(zip(names, lags, strict=False))
-    return [f"{name} (acts {count(late[name], 'row')} later)" if late.get(name) else name for name in names]
+    return [
+        f"{name} (acts {count(late[name], 'row')} later)" if late.get(name) else name
+        for name in names
+    ]
 
 
 def arriving(u: Any, lags: Sequence[int], past: Any) -> Any:
@@ -141,10 +155,14 @@ class _Regressions:
         found = {order: _columns(several, longest, order) for order in ORDERS}
         # Fewer of the past outputs where many are missing, so that more rows have all of them.
         full = {order: int((~np.isnan(table)).all(1).sum()) for order, table in found.items()}
-        self.order = next((order for order in ORDERS if full[order] > 0.5 * len(found[order])), ORDERS[-1])
+        self.order = next(
+            (order for order in ORDERS if full[order] > 0.5 * len(found[order])), ORDERS[-1]
+        )
         table = found[self.order][~np.isnan(found[self.order]).any(1)]
         if len(table) < 2:
-            raise ValueError("too few rows have all their outputs to find delays by: give them, delay={...}")
+            raise ValueError(
+                "too few rows have all their outputs to find delays by: give them, delay={...}"
+            )
         table = table - table.mean(0)
         spread = table.std(0)
         table /= np.where(spread > 0, spread, 1.0)
@@ -158,12 +176,23 @@ class _Regressions:
         for output in range(self.outputs):
             best = math.inf
             for window in range(1, WINDOW + 1):
-                late = [first + (lag + k) * self.inputs + j for j, lag in enumerate(lags) for k in range(window)]
+                late = [
+                    first + (lag + k) * self.inputs + j
+                    for j, lag in enumerate(lags)
+                    for k in range(window)
+                ]
                 for order in range(1, self.order + 1):
                     chosen = [*past[: order * self.outputs], *late]
-                    own, cross = self.products[np.ix_(chosen, chosen)], self.products[chosen, output]
-                    fitted = cross @ np.linalg.solve(own + 1e-9 * self.rows * np.eye(len(chosen)), cross)
-                    left = max(self.products[output, output] - fitted, 1e-12 * self.rows) / self.rows
+                    own, cross = (
+                        self.products[np.ix_(chosen, chosen)],
+                        self.products[chosen, output],
+                    )
+                    fitted = cross @ np.linalg.solve(
+                        own + 1e-9 * self.rows * np.eye(len(chosen)), cross
+                    )
+                    left = (
+                        max(self.products[output, output] - fitted, 1e-12 * self.rows) / self.rows
+                    )
                     best = min(best, self.rows * math.log(left) + len(chosen) * math.log(self.rows))
             total += best
         return total

@@ -16,7 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gpssm.data.series import Series, bare
 
-LEAST, PARTS = 4, 8  # rows between two lengths: so many at least, and so many lengths from a power of two to the next
+LEAST, PARTS = (
+    4,
+    8,
+)  # rows between two lengths: so many at least, and so many lengths from a power of two to the next
 LONGEST = 4096  # rows of a series that is padded: a longer one runs for longer than its programs take to compile
 
 
@@ -50,7 +53,11 @@ def pad_path(path: Float[Array | np.ndarray, "T+1 Dx"]) -> Float[np.ndarray, "P+
 
 def moves(series: Series, dtype: DTypeLike) -> Float[Array, " T"]:
     """The weight of each transition x_t → x_{t+1}: 1, or 0 where it leads to a state that pads."""
-    return jnp.asarray(series.real, dtype) if isinstance(series, Padded) else jnp.ones(len(series), dtype)
+    return (
+        jnp.asarray(series.real, dtype)
+        if isinstance(series, Padded)
+        else jnp.ones(len(series), dtype)
+    )
 
 
 def real_states(series: Series, dtype: DTypeLike) -> Float[Array, " T+1"]:
@@ -64,7 +71,9 @@ def num_moves(series: Sequence[Series]) -> int | Int[Array, ""]:
 
 
 def _flatten(series: Padded) -> tuple[tuple[tuple[Any, Any], ...], None]:
-    return tuple((jax.tree_util.GetAttrKey(name), getattr(series, name)) for name in ("y", "u", "real")), None
+    return tuple(
+        (jax.tree_util.GetAttrKey(name), getattr(series, name)) for name in ("y", "u", "real")
+    ), None
 
 
 def _unflatten(_: None, leaves: Iterable[Any]) -> Padded:

@@ -28,7 +28,9 @@ def detrend(series: Any, order: int = 1) -> Any:
         return [detrend(one, order) for one in as_list(series)]
     (one,) = as_list(series)
     if order >= len(one):
-        raise ValueError(f"a polynomial of order {order} goes through all of {len(one)} rows: give a lower order")
+        raise ValueError(
+            f"a polynomial of order {order} goes through all of {len(one)} rows: give a lower order"
+        )
     powers = np.polynomial.legendre.legvander(np.linspace(-1, 1, len(one)), order)
     y = one.y.copy()
     for column in y.T:
@@ -51,7 +53,9 @@ def resample(series: Any, factor: float) -> Any:
         return [resample(one, factor) for one in as_list(series)]
     (one,) = as_list(series)
     if not (is_real(factor) and 0 < factor <= 1e9):
-        raise ValueError(f"factor must be above 0: the new number of rows for each old one; got {factor!r}")
+        raise ValueError(
+            f"factor must be above 0: the new number of rows for each old one; got {factor!r}"
+        )
     if np.isnan(one.y).any():
         raise ValueError(
             "outputs are missing, and a filter needs all: fill them, or take rows with series.decimated(n)"
@@ -68,10 +72,19 @@ def resample(series: Any, factor: float) -> Any:
     axis = one.axis
     if axis is not None:
         if axis.calendar:
-            raise ValueError(f"rows follow the calendar ({axis.calendar}) and have no frequency to change")
+            raise ValueError(
+                f"rows follow the calendar ({axis.calendar}) and have no frequency to change"
+            )
         step = axis.step * down / up
         axis = replace(axis, step=round(step) if axis.dates and step == round(step) else step)
-    return replace(one, y=y, u=u, dt=None, clock=axis, window=one.window and max(int(one.window * up / down), 1))
+    return replace(
+        one,
+        y=y,
+        u=u,
+        dt=None,
+        clock=axis,
+        window=one.window and max(int(one.window * up / down), 1),
+    )
 
 
 def merge(*series: Any) -> list[Series]:
@@ -89,5 +102,7 @@ def _ratio(factor: float) -> tuple[int, int]:
     """The factor as a fraction of small whole numbers."""
     found = Fraction(factor).limit_denominator(1000)
     if not math.isclose(found, factor, rel_tol=1e-6):
-        raise ValueError(f"factor must be a fraction of whole numbers up to 1000, such as 0.25 or 1.5; got {factor!r}")
+        raise ValueError(
+            f"factor must be a fraction of whole numbers up to 1000, such as 0.25 or 1.5; got {factor!r}"
+        )
     return found.numerator, found.denominator

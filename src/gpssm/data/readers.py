@@ -29,7 +29,8 @@ COMMENTS = ("#", "%")  # that lines before the data may begin with
 MOST_COLUMNS = 20_000  # a file with more was written the wrong way round
 # What a column of times is called, with a unit perhaps, and how a date or a time of day begins.
 TIME = re.compile(
-    r"(t|time|times?tamp|date|datetime|date.?time|seconds)([ _]?[\[(]?(s|ms|min|h|d|sec|seconds|hours)[\])]?)?", re.I
+    r"(t|time|times?tamp|date|datetime|date.?time|seconds)([ _]?[\[(]?(s|ms|min|h|d|sec|seconds|hours)[\])]?)?",
+    re.I,
 )
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{8}T")
 MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
@@ -69,16 +70,30 @@ def read(
     chosen_inputs = [_index(table, column, path) for column in _listed(inputs)]
     try:
         if not chosen_outputs:
-            raise ValueError(f"outputs needs at least one column of {[label for label, _ in table]}")
+            raise ValueError(
+                f"outputs needs at least one column of {[label for label, _ in table]}"
+            )
         chosen = _select(table, chosen_outputs + chosen_inputs)
         y, u = chosen[: len(chosen_outputs)], chosen[len(chosen_outputs) :]
         settings: dict[str, Any] = {"name": path.stem if name is None else name, "units": units}
         settings |= {"outputs": [label for label, _ in y], "inputs": [label for label, _ in u]}
-        columns = [np.column_stack([values for _, values in part]) if part else None for part in (y, u)]
-        rest = [one for number, one in enumerate(table) if number not in chosen_outputs + chosen_inputs]
-        found = _find_time(rest) if time == "auto" else None if time is None else table[_index(table, time, path)]
+        columns = [
+            np.column_stack([values for _, values in part]) if part else None for part in (y, u)
+        ]
+        rest = [
+            one for number, one in enumerate(table) if number not in chosen_outputs + chosen_inputs
+        ]
+        found = (
+            _find_time(rest)
+            if time == "auto"
+            else None
+            if time is None
+            else table[_index(table, time, path)]
+        )
         if found is None and regrid:
-            raise ValueError("regrid needs a column of times, and none was found: name it with time (--time)")
+            raise ValueError(
+                "regrid needs a column of times, and none was found: name it with time (--time)"
+            )
         if found is None:
             return Series(*columns, dt=dt, **settings)
         label, times = found
@@ -97,7 +112,9 @@ def _find_time(table: Table) -> tuple[str, Any] | None:
     for label, values in ((label, values) for label, values in table if np.ndim(values) == 1):
         column = pandas.Series(values)
         if pandas.api.types.is_datetime64_any_dtype(column) or (
-            pandas.api.types.is_numeric_dtype(column) and TIME.fullmatch(label.strip()) and column.notna().all()
+            pandas.api.types.is_numeric_dtype(column)
+            and TIME.fullmatch(label.strip())
+            and column.notna().all()
         ):
             return label, column
         if not pandas.api.types.is_numeric_dtype(column):
@@ -108,8 +125,14 @@ def _find_time(table: Table) -> tuple[str, Any] | None:
 
 
 def _listed(columns: Sequence[Column] | Column) -> list[Column]:
-    listed = [columns] if isinstance(columns, str | int) or not isinstance(columns, Iterable) else list(columns)
-    if wrong := [column for column in listed if not isinstance(column, str) and not is_whole(column)]:
+    listed = (
+        [columns]
+        if isinstance(columns, str | int) or not isinstance(columns, Iterable)
+        else list(columns)
+    )
+    if wrong := [
+        column for column in listed if not isinstance(column, str) and not is_whole(column)
+    ]:
         raise TypeError(f"a column is chosen by its name or by its number; got {wrong[0]!r}")
     return listed
 
@@ -118,7 +141,9 @@ def _load(path: Path) -> Table:
     """The table of a file, with columns of the same name told apart by their number."""
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise ValueError(f"{path}: the suffix must be one of {', '.join(READERS)}; got {path.suffix!r}")
+        raise ValueError(
+            f"{path}: the suffix must be one of {', '.join(READERS)}; got {path.suffix!r}"
+        )
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; the working folder is {Path.cwd()}")
     try:
@@ -126,7 +151,9 @@ def _load(path: Path) -> Table:
     except (ImportError, Warning):
         raise
     except MemoryError as error:
-        raise MemoryError(f"{path} holds, or claims to hold, more than the memory does: {error}") from None
+        raise MemoryError(
+            f"{path} holds, or claims to hold, more than the memory does: {error}"
+        ) from None
     except Exception as error:  # the parsers of damaged files raise whatever they stumble over
         raise ValueError(
             f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. "
@@ -159,7 +186,9 @@ def _select(table: Table, indices: list[int]) -> Table:
     """The columns with these numbers: none twice, all of the same length."""
     chosen = [table[index] for index in indices]
     if twice := [table[index][0] for index in set(indices) if indices.count(index) > 1]:
-        raise ValueError(f"column {twice[0]!r} was chosen twice; a column is either an output or an input")
+        raise ValueError(
+            f"column {twice[0]!r} was chosen twice; a column is either an output or an input"
+        )
     for label, values in chosen:
         if np.ndim(values) == 2:
             rows, columns = np.shape(values)
@@ -200,7 +229,9 @@ def _read_text(path: Path, default_separator: str) -> Table:
     frame = frame.iloc[:, : max(len(layout.names) or 1, *(filled[-1:] + 1))]
     names = layout.names or [""] * frame.shape[1]
     if len(names) != frame.shape[1]:
-        raise ValueError(f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells")
+        raise ValueError(
+            f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells"
+        )
     if frame.iloc[:, -1].isna().any():
         # pandas fills up with missing values a line that has fewer cells than the others.
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -224,27 +255,45 @@ def _layout(path: Path, default_separator: str) -> Layout:
     separator = next((mark for mark in "\t;," if mark in unquoted), default_separator)
     # Within semicolons, as spreadsheets write them in half of Europe, a comma is the decimal mark.
     decimal = "," if separator == ";" and any("," in line for _, line in lines[1:]) else "."
-    cells = list(islice(_cells((line for _, line in lines), separator), 2))  # a quoted name may take several lines
+    cells = list(
+        islice(_cells((line for _, line in lines), separator), 2)
+    )  # a quoted name may take several lines
     if len(cells[0]) > MOST_COLUMNS:
-        raise ValueError(f"it has {len(cells[0])} columns, but a row is a time step: write it the other way round")
+        raise ValueError(
+            f"it has {len(cells[0])} columns, but a row is a time step: write it the other way round"
+        )
     # A header has text above a number, or is nothing but text.
     names = _without_blank_end(cells[0])
-    above = any(_is_text(a) and b and not _is_text(b) for a, b in zip(cells[0], cells[-1], strict=False))
+    above = any(
+        _is_text(a) and b and not _is_text(b) for a, b in zip(cells[0], cells[-1], strict=False)
+    )
     if above or (any(names) and all(map(_is_text, names))):
         if len(lines) == 1:
             raise ValueError("it has a header and no rows")
         # Names may be years, and some may be left out; measurements and marks are none.
         if any(map(_is_doubtful, names)):
-            _doubt(path, lines[0], f"was taken for the header, with the columns {_shown(names)}. Where it holds data")
+            _doubt(
+                path,
+                lines[0],
+                f"was taken for the header, with the columns {_shown(names)}. Where it holds data",
+            )
         return Layout(separator, decimal, names, lines[0][0] + 1)
     if not comments:
         return Layout(separator, decimal, [], 0)
     number, line = comments[0]
-    names = _without_blank_end(next(_cells([line.strip().lstrip("".join(COMMENTS)).strip()], separator)))
+    names = _without_blank_end(
+        next(_cells([line.strip().lstrip("".join(COMMENTS)).strip()], separator))
+    )
     if len(names) == len(_without_blank_end(cells[0])) and all(map(_is_text, names)):
-        _doubt(path, (number, line), f"was taken for the header, with the columns {_shown(names)}. If it is none")
+        _doubt(
+            path,
+            (number, line),
+            f"was taken for the header, with the columns {_shown(names)}. If it is none",
+        )
         return Layout(separator, decimal, names, lines[0][0])
-    _doubt(path, (number, line), "and lines like it above were taken for comments. If they are none")
+    _doubt(
+        path, (number, line), "and lines like it above were taken for comments. If they are none"
+    )
     return Layout(separator, decimal, [], lines[0][0])
 
 
@@ -261,7 +310,9 @@ def _doubt(path: Path, line: tuple[int, str], words: str) -> None:
     """Warn of a line whose part in the file had to be guessed."""
     text = line[1].strip()
     text = text if len(text) <= 60 else f"{text[:60]}…"
-    warnings.warn(f"{path}: line {line[0] + 1} ({text!r}) {words}, correct or delete it", stacklevel=7)
+    warnings.warn(
+        f"{path}: line {line[0] + 1} ({text!r}) {words}, correct or delete it", stacklevel=7
+    )
 
 
 def _cells(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
@@ -288,7 +339,9 @@ def _is_text(cell: str) -> bool:
 def _read_mat(path: Path) -> Table:
     from scipy.io import loadmat
 
-    return _numeric_columns({name: array for name, array in loadmat(path).items() if name[:2] != "__"})
+    return _numeric_columns(
+        {name: array for name, array in loadmat(path).items() if name[:2] != "__"}
+    )
 
 
 def _read_npz(path: Path) -> Table:
@@ -304,8 +357,18 @@ def _numeric_columns(arrays: Mapping[str, Any]) -> Table:
     for name, array in arrays.items():
         if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.ndim in (1, 2):
             wide = array.ndim == 2 and 1 < array.shape[0] < array.shape[1]
-            columns = [array] if wide else [array.ravel()] if array.ndim == 1 or 1 in array.shape else list(array.T)
-            labels = [name] if len(columns) == 1 else [f"{name}{number}" for number in range(len(columns))]
+            columns = (
+                [array]
+                if wide
+                else [array.ravel()]
+                if array.ndim == 1 or 1 in array.shape
+                else list(array.T)
+            )
+            labels = (
+                [name]
+                if len(columns) == 1
+                else [f"{name}{number}" for number in range(len(columns))]
+            )
             table += zip(labels, columns, strict=True)
     return table
 

@@ -35,17 +35,22 @@ class Scaler:
         for name in ("output_mean", "output_std", "input_mean", "input_std"):
             numbers = getattr(self, name)
             floats = all(
-                isinstance(one, float | int) and abs(one) <= (2**53 if isinstance(one, int) else sys.float_info.max)
+                isinstance(one, float | int)
+                and abs(one) <= (2**53 if isinstance(one, int) else sys.float_info.max)
                 for one in numbers
             )
             if not floats or not (all(numbers) or name.endswith("mean")):
-                raise ValueError(f"a scaler's {name} must be finite, and a std not 0; got {numbers}")
+                raise ValueError(
+                    f"a scaler's {name} must be finite, and a std not 0; got {numbers}"
+                )
         pairs = ((self.output_mean, self.output_std), (self.input_mean, self.input_std))
         if any(len(means) != len(stds) for means, stds in pairs):
             raise ValueError(f"a scaler has a mean for each standard deviation; got {pairs}")
 
     @classmethod
-    def fit(cls, series: Any, *, outputs: Scaling = "standard", inputs: Scaling = "standard") -> "Scaler":
+    def fit(
+        cls, series: Any, *, outputs: Scaling = "standard", inputs: Scaling = "standard"
+    ) -> "Scaler":
         """Scaler of one or several training series, over all their rows; missing outputs are left out.
 
         "standard" shifts to mean 0 and divides by the standard deviation; "scale" only divides, so that zero
@@ -60,7 +65,9 @@ class Scaler:
     def scale(self, series: Series) -> Series:
         """The series in scaled units; its names, sampling time and missing values stay."""
         if not isinstance(series, Series):
-            raise TypeError(f"a Series is scaled; got {type(series)}. For controls alone there is scale_inputs")
+            raise TypeError(
+                f"a Series is scaled; got {type(series)}. For controls alone there is scale_inputs"
+            )
         y = _to_scaled(series.y, self.output_mean, self.output_std, "outputs", series.outputs)
         u = _to_scaled(series.u, self.input_mean, self.input_std, "inputs", series.inputs)
         return replace(series, y=y, u=u)
@@ -84,7 +91,9 @@ def output_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
     return np.nanstd(np.concatenate([one.y for one in series]), axis=0)
 
 
-def _statistics(rows: Float[np.ndarray, "T D"], scaling: Scaling) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(
+    rows: Float[np.ndarray, "T D"], scaling: Scaling
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Means and standard deviations of the columns, as `scaling` asks, over the entries that are not NaN."""
     if not isinstance(scaling, str) or scaling not in get_args(Scaling):
         raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}; got {scaling!r}")
@@ -93,12 +102,19 @@ def _statistics(rows: Float[np.ndarray, "T D"], scaling: Scaling) -> tuple[tuple
     observed = [column[~np.isnan(column)] for column in rows.T]
     shift = scaling == "standard"
     means = tuple(float(column.mean()) if shift and column.size else 0.0 for column in observed)
-    stds = (float(column.std()) if varies else 1.0 for column, varies in zip(observed, varying(rows), strict=True))
+    stds = (
+        float(column.std()) if varies else 1.0
+        for column, varies in zip(observed, varying(rows), strict=True)
+    )
     return means, tuple(stds)
 
 
 def _to_scaled(
-    values: Any, mean: tuple[float, ...], std: tuple[float, ...], kind: str, names: tuple[str, ...] = ()
+    values: Any,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    kind: str,
+    names: tuple[str, ...] = (),
 ) -> np.ndarray:
     """(values − mean) / std; what is further out than a model can reckon with is refused."""
     array = _checked(values, std, kind)
@@ -121,7 +137,11 @@ def _checked(values: Any, std: tuple[float, ...], kind: str) -> Float[np.ndarray
     except ValueError:
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"the scaler takes arrays of numbers; got {type(values).__name__} of {array.dtype}")
+        raise TypeError(
+            f"the scaler takes arrays of numbers; got {type(values).__name__} of {array.dtype}"
+        )
     if array.shape[-1:] != (len(std),):
-        raise ValueError(f"the scaler was fitted to {len(std)} {kind}; got an array of shape {array.shape}")
+        raise ValueError(
+            f"the scaler was fitted to {len(std)} {kind}; got an array of shape {array.shape}"
+        )
     return array

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 S = TypeVar("S", bound="Series")
-RELATIVE_SPREAD = 1e-12  # a column that varies by less, relative to its size, only holds rounding errors
+RELATIVE_SPREAD = (
+    1e-12  # a column that varies by less, relative to its size, only holds rounding errors
+)
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -143,15 +145,26 @@ class Series:
         if not isinstance(regrid, bool | str) and not is_real(regrid):
             raise TypeError(f"regrid is True, False, a number or text like '10min'; got {regrid!r}")
         wanted = (*outputs, *inputs, *(() if time is None else (time,)))
-        if missing := [name for name in wanted if name not in frame.columns and name != frame.index.name]:
+        if missing := [
+            name for name in wanted if name not in frame.columns and name != frame.index.name
+        ]:
             known = ", ".join(map(str, frame.columns))
-            raise ValueError(f"the frame has no column {', '.join(map(repr, missing))}; it has {known}")
+            raise ValueError(
+                f"the frame has no column {', '.join(map(repr, missing))}; it has {known}"
+            )
         times = None if time is None else frame[time] if time in frame.columns else frame.index
         rows = frame.reset_index(drop=True) if time is not None or regrid else frame
         y, u = rows[list(outputs)], rows[list(inputs)]
         if not regrid:
             return cls(y, u, outputs=outputs, inputs=inputs, time=times, **settings)
-        return cls.on_grid(frame.index if times is None else times, y, u, regrid=regrid, controls=controls, **settings)
+        return cls.on_grid(
+            frame.index if times is None else times,
+            y,
+            u,
+            regrid=regrid,
+            controls=controls,
+            **settings,
+        )
 
     @classmethod
     def on_grid(
@@ -166,7 +179,9 @@ class Series:
     ) -> "Series":
         """From rows at irregular times, put on a regular grid as `from_dataframe(regrid=True)` says."""
         values, outputs = to_columns(y, settings.pop("outputs", None), "y")
-        given, inputs = to_columns(np.zeros((len(values), 0)) if u is None else u, settings.pop("inputs", None), "u")
+        given, inputs = to_columns(
+            np.zeros((len(values), 0)) if u is None else u, settings.pop("inputs", None), "u"
+        )
         step = None if regrid is True else regrid
         clock, on_y, on_u = on_grid(time, values, given, step=step, controls=controls)
         return cls(on_y, on_u, outputs=outputs, inputs=inputs, clock=clock, **settings)
@@ -175,8 +190,14 @@ class Series:
         """A pandas DataFrame of outputs and controls, indexed by time, or by row where no time is known."""
         import pandas
 
-        index = pandas.RangeIndex(len(self), name="row") if self.axis is None else self.axis.index(len(self))
-        return pandas.DataFrame(np.hstack([self.y, self.u]), index=index, columns=[*self.outputs, *self.inputs])
+        index = (
+            pandas.RangeIndex(len(self), name="row")
+            if self.axis is None
+            else self.axis.index(len(self))
+        )
+        return pandas.DataFrame(
+            np.hstack([self.y, self.u]), index=index, columns=[*self.outputs, *self.inputs]
+        )
 
     def describe(self) -> "pd.DataFrame":
         """A table of the signals: a row a column, with unit, role, mean, std, smallest, largest and missing values."""
@@ -206,11 +227,17 @@ class Series:
 
     def __getitem__(self, rows: slice) -> "Series":
         if not isinstance(rows, slice):
-            raise TypeError(f"a Series takes slices, series[a:b]; got {rows!r}. For one row use series.y[t]")
+            raise TypeError(
+                f"a Series takes slices, series[a:b]; got {rows!r}. For one row use series.y[t]"
+            )
         if rows.step not in (None, 1):
-            raise ValueError(f"a Series keeps its sampling time, so a slice has no step; got {rows.step!r}")
+            raise ValueError(
+                f"a Series keeps its sampling time, so a slice has no step; got {rows.step!r}"
+            )
         first = rows.indices(len(self))[0]
-        return replace(self, y=self.y[rows], u=self.u[rows], clock=self.axis and self.axis.shifted(first))
+        return replace(
+            self, y=self.y[rows], u=self.u[rows], clock=self.axis and self.axis.shifted(first)
+        )
 
     def split(self, at: Any) -> tuple["Series", "Series"]:
         """The rows before `at`, and those from it on, as two series.
@@ -224,12 +251,18 @@ class Series:
             # The margin keeps 0.29 · 100 from falling to 28.
             cut = math.floor(at * len(self) + 1e-9) if 0 < at < 1 else 0
         elif self.axis is None:
-            raise ValueError(f"split at {at!r} needs rows with dates, and they have none: give a row number or a share")
+            raise ValueError(
+                f"split at {at!r} needs rows with dates, and they have none: give a row number or a share"
+            )
         else:
             cut = self.axis.rows_before(at, len(self))
         if not 0 < cut < len(self):
             axis, last = self.axis, len(self) - 1
-            between = f", or a date after {axis.show(0)} up to {axis.show(last)}" if axis and axis.dates else ""
+            between = (
+                f", or a date after {axis.show(0)} up to {axis.show(last)}"
+                if axis and axis.dates
+                else ""
+            )
             raise ValueError(
                 f"split(at) needs an index from 1 to {len(self) - 1}, or a fraction between 0 and 1 "
                 f"that leaves both parts a row{between}; got {at!r} for {len(self)} rows"
@@ -243,7 +276,9 @@ class Series:
         fill no block at the end are left out. `window` becomes the number of blocks that lie within it, at least one.
         """
         if not (is_real(every) and 1 <= every <= len(self) and every % 1 == 0):
-            raise ValueError(f"every must be a whole number from 1 to the {len(self)} rows; got {every!r}")
+            raise ValueError(
+                f"every must be a whole number from 1 to the {len(self)} rows; got {every!r}"
+            )
         every = int(every)
         blocks = len(self) // every
         u = self.u[: blocks * every].reshape(blocks, every, self.input_dim).mean(axis=1)
@@ -268,16 +303,24 @@ class Series:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Series):
             return NotImplemented
-        same_values = np.array_equal(self.y, other.y, equal_nan=True) and np.array_equal(self.u, other.u)
+        same_values = np.array_equal(self.y, other.y, equal_nan=True) and np.array_equal(
+            self.u, other.u
+        )
         return same_values and _metadata(self) == _metadata(other)
 
     def __repr__(self) -> str:
         facts = [] if self.name is None else [repr(self.name)]
         rows = (getattr(self.y, "shape", None) or "?")[0]
         facts += [f"T={rows}", f"outputs={self.outputs}", f"inputs={self.inputs}"]
-        facts += [f"{key}={value}" for key in ("dt", "window") if (value := getattr(self, key)) is not None]
+        facts += [
+            f"{key}={value}"
+            for key in ("dt", "window")
+            if (value := getattr(self, key)) is not None
+        ]
         if self.clock is not None and self.clock.name is not None and isinstance(rows, int):
-            facts.append(f"{self.clock.name} from {self.clock.show(0)} to {self.clock.show(rows - 1)}")
+            facts.append(
+                f"{self.clock.name} from {self.clock.show(0)} to {self.clock.show(rows - 1)}"
+            )
         if isinstance(self.y, np.ndarray) and (missing := int(np.isnan(self.y).sum())):
             facts.append(f"missing={missing}")
         return f"Series({', '.join(facts)})"
@@ -286,7 +329,11 @@ class Series:
         import pandas
 
         columns = [*np.asarray(self.y).T, *np.asarray(self.u).T]
-        table = pandas.DataFrame(columns, index=[*self.outputs, *self.inputs]).T.describe().T.drop(columns="count")
+        table = (
+            pandas.DataFrame(columns, index=[*self.outputs, *self.inputs])
+            .T.describe()
+            .T.drop(columns="count")
+        )
         table.insert(0, "kind", ["output"] * self.output_dim + ["control"] * self.input_dim)
         table["missing"] = [int(np.isnan(column).sum()) for column in columns]
         facts = {"rows": len(self)} | ({} if self.dt is None else {"sampling time": self.dt})
@@ -315,7 +362,11 @@ def as_given(data: Any, u: Any = None, outputs: Any = None, inputs: Any = None) 
     as_given(frame, outputs=["level"], inputs=["pump"])
     as_given(y, u)
     """
-    named = {name: value for name, value in (("outputs", outputs), ("inputs", inputs)) if value is not None}
+    named = {
+        name: value
+        for name, value in (("outputs", outputs), ("inputs", inputs))
+        if value is not None
+    }
     first = data[0] if type(data) in (list, tuple) and len(data) else data
     if hasattr(first, "columns"):
         if outputs is None:
@@ -325,13 +376,18 @@ def as_given(data: Any, u: Any = None, outputs: Any = None, inputs: Any = None) 
         if u is not None:
             raise ValueError("controls of a frame are named, inputs=[...]; u is for arrays")
         frames = data if first is not data else [data]
-        found = [Series.from_dataframe(frame, outputs, inputs if inputs is not None else ()) for frame in frames]
+        found = [
+            Series.from_dataframe(frame, outputs, inputs if inputs is not None else ())
+            for frame in frames
+        ]
         return found if first is not data else found[0]
     known = isinstance(first, Series) or (hasattr(first, "y") and hasattr(first, "u"))
     if not known and (u is not None or hasattr(data, "ndim") or isinstance(first, int | float)):
         return Series(data, u, **named)
     if named or u is not None:
-        raise ValueError("outputs, inputs and u go with arrays and frames; a Series has its own: leave them out")
+        raise ValueError(
+            "outputs, inputs and u go with arrays and frames; a Series has its own: leave them out"
+        )
     return data
 
 
@@ -345,11 +401,15 @@ def check_trainable(series: Any, min_length: int = 10) -> None:
     for index, item in enumerate(several):
         if len(item) < min_length:
             label = repr(item.name) if item.name else f"number {index}"
-            raise ValueError(f"training needs at least {min_length} rows; series {label} has {len(item)}")
+            raise ValueError(
+                f"training needs at least {min_length} rows; series {label} has {len(item)}"
+            )
     rows = np.concatenate([item.y for item in several])
     for name, column, varies in zip(several[0].outputs, rows.T, varying(rows), strict=True):
         if np.isnan(column).all():
-            raise ValueError(f"output {name!r} is missing in every row: leave it out, or give its values")
+            raise ValueError(
+                f"output {name!r} is missing in every row: leave it out, or give its values"
+            )
         if not varies:
             raise ValueError(f"output {name!r} is constant, {np.nanmax(column):g}: leave it out")
 
@@ -372,13 +432,21 @@ def to_columns(
     A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
     """
     table = _table(values, letter)
-    several = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
+    several = (
+        isinstance(names, Iterable)
+        and not isinstance(names, str)
+        and getattr(names, "ndim", 1) == 1
+    )
     given: tuple[Any, ...] = () if names is None else tuple(names) if several else (names,)
     if not all(isinstance(name, str) for name in given):
-        raise TypeError(f"the names of the columns of {letter} are text, one a column; got {names!r}")
+        raise TypeError(
+            f"the names of the columns of {letter} are text, one a column; got {names!r}"
+        )
     chosen = given or _own_names(values) or default_names(letter, table)
     if len(chosen) != table.shape[1] or len(set(chosen)) != len(chosen):
-        raise ValueError(f"{letter} has {table.shape[1]} columns and needs as many different names; got {chosen}")
+        raise ValueError(
+            f"{letter} has {table.shape[1]} columns and needs as many different names; got {chosen}"
+        )
     numbers = np.array(_numbers(table, chosen), dtype=np.float64)
     numbers.flags.writeable = False
     return numbers.view(), chosen  # a view of what is read-only cannot be made writeable again
@@ -410,14 +478,22 @@ def _own_names(values: Any) -> tuple[str, ...] | None:
 def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
     """The values as an array of two dimensions and of whatever type they have."""
     try:
-        table = np.ma.filled(values.astype(np.float64), np.nan) if np.ma.isMA(values) else np.asarray(values)
+        table = (
+            np.ma.filled(values.astype(np.float64), np.nan)
+            if np.ma.isMA(values)
+            else np.asarray(values)
+        )
     except (TypeError, OverflowError) as error:
-        raise TypeError(f"{letter} must be an array of numbers; got {type(values).__name__}: {error}") from None
+        raise TypeError(
+            f"{letter} must be an array of numbers; got {type(values).__name__}: {error}"
+        ) from None
     except ValueError as error:
         raise ValueError(f"the rows of {letter} must all have the same length: {error}") from None
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2:
-        raise ValueError(f"{letter} must have shape (T,) or (T, columns), one row a time step; got {table.shape}")
+        raise ValueError(
+            f"{letter} must have shape (T,) or (T, columns), one row a time step; got {table.shape}"
+        )
     return table
 
 
@@ -426,7 +502,9 @@ def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped
     if table.dtype.kind in "biuf":
         return table
     if table.dtype.kind == "V":
-        raise TypeError(f"columns must be of numbers; got records with the fields {table.dtype.names}")
+        raise TypeError(
+            f"columns must be of numbers; got records with the fields {table.dtype.names}"
+        )
     import pandas
 
     cells = pandas.DataFrame(table, dtype=object)
@@ -446,7 +524,9 @@ def _single(thing: Any) -> Series:
     if isinstance(thing, Series):
         return thing
     if not (hasattr(thing, "y") and hasattr(thing, "u")):
-        raise TypeError(f"expected a Series, or an object with .u and .y; got {type(thing)}. Use Series(y, u)")
+        raise TypeError(
+            f"expected a Series, or an object with .u and .y; got {type(thing)}. Use Series(y, u)"
+        )
     return Series(
         thing.y,
         thing.u,
@@ -456,14 +536,20 @@ def _single(thing: Any) -> Series:
     )
 
 
-def _check_values(y: np.ndarray, outputs: tuple[str, ...], u: np.ndarray, inputs: tuple[str, ...]) -> None:
+def _check_values(
+    y: np.ndarray, outputs: tuple[str, ...], u: np.ndarray, inputs: tuple[str, ...]
+) -> None:
     """Refuse what no model can use; a NaN in y is missing, one in u is an error."""
     if y.size == 0:
         raise ValueError(f"y must have at least one row and one column; got shape {y.shape}")
     if len(y) != len(u):
-        raise ValueError(f"y and u must have one row a time step each; got {len(y)} rows of y, {len(u)} of u")
+        raise ValueError(
+            f"y and u must have one row a time step each; got {len(y)} rows of y, {len(u)} of u"
+        )
     if np.isinf(y).any():
-        raise ValueError(f"{where_first(np.isinf(y), outputs)} is infinite. Use NaN where an output is missing")
+        raise ValueError(
+            f"{where_first(np.isinf(y), outputs)} is infinite. Use NaN where an output is missing"
+        )
     if not np.isfinite(u).all():
         raise ValueError(
             f"{where_first(~np.isfinite(u), inputs)} is NaN or infinite, and a control is known at every step. "
@@ -476,11 +562,14 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
     clocks = [
         Clock.of(index, getattr(index, "name", None) or "time")
         for values in (y, u)
-        if type(index := getattr(values, "index", None)).__name__ in ("DatetimeIndex", "PeriodIndex", "TimedeltaIndex")
+        if type(index := getattr(values, "index", None)).__name__
+        in ("DatetimeIndex", "PeriodIndex", "TimedeltaIndex")
     ]
     if time is not None:
         if len(time) != rows:
-            raise ValueError(f"time must have an entry for each of the {rows} rows; got {len(time)}")
+            raise ValueError(
+                f"time must have an entry for each of the {rows} rows; got {len(time)}"
+            )
         return Clock.of(time)
     if len(clocks) == 2 and clocks[0] and clocks[1] and clocks[0].show(0) != clocks[1].show(0):
         raise ValueError(
@@ -491,7 +580,11 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
 
 def _as_names(names: Any) -> tuple[str, ...]:
     """One name of a column, or several."""
-    several = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
+    several = (
+        isinstance(names, Iterable)
+        and not isinstance(names, str)
+        and getattr(names, "ndim", 1) == 1
+    )
     listed: tuple[Any, ...] = tuple(names) if several else (names,)
     if not all(isinstance(name, str) for name in listed):
         raise TypeError(f"columns are chosen by a name, or a list of names; got {names!r}")
@@ -502,12 +595,21 @@ def _checked_units(units: Mapping[str, str], names: tuple[str, ...]) -> dict[str
     if not isinstance(units, Mapping):
         raise TypeError(f"units are those of columns by name, {{'level': 'm'}}; got {units!r}")
     if unknown := [name for name in units if name not in names]:
-        raise ValueError(f"units of {', '.join(map(repr, unknown))} were given, but the columns are {', '.join(names)}")
+        raise ValueError(
+            f"units of {', '.join(map(repr, unknown))} were given, but the columns are {', '.join(names)}"
+        )
     return {str(name): str(unit) for name, unit in units.items()}
 
 
 def _metadata(series: Series) -> tuple[Any, ...]:
-    return series.name, series.axis, series.outputs, series.inputs, series.window, dict(series.units)
+    return (
+        series.name,
+        series.axis,
+        series.outputs,
+        series.inputs,
+        series.window,
+        dict(series.units),
+    )
 
 
 def _set(series: Series, **fields: Any) -> None:
@@ -517,7 +619,10 @@ def _set(series: Series, **fields: Any) -> None:
 
 
 def _flatten(series: Series) -> tuple[tuple[tuple[Any, Any], ...], None]:
-    return ((jax.tree_util.GetAttrKey("y"), series.y), (jax.tree_util.GetAttrKey("u"), series.u)), None
+    return (
+        (jax.tree_util.GetAttrKey("y"), series.y),
+        (jax.tree_util.GetAttrKey("u"), series.u),
+    ), None
 
 
 def _unflatten(_: None, leaves: Iterable[Any]) -> Series:

@@ -21,11 +21,22 @@ from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import CurrentStates, advance
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
-from gpssm.posterior.rollout import BOUNDS, Box, Ensemble, Members, assemble, members_of, training_box
+from gpssm.posterior.rollout import (
+    BOUNDS,
+    Box,
+    Ensemble,
+    Members,
+    assemble,
+    members_of,
+    training_box,
+)
 from gpssm.posterior.validation import TRAINING
 
 PARTICLES = 16
-TAIL, LEAD = 40, 10  # rows at the end that are predicted one step ahead, after the lead, in which the filter settles
+TAIL, LEAD = (
+    40,
+    10,
+)  # rows at the end that are predicted one step ahead, after the lead, in which the filter settles
 ROWS = 400  # at most at which f is looked at
 GAUSSIAN_90 = 1.645  # standard deviations to each side that hold 90 % of a Gaussian
 TINY = 1e-12  # of the states' variance, near one: below it there are only rounding errors
@@ -116,10 +127,14 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     # Mean and variance of y over the draws whose path is still there; over all where none is.
     there = np.where(found.runs.alive.any(1, keepdims=True), found.runs.alive, True)[..., None]
     mean = np.mean(found.runs.mean, axis=1, where=there)
-    variance = np.var(found.runs.mean, axis=1, where=there) + np.mean(found.runs.variance, axis=1, where=there)
+    variance = np.var(found.runs.mean, axis=1, where=there) + np.mean(
+        found.runs.variance, axis=1, where=there
+    )
     horizon, tail = min(HORIZON, len(runs)), min(TAIL, len(series) - before)
     errors = series.y[runs] - mean
-    inside = (np.abs(errors) <= GAUSSIAN_90 * np.sqrt(variance))[:horizon][~np.isnan(errors[:horizon])]
+    inside = (np.abs(errors) <= GAUSSIAN_90 * np.sqrt(variance))[:horizon][
+        ~np.isnan(errors[:horizon])
+    ]
     scale = np.array(posterior.dataset.scaler.output_std)
     spread = output_spread(posterior.dataset.scaled)
     return Assessment(
@@ -140,7 +155,11 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
 
 
 def _run(
-    ensemble: Ensemble, start: Float[Array, "S O Dx"], u: Float[Array, "L O Du"], noises: Array, box: Box
+    ensemble: Ensemble,
+    start: Float[Array, "S O Dx"],
+    u: Float[Array, "L O Du"],
+    noises: Array,
+    box: Box,
 ) -> TrainingRuns:
     """Free runs from each start, with process noise; one that leaves the box stays where it was."""
 
@@ -164,9 +183,13 @@ def _predict(
 
     def step(cloud: CurrentStates, row: tuple[Array, Array]) -> tuple[CurrentStates, Array]:
         u, y = row
-        moved = ensemble.moments(cloud.particles, jnp.broadcast_to(u, (*cloud.log_weights.shape, *u.shape))).mean
+        moved = ensemble.moments(
+            cloud.particles, jnp.broadcast_to(u, (*cloud.log_weights.shape, *u.shape))
+        ).mean
         shown = jnp.exp(cloud.log_weights)[..., None] * _emit(ensemble, moved)[0]
-        return advance(ensemble, keys, cloud, u, y, gaussian)[0], jnp.mean(jnp.sum(shown, axis=1), axis=0)
+        return advance(ensemble, keys, cloud, u, y, gaussian)[0], jnp.mean(
+            jnp.sum(shown, axis=1), axis=0
+        )
 
     return jax.lax.scan(step, cloud, (jnp.asarray(series.u), jnp.asarray(series.y)))[1]
 
@@ -204,7 +227,9 @@ def _measure(
     )
 
 
-def _emit(ensemble: Ensemble, x: Float[Array, "S N Dx"]) -> tuple[Float[Array, "S N Dy"], Float[Array, "S N Dy"]]:
+def _emit(
+    ensemble: Ensemble, x: Float[Array, "S N Dx"]
+) -> tuple[Float[Array, "S N Dy"], Float[Array, "S N Dy"]]:
     """Mean and variance of y given x, under each draw's likelihood."""
     return eqx.filter_vmap(lambda likelihood, x: likelihood.moments(x))(ensemble.likelihood, x)
 
@@ -223,10 +248,14 @@ def _nonlinearity(
     return {"nonlinear": float(left / total), "nonlinear_change": float(left / change)}
 
 
-def _fits(mean: Float[np.ndarray, "*batch Dy"], y: Float[np.ndarray, "*batch Dy"]) -> Float[np.ndarray, " Dy"]:
+def _fits(
+    mean: Float[np.ndarray, "*batch Dy"], y: Float[np.ndarray, "*batch Dy"]
+) -> Float[np.ndarray, " Dy"]:
     """The fit of each output; NaN where nothing was observed."""
     pairs = zip(mean.reshape(-1, mean.shape[-1]).T, y.reshape(-1, y.shape[-1]).T, strict=True)
-    return np.array([np.nan if np.isnan(seen).all() else fit_percent(guess, seen) for guess, seen in pairs])
+    return np.array(
+        [np.nan if np.isnan(seen).all() else fit_percent(guess, seen) for guess, seen in pairs]
+    )
 
 
 def _root_mean_square(errors: Float[np.ndarray, "*batch Dy"]) -> Float[np.ndarray, " Dy"]:

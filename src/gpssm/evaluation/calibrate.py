@@ -85,7 +85,9 @@ def calibrate(
     """
     if isinstance(posterior.model.likelihood, Poisson | Bernoulli):
         name = type(posterior.model.likelihood).__name__
-        raise TypeError(f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be stretched")
+        raise TypeError(
+            f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be stretched"
+        )
     seed = posterior.seed if seed is None else check_seed(seed)
     check_flag("new_experiment", new_experiment)
     posterior.dataset.experiment(index)
@@ -96,14 +98,18 @@ def calibrate(
     else:
         pairs = list(without) or fit_folds(posterior, seed)
         found = [
-            measure(one, rows, fold.before, number, seed) for one, fold in pairs for number, rows in fold.rest.items()
+            measure(one, rows, fold.before, number, seed)
+            for one, fold in pairs
+            for number, rows in fold.rest.items()
         ]
         held = sum(len(rows) for _, fold in pairs for rows in fold.rest.values())
         words = f"{held} training rows, held out of fits without them"
     return dataclasses.replace(posterior, calibration=estimate(found, words))
 
 
-def measure(posterior: Posterior, rows: Series, new_experiment: bool, index: int, seed: int) -> Needed:
+def measure(
+    posterior: Posterior, rows: Series, new_experiment: bool, index: int, seed: int
+) -> Needed:
     """The factors that the outputs of some rows needed, from origins all along them."""
     if len(rows) < FEWEST_ROWS:
         raise ValueError(f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}")
@@ -122,7 +128,9 @@ def measure(posterior: Posterior, rows: Series, new_experiment: bool, index: int
     return Needed(factors, spacing)
 
 
-def needed_factors(forecast: Forecast, actual: Float[np.ndarray, "H Dy"]) -> Float[np.ndarray, "H Dy"]:
+def needed_factors(
+    forecast: Forecast, actual: Float[np.ndarray, "H Dy"]
+) -> Float[np.ndarray, "H Dy"]:
     """r, the factor from which on the stretched 90 % interval holds what happened; NaN where that is missing."""
     mean, (low, high) = forecast.mean, forecast.interval(LEVEL)
     away, reach = np.abs(actual - mean), np.where(actual > mean, high - mean, mean - low)
@@ -135,11 +143,18 @@ def estimate(found: Sequence[Needed], rows: str) -> Calibration:
     longest = max(one.factors.shape[1] for one in found)
     needed = np.concatenate(
         [
-            np.pad(one.factors, ((0, 0), (0, longest - one.factors.shape[1]), (0, 0)), constant_values=np.nan)
+            np.pad(
+                one.factors,
+                ((0, 0), (0, longest - one.factors.shape[1]), (0, 0)),
+                constant_values=np.nan,
+            )
             for one in found
         ]
     )
-    steps, spacing = 1 + np.arange(longest), np.concatenate([np.full(len(one.factors), one.spacing) for one in found])
+    steps, spacing = (
+        1 + np.arange(longest),
+        np.concatenate([np.full(len(one.factors), one.spacing) for one in found]),
+    )
     # What each origin is worth at each step, where it has any output there.
     worth = np.minimum(1.0, WORTH * spacing[:, None] / steps[None])
     effective = np.sum(np.where(np.isnan(needed).all(-1), 0.0, worth), axis=0)
@@ -182,7 +197,9 @@ def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
     return np.array([*powers[powers < horizon / np.sqrt(2)], horizon]) if horizon > 1 else powers
 
 
-def weighted_quantile(values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float) -> float:
+def weighted_quantile(
+    values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float
+) -> float:
     """The value below which this share of the weight lies, interpolated between the middles of the weights."""
     order = np.argsort(values)
     values, weights = values[order], weights[order]
@@ -207,7 +224,8 @@ def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
             paths = [np.asarray(path[0, -1]) for path in posterior.draws.states]
             lengths = [len(item) + 1 for item in fold.series]
             changes["start"] = [
-                path[-length:] if fold.before else path[:length] for path, length in zip(paths, lengths, strict=True)
+                path[-length:] if fold.before else path[:length]
+                for path, length in zip(paths, lengths, strict=True)
             ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # one short chain is no posterior to be judged

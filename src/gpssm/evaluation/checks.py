@@ -21,23 +21,33 @@ from gpssm.evaluation.residuals import Residuals
 from gpssm.posterior.checks import SHARE_LEFT, Check
 from gpssm.posterior.forecast import Forecast
 
-NOISY, USELESS = 0.5, 0.9  # shares of the outputs' variance, and of their spread, above which something is said
+NOISY, USELESS = (
+    0.5,
+    0.9,
+)  # shares of the outputs' variance, and of their spread, above which something is said
 NARROW = 0.7  # share inside the 90 % intervals of free runs along the data below which they are too narrow
 NEW = 0.3  # novelty of f's inputs
 FEW_ROWS = 2.0  # an inducing point
 ALIKE = 0.05  # a relative difference in the deciding number that makes no difference to a user
-FEW_ORIGINS, ERRORS = 4, 2.0  # origins for a verdict, and standard errors over them that a difference must exceed
+FEW_ORIGINS, ERRORS = (
+    4,
+    2.0,
+)  # origins for a verdict, and standard errors over them that a difference must exceed
 # A forecast shares its rows with those from nearby origins, so that entries are worth fewer independent ones.
 DEPENDENT = 10
 
 IN_SAMPLE, ONE_STEP = "training rows, in sample", "training rows, one step ahead"
 
 
-def check_training(figures: Assessment, outputs: Sequence[str], rows_a_point: float) -> Iterator[Check]:
+def check_training(
+    figures: Assessment, outputs: Sequence[str], rows_a_point: float
+) -> Iterator[Check]:
     """How much of each output is noise, how well it is predicted, and whether free runs along the data hold."""
     for j, name in enumerate(outputs):
         spread = figures.spread[j]
-        noise, process = (np.square(part[j] / spread) for part in (figures.noise_std, figures.process_std))
+        noise, process = (
+            np.square(part[j] / spread) for part in (figures.noise_std, figures.process_std)
+        )
         words = "Most of what it does is modelled."
         if noise > NOISY:
             words = "Most of what it does is observation noise to the model, and not modelled."
@@ -51,16 +61,30 @@ def check_training(figures: Assessment, outputs: Sequence[str], rows_a_point: fl
         if one > USELESS:
             words = "One step ahead it is predicted hardly better than by its average."
         elif many > USELESS:
-            words = f"Over {figures.horizon} steps it is forecast hardly better than by its average."
+            words = (
+                f"Over {figures.horizon} steps it is forecast hardly better than by its average."
+            )
         level = "caution" if max(one, many) > USELESS else "good"
-        figure = f"{percent(one)} of its spread one step ahead, {percent(many)} over {figures.horizon}"
+        figure = (
+            f"{percent(one)} of its spread one step ahead, {percent(many)} over {figures.horizon}"
+        )
         yield Check(f"Error of {name}", level, figure, words, IN_SAMPLE)
     narrow = figures.covered < NARROW
-    words = "Forecasts are surer than they should be." if narrow else "Intervals hold about as much as they claim."
+    words = (
+        "Forecasts are surer than they should be."
+        if narrow
+        else "Intervals hold about as much as they claim."
+    )
     figure = f"{percent(figures.covered)} inside"
-    yield Check("90 % intervals of free runs", "caution" if narrow else "good", figure, words, IN_SAMPLE)
+    yield Check(
+        "90 % intervals of free runs", "caution" if narrow else "good", figure, words, IN_SAMPLE
+    )
     many = figures.left > SHARE_LEFT
-    words = "Long forecasts rest on the others." if many else "Free runs stay where the model has seen data."
+    words = (
+        "Long forecasts rest on the others."
+        if many
+        else "Free runs stay where the model has seen data."
+    )
     figure = f"{percent(figures.left)} left the region the model knows"
     yield Check("Free runs along the data", "caution" if many else "good", figure, words, IN_SAMPLE)
     new = figures.novelty_tail > NEW
@@ -81,16 +105,30 @@ def check_residuals(residuals: Residuals) -> Iterator[Check]:
     pairs = zip(residuals.series.outputs, residuals.own, residuals.controls, strict=True)
     for output, own, controls in pairs:
         if own is None:
-            yield Check(f"Residuals of {output}", "unknown", "too few observed", "Nothing can be said.", ONE_STEP)
+            yield Check(
+                f"Residuals of {output}",
+                "unknown",
+                "too few observed",
+                "Nothing can be said.",
+                ONE_STEP,
+            )
             continue
         words = "One-step errors look independent: the model has taken what the past holds."
         if own.found:
             words = "One-step errors are predictable from those before: try a larger state_dim."
         level = "caution" if own.found else "good"
-        yield Check(f"Residuals of {output}", level, f"p = {own.p_value:.2g} for independence", words, ONE_STEP)
+        yield Check(
+            f"Residuals of {output}",
+            level,
+            f"p = {own.p_value:.2g} for independence",
+            words,
+            ONE_STEP,
+        )
         if controls:
             name, test = min(controls.items(), key=lambda item: item[1].p_value)
-            words = "One-step errors do not depend on the controls: the model has taken what they hold."
+            words = (
+                "One-step errors do not depend on the controls: the model has taken what they hold."
+            )
             if test.found:
                 words = f"One-step errors depend on {name}: try a larger state_dim, or more lags of it as controls."
             level = "caution" if test.found else "good"
@@ -112,7 +150,9 @@ def check_free_run(forecast: Forecast, actual: Series) -> Iterator[Check]:
         observed = int(np.isfinite(actual.y[:rows, j]).sum())
         if observed:
             share = float(coverage(forecast.paths[:, :rows, j], actual.y[:rows, j], 0.9))
-            yield _about_coverage(output, share, observed, f"held-out rows, one free run of {count(rows, 'step')}")
+            yield _about_coverage(
+                output, share, observed, f"held-out rows, one free run of {count(rows, 'step')}"
+            )
 
 
 def _about_coverage(output: str, share: float, number: int, protocol: str) -> Check:
@@ -129,9 +169,16 @@ def _about_coverage(output: str, share: float, number: int, protocol: str) -> Ch
 
 def check_worth(rolling: RollingComparison) -> Check:
     """Whether a simpler model would do, in one plain sentence: good where the model earns its keep."""
-    name, protocol, model, best = "Worth it", rolling.judged.protocol, rolling.entries[0], rolling.best_baseline
+    name, protocol, model, best = (
+        "Worth it",
+        rolling.judged.protocol,
+        rolling.entries[0],
+        rolling.best_baseline,
+    )
     if best is None:
-        return Check(name, "unknown", "no baseline", "There is no baseline to compare with.", protocol)
+        return Check(
+            name, "unknown", "no baseline", "There is no baseline to compare with.", protocol
+        )
     figure = f"scaled CRPS {model.loss:.3g}, {label(best.method)} {best.loss:.3g}"
     gain, differences = 1 - model.loss / best.loss, model.losses - best.losses
     differences = differences[np.isfinite(differences)]
@@ -146,12 +193,18 @@ def check_worth(rolling: RollingComparison) -> Check:
     if gain < 0:
         words = f"{_named(best)} forecasts better, by {percent(model.loss / best.loss - 1)}: {_advice(best)}."
         return Check(name, "problem", figure, words, protocol)
-    words = f"The model forecasts {percent(gain)} better than the best baseline, {label(best.method)}."
+    words = (
+        f"The model forecasts {percent(gain)} better than the best baseline, {label(best.method)}."
+    )
     return Check(name, "good", figure, words, protocol)
 
 
 def _named(best: Entry) -> str:
-    words = {"last": "Repeating the last value", "mean": "The training mean", "lgssm": "A linear state-space model"}
+    words = {
+        "last": "Repeating the last value",
+        "mean": "The training mean",
+        "lgssm": "A linear state-space model",
+    }
     return words.get(best.method, label(best.method))
 
 

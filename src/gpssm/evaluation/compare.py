@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-MIXED = {"rmse", "mae", "crps", "energy", *(f"width_{100 * level:g}" for level in LEVELS)}  # averages over all units
+MIXED = {
+    "rmse",
+    "mae",
+    "crps",
+    "energy",
+    *(f"width_{100 * level:g}" for level in LEVELS),
+}  # averages over all units
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,7 +71,9 @@ class Comparison:
             for output, figures in one.score_outputs(self.actual, self.levels).items()
         }
         index = pandas.MultiIndex.from_tuples(rows, names=["output", ""])
-        return pandas.DataFrame(list(rows.values()), index=index).sort_index(level=0, sort_remaining=False)
+        return pandas.DataFrame(list(rows.values()), index=index).sort_index(
+            level=0, sort_remaining=False
+        )
 
     def best(self, figure: str | None = None) -> str:
         """The name with the best figure: by default the CRPS, in standard deviations of the training outputs."""
@@ -115,7 +123,9 @@ def compare(
     :param progress: True for a bar over what is to be compared, "plain" for a line each, False for silence.
     """
     if not isinstance(candidates, Mapping) or not candidates:
-        raise ValueError("nothing to compare: give a dict of at least one posterior or forecast by name")
+        raise ValueError(
+            "nothing to compare: give a dict of at least one posterior or forecast by name"
+        )
     check_progress(progress)
     check_whole("num_paths", num_paths, 1)
     if isinstance(baselines, str) or not isinstance(baselines, Sequence):
@@ -125,7 +135,9 @@ def compare(
     rows, seed, levels = Series.of(test), check_seed(seed), tuple(check_shares("levels", levels))
     check_whole("horizon", horizon, 1, none="for all rows of test")
     if not isinstance(rows, Series):
-        raise TypeError(f"test must be one series; got a list of {len(rows)}. Compare on each by itself")
+        raise TypeError(
+            f"test must be one series; got a list of {len(rows)}. Compare on each by itself"
+        )
     posterior = _trained(candidates, baselines)
     horizon, forecasts = _common_horizon(candidates, rows, horizon), {}
     for name in tracked([*candidates, *baselines], progress, "compare"):
@@ -139,10 +151,18 @@ def compare(
     actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
     # All in the same units: those of the first that knows its training data.
     units = next(
-        (dict(zip(one.outputs, one.scale, strict=True)) for one in forecasts.values() if one.scale is not None), None
+        (
+            dict(zip(one.outputs, one.scale, strict=True))
+            for one in forecasts.values()
+            if one.scale is not None
+        ),
+        None,
     )
     if units is not None:
-        scales = {name: np.array([units[output] for output in one.outputs]) for name, one in forecasts.items()}
+        scales = {
+            name: np.array([units[output] for output in one.outputs])
+            for name, one in forecasts.items()
+        }
         forecasts = {name: replace(one, scale=scales[name]) for name, one in forecasts.items()}
     scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
     return Comparison(forecasts, actual, levels, scores)
@@ -152,9 +172,13 @@ def _trained(candidates: Mapping[str, Any], names: Sequence[str]) -> Posterior |
     """The posterior whose training data baselines of these names are fitted to."""
     posterior = next((one for one in candidates.values() if isinstance(one, Posterior)), None)
     if names and posterior is None:
-        raise ValueError("baselines are fitted to the training data of a posterior, and there is none to compare")
+        raise ValueError(
+            "baselines are fitted to the training data of a posterior, and there is none to compare"
+        )
     if taken := [name for name in names if name in candidates]:
-        raise ValueError(f"{', '.join(taken)} is a candidate already: leave it out of baselines, or rename it")
+        raise ValueError(
+            f"{', '.join(taken)} is a candidate already: leave it out of baselines, or rename it"
+        )
     return posterior
 
 
@@ -165,14 +189,20 @@ def _common_horizon(candidates: Mapping[str, Any], test: Series, horizon: int | 
     if len(wanted) > 1:
         found = ", ".join(f"{name} has {steps}" for name, steps in given.items())
         asked = "" if horizon is None else f", and horizon={horizon} was asked for"
-        raise ValueError(f"forecasts must have the same horizon: {found}{asked}. Cut the longer ones, forecast[:n]")
+        raise ValueError(
+            f"forecasts must have the same horizon: {found}{asked}. Cut the longer ones, forecast[:n]"
+        )
     common = wanted.pop() if wanted else len(test)
     if not 1 <= common <= len(test):
-        raise ValueError(f"horizon must lie between 1 and the number of test rows, {len(test)}; got {common}")
+        raise ValueError(
+            f"horizon must lie between 1 and the number of test rows, {len(test)}; got {common}"
+        )
     return common
 
 
-def _forecast(name: str, candidate: Any, test: Series, horizon: int, num_paths: int, seed: int) -> Forecast:
+def _forecast(
+    name: str, candidate: Any, test: Series, horizon: int, num_paths: int, seed: int
+) -> Forecast:
     """The candidate's forecast of the test rows, whose outputs must be its own."""
     if not isinstance(candidate, Posterior | Forecast):
         raise TypeError(f"{name} must be a Posterior or a Forecast; got {type(candidate)}")
@@ -181,7 +211,9 @@ def _forecast(name: str, candidate: Any, test: Series, horizon: int, num_paths: 
         align_columns(test, known.outputs, "y")
         if isinstance(candidate, Forecast):
             return candidate
-        return candidate.forecast(horizon, test if known.inputs else None, num_paths=num_paths, seed=seed)
+        return candidate.forecast(
+            horizon, test if known.inputs else None, num_paths=num_paths, seed=seed
+        )
     except ValueError as error:
         raise ValueError(f"{name} does not fit the test rows: {error}") from error
 
@@ -202,7 +234,11 @@ def _mark(figure: str, values: np.ndarray) -> list[str]:
 
 
 def print_by_output(
-    frame: "pd.DataFrame", by_output: "pd.DataFrame", first: str, caption: str, starred: bool = False
+    frame: "pd.DataFrame",
+    by_output: "pd.DataFrame",
+    first: str,
+    caption: str,
+    starred: bool = False,
 ) -> str:
     """A table of figures; of several outputs, their total in units of the training data, and a table for each."""
     outputs = list(dict.fromkeys(by_output.index.get_level_values(0)))
@@ -210,7 +246,10 @@ def print_by_output(
         return print_figures(frame, first, caption, starred=starred)
     total = frame.drop(columns=list(MIXED.intersection(frame))) if "ncrps" in frame else frame
     pages = [print_figures(total, first, f"all outputs, {caption}", starred=starred)]
-    pages += [print_figures(by_output.loc[name], first, f"{name}, {caption}", starred=starred) for name in outputs]
+    pages += [
+        print_figures(by_output.loc[name], first, f"{name}, {caption}", starred=starred)
+        for name in outputs
+    ]
     return "\n\n".join(pages)
 
 
@@ -222,14 +261,28 @@ def print_figures(frame: "pd.DataFrame", first: str, caption: str, starred: bool
     """
     same = "energy" in frame and np.allclose(frame["energy"], frame["crps"], equal_nan=True)
     widths = [name for name in frame if str(name).startswith("width")]
-    left = {"nmll_paper", *(["energy"] if same else []), *widths[:-1], *(["nrmse", "ncrps"] if "rmse" in frame else [])}
+    left = {
+        "nmll_paper",
+        *(["energy"] if same else []),
+        *widths[:-1],
+        *(["nrmse", "ncrps"] if "rmse" in frame else []),
+    }
     shown = [name for name in frame if name not in left]
-    marks = {str(name): _mark(str(name), frame[name].to_numpy(float)) for name in shown} if starred else None
+    marks = (
+        {str(name): _mark(str(name), frame[name].to_numpy(float)) for name in shown}
+        if starred
+        else None
+    )
     rows = [
         (
             str(index),
-            *(figure(float(frame[name].iloc[row])) + (marks[str(name)][row] if marks else "") for name in shown),
+            *(
+                figure(float(frame[name].iloc[row])) + (marks[str(name)][row] if marks else "")
+                for name in shown
+            ),
         )
         for row, index in enumerate(frame.index)
     ]
-    return figure_table([first, *(str(name).replace("_", " ") for name in shown)], rows, caption=caption)
+    return figure_table(
+        [first, *(str(name).replace("_", " ") for name in shown)], rows, caption=caption
+    )

@@ -93,17 +93,27 @@ def informative(
     dataset = posterior.dataset
     if not dataset.inputs:
         raise ValueError("the model has no controls: there is no experiment to choose")
-    several = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(experiments, str | bytes)
+    several = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(
+        experiments, str | bytes
+    )
     if not several or getattr(experiments, "ndim", 1) == 0:
-        raise TypeError(f"experiments are controls by name, or a list of them; got {type(experiments).__name__}")
-    given = experiments if isinstance(experiments, Mapping) else {str(k): one for k, one in enumerate(experiments)}
+        raise TypeError(
+            f"experiments are controls by name, or a list of them; got {type(experiments).__name__}"
+        )
+    given = (
+        experiments
+        if isinstance(experiments, Mapping)
+        else {str(k): one for k, one in enumerate(experiments)}
+    )
     plans = {name: dataset.inputs_ahead(one)[0] for name, one in given.items()}
     if not plans:
         raise ValueError("give one experiment at least: controls with a row a step")
     fewer = posterior.thinned(max_draws)
     draws = fewer.num_chains * fewer.num_draws
     if draws < 2 * FOLDS:
-        raise ValueError(f"{draws} draws are too few to tell what an experiment teaches: {2 * FOLDS} at least")
+        raise ValueError(
+            f"{draws} draws are too few to tell what an experiment teaches: {2 * FOLDS} at least"
+        )
     paths = max(num_paths, draws)
     owner = np.arange(paths) * draws // paths
     scale = np.array(dataset.scaler.output_std)
@@ -118,7 +128,10 @@ def informative(
         left[name], before = _errors(Z, Y, owner)
     return Design(
         {name: float(1 - np.sum(one) / np.sum(before)) for name, one in left.items()},
-        {name: dict(zip(dataset.outputs, (1 - one / before).tolist(), strict=True)) for name, one in left.items()},
+        {
+            name: dict(zip(dataset.outputs, (1 - one / before).tolist(), strict=True))
+            for name, one in left.items()
+        },
         draws,
     )
 

@@ -94,7 +94,11 @@ class Examination:
     def to_dict(self) -> dict[str, Any]:
         """All figures in dicts, lists, numbers and strings."""
         posterior, test, judged = self.posterior, self.test, self.rolling.judged
-        where = test and {"rows": len(test), "first": len(posterior.dataset.experiments[-1]), "hash": digest(test)}
+        where = test and {
+            "rows": len(test),
+            "first": len(posterior.dataset.experiments[-1]),
+            "hash": digest(test),
+        }
         return {
             "method": self.method,
             "state_dim": posterior.model.state_dim,
@@ -110,7 +114,8 @@ class Examination:
                 "origins": len(self.rolling.own.origins),
                 "horizon": judged.horizon,
                 "methods": {
-                    one.method: {"scaled_crps": one.loss, "outputs": one.figures} for one in self.rolling.entries
+                    one.method: {"scaled_crps": one.loss, "outputs": one.figures}
+                    for one in self.rolling.entries
                 },
             },
             "checks": [one._asdict() for one in self.checks],
@@ -145,7 +150,9 @@ def examine(
         all methods.
     """
     if posterior.current is not None:
-        raise ValueError("a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`")
+        raise ValueError(
+            "a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`"
+        )
     rows = None if test is None else _test_rows(posterior, test)
     method, dataset, seed = posterior.method, posterior.dataset, posterior.seed
     raw = dataset.experiments
@@ -210,12 +217,22 @@ def score_forecasts(forecasts: Mapping[str, Forecast], rows: Series | None) -> d
     if rows is not None:
         steps = {str(HORIZON): HORIZON} if len(rows) > HORIZON else {}
         steps["full"] = len(rows)
-        horizons = {name: number for name, number in steps.items() if np.isfinite(rows.y[:number]).any()}
-    cut = {label: {name: one[:steps] for name, one in forecasts.items()} for label, steps in horizons.items()}
+        horizons = {
+            name: number for name, number in steps.items() if np.isfinite(rows.y[:number]).any()
+        }
+    cut = {
+        label: {name: one[:steps] for name, one in forecasts.items()}
+        for label, steps in horizons.items()
+    }
     return {
         "horizons": horizons,
-        "scores": {label: {name: one.score(rows) for name, one in cut[label].items()} for label in cut},
-        "by_output": {label: {name: one.score_outputs(rows) for name, one in cut[label].items()} for label in cut},
+        "scores": {
+            label: {name: one.score(rows) for name, one in cut[label].items()} for label in cut
+        },
+        "by_output": {
+            label: {name: one.score_outputs(rows) for name, one in cut[label].items()}
+            for label in cut
+        },
     }
 
 
@@ -231,10 +248,18 @@ def choose_future(last: Series, test: Series | None, inputs: Any = None) -> Futu
     """The controls of the test rows, or those given, or else the last ones of the training series, held."""
     if test is not None:
         words = f"The {count(len(test), 'step')} after the end of the training data"
-        return Future(test.u, words + (", under the controls of the held-out rows." if last.inputs else "."), False)
+        return Future(
+            test.u,
+            words + (", under the controls of the held-out rows." if last.inputs else "."),
+            False,
+        )
     if inputs is not None:
         u = align_columns(inputs, last.inputs, "u")
-        return Future(u, f"The next {count(len(u), 'step')}, under the controls that were given for them.", False)
+        return Future(
+            u,
+            f"The next {count(len(u), 'step')}, under the controls that were given for them.",
+            False,
+        )
     words = f"The next {HORIZON} steps."
     if last.inputs:
         words += " No future controls were given: the last ones are held, so read this as an illustration."
@@ -245,6 +270,12 @@ def _test_rows(posterior: Posterior, test: Any) -> Series:
     """The test rows with the columns of the training series, in their order."""
     given, known = Series.of(test), posterior.dataset.experiments[-1]
     if not isinstance(given, Series):
-        raise TypeError(f"test must be the rows that follow the last training series; got a list of {len(given)}")
+        raise TypeError(
+            f"test must be the rows that follow the last training series; got a list of {len(given)}"
+        )
     found = posterior.dataset.align(given)
-    return found if found.axis or not known.axis else replace(found, dt=known.dt, clock=known.axis.shifted(len(known)))
+    return (
+        found
+        if found.axis or not known.axis
+        else replace(found, dt=known.dt, clock=known.axis.shifted(len(known)))
+    )

@@ -60,7 +60,11 @@ class Residuals(NamedTuple):
             tests |= {name: (one, -(len(one.correlations) // 2)) for name, one in controls.items()}
             for name, (test, first) in tests.items():
                 place = int(np.argmax(np.abs(test.correlations)))
-                found = {"correlation": float(test.correlations[place]), "lag": place + first, "p": test.p_value}
+                found = {
+                    "correlation": float(test.correlations[place]),
+                    "lag": place + first,
+                    "p": test.p_value,
+                }
                 rows.append({"output": output, "with": name} | found)
         return rows
 
@@ -74,7 +78,9 @@ def find_residuals(
     """
     check_whole("rows", rows, 1)
     series = posterior.dataset.experiment(index)[:rows]
-    forecast = predict(posterior, series, steps=1, new_experiment=True, num_paths=num_paths, seed=seed)
+    forecast = predict(
+        posterior, series, steps=1, new_experiment=True, num_paths=num_paths, seed=seed
+    )
     values = special.ndtri(pit(forecast.paths, series.y))
     own, controls = [], []
     for column in values.T:
@@ -83,7 +89,10 @@ def find_residuals(
         tests = {name: cross_correlation(column, u) for name, u in pairs}
         own.append(autocorrelation(column) if enough else None)
         controls.append(
-            {name: test._replace(p_value=min(1.0, len(tests) * test.p_value)) for name, test in tests.items()}
+            {
+                name: test._replace(p_value=min(1.0, len(tests) * test.p_value))
+                for name, test in tests.items()
+            }
         )
     return Residuals(series, values, tuple(own), tuple(controls))
 
@@ -100,7 +109,9 @@ def autocorrelation(values: Float[np.ndarray, " T"], lags: int = LAGS) -> Correl
     return Correlation(found, float(stats.chi2.sf(statistic, used.sum())))
 
 
-def cross_correlation(values: Float[np.ndarray, " T"], u: Float[np.ndarray, " T"], lags: int = LAGS) -> Correlation:
+def cross_correlation(
+    values: Float[np.ndarray, " T"], u: Float[np.ndarray, " T"], lags: int = LAGS
+) -> Correlation:
     """Correlations of e_t with u_{t−k} at lags k = −lags..lags, and the regression of e on u_t, …, u_{t−lags}.
 
     Of white residuals it explains n R² ~ χ², with as many degrees of freedom as those controls are independent, and
@@ -110,12 +121,19 @@ def cross_correlation(values: Float[np.ndarray, " T"], u: Float[np.ndarray, " T"
     lags = min(lags, max(number // 4, 1))
     length = len(values)
     found = [
-        np.nansum(centred[max(lag, 0) : length + min(lag, 0)] * control[max(-lag, 0) : length - max(lag, 0)]) / number
+        np.nansum(
+            centred[max(lag, 0) : length + min(lag, 0)]
+            * control[max(-lag, 0) : length - max(lag, 0)]
+        )
+        / number
         for lag in range(-lags, lags + 1)
     ]
     past = np.stack([control[lags - lag : length - lag] for lag in range(lags + 1)], -1)
     rows = np.isfinite(centred[lags:])
-    past, wanted = past[rows] - past[rows].mean(0), centred[lags:][rows] - centred[lags:][rows].mean()
+    past, wanted = (
+        past[rows] - past[rows].mean(0),
+        centred[lags:][rows] - centred[lags:][rows].mean(),
+    )
     coefficients, _, rank, _ = np.linalg.lstsq(past, wanted, rcond=1e-6)
     share = wanted @ past @ coefficients / max(wanted @ wanted, np.finfo(float).tiny)
     return Correlation(np.array(found), float(stats.chi2.sf(len(wanted) * share, max(rank, 1))))

@@ -84,10 +84,14 @@ class Stack(Posterior):
 
         It is the mixture that may be calibrated, not its members.
         """
-        members = {name: dataclasses.replace(one, calibration=None) for name, one in members.items()}
+        members = {
+            name: dataclasses.replace(one, calibration=None) for name, one in members.items()
+        }
         first, table = next(iter(members.values())), tuple(table)
         fields = {one.name: getattr(first, one.name) for one in dataclasses.fields(Posterior)}
-        fields["seconds"] = Seconds(*map(sum, zip(*(one.seconds for one in members.values()), strict=True)))
+        fields["seconds"] = Seconds(
+            *map(sum, zip(*(one.seconds for one in members.values()), strict=True))
+        )
         fields["notes"] = notes
         return cls(**fields, members=members, weights=np.array(list(weights)), table=table)
 
@@ -103,31 +107,48 @@ class Stack(Posterior):
         self, *args: Any, num_paths: int = 1000, calibrated: bool | None = None, **options: Any
     ) -> Forecast:
         """As `Posterior.forecast`, each member with its share of the paths."""
-        found = self._join(lambda one, share: one.forecast(*args, num_paths=share, **options), num_paths)
+        found = self._join(
+            lambda one, share: one.forecast(*args, num_paths=share, **options), num_paths
+        )
         return widened(found, self, 1 + np.arange(found.horizon), calibrated)
 
     def simulate(  # type: ignore[override]
         self, *args: Any, num_paths: int = 1000, calibrated: bool | None = None, **options: Any
     ) -> Forecast:
         """As `Posterior.simulate`, each member with its share of the paths."""
-        found = self._join(lambda one, share: one.simulate(*args, num_paths=share, **options), num_paths)
+        found = self._join(
+            lambda one, share: one.simulate(*args, num_paths=share, **options), num_paths
+        )
         return widened(found, self, 1 + np.arange(found.horizon), calibrated)
 
     def predict(  # type: ignore[override]
-        self, series: Any, steps: int = 1, *, num_paths: int = 1000, calibrated: bool | None = None, **options: Any
+        self,
+        series: Any,
+        steps: int = 1,
+        *,
+        num_paths: int = 1000,
+        calibrated: bool | None = None,
+        **options: Any,
     ) -> Forecast:
         """As `Posterior.predict`, each member with its share of the paths."""
-        found = self._join(lambda one, share: one.predict(series, steps, num_paths=share, **options), num_paths)
+        found = self._join(
+            lambda one, share: one.predict(series, steps, num_paths=share, **options), num_paths
+        )
         return widened(found, self, np.minimum(1 + np.arange(found.horizon), steps), calibrated)
 
     def _join(self, make: Callable[[Posterior, int], Forecast], num_paths: int) -> Forecast:
         check_whole("num_paths", num_paths, 1)
-        return Forecast.join([make(self.members[name], share) for name, _, share in self._shares(num_paths)])
+        return Forecast.join(
+            [make(self.members[name], share) for name, _, share in self._shares(num_paths)]
+        )
 
     def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
         """As `Posterior.smooth`: the outputs are the mixture's, the states the heaviest member's in its coordinates."""
         draws = min(one.num_chains * one.num_draws for one in self.members.values())
-        found = [self.members[name].thinned(n).smooth(index, noise, seed) for name, _, n in self._shares(draws)]
+        found = [
+            self.members[name].thinned(n).smooth(index, noise, seed)
+            for name, _, n in self._shares(draws)
+        ]
         outputs, y = Forecast.join([one.outputs for one in found]), self.dataset.experiment(index).y
         return Smoothed(outputs, found[0].states, np.where(np.isnan(y), outputs.mean, y))
 
@@ -137,7 +158,12 @@ class Stack(Posterior):
 
     def condition_at(self, *args: Any, **options: Any) -> Iterator[Self]:  # type: ignore[override]
         """As `Posterior.condition_at`, every member; the weights stay."""
-        return map(self._with, zip(*(one.condition_at(*args, **options) for one in self.members.values()), strict=True))
+        return map(
+            self._with,
+            zip(
+                *(one.condition_at(*args, **options) for one in self.members.values()), strict=True
+            ),
+        )
 
     def learn(self, *args: Any, **options: Any) -> Self:  # type: ignore[override]
         """As `Posterior.learn`, every member; the weights stay."""
@@ -147,39 +173,56 @@ class Stack(Posterior):
         """As `Posterior.update`, every member; the weights stay."""
         return self._with(one.update(series, **options) for one in self.members.values())
 
-    def calibrate(self, series: Any = None, *, seed: int | None = None, **options: Any) -> "Posterior":
+    def calibrate(
+        self, series: Any = None, *, seed: int | None = None, **options: Any
+    ) -> "Posterior":
         """As `Posterior.calibrate`, of the mixture; without rows to measure on, every member is fitted to the folds."""
         if series is None:
-            fits = [fit_folds(one, one.seed if seed is None else seed) for one in self.members.values()]
+            fits = [
+                fit_folds(one, one.seed if seed is None else seed) for one in self.members.values()
+            ]
             options["without"] = [
-                (self._with(one for one, _ in pairs), pairs[0][1]) for pairs in zip(*fits, strict=True)
+                (self._with(one for one, _ in pairs), pairs[0][1])
+                for pairs in zip(*fits, strict=True)
             ]
         return calibrate(self, series, seed=seed, **options)
 
     def thinned(self, most: int) -> Self:
         """At most so many draws in all, or one a chain: each member has its share."""
         check_whole("most", most, 0)
-        return self._with([self.members[name].thinned(share) for name, _, share in self._shares(most)])
+        return self._with(
+            [self.members[name].thinned(share) for name, _, share in self._shares(most)]
+        )
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save members and weights in one file, for `gpssm.load`: a zip of what `Posterior.save` writes for each."""
         check_flag("overwrite", overwrite)
         if check_path(path).exists() and not overwrite:
-            raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
-        listed = {"names": list(self.members), "weights": self.weights.tolist(), "table": self.table}
+            raise FileExistsError(
+                f"{path} exists. Pass overwrite=True to replace it, or name another file."
+            )
+        listed = {
+            "names": list(self.members),
+            "weights": self.weights.tolist(),
+            "table": self.table,
+        }
 
         def write(file: Any) -> None:
             with zipfile.ZipFile(file, "w") as archive, TemporaryDirectory() as folder:
                 archive.writestr(LIST, to_json(listed | {"notes": self.notes}))
                 for number, member in enumerate(self.members.values()):
-                    dataclasses.replace(member, calibration=self.calibration).save(Path(folder) / f"{number}.nc")
+                    dataclasses.replace(member, calibration=self.calibration).save(
+                        Path(folder) / f"{number}.nc"
+                    )
                     archive.write(Path(folder) / f"{number}.nc", f"{number}.nc")
 
         write_atomically(Path(path), write)
 
     def _shares(self, total: int) -> list[tuple[str, float, int]]:
         """Name, weight and share of so many things of each member."""
-        return list(zip(self.members, self.weights.tolist(), share_out(total, self.weights), strict=True))
+        return list(
+            zip(self.members, self.weights.tolist(), share_out(total, self.weights), strict=True)
+        )
 
     def _with(self, changed: Iterable[Posterior]) -> Self:
         members = dict(zip(self.members, changed, strict=True))
@@ -193,19 +236,36 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
         try:
             with zipfile.ZipFile(path) as archive:
                 if LIST not in archive.namelist():
-                    raise NotAsSaved(f"{path} is a zip file, but not one that a stack was saved in: it has no {LIST}.")
+                    raise NotAsSaved(
+                        f"{path} is a zip file, but not one that a stack was saved in: it has no {LIST}."
+                    )
                 listed = json.loads(archive.read(LIST))
-                names, weights = [str(name) for name in listed["names"]], np.array(listed["weights"], float)
-                table, notes = [dict(row) for row in listed["table"]], tuple(map(str, listed["notes"]))
-                if len({*names}) != weights.size or not names or not (weights > 0).all() or not weights.sum() < 1.001:
+                names, weights = (
+                    [str(name) for name in listed["names"]],
+                    np.array(listed["weights"], float),
+                )
+                table, notes = (
+                    [dict(row) for row in listed["table"]],
+                    tuple(map(str, listed["notes"])),
+                )
+                if (
+                    len({*names}) != weights.size
+                    or not names
+                    or not (weights > 0).all()
+                    or not weights.sum() < 1.001
+                ):
                     raise ValueError("its weights are not those of its members")
                 files = [archive.extract(f"{number}.nc", folder) for number in range(len(names))]
-            members = {name: load_posterior(file, parts) for name, file in zip(names, files, strict=True)}
+            members = {
+                name: load_posterior(file, parts) for name, file in zip(names, files, strict=True)
+            }
         except (NotAsSaved, MemoryError):
             raise
         except Exception as error:  # which one depends on where the damage is
             reason = str(error).replace(f"{folder}/", "")
-            raise ValueError(f"{path} is damaged ({reason}). Take a sound copy, or stack and save again.") from error
+            raise ValueError(
+                f"{path} is damaged ({reason}). Take a sound copy, or stack and save again."
+            ) from error
     stack = Stack.of(members, weights, table, notes)
     return dataclasses.replace(stack, calibration=next(iter(members.values())).calibration)
 
@@ -219,7 +279,9 @@ def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:
     return (1 + shares).astype(int).tolist()
 
 
-def stacking_weights(log_densities: Float[np.ndarray, "K N"], worth: float) -> Float[np.ndarray, " K"]:
+def stacking_weights(
+    log_densities: Float[np.ndarray, "K N"], worth: float
+) -> Float[np.ndarray, " K"]:
     """argmax of n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k over weights that add up to one, with n = `worth`.
 
     By expectation-maximisation of a concave objective: w_k ∝ 1 + n w_k g_k, where g_k is the mean of
@@ -270,37 +332,60 @@ def stack(
     check_whole("num_chains", num_chains, 1)
     given = default_members(raw) if members is None else members
     if isinstance(given, str) or not isinstance(given, Sequence | Mapping):
-        raise TypeError(f"members are a list of settings of fit, or posteriors by name; got {given!r}")
+        raise TypeError(
+            f"members are a list of settings of fit, or posteriors by name; got {given!r}"
+        )
     for one in given.values() if isinstance(given, Mapping) else given:
         if isinstance(one, Mapping) and not all(isinstance(name, str) for name in one):
             raise TypeError(f"a member's settings are those of fit, by name; got {one!r}")
         check_kind("a member", one, Posterior, Mapping, str)
-    named: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {_name(one): one for one in given}
+    named: dict[str, Any] = (
+        dict(given) if isinstance(given, Mapping) else {_name(one): one for one in given}
+    )
     if len(named) < 2:
-        raise ValueError(f"a stack needs two members or more, with names of their own; got {list(named)}")
+        raise ValueError(
+            f"a stack needs two members or more, with names of their own; got {list(named)}"
+        )
     ready = {name: one for name, one in named.items() if isinstance(one, Posterior)}
     if ready and len(ready) < len(named):
-        raise TypeError("members must be all posteriors, weighed by rows that follow their data, or all settings")
+        raise TypeError(
+            "members must be all posteriors, weighed by rows that follow their data, or all settings"
+        )
     if ready:
         if fit_arguments:
             raise TypeError(f"posteriors are fitted already and take no {', '.join(fit_arguments)}")
         unseen = [Fold([], {-1: one}, before=False) for one in raw]
-        return combine({name: _weigh([one] * len(raw), unseen, seed) for name, one in ready.items()}, ready.__getitem__)
+        return combine(
+            {name: _weigh([one] * len(raw), unseen, seed) for name, one in ready.items()},
+            ready.__getitem__,
+        )
     folds = make_folds(raw)
     if not folds:
         raise ValueError(
             f"a stack needs a series of {int(FEWEST_ROWS / HELD_OUT)} rows or more, to hold out some of them"
         )
-    shared: dict[str, Any] = {"seed": seed, "progress": False, "num_chains": num_chains} | fit_arguments
+    shared: dict[str, Any] = {
+        "seed": seed,
+        "progress": False,
+        "num_chains": num_chains,
+    } | fit_arguments
     settings: dict[str, dict[str, Any]] = {
-        name: shared | ({"method": one} if isinstance(one, str) else {**one}) for name, one in named.items()
+        name: shared | ({"method": one} if isinstance(one, str) else {**one})
+        for name, one in named.items()
     }
     weigh = partial(_fit_and_weigh, folds, seed)
     arrived: dict[int, Weighed | Exception]
     arrived = dict(Place(jobs, cluster).run([*settings.values()], weigh))
-    if wrong := [one for one in arrived.values() if isinstance(one, Exception) and not isinstance(one, FAILURES)]:
+    if wrong := [
+        one
+        for one in arrived.values()
+        if isinstance(one, Exception) and not isinstance(one, FAILURES)
+    ]:
         raise wrong[0]
-    return combine({name: arrived[k] for k, name in enumerate(settings)}, lambda name: fit(raw, **settings[name]))
+    return combine(
+        {name: arrived[k] for k, name in enumerate(settings)},
+        lambda name: fit(raw, **settings[name]),
+    )
 
 
 def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
@@ -311,7 +396,8 @@ def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
     likelihoods = ["gaussian", "abs"] if may_be_rectified(series) else ["gaussian"]
     pairs = itertools.product(likelihoods, competitors(series))
     members = [
-        {"method": "ffvd", "start": start, "noise": "free", "likelihood": likelihood} for likelihood, start in pairs
+        {"method": "ffvd", "start": start, "noise": "free", "likelihood": likelihood}
+        for likelihood, start in pairs
     ]
     return [*members, {"method": "rrank"}, {"method": "arx"}]
 
@@ -320,9 +406,15 @@ def _name(member: Member) -> str:
     """A member after what it is: its method and what else was set."""
     if isinstance(member, str):
         return member
-    settings = member.spec.describe() | {"method": member.method} if isinstance(member, Posterior) else member
+    settings = (
+        member.spec.describe() | {"method": member.method}
+        if isinstance(member, Posterior)
+        else member
+    )
     shown = ("method", "start", "noise", "likelihood", "state_dim", "mean", "kernel")
-    plain = [str(settings[name]) for name in shown if name in settings and settings[name] not in UNNAMED]
+    plain = [
+        str(settings[name]) for name in shown if name in settings and settings[name] not in UNNAMED
+    ]
     return " ".join(plain) or "ffvd"
 
 
@@ -352,15 +444,23 @@ def _weigh(posteriors: Sequence[Posterior], folds: Sequence[Fold], seed: int) ->
                 densities.append(metrics.log_density(paths, y)[~np.isnan(y)])
                 scores.append(metrics.crps(paths, y))
     if not densities:
-        raise ValueError("no output was observed in the rows that members are weighed by: give others")
+        raise ValueError(
+            "no output was observed in the rows that members are weighed by: give others"
+        )
     held = sum(len(rows) for fold in folds for rows in fold.rest.values())
     return Weighed(np.concatenate(densities), float(np.mean(scores)), held)
 
 
-def combine(weighed: Mapping[str, Weighed | Exception], finish: Callable[[str], Posterior]) -> Stack:
+def combine(
+    weighed: Mapping[str, Weighed | Exception], finish: Callable[[str], Posterior]
+) -> Stack:
     """The stack of the members with weight, and notes of those that failed or have next to none."""
     sound = {name: one for name, one in weighed.items() if isinstance(one, Weighed)}
-    notes = [f"{name} failed and is left out: {one}" for name, one in weighed.items() if isinstance(one, Exception)]
+    notes = [
+        f"{name} failed and is left out: {one}"
+        for name, one in weighed.items()
+        if isinstance(one, Exception)
+    ]
     if not sound:
         raise RuntimeError(" ".join(notes))
     densities = np.stack([one.log_densities for one in sound.values()])
@@ -369,7 +469,12 @@ def combine(weighed: Mapping[str, Weighed | Exception], finish: Callable[[str], 
     weights = stacking_weights(densities, next(iter(sound.values())).rows / DEPENDENT)
     scores = zip(sound, weights, densities.mean(1), strict=True)
     table = [
-        {"member": name, "weight": float(weight), "log_score": float(score), "crps": sound[name].crps}
+        {
+            "member": name,
+            "weight": float(weight),
+            "log_score": float(score),
+            "crps": sound[name].crps,
+        }
         for name, weight, score in sorted(scores, key=lambda row: -row[1])
     ]
     if dropped := [row["member"] for row in table if not row["weight"]]:

@@ -30,7 +30,14 @@ from gpssm.model.bases import (
 )
 from gpssm.model.kernels import Kernel, Product, Sum
 from gpssm.model.means import Wired
-from gpssm.posterior.checks import Check, check_mixing, check_sampler, doubts, is_chain, sampling_verdict
+from gpssm.posterior.checks import (
+    Check,
+    check_mixing,
+    check_sampler,
+    doubts,
+    is_chain,
+    sampling_verdict,
+)
 from gpssm.posterior.diagnostics import FORECAST, WITHIN, Diagnostics, diagnose, own_starts
 from gpssm.posterior.explore import can_draw
 from gpssm.posterior.forecast import HORIZON
@@ -121,10 +128,16 @@ class Summary:
     nonlinear_change: float  # the same, of f(x, u) − x
     checks: tuple[Check, ...]  # of the run, in sample
     starts: tuple[dict[str, Any], ...] = ()  # that were compared, best first: a row of figures each
-    members: tuple[dict[str, Any], ...] = ()  # of a stack, heaviest first: what is said below is of the first
-    calibration: tuple[dict[str, Any], ...] = ()  # steps ahead, the intervals' factor and their coverage without it
+    members: tuple[
+        dict[str, Any], ...
+    ] = ()  # of a stack, heaviest first: what is said below is of the first
+    calibration: tuple[
+        dict[str, Any], ...
+    ] = ()  # steps ahead, the intervals' factor and their coverage without it
     calibrated_on: str = ""  # rows
-    residuals: tuple[dict[str, Any], ...] = ()  # tests of one-step errors, as `Residuals.table` has them
+    residuals: tuple[
+        dict[str, Any], ...
+    ] = ()  # tests of one-step errors, as `Residuals.table` has them
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -134,7 +147,9 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in dicts, lists, numbers and strings; None for what is not a number."""
-        return jsonable(dataclasses.asdict(self) | {"checks": [one._asdict() for one in self.checks]})
+        return jsonable(
+            dataclasses.asdict(self) | {"checks": [one._asdict() for one in self.checks]}
+        )
 
     def _repr_html_(self) -> str:
         texts = {title: "\n".join(body) for title, body in self._sections().items() if body}
@@ -163,15 +178,24 @@ class Summary:
                 f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any linear map, and "
                 f"{percent(self.nonlinear_change)} of that of the change f(x, u) - x."
             ],
-            "What to distrust": [f"- {doubt}" for doubt in self.doubts] or ["Nothing that stands out."],
+            "What to distrust": [f"- {doubt}" for doubt in self.doubts]
+            or ["Nothing that stands out."],
         }
 
     def _fitted(self) -> list[str]:
         facts = self.facts
-        names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
-        missing = f"{percent(facts.missing)} of the outputs missing" if facts.missing else "no output missing"
+        names = [
+            f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)
+        ]
+        missing = (
+            f"{percent(facts.missing)} of the outputs missing"
+            if facts.missing
+            else "no output missing"
+        )
         inducing = f", {facts.inducing} inducing points" if facts.inducing else ""
-        process = f"kernel {facts.kernel}, basis {facts.basis}{inducing}" if facts.kernel else "none"
+        process = (
+            f"kernel {facts.kernel}, basis {facts.basis}{inducing}" if facts.kernel else "none"
+        )
         return [
             f"series   {', '.join(names)}; {missing}",
             f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.controls) or 'none'}",
@@ -207,11 +231,20 @@ class Summary:
         if not self.residuals:
             return []
         rows = [
-            (row["output"], row["with"], f"{row['correlation']:+.2f}", str(row["lag"]), f"{row['p']:.2g}")
+            (
+                row["output"],
+                row["with"],
+                f"{row['correlation']:+.2f}",
+                str(row["lag"]),
+                f"{row['p']:.2g}",
+            )
             for row in self.residuals
         ]
         head = ("residual of", "and", "correlation", "lag", "p")
-        return [*_columns([head, *rows]), "The largest correlation; p below 0.05 says that something was left."]
+        return [
+            *_columns([head, *rows]),
+            "The largest correlation; p below 0.05 says that something was left.",
+        ]
 
     def _widened(self) -> list[str]:
         """A line a step; none where nothing was measured."""
@@ -226,7 +259,9 @@ class Summary:
             )
             for row in self.calibration
         ]
-        return _columns([("ahead", "factor", "covered by 90 % without", "independent forecasts"), *rows])
+        return _columns(
+            [("ahead", "factor", "covered by 90 % without", "independent forecasts"), *rows]
+        )
 
     def _sampled(self) -> list[str]:
         found = self.sampling
@@ -248,7 +283,13 @@ class Summary:
 
     def _predictable(self) -> list[str]:
         noises = ("output", "spread", "noise", "process noise")
-        errors = ("output", "error: 1 step", f"{self.free_run_steps} steps", "half spread", "90 % spread")
+        errors = (
+            "output",
+            "error: 1 step",
+            f"{self.free_run_steps} steps",
+            "half spread",
+            "90 % spread",
+        )
         return [
             *_columns([noises, *map(_noises, self.outputs)]),
             "In brackets the share of the output's variance.",
@@ -263,12 +304,18 @@ class Summary:
     def _errors(self, one: OutputSummary) -> tuple[str, ...]:
         pairs = ((one.one_step_error, one.one_step_fit), (one.free_run_error, one.free_run_fit))
         errors = [f"{value:.3g} ({figure(fit, 3)} %)" for value, fit in pairs]
-        steps = [count(value, "step") if value else f"> {self.longest_run} steps" for value in (one.half, one.most)]
+        steps = [
+            count(value, "step") if value else f"> {self.longest_run} steps"
+            for value in (one.half, one.most)
+        ]
         return one.label, *errors, *steps
 
 
 def _noises(one: OutputSummary) -> tuple[str, ...]:
-    noises = [f"{value:.3g} ({percent((value / one.spread) ** 2)})" for value in (one.noise, one.process_noise)]
+    noises = [
+        f"{value:.3g} ({percent((value / one.spread) ** 2)})"
+        for value in (one.noise, one.process_noise)
+    ]
     return one.label, f"{one.spread:.3g}", *noises
 
 
@@ -291,7 +338,9 @@ def summarise(
     within = [diagnostics[one.name + WITHIN] for one in (forecast, outputs)] if starts else []
     mixing = tuple(check_mixing(diagnostics.rows, starts)) if is_chain(posterior.info) else ()
     sampling = Sampling(
-        verdict=sampling_verdict((forecast, outputs, *within) if mixing else (), sampler, posterior.notes, starts),
+        verdict=sampling_verdict(
+            (forecast, outputs, *within) if mixing else (), sampler, posterior.notes, starts
+        ),
         rhat_forecast=forecast.rhat,
         ess_forecast=forecast.ess_bulk,
         rhat_outputs=outputs.rhat,
@@ -306,7 +355,8 @@ def summarise(
         facts=facts,
         sampling=sampling,
         outputs=tuple(
-            _output(name, j, figures, posterior.dataset.units.get(name, "")) for j, name in enumerate(facts.outputs)
+            _output(name, j, figures, posterior.dataset.units.get(name, ""))
+            for j, name in enumerate(facts.outputs)
         ),
         free_run_steps=figures.horizon,
         longest_run=len(figures.widening),
@@ -325,7 +375,10 @@ def summarise(
 def _facts(posterior: Posterior) -> Facts:
     model, mean, dataset = posterior.model, posterior.model.mean, posterior.dataset
     raw = dataset.experiments
-    points = [part.points if isinstance(part, CommonPoints | MixedPoints) else part for part in parts_of(model.basis)]
+    points = [
+        part.points if isinstance(part, CommonPoints | MixedPoints) else part
+        for part in parts_of(model.basis)
+    ]
     inducing = [part.size for part in points if isinstance(part, InducingPoints | FeaturePoints)]
     linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
     return Facts(
@@ -339,7 +392,9 @@ def _facts(posterior: Posterior) -> Facts:
         basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
         inducing=sum(inducing),
         kernel="" if linear else _kernel(model.kernel),
-        mean=f"wired {type(mean.inner).__name__}" if isinstance(mean, Wired) else type(mean).__name__,
+        mean=f"wired {type(mean.inner).__name__}"
+        if isinstance(mean, Wired)
+        else type(mean).__name__,
         likelihood=type(model.likelihood).__name__,
         chains=posterior.num_chains,
         draws=posterior.num_draws,
@@ -354,7 +409,9 @@ def _kernel(kernel: Kernel) -> str:
         return f"{_kernel(kernel.left)} + {_kernel(kernel.right)}"
     if isinstance(kernel, Product):
         sides = (kernel.left, kernel.right)
-        return " * ".join(f"({_kernel(side)})" if isinstance(side, Sum) else _kernel(side) for side in sides)
+        return " * ".join(
+            f"({_kernel(side)})" if isinstance(side, Sum) else _kernel(side) for side in sides
+        )
     return type(kernel).__name__
 
 

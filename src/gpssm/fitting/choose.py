@@ -55,7 +55,10 @@ from gpssm.starts.start import SMALL, STARTS, NoiseRegime, make_starts, with_noi
 WARMUP = 200  # iterations of a chain's warm-up, of which it runs no more than the part in which leaves are learned
 SKIP = 80  # iterations before a chain is judged
 KEPT, THIN = 24, 2  # draws to judge by, iterations between them
-NOISES = (0.02, SMALL)  # √Q of the regimes to try beside the free one, each if the one before was an improvement
+NOISES = (
+    0.02,
+    SMALL,
+)  # √Q of the regimes to try beside the free one, each if the one before was an improvement
 NEAR_ZERO = 0.05  # of the outputs' range: outputs that come as near to zero, and never below, may have lost a sign
 GAIN = 0.95  # times the score without, at most: what another start must be worth for chains not to be one posterior
 MODEL_STREAM = 2**32 - 1  # random stream of the parts of a model, in place of a chain's number
@@ -78,7 +81,9 @@ class Verdict(NamedTuple):
 class Chain:
     """A short chain of one candidate on one fold."""
 
-    def __init__(self, method: MethodSettings, start: Start, scaler: Scaler, fold: Fold, seed: int) -> None:
+    def __init__(
+        self, method: MethodSettings, start: Start, scaler: Scaler, fold: Fold, seed: int
+    ) -> None:
         self.model = start.model
         self.seed = seed
         self.dataset = Dataset(tuple(fold.series), scaler)
@@ -89,7 +94,10 @@ class Chain:
 
     def at_start(self) -> Draw:
         """Draws at the start itself: its states and parameters, and weights given these."""
-        drawn: Any = [self.chains.advance(self.carry, 1 + number, 1, 0, keep=True)[1].draws for number in range(KEPT)]
+        drawn: Any = [
+            self.chains.advance(self.carry, 1 + number, 1, 0, keep=True)[1].draws
+            for number in range(KEPT)
+        ]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *drawn)
 
     def run(self) -> Draw:
@@ -102,10 +110,14 @@ class Chain:
         """That of these draws."""
         # Leaves that are still being optimised count as they are by now.
         ends = {name: np.asarray(draws.leaves[name]) for name in self.model.leaves("optimise")}
-        learned: Any = {name: np.broadcast_to(leaf[:, -1:], leaf.shape) for name, leaf in ends.items()}
+        learned: Any = {
+            name: np.broadcast_to(leaf[:, -1:], leaf.shape) for name, leaf in ends.items()
+        }
         model, draws = absorb_common([self.model], draws._replace(leaves=draws.leaves | learned))
         nothing: Any = None
-        return Posterior(model, draws, nothing, nothing, self.dataset, Spec(), Seconds(0, 0, 0), self.seed)
+        return Posterior(
+            model, draws, nothing, nothing, self.dataset, Spec(), Seconds(0, 0, 0), self.seed
+        )
 
 
 def judge(several: Sequence[Sequence[Errors]]) -> Verdict:
@@ -113,7 +125,11 @@ def judge(several: Sequence[Sequence[Errors]]) -> Verdict:
     rolling, runs = [], []
     for same in zip(*several, strict=True):
         crps = fair_crps(np.concatenate([one.values for one in same]))
-        rolling.append(np.nanmean(crps[: same[0].horizon]) if np.isfinite(crps[: same[0].horizon]).any() else np.nan)
+        rolling.append(
+            np.nanmean(crps[: same[0].horizon])
+            if np.isfinite(crps[: same[0].horizon]).any()
+            else np.nan
+        )
         if same[0].early:
             runs.append(np.nanmean(crps) if np.isfinite(crps).any() else np.nan)
     return Verdict(float(np.nanmean(rolling)), float(np.nanmean(runs)))
@@ -192,7 +208,9 @@ def choose_starts(spec: Spec, series: Sequence[Series], runtime: Runtime) -> Sta
         trials = Trials(series, runtime.seed, key)
         if trials.folds:
             with announcing(runtime.progress, "starts") as trials.announce:
-                taken, comparison, notes = compare_candidates(trials, candidates, noises, runtime.num_chains)
+                taken, comparison, notes = compare_candidates(
+                    trials, candidates, noises, runtime.num_chains
+                )
             held_out = tuple(zip(trials.posteriors[taken[0]], trials.folds, strict=True))
     best = taken[0]
     separate = False
@@ -203,12 +221,16 @@ def choose_starts(spec: Spec, series: Sequence[Series], runtime: Runtime) -> Sta
         separate = len(set(taken)) > 1 or STARTS[best.start].shooting
         taken = taken if separate else taken[:1]
         starts = starts_of(taken, scaled, key)
-    starts = [with_noise(start, candidate.noise) for start, candidate in zip(starts, taken, strict=False)]
+    starts = [
+        with_noise(start, candidate.noise) for start, candidate in zip(starts, taken, strict=False)
+    ]
     notes = (*dict.fromkeys(note for start in starts for note in start.notes), *notes)
     starts[0] = starts[0]._replace(notes=notes)
     starts = [start._replace(model=assign_roles(start.model, best)) for start in starts]
     if len(set(taken)) > 1:
-        best = best.replace(start=tuple(ChainStart(item.start, item.noise) for item in taken), noise="auto")
+        best = best.replace(
+            start=tuple(ChainStart(item.start, item.noise) for item in taken), noise="auto"
+        )
     return StartChoice(best, starts, scaler, scaled, comparison, held_out, separate)
 
 
@@ -231,9 +253,13 @@ def start_names(spec: Spec, series: Sequence[Series]) -> list[str] | None:
         names = [start if isinstance(start, str) else start.name for start in spec.start]
     if unknown := [name for name in names if name not in STARTS]:
         known = ", ".join(["auto", *STARTS])
-        raise KeyError(f"Unknown start {unknown[0]!r}. Known: {known}; or give a path of states for each series.")
+        raise KeyError(
+            f"Unknown start {unknown[0]!r}. Known: {known}; or give a path of states for each series."
+        )
     if own and names != ["em"]:
-        raise ValueError(f"{type(spec.settings).__name__} has a start of its own: leave out start={spec.start!r}.")
+        raise ValueError(
+            f"{type(spec.settings).__name__} has a start of its own: leave out start={spec.start!r}."
+        )
     return names
 
 
@@ -249,7 +275,9 @@ def first_candidates(spec: Spec, series: Sequence[Series]) -> list[Spec]:
     names = start_names(spec, series) or []
     if isinstance(spec.start, tuple) and isinstance(spec.start[0], ChainStart):
         return [
-            spec.replace(start=start.name, noise=start.noise, likelihood=_emissions(spec, series, False)[0])
+            spec.replace(
+                start=start.name, noise=start.noise, likelihood=_emissions(spec, series, False)[0]
+            )
             for start in spec.start
         ]
     compared = len(names) > 1
@@ -286,7 +314,9 @@ def starts_of(candidates: Sequence[Spec], series: list[Series], key: PRNGKeyArra
 
 def _from_states(spec: Spec, series: Sequence[Series], key: PRNGKeyArray) -> StartChoice:
     """A start at the states that the user gave, one path for each series."""
-    spec = spec.replace(likelihood=_emissions(spec, series, False)[0], noise=candidate_noises(spec, False)[0])
+    spec = spec.replace(
+        likelihood=_emissions(spec, series, False)[0], noise=candidate_noises(spec, False)[0]
+    )
     scaler, scaled = spec.scale(series)
     start = spec.settings.prepare(scaled, spec, key)
     single = len(series) == 1 and np.ndim(spec.start[0]) == 1
@@ -297,7 +327,9 @@ def _from_states(spec: Spec, series: Sequence[Series], key: PRNGKeyArray) -> Sta
             f"start takes states of shapes {expected}, (T+1, Dx) for each series; got {[path.shape for path in paths]}."
         )
     start = with_noise(start._replace(states=paths), spec.noise)
-    return StartChoice(spec, [start._replace(model=assign_roles(start.model, spec))], scaler, scaled)
+    return StartChoice(
+        spec, [start._replace(model=assign_roles(start.model, spec))], scaler, scaled
+    )
 
 
 def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
@@ -306,9 +338,17 @@ def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
         raise TypeError(
             "physics is not stored in files: give it again, gpssm.fit(data, spec=spec.replace(physics=...))."
         )
-    standard = {"kernel": "se", "mean": "linear", "basis": "inducing", "wiring": None, "coupling": "none"}
+    standard = {
+        "kernel": "se",
+        "mean": "linear",
+        "basis": "inducing",
+        "wiring": None,
+        "coupling": "none",
+    }
     if any(getattr(spec, name) != value for name, value in standard.items()):
-        raise ValueError("physics says what the model is: leave out kernel, mean, basis, wiring and coupling.")
+        raise ValueError(
+            "physics says what the model is: leave out kernel, mean, basis, wiring and coupling."
+        )
     names_start = isinstance(spec.start, str) and spec.start in ("auto", "shooting")
     if not names_start or spec.likelihood not in ("auto", "gaussian"):
         raise ValueError(
@@ -322,11 +362,17 @@ def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
     if spec.start == "shooting":
         held = start._replace(model=start.model.with_roles("fix", *spec.fixed))
         shot = shoot(held, scaled).start
-        learned = {name: leaf for name, leaf in shot.model.leaves().items() if name in held.model.free_leaves()}
+        learned = {
+            name: leaf
+            for name, leaf in shot.model.leaves().items()
+            if name in held.model.free_leaves()
+        }
         start = start._replace(model=start.model.with_leaves(learned), states=shot.states)
     start = with_noise(start, noise)
     spec = spec.replace(state_dim=start.model.state_dim, num_inducing=start.model.basis.size)
-    return StartChoice(spec, [start._replace(model=assign_roles(start.model, spec))], scaler, scaled)
+    return StartChoice(
+        spec, [start._replace(model=assign_roles(start.model, spec))], scaler, scaled
+    )
 
 
 def _inherited(spec: Spec, series: Sequence[Series], runtime: Runtime) -> StartChoice:
@@ -405,7 +451,9 @@ class Trials:
 
     def at_start(self, candidate: Spec) -> float:
         """The CRPS of the simulations of the start itself."""
-        errors, _ = self._errors([chain.posterior(chain.at_start()) for chain in self.chains[candidate]])
+        errors, _ = self._errors(
+            [chain.posterior(chain.at_start()) for chain in self.chains[candidate]]
+        )
         return _mean([judge([fold]).run for fold in errors])
 
     def _errors(self, posteriors: Sequence[Posterior]) -> tuple[list[list[Errors]], list[float]]:
@@ -420,7 +468,9 @@ class Trials:
         scaled = [candidate.scale(fold.series) for fold in self.folds]
         method = STARTS[candidate.start]
         if (method.linear, emission) not in self.linear:
-            self.linear[method.linear, emission] = [method.linear(series, candidate) for _, series in scaled]
+            self.linear[method.linear, emission] = [
+                method.linear(series, candidate) for _, series in scaled
+            ]
         if (candidate.start, emission) not in self.starts:
             self.starts[candidate.start, emission] = make_starts(
                 candidate.start,
@@ -431,7 +481,9 @@ class Trials:
                 candidate.settings.slack,
             )
         chains = []
-        for fold, (scaler, _), start in zip(self.folds, scaled, self.starts[candidate.start, emission], strict=True):
+        for fold, (scaler, _), start in zip(
+            self.folds, scaled, self.starts[candidate.start, emission], strict=True
+        ):
             held = with_noise(start, candidate.noise)
             held = held._replace(model=assign_roles(held.model, candidate))
             method_settings = dataclasses.replace(candidate.settings, num_warmup=WARMUP)
@@ -501,5 +553,6 @@ def _mean(values: Sequence[float]) -> float:
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """The row with None for figures that are no numbers, so that it can be written down."""
     return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
     }

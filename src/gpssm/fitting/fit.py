@@ -117,7 +117,9 @@ def fit(
     return posterior
 
 
-def with_settings(spec: Spec, runtime: Runtime, settings: Mapping[str, Any]) -> tuple[Spec, Runtime]:
+def with_settings(
+    spec: Spec, runtime: Runtime, settings: Mapping[str, Any]
+) -> tuple[Spec, Runtime]:
     """The spec and the runtime with some of their fields replaced, by name."""
     check_names(settings, (*SPEC_FIELDS, *RUNTIME_FIELDS, *METHOD_NUMBERS), "fit")
     chosen = {name: value for name, value in settings.items() if name in RUNTIME_FIELDS}
@@ -190,7 +192,10 @@ def _signature() -> inspect.Signature:
     defaults = {field.name: field.default for field in fields} | dict.fromkeys(METHOD_NUMBERS)
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Signature(
-        [*own, *(inspect.Parameter(name, keyword, default=value) for name, value in defaults.items())]
+        [
+            *own,
+            *(inspect.Parameter(name, keyword, default=value) for name, value in defaults.items()),
+        ]
     )
 
 

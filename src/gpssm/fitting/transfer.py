@@ -64,19 +64,27 @@ def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: i
         model.likelihood,
         jnp.exp(model.log_process_std),
     )
-    told = told.with_priors({name: model.priors[name] for name in told.leaves() if name in model.priors})
+    told = told.with_priors(
+        {name: model.priors[name] for name in told.leaves() if name in model.priors}
+    )
     return Start(told, [extend_states(prior, chain, one, True, seed, -1)[-1] for one in series])
 
 
-def learned_weights(posterior: Posterior) -> tuple[GPSSM, Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
+def learned_weights(
+    posterior: Posterior,
+) -> tuple[GPSSM, Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
     """One model for all draws, at the mean of their parameters, and the moments of the weights under it."""
     fewer = posterior.thinned(MAX_DRAWS)
-    means_of = {name: jnp.mean(jnp.asarray(leaf), (0, 1)) for name, leaf in fewer.draws.leaves.items()}
+    means_of = {
+        name: jnp.mean(jnp.asarray(leaf), (0, 1)) for name, leaf in fewer.draws.leaves.items()
+    }
     model = fewer.model.with_leaves(means_of)
     dim, size = fewer.draws.weights.shape[2:]
     if fewer.learned is None:
         draws = fewer.draws._replace(leaves={})
-        moments = map_draws(_moments, model, draws, list(fewer.dataset.scaled)).reshape(-1, dim, size, size + 1)
+        moments = map_draws(_moments, model, draws, list(fewer.dataset.scaled)).reshape(
+            -1, dim, size, size + 1
+        )
         means, covariances = moments[..., 0], moments[..., 1:]
     else:
         means = np.asarray(fewer.learned.weights).reshape(-1, dim, size)
@@ -125,11 +133,17 @@ def inherited_spec(spec: Spec) -> Spec:
         and not (name in INHERITED and same(getattr(spec, name), getattr(prior.spec, name)))
     ]
     if changed:
-        raise ValueError(f"{', '.join(changed)} come with prior, in whose coordinates it was learned: leave out")
+        raise ValueError(
+            f"{', '.join(changed)} come with prior, in whose coordinates it was learned: leave out"
+        )
     if spec.calibrate:
-        raise ValueError("calibrate=True measures on fits of the fit's own rows: call posterior.calibrate() afterwards")
+        raise ValueError(
+            "calibrate=True measures on fits of the fit's own rows: call posterior.calibrate() afterwards"
+        )
     if type(spec.settings).prepare is not MethodSettings.prepare:
-        raise ValueError(f"{type(spec.settings).__name__} makes its model from the data alone, and takes no prior")
+        raise ValueError(
+            f"{type(spec.settings).__name__} makes its model from the data alone, and takes no prior"
+        )
     return spec.replace(**{name: getattr(prior.spec, name) for name in INHERITED})
 
 
@@ -139,9 +153,13 @@ def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Ser
         raise TypeError(f"prior must be a posterior, of fit or load; got {prior!r}")
     prior.check_states("a prior")
     if prior.model.basis.shared:
-        raise ValueError("prior must have weights of each state's own: fit it with coupling='none' or 'shared'")
+        raise ValueError(
+            "prior must have weights of each state's own: fit it with coupling='none' or 'shared'"
+        )
     if not is_real(strength) or not 0 <= strength <= 1e6:
-        raise ValueError(f"prior_strength must be a number from 0 (nothing) on, 1 for all it knows; got {strength!r}")
+        raise ValueError(
+            f"prior_strength must be a number from 0 (nothing) on, 1 for all it knows; got {strength!r}"
+        )
     if not prior.learns:
         raise ValueError(
             f"prior must have learned a transition; {prior.method!r} has no weights. Fit it with another method"

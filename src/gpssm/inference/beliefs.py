@@ -77,7 +77,9 @@ def begin(
     # AᵀA/s and Aᵀr/s, a matrix product for each state
     seen = gram(jnp.moveaxis(future.gain / jnp.sqrt(future.spread)[:, :, None], 0, 1))
     heard = jnp.sum(scaled * error[:, :, None], 0)
-    past, whole = (_belief(*one, count) for one in ((precision, linear), (precision + seen, linear + heard)))
+    past, whole = (
+        _belief(*one, count) for one in ((precision, linear), (precision + seen, linear + heard))
+    )
     return Lineage(past, whole, jnp.zeros(count, linear.dtype))
 
 
@@ -113,23 +115,35 @@ def advance(
     return Lineage(_learn(lineage.past, past, parents, following), known, log_future)
 
 
-def _belief(precision: Float[Array, "Dx M M"], linear: Float[Array, "Dx M"], count: int) -> WeightBelief:
+def _belief(
+    precision: Float[Array, "Dx M M"], linear: Float[Array, "Dx M"], count: int
+) -> WeightBelief:
     """N(P⁻¹b, P⁻¹) for each of N particles."""
     covariance = gram(inverse_root(precision))
     mean = jnp.matmul(covariance, linear[:, :, None])[:, :, 0]
-    return jax.tree.map(lambda part: jnp.broadcast_to(part[None], (count, *part.shape)), WeightBelief(mean, covariance))
+    return jax.tree.map(
+        lambda part: jnp.broadcast_to(part[None], (count, *part.shape)),
+        WeightBelief(mean, covariance),
+    )
 
 
 def _learn(
-    belief: WeightBelief, prediction: Prediction, parents: Int[Array, " N"], following: Float[Array, "N Dx"]
+    belief: WeightBelief,
+    prediction: Prediction,
+    parents: Int[Array, " N"],
+    following: Float[Array, "N Dx"],
 ) -> WeightBelief:
     """What children know that went to `following`; each has its parent's prediction, and `belief` is the parents'."""
     error = (following - prediction.mean) / prediction.variance
     mean = belief.mean[parents] + prediction.cross * error[:, :, None]
-    return WeightBelief(mean, belief.covariance[parents] - _outer(prediction.cross, prediction.variance))
+    return WeightBelief(
+        mean, belief.covariance[parents] - _outer(prediction.cross, prediction.variance)
+    )
 
 
-def _forget(belief: WeightBelief, look: Look, value: Float[Array, "1 Dx"]) -> tuple[WeightBelief, Float[Array, " N"]]:
+def _forget(
+    belief: WeightBelief, look: Look, value: Float[Array, "1 Dx"]
+) -> tuple[WeightBelief, Float[Array, " N"]]:
     """What is known without a look that gave `value`, and the log density of that value given the rest.
 
     Without the look its prediction has variance spread²/g and misses `value` by (value − mean − gain·μ) spread/g.
@@ -139,10 +153,14 @@ def _forget(belief: WeightBelief, look: Look, value: Float[Array, "1 Dx"]) -> tu
     error = value - prediction.mean
     mean = belief.mean - prediction.cross * (error / room)[:, :, None]
     log_density = 0.5 * jnp.log(room / (2 * jnp.pi * look.spread**2)) - 0.5 * error**2 / room
-    return WeightBelief(mean, belief.covariance + _outer(prediction.cross, room)), jnp.sum(log_density, -1)
+    return WeightBelief(mean, belief.covariance + _outer(prediction.cross, room)), jnp.sum(
+        log_density, -1
+    )
 
 
-def _outer(vectors: Float[Array, "N Dx M"], scale: Float[Array, "N Dx"]) -> Float[Array, "N Dx M M"]:
+def _outer(
+    vectors: Float[Array, "N Dx M"], scale: Float[Array, "N Dx"]
+) -> Float[Array, "N Dx M M"]:
     """kkᵀ/q, symmetric to the last bit."""
     half = vectors / jnp.sqrt(scale)[:, :, None]
     return half[..., :, None] * half[..., None, :]

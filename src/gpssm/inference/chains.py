@@ -150,7 +150,9 @@ class Chains:
         self.separate_models = len(starts) > 1
         prepare = pad_path if settings.pads else jnp.asarray
         members = [
-            ChainSetup(settings, start.model, tuple(jnp.asarray(prepare(path)) for path in start.states))
+            ChainSetup(
+                settings, start.model, tuple(jnp.asarray(prepare(path)) for path in start.states)
+            )
             for start in starts
         ]
         if settings.pads:
@@ -185,12 +187,16 @@ class Chains:
         """Shapes of what the program returns, where series may be padded."""
         arguments = self._arguments(0, 1, 1, True)
         shapes = eqx.filter_eval_shape(_shapes, self.members[0], arguments, self.kept_from)
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((self.num_chains, *leaf.shape), leaf.dtype), shapes)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((self.num_chains, *leaf.shape), leaf.dtype), shapes
+        )
 
     @cached_property
     def _stacked(self) -> ChainSetup:
         """The starts of all chains as one, their arrays with a leading axis for the chain."""
-        arrays, rest = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
+        arrays, rest = zip(
+            *(eqx.partition(member, eqx.is_array) for member in self.members), strict=True
+        )
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
         return eqx.combine(self._place(stacked), rest[0])
 
@@ -262,14 +268,18 @@ class Chains:
         )
         return chunk._replace(draws=chunk.draws._replace(states=states))
 
-    def _run(self, function: Callable[..., Any], carry: Any, arguments: ChunkArguments, pilot: bool) -> Any:
+    def _run(
+        self, function: Callable[..., Any], carry: Any, arguments: ChunkArguments, pilot: bool
+    ) -> Any:
         """Evaluate a function of one chain for every chain, or for the pilot in place of each."""
         names = np.arange(self.num_chains)
         if pilot:
             names = np.full(self.num_chains, PILOT)
         names = names.astype("uint32")
         if not self.layout.separate:
-            results = _run(function, self._place(names), carry, arguments, self._stacked, self.layout)
+            results = _run(
+                function, self._place(names), carry, arguments, self._stacked, self.layout
+            )
             return jax.block_until_ready(results)
 
         def run_chain(chain: int) -> Any:
@@ -278,17 +288,27 @@ class Chains:
                 device = jax.default_device(self.devices[chain % len(self.devices)])
             before = jax.tree.map(lambda leaf: leaf[chain], carry)
             with device:
-                after = _run(function, names[chain], before, arguments, self.members[chain], self.layout)
+                after = _run(
+                    function, names[chain], before, arguments, self.members[chain], self.layout
+                )
                 return jax.block_until_ready(after)
 
         carry = jax.tree.map(np.asarray, carry)
-        run = [run_chain(0)] * self.num_chains if pilot else in_threads(run_chain, range(self.num_chains))
+        run = (
+            [run_chain(0)] * self.num_chains
+            if pilot
+            else in_threads(run_chain, range(self.num_chains))
+        )
         return jax.tree.map(lambda *leaves: np.stack(leaves), *run)
 
     def _place(self, tree: Any) -> Any:
         """Spread the leading axis of arrays over the devices, if there is a mesh of them."""
         mesh = self.layout.mesh
-        return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec("chain")))
+        return (
+            tree
+            if mesh is None
+            else jax.device_put(tree, NamedSharding(mesh, PartitionSpec("chain")))
+        )
 
     def _arguments(self, first: int, blocks: int, thin: int, keep: bool) -> ChunkArguments:
         counts: list[Any] = [np.asarray(number, "int32") for number in (first, blocks, thin)]
@@ -324,12 +344,18 @@ def _run(
     if layout.mesh is not None:
         split = PartitionSpec("chain")
         specs = (split, split, PartitionSpec(), split)
-        run_all = jax.shard_map(run_all, mesh=layout.mesh, in_specs=specs, out_specs=split, check_vma=False)
+        run_all = jax.shard_map(
+            run_all, mesh=layout.mesh, in_specs=specs, out_specs=split, check_vma=False
+        )
     return run_all(names, carry, arguments, arrays)
 
 
 def _start(
-    chain: Array, _: None, arguments: ChunkArguments, member: ChainSetup, layout: ChainLayout | None = None
+    chain: Array,
+    _: None,
+    arguments: ChunkArguments,
+    member: ChainSetup,
+    layout: ChainLayout | None = None,
 ) -> Any:
     """Return the carry of one chain before its first iteration."""
     key = jax.random.fold_in(jax.random.fold_in(arguments.key, chain), 0)
@@ -359,13 +385,19 @@ def _advance(
         end = begin + arguments.thin
         carry, info = jax.lax.fori_loop(begin, end, iterate, (carry, no_info))
         key = jax.random.fold_in(jax.random.fold_in(chain_key, end - 1), 1)
-        draw = jax.lax.cond(arguments.keep, lambda: method.draw(key, carry, arguments.series), lambda: no_draw)
-        return carry, jax.tree.map(lambda rows, value: rows.at[index].set(value), chunk, Chunk(info, draw))
+        draw = jax.lax.cond(
+            arguments.keep, lambda: method.draw(key, carry, arguments.series), lambda: no_draw
+        )
+        return carry, jax.tree.map(
+            lambda rows, value: rows.at[index].set(value), chunk, Chunk(info, draw)
+        )
 
     return jax.lax.fori_loop(0, arguments.blocks, run_block, (carry, empty))
 
 
-def _shapes(member: ChainSetup, arguments: ChunkArguments, kept_from: tuple[int, ...] | None) -> tuple[Any, Chunk]:
+def _shapes(
+    member: ChainSetup, arguments: ChunkArguments, kept_from: tuple[int, ...] | None
+) -> tuple[Any, Chunk]:
     """Return the carry of one chain and an empty chunk of one block, for their shapes."""
     carry = _start(jnp.asarray(0), None, arguments, member)
     method = _without_states(member.method(), kept_from)
@@ -385,12 +417,16 @@ def _without_states(method: Method, kept_from: tuple[int, ...] | None) -> Method
     return method._replace(draw=draw)
 
 
-def _empty(config: MethodSettings, method: Method, carry: Any, arguments: ChunkArguments, blocks: int) -> Chunk:
+def _empty(
+    config: MethodSettings, method: Method, carry: Any, arguments: ChunkArguments, blocks: int
+) -> Chunk:
     """Return a chunk of zeros for one chain."""
     zero = jnp.asarray(0.0)
     info = Info(zero, zero, jnp.asarray(False), zero, zero, zero if config.judges_bias else None)
     draw = jax.eval_shape(method.draw, arguments.key, carry, arguments.series)
-    return jax.tree.map(lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), Chunk(info, draw))
+    return jax.tree.map(
+        lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), Chunk(info, draw)
+    )
 
 
 def _as_array(leaf: Any) -> Any:
@@ -400,7 +436,9 @@ def _as_array(leaf: Any) -> Any:
 def _is_spread(batching: Batching, num_chains: int) -> bool:
     """Return whether chains are spread over all devices."""
     if batching not in get_args(Batching):
-        raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {batching!r}.")
+        raise ValueError(
+            f"batching must be one of {', '.join(get_args(Batching))}, got {batching!r}."
+        )
     number = len(jax.devices())
     if batching == "shard" and num_chains % number:
         raise ValueError(

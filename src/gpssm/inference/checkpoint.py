@@ -68,7 +68,9 @@ class Checkpoint:
             raise _damaged(path, str(error)) from error
         different = [name for name in fingerprint if stored.get(name) != fingerprint[name]]
         if different:
-            pairs = "; ".join(f"{name}: {stored.get(name)} there, {fingerprint[name]} here" for name in different)
+            pairs = "; ".join(
+                f"{name}: {stored.get(name)} there, {fingerprint[name]} here" for name in different
+            )
             raise ValueError(
                 f"{folder} holds the checkpoint of another run, with another {', '.join(different)} "
                 f"({pairs}). Give the arguments of that run to continue it, or name another folder."
@@ -119,7 +121,9 @@ class Checkpoint:
             path = self.folder / f"chunk-{start:08d}.npz"
             end, leaves = _read_arrays(path)
             if not start < end <= done:
-                raise _damaged(path, f"it should hold blocks from {start} to at most {done}, not to {end}")
+                raise _damaged(
+                    path, f"it should hold blocks from {start} to at most {done}, not to {end}"
+                )
             chunks.append(_restore(chunk(start), leaves, path, axes=slice(2, None)))
             start = end
         return done, chunks, carry
@@ -127,7 +131,9 @@ class Checkpoint:
 
 def _write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
     """Write the leaves of a tree and the number of blocks done."""
-    arrays: dict[str, Any] = {f"leaf_{index}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
+    arrays: dict[str, Any] = {
+        f"leaf_{index}": np.asarray(leaf) for index, leaf in enumerate(leaves)
+    }
     # Made in memory: an archive on a disk that fills up raises a second error when it is closed.
     image = io.BytesIO()
     np.savez(image, done=np.asarray(done), **arrays)

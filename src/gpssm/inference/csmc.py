@@ -86,7 +86,9 @@ def locally_optimal(form: FeynmanKac, emission: GaussianEmission) -> Guide:
         log_ahead = log_transition(moments, mean) + form.log_potential(t, x, mean) + log_det
         return Proposal(mean, factor, log_ahead + 0.5 * x.shape[1] * jnp.log(2 * jnp.pi))
 
-    def log_weight(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+    def log_weight(
+        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
+    ) -> Float[Array, " N"]:
         return jnp.zeros_like(x[:, 0])
 
     return Guide(propose, log_weight)
@@ -105,19 +107,27 @@ def sweep(
     With it the particles' estimate of log Z: with one of them held, 1/Z is what is estimated without bias.
     """
     forward_key, backward_key = jax.random.split(key)
-    generations, last = _forward(forward_key, path, form, guide, num_particles, ancestry == "ancestor")
+    generations, last = _forward(
+        forward_key, path, form, guide, num_particles, ancestry == "ancestor"
+    )
     moved = _choose(backward_key, generations, last, form, ancestry == "backward")
     return moved, _log_normaliser(generations, last)
 
 
 def log_normaliser(
-    key: PRNGKeyArray, like: Float[Array, "T+1 Dx"], form: FeynmanKac, guide: Guide, num_particles: int
+    key: PRNGKeyArray,
+    like: Float[Array, "T+1 Dx"],
+    form: FeynmanKac,
+    guide: Guide,
+    num_particles: int,
 ) -> Float[Array, ""]:
     """log of an unbiased estimate of Z = ∫ N(x₀; 0, I) Π_t M_{t+1} G_{t+1} dx, with no particle held on a path.
 
     Of `like` only shape and dtype count.
     """
-    return _log_normaliser(*_forward(key, like, form, guide, num_particles, renew=False, hold=False))
+    return _log_normaliser(
+        *_forward(key, like, form, guide, num_particles, renew=False, hold=False)
+    )
 
 
 def log_transition(
@@ -183,13 +193,17 @@ def _choose(
     ) -> tuple[tuple[Array, Array], Float[Array, " Dx"]]:
         (index, following), (t, uniform, now) = carry, inputs
         if renew:
-            parent = _pick(now.log_weight + _log_pair(form, t, now.particles, following), uniform)[0]
+            parent = _pick(now.log_weight + _log_pair(form, t, now.particles, following), uniform)[
+                0
+            ]
         else:
             parent = now.parents[index]
         return (parent, now.particles[parent]), now.particles[parent]
 
     end = last.particles[index]
-    _, path = jax.lax.scan(step, (index, end), (jnp.arange(steps), uniforms[:-1], generations), reverse=True)
+    _, path = jax.lax.scan(
+        step, (index, end), (jnp.arange(steps), uniforms[:-1], generations), reverse=True
+    )
     return jnp.concatenate([path, end[None]])
 
 
@@ -204,7 +218,9 @@ def _log_pair(
 def _pick(log_weight: Float[Array, " N"], uniform: Float[Array, " K"]) -> Int[Array, " K"]:
     """K independent indices with probabilities ∝ exp(log_weight), by inversion."""
     cumulative = jnp.cumsum(jnp.exp(log_weight - jnp.max(log_weight)))
-    found = jnp.searchsorted(cumulative, uniform * cumulative[-1], side="right", method="compare_all")
+    found = jnp.searchsorted(
+        cumulative, uniform * cumulative[-1], side="right", method="compare_all"
+    )
     return jnp.minimum(found, log_weight.shape[0] - 1)
 
 
@@ -218,7 +234,9 @@ def _condition(
     """
     start = (mean, _diagonal(jnp.sqrt(variance)), 0.5 * jnp.sum(jnp.log(variance), -1))
 
-    def update(carry: tuple[Array, Array, Array], output: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], None]:
+    def update(
+        carry: tuple[Array, Array, Array], output: tuple[Array, ...]
+    ) -> tuple[tuple[Array, Array, Array], None]:
         (mean, factor, log_det), (c, d, r, y, present) = carry, output
         phi = jnp.where(present, jnp.matmul(c, factor), 0.0)
         s = jnp.sum(phi**2, -1) + r

@@ -31,7 +31,10 @@ def start(step: Float[Array, ""] | float) -> StepSize:
 
 
 def update(
-    state: StepSize, acceptance: Float[Array, ""], target: float, adapting: Bool[Array, ""] | bool = True
+    state: StepSize,
+    acceptance: Float[Array, ""],
+    target: float,
+    adapting: Bool[Array, ""] | bool = True,
 ) -> StepSize:
     """One step of the recursion: H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ.
 
@@ -42,5 +45,7 @@ def update(
     error = (1 - weight) * state.error + weight * (target - acceptance)
     log_step = state.centre - jnp.sqrt(count) / SHRINKAGE * error
     fade = count**-DECAY
-    moved = StepSize(log_step, fade * log_step + (1 - fade) * state.log_average, state.centre, error, count)
+    moved = StepSize(
+        log_step, fade * log_step + (1 - fade) * state.log_average, state.centre, error, count
+    )
     return jax.tree.map(lambda new, old: jnp.where(adapting, new, old), moved, state)

@@ -58,10 +58,14 @@ def propose(
     """
     momentum = free * jax.random.normal(momentum_key, position.shape, position.dtype)
     angle = step * jax.random.uniform(jitter_key, minval=1 - JITTER, maxval=1 + JITTER)
-    before, after, end, end_momentum = _trajectory(position, momentum, log_density, angle, num_steps)
+    before, after, end, end_momentum = _trajectory(
+        position, momentum, log_density, angle, num_steps
+    )
     energy = 0.5 * jnp.sum(momentum**2) - before
     change = energy - (0.5 * jnp.sum(end_momentum**2) - after)
-    return TrajectoryEnd(end, before, after, energy, -jnp.where(jnp.isfinite(change), change, -jnp.inf))
+    return TrajectoryEnd(
+        end, before, after, energy, -jnp.where(jnp.isfinite(change), change, -jnp.inf)
+    )
 
 
 def move(
@@ -77,7 +81,10 @@ def move(
     end = propose(momentum_key, jitter_key, position, log_density, step, num_steps, free)
     acceptance = jnp.exp(jnp.minimum(-end.gain, 0.0))
     accepted = jax.random.uniform(accept_key) < acceptance
-    position, value = jnp.where(accepted, end.position, position), jnp.where(accepted, end.after, end.before)
+    position, value = (
+        jnp.where(accepted, end.position, position),
+        jnp.where(accepted, end.after, end.before),
+    )
     return Outcome(position, value, acceptance, end.gain > DIVERGENCE, end.energy)
 
 

@@ -42,7 +42,10 @@ MOVES, ROUNDS, ROWS = 3, 4, 10_000
 # made, once so many have been seen.
 STALE, ENOUGH = 0.6, 40.0
 ACCEPTANCE = 0.3  # that its step aims at
-FIRST_SPREAD, LEAST_SPREAD = 0.2, 0.02  # of a log standard deviation in the posterior, before much is known of it
+FIRST_SPREAD, LEAST_SPREAD = (
+    0.2,
+    0.02,
+)  # of a log standard deviation in the posterior, before much is known of it
 PRIOR_COUNT = 10.0  # draws that the first guess is worth
 
 
@@ -69,7 +72,9 @@ class Walk(NamedTuple):
         """With one more draw of the noises."""
         seen, gap = self.seen + 1, noises - self.mean
         mean = self.mean + gap / seen
-        return self._replace(mean=mean, square=self.square + jnp.outer(gap, noises - mean), seen=seen)
+        return self._replace(
+            mean=mean, square=self.square + jnp.outer(gap, noises - mean), seen=seen
+        )
 
     def num_rounds(self, rows: int, parted: Bool[Array, ""]) -> Int[Array, ""] | int:
         """How often weights are drawn in an iteration, and some moves made given them: once before chains part.
@@ -90,7 +95,10 @@ class Walk(NamedTuple):
 def start(moves: ParameterMoves) -> Walk:
     """A walk that has seen nothing yet."""
     noises, _ = ravel_pytree(_chosen(moves, moves.init()))
-    square, step = jnp.outer(noises, noises), dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1)))
+    square, step = (
+        jnp.outer(noises, noises),
+        dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1))),
+    )
     return Walk(step, noises, 0 * square, jnp.zeros(()), 0 * noises, jnp.zeros(()))
 
 
@@ -114,14 +122,18 @@ def walk(
     """
     conjugate_key, key = jax.random.split(key)
     before, joint = _chosen(moves, parameters), moves.joint
-    parameters = moves.draw_conjugate(conjugate_key, parameters, unstack(states, series), weights, series)
+    parameters = moves.draw_conjugate(
+        conjugate_key, parameters, unstack(states, series), weights, series
+    )
     if not before or joint is None:
         return parameters, states, state
     noises, unravel = ravel_pytree(_chosen(moves, parameters))
     current = moves.apply(parameters)
     linear = first_order(current, weights, centre, series)
 
-    def move(index: Array, carry: tuple[Array, Array, Array, Walk, Array]) -> tuple[Array, Array, Array, Walk, Array]:
+    def move(
+        index: Array, carry: tuple[Array, Array, Array, Walk, Array]
+    ) -> tuple[Array, Array, Array, Walk, Array]:
         """The first round stays where it is and finds η and the density there: both stand in the program once."""
         noises, states, eta, state, value = carry
         is_first = index == 0
@@ -134,13 +146,21 @@ def walk(
         eta = jnp.where(is_first, multiply_upper(factor, states - linear.centre) - whitened, eta)
         moved = jnp.where(is_first, states, linear.centre + solve_upper(factor, whitened + eta))
         # log q*(x, v, θ) + log p(θ) − log det L, the density in (η, θ)
-        there = joint(model, unstack(moved, series), weights, series) + model.log_prior() - 0.5 * log_det(factor)
+        there = (
+            joint(model, unstack(moved, series), weights, series)
+            + model.log_prior()
+            - 0.5 * log_det(factor)
+        )
         change = jnp.where(is_first, 0.0, there - value)
         acceptance = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(change), change, -jnp.inf), 0.0))
         accepted = jax.random.uniform(accept_key) < acceptance
         noises, states = jnp.where(accepted, proposed, noises), jnp.where(accepted, moved, states)
-        learned = state._replace(step=dual_averaging.update(state.step, acceptance, ACCEPTANCE)).learn(noises)
-        state = jax.tree.map(lambda new, old: jnp.where(adapting & ~is_first, new, old), learned, state)
+        learned = state._replace(
+            step=dual_averaging.update(state.step, acceptance, ACCEPTANCE)
+        ).learn(noises)
+        state = jax.tree.map(
+            lambda new, old: jnp.where(adapting & ~is_first, new, old), learned, state
+        )
         return noises, states, eta, state, jnp.where(accepted, there, value)
 
     count = max(1, min(most, ROWS // len(centre)))
@@ -154,4 +174,6 @@ def walk(
 
 def _chosen(moves: ParameterMoves, parameters: Parameters) -> dict[str, Array]:
     """The noises that are sampled."""
-    return {name: parameters.leaves[name] for name in NOISES if name in moves.model.leaves("sample")}
+    return {
+        name: parameters.leaves[name] for name in NOISES if name in moves.model.leaves("sample")
+    }

@@ -44,7 +44,10 @@ class Parameters(NamedTuple):
 
 
 Density = Callable[[GPSSM], Float[Array, ""]]
-MANY_ROWS, MOST_TIMES = 500, 10 / 3  # from which on a learning rate is what it says, and how much larger it is before
+MANY_ROWS, MOST_TIMES = (
+    500,
+    10 / 3,
+)  # from which on a learning rate is what it says, and how much larger it is before
 JointDensity = Callable[[GPSSM, States, Float[Array, "Dx M"], list[Series]], Float[Array, ""]]
 
 
@@ -65,7 +68,12 @@ class ParameterMoves(NamedTuple):
         return self.model.with_leaves(parameters.leaves)
 
     def update(
-        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        parameters: Parameters,
+        states: States,
+        iteration: Array,
+        series: list[Series],
     ) -> Parameters:
         """All moves of the parameters given the states, the weights integrated out or drawn afresh."""
         weights_key, conjugate_key, sample_key = jax.random.split(key, 3)
@@ -74,7 +82,12 @@ class ParameterMoves(NamedTuple):
         return self.update_collapsed(sample_key, parameters, states, iteration, series)
 
     def update_collapsed(
-        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        parameters: Parameters,
+        states: States,
+        iteration: Array,
+        series: list[Series],
     ) -> Parameters:
         """The moves of what has no exact conditional, the weights integrated out: weights held are of no use after."""
         density = self.density(states, series)
@@ -94,7 +107,9 @@ class ParameterMoves(NamedTuple):
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, "Dx M"]:
         """v | x, exact."""
-        return conditionals.draw_gaussian(key, weights_given_states(self.apply(parameters), states, series))
+        return conditionals.draw_gaussian(
+            key, weights_given_states(self.apply(parameters), states, series)
+        )
 
     def draw_conjugate(
         self,
@@ -108,17 +123,23 @@ class ParameterMoves(NamedTuple):
         emission_key, noise_key = jax.random.split(key)
         leaves, names, noises = dict(parameters.leaves), self.conjugate(), {}
         if "likelihood.C" in names:
-            emission = conditionals.emission_given_noise(self.model.with_leaves(leaves), states, series)
+            emission = conditionals.emission_given_noise(
+                self.model.with_leaves(leaves), states, series
+            )
             rows = conditionals.draw_gaussian(emission_key, emission)
             leaves |= {"likelihood.C": rows[:, :-1], "likelihood.d": rows[:, -1]}
         model = self.model.with_leaves(leaves)
         if "log_process_std" in names:
-            noises["log_process_std"] = conditionals.process_noise_given(model, states, weights, series)
+            noises["log_process_std"] = conditionals.process_noise_given(
+                model, states, weights, series
+            )
         if "likelihood.log_std" in names:
             noises["likelihood.log_std"] = conditionals.noise_given_emission(model, states, series)
         return parameters._replace(leaves=leaves | conditionals.draw_noises(noise_key, noises))
 
-    def sample(self, key: PRNGKeyArray, parameters: Parameters, density: Density, iteration: Array) -> Parameters:
+    def sample(
+        self, key: PRNGKeyArray, parameters: Parameters, density: Density, iteration: Array
+    ) -> Parameters:
         """One HMC move of the sampled leaves that have no exact conditional, from their prior's mean, in its spread."""
         names = [name for name in self.model.leaves("sample") if name not in self.conjugate()]
         if not names:
@@ -139,7 +160,9 @@ class ParameterMoves(NamedTuple):
         leaves = parameters.leaves | unravel(centre + scale * outcome.position)
         return parameters._replace(leaves=leaves, step=step)
 
-    def optimise(self, parameters: Parameters, density: Density, iteration: Array, count: ArrayLike) -> Parameters:
+    def optimise(
+        self, parameters: Parameters, density: Density, iteration: Array, count: ArrayLike
+    ) -> Parameters:
         """One Adam step, while leaves are learned, up the density and the prior, divided by the number of rows."""
         names = list(self.model.leaves("optimise"))
         if not names:
@@ -163,11 +186,23 @@ class ParameterMoves(NamedTuple):
         """The sampled leaves that have an exact conditional."""
         kinds = {"log_process_std": InverseGamma}
         if isinstance(self.model.likelihood, Gaussian):
-            kinds |= {"likelihood.C": Normal, "likelihood.d": Normal, "likelihood.log_std": InverseGamma}
+            kinds |= {
+                "likelihood.C": Normal,
+                "likelihood.d": Normal,
+                "likelihood.log_std": InverseGamma,
+            }
         sampled = self.model.leaves("sample")
-        exact = {name for name, kind in kinds.items() if name in sampled and isinstance(self.model.priors[name], kind)}
+        exact = {
+            name
+            for name, kind in kinds.items()
+            if name in sampled and isinstance(self.model.priors[name], kind)
+        }
         # C and d are drawn together or not at all.
-        return exact if {"likelihood.C", "likelihood.d"} <= exact else exact - {"likelihood.C", "likelihood.d"}
+        return (
+            exact
+            if {"likelihood.C", "likelihood.d"} <= exact
+            else exact - {"likelihood.C", "likelihood.d"}
+        )
 
     def _optimiser(self) -> optax.GradientTransformation:
         return annealed_adam(self.learning_rate, pilot_length(self.num_warmup))

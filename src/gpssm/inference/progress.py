@@ -89,7 +89,9 @@ def running_rhat(log_target: Float[np.ndarray, "chain draw"], separate_models: b
 def check_progress(mode: Any) -> None:
     """Raise unless `mode` is True, False or "plain"."""
     if not isinstance(mode, bool) and not (isinstance(mode, str) and mode == "plain"):
-        raise ValueError(f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {mode!r}.")
+        raise ValueError(
+            f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {mode!r}."
+        )
 
 
 def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
@@ -172,7 +174,9 @@ def make_bar(*texts: str, stderr: bool = False) -> "Progress":
     if console.is_jupyter:
         # One bar only needs to start its line again, which a notebook can do. Rich would use a
         # widget, and nbclient answers each of its changes: it may then miss the end of the cell.
-        console = Console(stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK_WIDTH)
+        console = Console(
+            stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK_WIDTH
+        )
     bar = BarColumn(40 if console.width >= WIDE_TERMINAL else 12)
     columns = (
         TextColumn("{task.description}"),

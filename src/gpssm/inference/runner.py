@@ -76,7 +76,9 @@ class Runtime:
         check_whole("chunk", self.chunk, 1, none="to choose it")
         check_progress(self.progress)
         if not isinstance(self.batching, str) or self.batching not in get_args(Batching):
-            raise ValueError(f"batching must be one of {', '.join(get_args(Batching))}, got {self.batching!r}.")
+            raise ValueError(
+                f"batching must be one of {', '.join(get_args(Batching))}, got {self.batching!r}."
+            )
         if self.checkpoint is not None:
             check_path(self.checkpoint)
         if self.resume and self.checkpoint is None:
@@ -132,7 +134,11 @@ class Loop:
     """
 
     def __init__(
-        self, settings: MethodSettings, chains: Chains, checkpoint: Checkpoint | None, num_shared: int
+        self,
+        settings: MethodSettings,
+        chains: Chains,
+        checkpoint: Checkpoint | None,
+        num_shared: int,
     ) -> None:
         self.settings = settings
         self.chains = chains
@@ -163,7 +169,9 @@ class Loop:
             self.blocks_done = min(begin + self.chains.layout.rows, phase_end)
             blocks = self.blocks_done - begin
             thin = self.settings.thin if keep else 1
-            carry, chunk = self.chains.advance(carry, 1 + self.iterations(begin), blocks, thin, keep, pilot)
+            carry, chunk = self.chains.advance(
+                carry, 1 + self.iterations(begin), blocks, thin, keep, pilot
+            )
             self.chunks.append(chunk)
             self._check_finite(chunk.info)
             self._save(begin, carry)
@@ -197,7 +205,9 @@ class Loop:
         if self.checkpoint is not None:
             carry, chunk = self.chains.shapes
             warmup = chunk._replace(draws=None)
-            saved = self.checkpoint.load(carry, lambda start: warmup if start < self.settings.num_warmup else chunk)
+            saved = self.checkpoint.load(
+                carry, lambda start: warmup if start < self.settings.num_warmup else chunk
+            )
         if saved is None:
             return self.chains.start(pilot=self.num_shared > 0)
         self.blocks_done, self.chunks, carry = saved
@@ -236,7 +246,9 @@ class Loop:
             advice = "To be able to continue a run, give it a folder: checkpoint='...'."
         num_draws = self.blocks_done - self.settings.num_warmup
         if num_draws <= 0:
-            raise KeyboardInterrupt(f"{message}, in the warm-up: nothing has been drawn yet. {advice}")
+            raise KeyboardInterrupt(
+                f"{message}, in the warm-up: nothing has been drawn yet. {advice}"
+            )
         self.notes.append(f"{message}: {num_draws} draws a chain were kept. {advice}")
 
     def _status(self, info: Info) -> Status:
@@ -298,7 +310,9 @@ def run_chains(
             f"starts must be one for all chains, or one for each of {runtime.num_chains}; got {len(starts)}."
         )
     began = ticks()
-    independent = method.draw_independently(starts[0].model, series, runtime.num_chains, runtime.seed)
+    independent = method.draw_independently(
+        starts[0].model, series, runtime.num_chains, runtime.seed
+    )
     if independent is not None:
         draws, info = independent
         first = (0,) * len(series) if kept_from is None else kept_from

@@ -52,8 +52,12 @@ class MethodSettings:
 
     learns: ClassVar[bool] = True  # whether the model has parameters to learn while it samples
     compares: ClassVar[bool] = False  # whether start="auto" compares starts
-    pads: ClassVar[bool] = False  # whether series are padded, so that many numbers of rows have one program
-    judges_bias: ClassVar[bool] = False  # whether it has no accept step, and measures what that costs
+    pads: ClassVar[bool] = (
+        False  # whether series are padded, so that many numbers of rows have one program
+    )
+    judges_bias: ClassVar[bool] = (
+        False  # whether it has no accept step, and measures what that costs
+    )
     assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from q*(x, v)")
 
     num_warmup: int = 500
@@ -92,7 +96,9 @@ class MethodSettings:
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""
-        raise TypeError(f"{type(self).__name__} is not a method: take one from gpssm.methods.METHODS.")
+        raise TypeError(
+            f"{type(self).__name__} is not a method: take one from gpssm.methods.METHODS."
+        )
 
 
 def pilot_length(num_warmup: int) -> int:

@@ -46,7 +46,9 @@ class State(NamedTuple):
 def start(position: Float[Array, " n"]) -> State:
     """At rest, with scales of one."""
     lowest = jnp.full((), -jnp.inf, position.dtype)
-    return State(position, jnp.zeros_like(position), jnp.ones_like(position), jnp.zeros((), int), lowest)
+    return State(
+        position, jnp.zeros_like(position), jnp.ones_like(position), jnp.zeros((), int), lowest
+    )
 
 
 def step(

@@ -54,7 +54,9 @@ class PathLinearisation(NamedTuple):
     """
 
     centre: Float[Array, "N Dx"]
-    first: Float[Array, " N"]  # 1 at each x₀ and at states that pad, to which no transition leads, else 0
+    first: Float[
+        Array, " N"
+    ]  # 1 at each x₀ and at states that pad, to which no transition leads, else 0
     jacobian: Float[Array, "N-1 Dx Dx"]  # F = ∂f/∂x
     gap: Float[Array, "N-1 Dx"]  # c_{t+1} − f(c_t)
     slope: Float[Array, "N Dy Dx"]  # of the outputs' means
@@ -64,19 +66,28 @@ class PathLinearisation(NamedTuple):
     def precision(self, model: GPSSM) -> BlockTridiagonal:
         """Λ at the model's noises: diagonal blocks Q⁻¹ (I for x₀) + FᵀQ⁻¹F + Fisher's information of the outputs,
         lower blocks −Q⁻¹F."""
-        noise, identity = 1 / model.process_variance, jnp.eye(model.state_dim, dtype=self.centre.dtype)
+        noise, identity = (
+            1 / model.process_variance,
+            jnp.eye(model.state_dim, dtype=self.centre.dtype),
+        )
         first = self.first[:, None, None]
         arriving = first * identity[None] + (1 - first) * jnp.diag(noise)[None]
-        arriving = arriving + jnp.einsum("tji,tj,tjk->tik", self.slope, self.weight(model), self.slope)
+        arriving = arriving + jnp.einsum(
+            "tji,tj,tjk->tik", self.slope, self.weight(model), self.slope
+        )
         leaving = jnp.einsum("tji,j,tjk->tik", self.jacobian, noise, self.jacobian)
-        return BlockTridiagonal(arriving.at[:-1].add(leaving), -noise[None, :, None] * self.jacobian)
+        return BlockTridiagonal(
+            arriving.at[:-1].add(leaving), -noise[None, :, None] * self.jacobian
+        )
 
     def pull(self, model: GPSSM) -> Float[Array, "N Dx"]:
         """The gradient of the log density at c, so that the mean of the states is c + Λ⁻¹ pull."""
         scaled = self.gap / model.process_variance[None]
         emitted = jnp.einsum("tji,tj->ti", self.slope, self.weight(model) * self.error)
         total = emitted - self.first[:, None] * self.centre
-        return total.at[:-1].add(jnp.einsum("tji,tj->ti", self.jacobian, scaled)).at[1:].add(-scaled)
+        return (
+            total.at[:-1].add(jnp.einsum("tji,tj->ti", self.jacobian, scaled)).at[1:].add(-scaled)
+        )
 
     def weight(self, model: GPSSM) -> Float[Array, "N Dy"]:
         """1/R of the outputs that were observed. A likelihood that cannot tell its moments has no part in Λ."""
@@ -91,7 +102,9 @@ class Coordinates(NamedTuple):
 
     centre: Float[Array, "N Dx"]
     factor: BlockCholesky
-    directions: Float[Array, "r n"]  # Wᵀ: each in one piece of memory, which is what a product with a vector reads
+    directions: Float[
+        Array, "r n"
+    ]  # Wᵀ: each in one piece of memory, which is what a product with a vector reads
     stretch: Float[Array, "r r"]  # h⁻ᵀ (S − I) h⁻¹
     shrink: Float[Array, "r r"]  # h⁻ᵀ (S⁻¹ − I) h⁻¹
     dense: Float[Array, "n n"] | None  # the whole map, where one product is faster than a recursion
@@ -107,10 +120,14 @@ class Coordinates(NamedTuple):
     def to_position(self, states: Float[Array, "N Dx"]) -> Float[Array, " n"]:
         """ξ = Lᵀ (δ + W h⁻ᵀ (S⁻¹ − I) h⁻¹ Wᵀ Λ δ) with δ = x − centre."""
         away = states - self.centre
-        along = self._along(self.shrink, multiply_lower(self.factor, multiply_upper(self.factor, away)))
+        along = self._along(
+            self.shrink, multiply_lower(self.factor, multiply_upper(self.factor, away))
+        )
         return jnp.ravel(multiply_upper(self.factor, away + along))
 
-    def _along(self, matrix: Float[Array, "r r"], blocks: Float[Array, "N Dx"]) -> Float[Array, "N Dx"]:
+    def _along(
+        self, matrix: Float[Array, "r r"], blocks: Float[Array, "N Dx"]
+    ) -> Float[Array, "N Dx"]:
         """W times the matrix times Wᵀ of these blocks."""
         inside = jnp.matmul(matrix, jnp.matmul(self.directions, jnp.ravel(blocks)))
         return jnp.matmul(inside, self.directions).reshape(blocks.shape)
@@ -128,7 +145,9 @@ class Whitening(NamedTuple):
 
     linear: PathLinearisation
     directions: Float[Array, "r n"]  # Wᵀ
-    squares: Float[Array, "Dx+1 r r"]  # (DW)_dᵀ(DW)_d, and W₀ᵀW₀ of the states to which no transition leads
+    squares: Float[
+        Array, "Dx+1 r r"
+    ]  # (DW)_dᵀ(DW)_d, and W₀ᵀW₀ of the states to which no transition leads
     gram: Float[Array, "Dx M M"]  # AᵀA
     cross: Float[Array, "Dx M r"]  # X
 
@@ -143,7 +162,9 @@ class Whitening(NamedTuple):
         root = cholesky(stiff, jitter=0.0)
         variance = model.process_variance[:, None, None]
         one = jnp.eye(self.gram.shape[-1], dtype=stiff.dtype)[None]
-        if model.basis.shared:  # one P for all dimensions, and what they say of its weights together
+        if (
+            model.basis.shared
+        ):  # one P for all dimensions, and what they say of its weights together
             uncertain = inverse_root(one + jnp.sum(self.gram / variance, 0, keepdims=True))
             together = jnp.sum(self.cross / variance, 0, keepdims=True)
             softened = gram(jnp.matmul(uncertain, together))
@@ -155,18 +176,29 @@ class Whitening(NamedTuple):
         soft = jnp.where(jnp.all(jnp.isfinite(soft)), soft, root)
         inverse = inverse_lower(root)
         stretch = jnp.matmul(inverse_lower(soft).T - inverse.T, inverse)
-        shrink = jnp.matmul(jnp.matmul(inverse.T, soft.T) - jnp.eye(len(root), dtype=root.dtype), gram(inverse))
+        shrink = jnp.matmul(
+            jnp.matmul(inverse.T, soft.T) - jnp.eye(len(root), dtype=root.dtype), gram(inverse)
+        )
         return Coordinates(
-            self.linear.centre, factor, self.directions, stretch, shrink, _dense(factor, self.directions, stretch)
+            self.linear.centre,
+            factor,
+            self.directions,
+            stretch,
+            shrink,
+            _dense(factor, self.directions, stretch),
         )
 
     def _stiffness(self, model: GPSSM) -> Float[Array, "r r"]:
         """K at the model's noises."""
         weighted = jnp.sqrt(self.linear.weight(model))[:, :, None] * self.linear.slope
         # Sums of products, not a product of matrices, for which W would have to be turned round.
-        seen = jnp.sum(weighted[None] * self.directions.reshape(-1, len(weighted), 1, weighted.shape[-1]), -1)
+        seen = jnp.sum(
+            weighted[None] * self.directions.reshape(-1, len(weighted), 1, weighted.shape[-1]), -1
+        )
         seen = seen.reshape(len(seen), -1)
-        noise = jnp.concatenate([1 / model.process_variance, jnp.ones_like(model.process_variance, shape=1)])
+        noise = jnp.concatenate(
+            [1 / model.process_variance, jnp.ones_like(model.process_variance, shape=1)]
+        )
         return gram(seen.T) + jnp.sum(noise[:, None, None] * self.squares, 0)
 
 
@@ -183,10 +215,14 @@ def unstack(states: Float[Array, "N Dx"], series: list[Series]) -> States:
 
 def moving(states: Float[Array, "N Dx"], series: list[Series]) -> Float[Array, " n"]:
     """1 for each coordinate of the stacked states, 0 for those of states that pad."""
-    return jnp.repeat(jnp.concatenate([real_states(one, states.dtype) for one in series]), states.shape[1])
+    return jnp.repeat(
+        jnp.concatenate([real_states(one, states.dtype) for one in series]), states.shape[1]
+    )
 
 
-def whiten(model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], rank: int) -> Whitening:
+def whiten(
+    model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], rank: int
+) -> Whitening:
     """The whitening linearised at `centre`, with so many soft directions."""
     model = model.prepared()
     statistics = transition_statistics(model, unstack(centre, series), series)
@@ -197,14 +233,20 @@ def whiten(model: GPSSM, centre: Float[Array, "N Dx"], series: list[Series], ran
     factor = block_cholesky(linear.precision(model))
     columns = _soft_directions(border, statistics.gram, factor, min(rank, centre.size))
     first = linear.first[:, None, None] * columns
-    squares = jnp.concatenate([border.squares(columns), gram(first.reshape(-1, columns.shape[-1]))[None]])
+    squares = jnp.concatenate(
+        [border.squares(columns), gram(first.reshape(-1, columns.shape[-1]))[None]]
+    )
     directions = columns.reshape(-1, columns.shape[-1]).T
     return Whitening(linear, directions, squares, statistics.gram, border.cross(columns))
 
 
-def linearise(model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]) -> PathLinearisation:
+def linearise(
+    model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]
+) -> PathLinearisation:
     """The first order at a path, the weights at their posterior mean given it."""
-    return first_order(model, weights_given_states(model, unstack(states, series), series).mean, states, series)
+    return first_order(
+        model, weights_given_states(model, unstack(states, series), series).mean, states, series
+    )
 
 
 def first_order(
@@ -217,7 +259,9 @@ def first_order(
         x, u = rows
         return function(x, u), _slopes(lambda x: function(x, u), x)
 
-    inputs = [(path[:-1], jnp.asarray(one.u, path.dtype)) for path, one in zip(paths, series, strict=True)]
+    inputs = [
+        (path[:-1], jnp.asarray(one.u, path.dtype)) for path, one in zip(paths, series, strict=True)
+    ]
     mean, jacobian = map_rows(step, tuple(map(jnp.concatenate, zip(*inputs, strict=True))))
     ends = list(itertools.accumulate(len(one) for one in series))[:-1]
     gap = stack(tuple(path[1:] for path in paths)) - mean
@@ -225,7 +269,9 @@ def first_order(
     emitted = _emission(model, stack(tuple(path[1:] for path in paths)), seen)
     # A first row without output is that of x₀.
     slope, error, present = (
-        jnp.concatenate([jnp.pad(one, ((1, 0), *((0, 0),) * (one.ndim - 1))) for one in jnp.split(part, ends)])
+        jnp.concatenate(
+            [jnp.pad(one, ((1, 0), *((0, 0),) * (one.ndim - 1))) for one in jnp.split(part, ends)]
+        )
         for part in emitted
     )
     arrives = between([moves(one, states.dtype) for one in series])
@@ -260,7 +306,11 @@ def _emission(
         mean = model.likelihood.moments(x)[0]
     except TypeError:
         return jnp.zeros((*y.shape, x.shape[1]), x.dtype), jnp.zeros_like(present), present
-    return _slopes(lambda states: model.likelihood.moments(states)[0], x), present * (y - mean), present
+    return (
+        _slopes(lambda states: model.likelihood.moments(states)[0], x),
+        present * (y - mean),
+        present,
+    )
 
 
 class Border(NamedTuple):
@@ -277,7 +327,9 @@ class Border(NamedTuple):
 
     def pulled(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "N-1 Dx r"]:
         """F x_t − x_{t+1} of every column, zero where nothing moves."""
-        return self.moves[:, None, None] * (jnp.einsum("tij,tjr->tir", self.jacobian, columns[:-1]) - columns[1:])
+        return self.moves[:, None, None] * (
+            jnp.einsum("tij,tjr->tir", self.jacobian, columns[:-1]) - columns[1:]
+        )
 
     def squares(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "Dx r r"]:
         """Of each dimension, the products of what the columns pull at it with each other."""
@@ -322,14 +374,20 @@ def _soft_directions(
     """
     variance = border.model.process_variance[:, None, None]
     told = squares / variance
-    told = jnp.sum(told, 0, keepdims=True) if border.model.basis.shared else told  # a weight pulls at all dimensions
+    told = (
+        jnp.sum(told, 0, keepdims=True) if border.model.basis.shared else told
+    )  # a weight pulls at all dimensions
     number, size, _ = told.shape
     root = inverse_root(jnp.eye(size, dtype=told.dtype)[None] + told)
 
     def tie(weights: Float[Array, "Dx|1 M r"]) -> Float[Array, "N Dx r"]:
         """L⁻¹U times some columns."""
-        pulls = jnp.broadcast_to(jnp.matmul(root.mT, weights), (*squares.shape[:2], weights.shape[-1]))
-        return jax.vmap(lambda column: solve_lower(factor, column), 2, 2)(border.push(pulls / variance))
+        pulls = jnp.broadcast_to(
+            jnp.matmul(root.mT, weights), (*squares.shape[:2], weights.shape[-1])
+        )
+        return jax.vmap(lambda column: solve_lower(factor, column), 2, 2)(
+            border.push(pulls / variance)
+        )
 
     def unwhiten(columns: Float[Array, "N Dx r"]) -> Float[Array, "N Dx r"]:
         return jax.vmap(lambda column: solve_upper(factor, column), 2, 2)(columns)
@@ -338,7 +396,9 @@ def _soft_directions(
         """UᵀΛ⁻¹U times the weights of one dimension."""
         units = jnp.zeros_like(told).at[index].set(jnp.eye(size, dtype=told.dtype))
         tied = border.cross(unwhiten(tie(units))) / variance
-        return jnp.matmul(root, jnp.sum(tied, 0, keepdims=True) if border.model.basis.shared else tied)
+        return jnp.matmul(
+            root, jnp.sum(tied, 0, keepdims=True) if border.model.basis.shared else tied
+        )
 
     whole = jnp.moveaxis(jax.lax.map(squared, jnp.arange(number)), 0, 2).reshape(number * size, -1)
     leading = jnp.linalg.eigh(whole)[1][:, -rank:].reshape(number, size, -1)
@@ -347,13 +407,17 @@ def _soft_directions(
     return unwhiten(orthonormal.reshape(columns.shape))
 
 
-def _dense(factor: BlockCholesky, directions: Float[Array, "r n"], stretch: Float[Array, "r r"]) -> Array | None:
+def _dense(
+    factor: BlockCholesky, directions: Float[Array, "r n"], stretch: Float[Array, "r r"]
+) -> Array | None:
     """L⁻ᵀ + W h⁻ᵀ (S − I) h⁻¹ WᵀL, on a GPU and where it is not too large."""
     shape = factor.diagonal.shape[:2]
     if not fits_whole(directions.shape[1]):
         return None
 
-    def rows(function: Callable[[BlockCholesky, Array], Array], vectors: Float[Array, "k n"]) -> Float[Array, "k n"]:
+    def rows(
+        function: Callable[[BlockCholesky, Array], Array], vectors: Float[Array, "k n"]
+    ) -> Float[Array, "k n"]:
         return jax.vmap(lambda vector: jnp.ravel(function(factor, vector.reshape(shape))))(vectors)
 
     whole = rows(solve_upper, jnp.eye(directions.shape[1], dtype=directions.dtype)).T

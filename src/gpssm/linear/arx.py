@@ -72,7 +72,9 @@ def products(series: Sequence[Series], na: int, nb: int, skip: int) -> Products:
     pairs = [regressors(one, na, nb, skip) for one in series if len(one) > skip]
     if not pairs:
         width, size = series[0].output_dim, na * series[0].output_dim + nb * series[0].input_dim + 1
-        return Products(np.zeros((size, size)), np.zeros((size, width)), np.zeros((width, width)), 0)
+        return Products(
+            np.zeros((size, size)), np.zeros((size, width)), np.zeros((width, width)), 0
+        )
     z, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     complete = np.isfinite(z).all(1) & np.isfinite(y).all(1)
     z, y = z[complete], y[complete]
@@ -106,7 +108,9 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
             )
             variance = np.diagonal(_least_squares(part)[1])
             error = np.sum(np.log(np.maximum(variance, NO_NOISE**2)))
-            scores[na, nb] = everything.rows * error + len(chosen) * outputs * np.log(everything.rows)
+            scores[na, nb] = everything.rows * error + len(chosen) * outputs * np.log(
+                everything.rows
+            )
     return min(scores, key=lambda orders: scores[orders], default=(1, 1))
 
 
@@ -139,7 +143,9 @@ def _error_covariance(parts: Products, coefficients: np.ndarray) -> Float[np.nda
     return 0.5 * (total + total.T) / max(parts.rows, 1)
 
 
-def _regression(coefficients: np.ndarray, covariance: np.ndarray, na: int, nb: int, like: Series) -> Regression:
+def _regression(
+    coefficients: np.ndarray, covariance: np.ndarray, na: int, nb: int, like: Series
+) -> Regression:
     width, controls = like.output_dim, like.input_dim
     outputs, inputs, offset = np.split(coefficients, [na * width, na * width + nb * controls])
     return Regression(
@@ -150,7 +156,9 @@ def _regression(coefficients: np.ndarray, covariance: np.ndarray, na: int, nb: i
     )
 
 
-def _positive(covariance: Float[np.ndarray, "Dy Dy"], variance: Float[np.ndarray, " Dy"]) -> np.ndarray:
+def _positive(
+    covariance: Float[np.ndarray, "Dy Dy"], variance: Float[np.ndarray, " Dy"]
+) -> np.ndarray:
     """The covariance with these variances on its diagonal, its correlations not singular."""
     correlation = covariance / np.sqrt(np.outer(variance, variance))
     np.fill_diagonal(correlation, 1.0)
@@ -207,7 +215,9 @@ def regress_regularised(
     columns = [np.arange(k, na * width, width) for k in range(width)]
     columns += [na * width + np.arange(k, nb * controls, controls) for k in range(controls)]
     order = np.concatenate(columns)
-    sums: np.ndarray = np.asarray(scipy.linalg.block_diag(*(np.triu(np.ones((n, n))) for n in lags)))
+    sums: np.ndarray = np.asarray(
+        scipy.linalg.block_diag(*(np.triu(np.ones((n, n))) for n in lags))
+    )
     coefficients, variance = np.empty((len(order) + 1, width)), np.empty(width)
     found = []
     shared = products([interpolated(one) for one in series], na, nb, max(na, nb - 1))
@@ -221,7 +231,9 @@ def regress_regularised(
         cross = sums.T @ (parts.cross[:-1, k] - parts.rows * mean * level)[order]
         target = max(parts.target[k, k] - parts.rows * level**2, 0.0)
         problem = Ridge(square, cross, target + rows * NO_NOISE**2, max(rows - 1, 1), lags)
-        best = problem.maximise(None if start is None else np.concatenate([leaf[k] for leaf in start]))
+        best = problem.maximise(
+            None if start is None else np.concatenate([leaf[k] for leaf in start])
+        )
         increments, variance[k] = problem.posterior_mean(best)
         coefficients[order, k] = sums @ increments
         coefficients[-1, k] = level - mean @ coefficients[:-1, k]
@@ -265,11 +277,15 @@ class Ridge(NamedTuple):
         values, slopes = self.variances(hyper)
         root = np.sqrt(values)
         factor = np.linalg.cholesky(np.eye(len(root)) + root[:, None] * self.square * root)
-        half = scipy.linalg.solve_triangular(factor, root * self.cross, lower=True, check_finite=False)
+        half = scipy.linalg.solve_triangular(
+            factor, root * self.cross, lower=True, check_finite=False
+        )
         variance = max(self.target - half @ half, NO_NOISE**2 * self.rows) / self.rows
         (invert,) = scipy.linalg.get_lapack_funcs(("potri",), (factor,))
         inverse = invert(factor, lower=1)[0]
-        solved = scipy.linalg.solve_triangular(factor, half, lower=True, trans=1, check_finite=False)
+        solved = scipy.linalg.solve_triangular(
+            factor, half, lower=True, trans=1, check_finite=False
+        )
         slope = 0.5 * (1.0 - np.diagonal(inverse) - solved**2 / variance)
         ends = np.cumsum(self.lags)[:-1]
         by_scale = [part.sum() for part in np.split(slope, ends)]
@@ -283,9 +299,13 @@ class Ridge(NamedTuple):
         bounds = [LOG_SCALE] * len(self.lags) + [LOGIT_DECAY] * len(self.lags)
         objective: Callable[[np.ndarray], tuple[float, np.ndarray]] = self.loss
         options = {"maxiter": NUM_LBFGS, "ftol": TOLERANCE}
-        return scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+        return scipy.optimize.minimize(
+            objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        ).x
 
-    def posterior_mean(self, hyper: Float[np.ndarray, " h"]) -> tuple[Float[np.ndarray, " p"], float]:
+    def posterior_mean(
+        self, hyper: Float[np.ndarray, " h"]
+    ) -> tuple[Float[np.ndarray, " p"], float]:
         """m and σ²."""
         root = np.sqrt(self.variances(hyper)[0])
         factor = scipy.linalg.cho_factor(np.eye(len(root)) + root[:, None] * self.square * root)
@@ -338,4 +358,6 @@ def to_state_space(regression: Regression) -> LinearSSM:
     offset[:width] = regression.offset
     process_cov[:width, :width] = regression.covariance
     emission = np.eye(width, size)
-    return LinearSSM(transition, control, offset, emission, np.zeros(width), process_cov, np.zeros(width))
+    return LinearSSM(
+        transition, control, offset, emission, np.zeros(width), process_cov, np.zeros(width)
+    )

@@ -97,7 +97,9 @@ class Council:
     @property
     def long_memory(self) -> bool:
         """Whether a long memory of the inputs beats every other member by one standard error."""
-        return all(self.is_better("arx-memory", name) for name in self.models if name != "arx-memory")
+        return all(
+            self.is_better("arx-memory", name) for name in self.models if name != "arx-memory"
+        )
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -105,7 +107,9 @@ class Council:
         import pandas
 
         rows = {name: [part.mean() for part in self.scores[name]] for name in self.models}
-        return pandas.DataFrame.from_dict(rows, orient="index", columns=list(Scores._fields)).rename_axis("member")
+        return pandas.DataFrame.from_dict(
+            rows, orient="index", columns=list(Scores._fields)
+        ).rename_axis("member")
 
 
 def council(
@@ -148,8 +152,12 @@ def council(
         if all(name in part for part in parts)
     }
     field = "simulation" if horizon == "simulation" else "crps"
-    ranked = sorted(scores, key=lambda name: np.mean(getattr(scores[name], field) if parts else 0.0))
-    return Council(horizon, {name: models[name] for name in ranked}, {name: scores[name] for name in ranked})
+    ranked = sorted(
+        scores, key=lambda name: np.mean(getattr(scores[name], field) if parts else 0.0)
+    )
+    return Council(
+        horizon, {name: models[name] for name in ranked}, {name: scores[name] for name in ranked}
+    )
 
 
 def fit_members(
@@ -188,11 +196,15 @@ def fit_last(series: Sequence[Series]) -> LinearSSM:
     """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
     steps = np.concatenate([np.diff(one.y, axis=0) for one in series])
     if np.isnan(steps).all(0).any():
-        raise ValueError("`last` needs two outputs in a row somewhere to know the size of a step; there are none.")
+        raise ValueError(
+            "`last` needs two outputs in a row somewhere to know the size of a step; there are none."
+        )
     width, controls = series[0].output_dim, series[0].input_dim
     variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)
     zeros, identity = np.zeros(width), np.eye(width)
-    return LinearSSM(identity, np.zeros((width, controls)), zeros, identity, zeros, np.diag(variance), zeros)
+    return LinearSSM(
+        identity, np.zeros((width, controls)), zeros, identity, zeros, np.diag(variance), zeros
+    )
 
 
 def fit_mean(series: Sequence[Series]) -> LinearSSM:
@@ -239,7 +251,9 @@ def _score(
         models = kalman.stack([members[name] for name in names])
         steady = kalman.stack([stabilise(members[name]) for name in names])
         parts = [
-            part for one in series if (part := _score_series(models, steady, one, fold, horizon, scale)) is not None
+            part
+            for one in series
+            if (part := _score_series(models, steady, one, fold, horizon, scale)) is not None
         ]
         means = [np.nanmean(np.concatenate(leaf, 1), 1) for leaf in zip(*parts, strict=True)]
         for k, name in enumerate(names):

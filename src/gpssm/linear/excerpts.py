@@ -39,4 +39,7 @@ def stages(series: Series | Sequence[Series], steps: int) -> list[Stage]:
         length = min(max(min(share, STRETCH), LEAST), len(one))
         begins = np.linspace(0, len(one) - length, max(1, share // length)).astype(int)
         parts += [one[begin : begin + length] for begin in begins]
-    return [Stage(parts, steps, tuple(first)), Stage(whole, max(1, steps * ROWS // total), tuple(range(len(whole))))]
+    return [
+        Stage(parts, steps, tuple(first)),
+        Stage(whole, max(1, steps * ROWS // total), tuple(range(len(whole)))),
+    ]

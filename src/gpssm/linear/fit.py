@@ -100,7 +100,10 @@ def uninformed_likelihood(likelihood: str | Likelihood, num_outputs: int) -> Lik
 
 def pseudo_series(series: Sequence[Series], likelihood: Likelihood) -> list[Series]:
     """The series with outputs on the scale of the likelihood's linear predictor."""
-    return [Series(np.asarray(likelihood.pseudo_outputs(jnp.asarray(item.y))), item.u) for item in series]
+    return [
+        Series(np.asarray(likelihood.pseudo_outputs(jnp.asarray(item.y))), item.u)
+        for item in series
+    ]
 
 
 def _wiring(spec: "Spec", series: Sequence[Series]) -> Any:

@@ -20,7 +20,14 @@ from gpssm.data.padding import moves, pad
 from gpssm.data.series import Series, as_list
 from gpssm.linear.excerpts import stages
 from gpssm.linear.stability import RADIUS, spectral_radius, stabilise
-from gpssm.linear.state_space import PROCESS_FLOOR, LinearSSM, log_marginal, noise_floor, run_em, smoothed_moments
+from gpssm.linear.state_space import (
+    PROCESS_FLOOR,
+    LinearSSM,
+    log_marginal,
+    noise_floor,
+    run_em,
+    smoothed_moments,
+)
 from gpssm.linear.subspace import from_states, past_states, subspace
 
 # Both were chosen by rolling 30-step forecasts inside the training halves of the benchmarks.
@@ -29,7 +36,9 @@ NUM_LBFGS = 400  # steps among stable models, for a fit that would be unstable
 
 
 @in_double_precision
-def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int = NUM_EM) -> LinearSSM:
+def fit_linear(
+    series: Series | Sequence[Series], state_dim: int, *, num_em: int = NUM_EM
+) -> LinearSSM:
     """Stable linear-Gaussian state-space fit, in the coordinates of `normalise`.
 
     Subspace identification, then up to `num_em` steps of expectation-maximisation. Where these leave
@@ -97,17 +106,23 @@ def _fit_stable(ssm: LinearSSM, series: list[Series], num_steps: int) -> LinearS
     start, unravel = ravel_pytree(free)
 
     def objective(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = _loss_and_gradient(jnp.asarray(vector, start.dtype), free, series, frame, floor)
+        value, gradient = _loss_and_gradient(
+            jnp.asarray(vector, start.dtype), free, series, frame, floor
+        )
         if not np.isfinite(value):
             return 1e300, np.zeros_like(vector)
         return float(value), np.asarray(gradient, float)
 
     options = {"maxiter": num_steps, "maxcor": 30}
-    found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
+    found = scipy.optimize.minimize(
+        objective, start, jac=True, method="L-BFGS-B", options=options
+    ).x
     return _constrain(unravel(jnp.asarray(found, start.dtype)), frame, floor)
 
 
-def _constrain(free: LinearSSM, frame: Float[Array, "Dx Dx"], floor: Float[Array, " Dy"]) -> LinearSSM:
+def _constrain(
+    free: LinearSSM, frame: Float[Array, "Dx Dx"], floor: Float[Array, " Dy"]
+) -> LinearSSM:
     """The stable model of unconstrained parameters: M for A, the log diagonal of Q's factor, log σ.
 
     M ↦ M L⁻ᵀ with LLᵀ = I + MᵀM maps all matrices onto the contractions.
@@ -157,7 +172,9 @@ class OrderSelection(NamedTuple):
 
 @in_double_precision
 @on_host()
-def select_order(series: Series | Sequence[Series], max_dim: int = 8, *, num_em: int = 100) -> OrderSelection:
+def select_order(
+    series: Series | Sequence[Series], max_dim: int = 8, *, num_em: int = 100
+) -> OrderSelection:
     """The state dimension n in 1..`max_dim` with the least BIC = k log N − 2 log p(y), N observed rows.
 
     k = n(2 Dy + Du) + Dy + Dy(Dy + 1)/2 is what outputs can identify: A, B, C and the innovations' gain up to
@@ -174,10 +191,14 @@ def select_order(series: Series | Sequence[Series], max_dim: int = 8, *, num_em:
     count = sum(np.sum(~np.isnan(part.y)) for part in parts) / outputs
     parameters = np.asarray(dims) * (2 * outputs + inputs) + outputs + outputs * (outputs + 1) / 2
     scores = parameters * np.log(count) - 2.0 * np.asarray(log_likelihoods)
-    return OrderSelection(dims[int(np.nanargmin(scores))], dict(zip(dims, scores.tolist(), strict=True)))
+    return OrderSelection(
+        dims[int(np.nanargmin(scores))], dict(zip(dims, scores.tolist(), strict=True))
+    )
 
 
 @jit
-def _em_each(starts: LinearSSM, series: list[Series], num_em: int) -> tuple[LinearSSM, Float[Array, " n"]]:
+def _em_each(
+    starts: LinearSSM, series: list[Series], num_em: int
+) -> tuple[LinearSSM, Float[Array, " n"]]:
     """EM from each of the stacked starts, one after the other."""
     return jax.lax.map(lambda ssm: run_em.__wrapped__(ssm, series, num_em), starts)

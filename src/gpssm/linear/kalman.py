@@ -53,7 +53,9 @@ class Gains(NamedTuple):
     @property
     def group(self) -> Int[np.ndarray, " T"]:
         """The group of each row."""
-        return np.repeat([group for *_, group in self.runs], [end - first for first, end, _ in self.runs])
+        return np.repeat(
+            [group for *_, group in self.runs], [end - first for first, end, _ in self.runs]
+        )
 
 
 def stack(models: Sequence[LinearSSM]) -> LinearSSM:
@@ -88,7 +90,9 @@ def filter_states(models: LinearSSM, series: Series) -> FilteredStates:
     """The exact filter of each model along a series."""
     gains = find_gains(models, ~np.isnan(series.y))
     means, log_density = _filter_means(models, series, gains)
-    first = np.broadcast_to(np.eye(means.shape[-1]), (len(means), 1, means.shape[-1], means.shape[-1]))
+    first = np.broadcast_to(
+        np.eye(means.shape[-1]), (len(means), 1, means.shape[-1], means.shape[-1])
+    )
     group = np.concatenate([[0], 1 + gains.group])
     return FilteredStates(means, np.concatenate([first, gains.after], 1), group, log_density)
 
@@ -137,7 +141,9 @@ def simulate(
 
 def log_density(models: LinearSSM, series: Sequence[Series]) -> Float[np.ndarray, " K"]:
     """log p(y), summed over the series."""
-    return sum((filter_states(models, one).log_density.sum(1) for one in series), np.zeros(len(models.d)))
+    return sum(
+        (filter_states(models, one).log_density.sum(1) for one in series), np.zeros(len(models.d))
+    )
 
 
 def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
@@ -176,7 +182,9 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
         runs.append((row, end, len(parts) - 1))
         former = predicted if end < rows and end != ends[row] else None
         row, covariance = end, after
-    before, predicted, after, gain, precision, log_det = (np.stack(leaves, 1) for leaves in zip(*parts, strict=True))
+    before, predicted, after, gain, precision, log_det = (
+        np.stack(leaves, 1) for leaves in zip(*parts, strict=True)
+    )
     return Gains(before, predicted, after, gain, precision, log_det, runs)
 
 
@@ -194,7 +202,9 @@ def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.n
     group = gains.group
     means = np.zeros((len(y), len(series) + 1, models.offset.shape[1]))
     for first, end, number in gains.runs:
-        pushes = drift[:, first:end] @ keep[:, number].mT + y[:, first:end] @ gains.gain[:, number].mT
+        pushes = (
+            drift[:, first:end] @ keep[:, number].mT + y[:, first:end] @ gains.gain[:, number].mT
+        )
         means[:, first + 1 : end + 1] = _scan(moved[:, number], pushes, means[:, first])
     errors = y - (means[:, :-1] @ models.transition.mT + drift) @ models.C.mT
     errors = np.where(np.isnan(series.y), 0.0, errors)
@@ -230,7 +240,9 @@ def draw_states(
         root = _root(before - pull @ predicted @ pull.T)
         for row in reversed(range(first, end)):
             ahead = model.transition @ means[row] + drift[row]
-            paths[:, row] = means[row] + (paths[:, row + 1] - ahead) @ pull.T + normal[:, row] @ root.T
+            paths[:, row] = (
+                means[row] + (paths[:, row + 1] - ahead) @ pull.T + normal[:, row] @ root.T
+            )
     return paths
 
 

@@ -30,7 +30,9 @@ from gpssm.model.likelihoods import observed
 
 NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
 LEARNING_RATE = 0.03
-WEIGHTS_COST = 1e-4  # of a curve's weights, beside squared errors relative to the outputs' variances
+WEIGHTS_COST = (
+    1e-4  # of a curve's weights, beside squared errors relative to the outputs' variances
+)
 PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
 
 Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
@@ -81,7 +83,9 @@ class CurvedModes(NamedTuple):
         """B u."""
         return self.modes.pushes(u)
 
-    def emit(self, emission: Callable[..., Array], predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+    def emit(
+        self, emission: Callable[..., Array], predictor: Float[Array, "N Dy"]
+    ) -> Float[Array, "N Dy"]:
         """g(C x + d; w)."""
         return emission(predictor, self.weights)
 
@@ -107,17 +111,25 @@ class CurvedModes(NamedTuple):
 
 @in_double_precision
 @on_host()
-def fit_output_error(series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray) -> LinearFit:
+def fit_output_error(
+    series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray
+) -> LinearFit:
     """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
     sizes = (state_dim, series[0].input_dim, series[0].output_dim)
-    noise, modes, states = fit_from_starts(series, lambda key, count: _random(key, count, *sizes), emission, key)
+    noise, modes, states = fit_from_starts(
+        series, lambda key, count: _random(key, count, *sizes), emission, key
+    )
     return _normalise(modes, states, noise, series)
 
 
 @in_double_precision
 @on_host()
 def fit_curved(
-    series: list[Series], state_dim: int, curve: Callable[..., Array], weights: Float[Array, "Dy K"], key: PRNGKeyArray
+    series: list[Series],
+    state_dim: int,
+    curve: Callable[..., Array],
+    weights: Float[Array, "Dy K"],
+    key: PRNGKeyArray,
 ) -> LinearFit:
     """The best free-run fit of linear dynamics seen through a curve, `curve(C x + d, weights)`."""
 
@@ -131,7 +143,10 @@ def fit_curved(
 
 
 def fit_from_starts(
-    series: list[Series], begin: Callable[[PRNGKeyArray, int], Any], emission: Emission, key: PRNGKeyArray
+    series: list[Series],
+    begin: Callable[[PRNGKeyArray, int], Any],
+    emission: Emission,
+    key: PRNGKeyArray,
 ) -> tuple[Float[np.ndarray, " Dy"], Any, list[Float[np.ndarray, "_ Dx"]]]:
     """The noise, the model and the states of the best free run, of many that begin at random.
 
@@ -151,7 +166,10 @@ def fit_from_starts(
         modes = eqx.tree_at(lambda one: one.start, modes, modes.start[np.asarray(few.first)])
         problem = SimulationProblem.of(stage.series, scale)
         error, modes = _polish(modes, problem, emission, stage.steps)
-    states = [np.asarray(run)[: len(one) + 1] for run, one in zip(_free_runs(modes, problem), series, strict=True)]
+    states = [
+        np.asarray(run)[: len(one) + 1]
+        for run, one in zip(_free_runs(modes, problem), series, strict=True)
+    ]
     return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
 
@@ -179,7 +197,9 @@ def loss(modes: Modes, problem: SimulationProblem, emission: Emission) -> Float[
     return jnp.sum(jnp.concatenate(errors)) / count + modes.penalty()
 
 
-def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dx"]:
+def free_run(
+    modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]
+) -> Float[Array, "T+1 Dx"]:
     """x_{t+1} = A x_t + B u_t from x₀ = start."""
     transition, pushes = modes.transition(), modes.pushes(u)
 
@@ -193,7 +213,10 @@ def free_run(modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]) 
 @jit
 def _free_runs(modes: Modes, problem: SimulationProblem) -> list[Float[Array, "_ Dx"]]:
     """The states of every series."""
-    return [free_run(modes, modes.start[index], jnp.asarray(one.u)) for index, one in enumerate(problem.series)]
+    return [
+        free_run(modes, modes.start[index], jnp.asarray(one.u))
+        for index, one in enumerate(problem.series)
+    ]
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
@@ -217,11 +240,14 @@ def _descend(
 ) -> tuple[Modes, Float[Array, " n"]]:
     """Adam from all starts side by side, and the loss at the end of each."""
     optimiser = optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps))
+        optax.clip_by_global_norm(1.0),
+        optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps)),
     )
 
     def run(modes: Modes) -> tuple[Modes, Array]:
-        def step(carry: tuple[Modes, optax.OptState], _: None) -> tuple[tuple[Modes, optax.OptState], None]:
+        def step(
+            carry: tuple[Modes, optax.OptState], _: None
+        ) -> tuple[tuple[Modes, optax.OptState], None]:
             modes, state = carry
             updates, state = optimiser.update(jax.grad(loss)(modes, problem, emission), state)
             return (jax.tree.map(jnp.add, modes, updates), state), None
@@ -236,10 +262,14 @@ def _descend(
 def _value_and_slope(
     vector: Float[Array, " p"], like: Modes, problem: SimulationProblem, emission: Emission
 ) -> tuple[Float[Array, ""], Float[Array, " p"]]:
-    return jax.value_and_grad(lambda vector: loss(ravel_pytree(like)[1](vector), problem, emission))(vector)
+    return jax.value_and_grad(
+        lambda vector: loss(ravel_pytree(like)[1](vector), problem, emission)
+    )(vector)
 
 
-def _polish(modes: Modes, problem: SimulationProblem, emission: Emission, num_steps: int) -> tuple[float, Modes]:
+def _polish(
+    modes: Modes, problem: SimulationProblem, emission: Emission, num_steps: int
+) -> tuple[float, Modes]:
     """L-BFGS to the bottom of the valley: the loss there, and where it is."""
     flat, unravel = ravel_pytree(modes)
 
@@ -248,14 +278,18 @@ def _polish(modes: Modes, problem: SimulationProblem, emission: Emission, num_st
         return float(value), np.asarray(slope, float)
 
     options = {"maxiter": num_steps}
-    result = scipy.optimize.minimize(evaluate, np.asarray(flat), jac=True, method="L-BFGS-B", options=options)
+    result = scipy.optimize.minimize(
+        evaluate, np.asarray(flat), jac=True, method="L-BFGS-B", options=options
+    )
     return float(result.fun), unravel(jnp.asarray(result.x))
 
 
 _transition = jax.jit(Modes.transition)
 
 
-def _normalise(modes: Modes, states: list[np.ndarray], noise: np.ndarray, series: list[Series]) -> LinearFit:
+def _normalise(
+    modes: Modes, states: list[np.ndarray], noise: np.ndarray, series: list[Series]
+) -> LinearFit:
     """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and covariance I."""
     transition, modes = jax.tree.map(np.asarray, (_transition(modes), modes))
     everything = np.concatenate(states)

@@ -42,11 +42,16 @@ class Reduction(NamedTuple):
     singular_values: Float[np.ndarray, " n"]
 
 
-def reduce(regression: Regression, series: Sequence[Series], max_order: int, horizon: int) -> Reduction:
+def reduce(
+    regression: Regression, series: Sequence[Series], max_order: int, horizon: int
+) -> Reduction:
     """The leading components of what the regression's state says about the next outputs."""
     na, nb = len(regression.outputs), len(regression.inputs)
     rows = [_lags(one, na, nb) for one in series if len(one) > max(na, nb - 1)]
-    before, after = (np.concatenate([part[shift : len(part) - 1 + shift] for part, _ in rows]) for shift in (0, 1))
+    before, after = (
+        np.concatenate([part[shift : len(part) - 1 + shift] for part, _ in rows])
+        for shift in (0, 1)
+    )
     centre = before.mean(0)
     covariance = (before - centre).T @ (before - centre) / len(before)
     ridge = RIDGE * (np.trace(covariance) / len(covariance) + RIDGE)
@@ -55,8 +60,12 @@ def reduce(regression: Regression, series: Sequence[Series], max_order: int, hor
     _, singular_values, directions = np.linalg.svd(weighted, full_matrices=False)
     order = min(max_order, int(np.sum(singular_values > 1e-9 * singular_values[0])))
     projection = scipy.linalg.solve_triangular(factor, directions[:order].T, lower=True, trans=1)
-    u, y = (np.concatenate(parts) for parts in zip(*((one.u, one.y) for _, one in rows), strict=True))
-    return Reduction((before - centre) @ projection, (after - centre) @ projection, u, y, singular_values[:order])
+    u, y = (
+        np.concatenate(parts) for parts in zip(*((one.u, one.y) for _, one in rows), strict=True)
+    )
+    return Reduction(
+        (before - centre) @ projection, (after - centre) @ projection, u, y, singular_values[:order]
+    )
 
 
 def _lags(series: Series, na: int, nb: int) -> tuple[np.ndarray, Series]:
@@ -91,7 +100,8 @@ def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
     order = min(order, reduction.before.shape[1])
     observed = np.isfinite(reduction.y).all(1)
     z, after, u, y = (
-        part[observed] for part in (reduction.before[:, :order], reduction.after[:, :order], *reduction[2:4])
+        part[observed]
+        for part in (reduction.before[:, :order], reduction.after[:, :order], *reduction[2:4])
     )
     inputs = np.hstack([z, u, np.ones((len(z), 1))])
     outputs = _least_squares(inputs, y)
@@ -105,7 +115,9 @@ def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
         np.empty((order + width, controls)),
     )
     transition[:, :order] = np.vstack([dynamics[:, :order], outputs[:, :order]])
-    control[:] = np.vstack([dynamics[:, order : order + controls], outputs[:, order : order + controls]])
+    control[:] = np.vstack(
+        [dynamics[:, order : order + controls], outputs[:, order : order + controls]]
+    )
     offset = np.concatenate([dynamics[:, order + controls], outputs[:, -1]])
     emission = np.eye(width, order + width, order)
     noise = gain @ covariance @ gain.T

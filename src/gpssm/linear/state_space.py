@@ -140,7 +140,14 @@ def run_em(
         step, _, ssm, before, now, _ = carry
         is_last = (step == num_steps) | (jnp.abs(now - before) < tolerance * jnp.abs(now))
         posterior = _smooth(ssm, rows)
-        return step + 1, ssm, _maximise(rows, posterior), now, _log_marginal(ssm, rows, posterior), is_last
+        return (
+            step + 1,
+            ssm,
+            _maximise(rows, posterior),
+            now,
+            _log_marginal(ssm, rows, posterior),
+            is_last,
+        )
 
     infinity = jnp.asarray(jnp.inf, ssm.d.dtype)
     carry = (0, ssm, ssm, -infinity, infinity, jnp.asarray(False))
@@ -204,7 +211,9 @@ def _precision(ssm: LinearSSM, rows: Rows) -> tuple[BlockTridiagonal, Float[Arra
     )
     drift = rows.moves[:, None] * (rows.u @ ssm.control.T + ssm.offset[None])
     next_drift = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])
-    linear = drift @ process_precision - next_drift @ to_next + (weight * (rows.y - ssm.d[None])) @ ssm.C
+    linear = (
+        drift @ process_precision - next_drift @ to_next + (weight * (rows.y - ssm.d[None])) @ ssm.C
+    )
     return BlockTridiagonal(diagonal, -arrives[1:] * to_next[None]), linear
 
 
@@ -222,13 +231,17 @@ def _log_marginal(ssm: LinearSSM, rows: Rows, posterior: SmoothedStates) -> Floa
     zero, one = jnp.zeros(()), jnp.ones(())
     log_starts = linalg.log_normal(states, zero, one)
     log_steps = linalg.log_normal(whitened, zero, one) + jnp.log(jnp.diagonal(whitener))[None]
-    log_outputs = linalg.log_normal(rows.y, states @ ssm.C.T + ssm.d[None], ssm.noise_std[None] ** 2)
+    log_outputs = linalg.log_normal(
+        rows.y, states @ ssm.C.T + ssm.d[None], ssm.noise_std[None] ** 2
+    )
     log_joint = (
         jnp.sum((1.0 - rows.moves)[:, None] * log_starts)
         + jnp.sum(rows.moves[1:, None] * log_steps)
         + jnp.sum(rows.observed * log_outputs)
     )
-    return log_joint + 0.5 * (states.size * jnp.log(2.0 * jnp.pi) - linalg.log_det(posterior.factor))
+    return log_joint + 0.5 * (
+        states.size * jnp.log(2.0 * jnp.pi) - linalg.log_det(posterior.factor)
+    )
 
 
 def _maximise(rows: Rows, posterior: SmoothedStates) -> LinearSSM:
@@ -238,7 +251,9 @@ def _maximise(rows: Rows, posterior: SmoothedStates) -> LinearSSM:
     return LinearSSM(**dynamics, **_fit_emission(rows, posterior.mean, covariance.diagonal))
 
 
-def _fit_dynamics(rows: Rows, mean: Float[Array, "N Dx"], covariance: BlockTridiagonal) -> dict[str, Array]:
+def _fit_dynamics(
+    rows: Rows, mean: Float[Array, "N Dx"], covariance: BlockTridiagonal
+) -> dict[str, Array]:
     """[A B b] by regression, and Q = E[e eᵀ] with e = x_{t+1} − A x_t − B u_t − b, averaged over the moves.
 
     The states' uncertainty adds [−A I] Cov([x_t; x_{t+1}]) [−A I]ᵀ to the square of the mean residual.
@@ -257,12 +272,21 @@ def _fit_dynamics(rows: Rows, mean: Float[Array, "N Dx"], covariance: BlockTridi
     residual = mean[1:] - inputs @ weights.T
     shared = cross @ transition.T
     spread = after - shared - shared.T + transition @ before @ transition.T
-    values, vectors = jnp.linalg.eigh(((moves[:, None] * residual).T @ residual + spread) / jnp.sum(moves))
+    values, vectors = jnp.linalg.eigh(
+        ((moves[:, None] * residual).T @ residual + spread) / jnp.sum(moves)
+    )
     process_cov = (vectors * jnp.maximum(values, PROCESS_FLOOR)[None]) @ vectors.T
-    return {"transition": transition, "control": control, "offset": offset, "process_cov": process_cov}
+    return {
+        "transition": transition,
+        "control": control,
+        "offset": offset,
+        "process_cov": process_cov,
+    }
 
 
-def _fit_emission(rows: Rows, mean: Float[Array, "N Dx"], covariance: Float[Array, "N Dx Dx"]) -> dict[str, Array]:
+def _fit_emission(
+    rows: Rows, mean: Float[Array, "N Dx"], covariance: Float[Array, "N Dx Dx"]
+) -> dict[str, Array]:
     """C, d and σ by one regression an output over its observed rows; uncertainty adds c·Cov(x)·c to σ²."""
     inputs = jnp.concatenate([mean, jnp.ones_like(mean[:, :1])], axis=1)
     spread = jnp.einsum("nk,nij->kij", rows.observed, covariance)

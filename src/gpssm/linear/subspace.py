@@ -39,7 +39,9 @@ class PastStates(NamedTuple):
         return self._replace(before=self.before[:, :dim], after=self.after[:, :dim])
 
 
-def subspace(series: Series | Sequence[Series], state_dim: int, horizon: int | None = None) -> LinearSSM:
+def subspace(
+    series: Series | Sequence[Series], state_dim: int, horizon: int | None = None
+) -> LinearSSM:
     """A linear state-space model with `state_dim` states, from `horizon` steps of past and future.
 
     Without a `horizon` it is long enough for the order and short enough for the series. Missing outputs are
@@ -48,7 +50,9 @@ def subspace(series: Series | Sequence[Series], state_dim: int, horizon: int | N
     return from_states(past_states(series, state_dim, horizon), state_dim)
 
 
-def past_states(series: Series | Sequence[Series], state_dim: int, horizon: int | None = None) -> PastStates:
+def past_states(
+    series: Series | Sequence[Series], state_dim: int, horizon: int | None = None
+) -> PastStates:
     """The leading canonical variates of the past, at most `state_dim` of them, at unit variance."""
     parts = [(_fill(np.asarray(part.y)), np.asarray(part.u)) for part in as_list(series)]
     longest = max(len(y) for y, _ in parts) // 2
@@ -76,7 +80,9 @@ def _canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.n
     future = _unexplained(np.concatenate([y[horizon:] for y, _ in lags]), controls)
     past = _unexplained(np.concatenate([p[:-horizon] for p in pasts]), controls)
     whitener = _whitener(past)
-    _, correlations, directions = np.linalg.svd(_whitener(future) @ (future.T @ past) @ whitener.T / len(past))
+    _, correlations, directions = np.linalg.svd(
+        _whitener(future) @ (future.T @ past) @ whitener.T / len(past)
+    )
     dim = min(state_dim, int(np.sum(correlations > LEAST_CORRELATION)))
     centre = np.concatenate(pasts).mean(axis=0)
     return [(p - centre) @ (directions[:dim] @ whitener).T for p in pasts]
@@ -87,7 +93,9 @@ def from_states(found: PastStates, state_dim: int) -> LinearSSM:
     dim = found.after.shape[1]
     extra = (0, state_dim - dim)
     ones = np.ones((len(found.y), 1))
-    dynamics, error = _least_squares(np.concatenate([found.before, found.u, ones], axis=1), found.after)
+    dynamics, error = _least_squares(
+        np.concatenate([found.before, found.u, ones], axis=1), found.after
+    )
     emission, noise = _least_squares(np.concatenate([found.after, ones], axis=1), found.y)
     process_cov = np.eye(state_dim)
     process_cov[:dim, :dim] = error.T @ error / len(error) + PROCESS_FLOOR * np.eye(dim)
@@ -124,7 +132,9 @@ def _horizon(parts: Parts, state_dim: int) -> int:
     return 1
 
 
-def _lags(values: Float[np.ndarray, "T D"], horizon: int) -> Float[np.ndarray, "T-horizon+1 horizon*D"]:
+def _lags(
+    values: Float[np.ndarray, "T D"], horizon: int
+) -> Float[np.ndarray, "T-horizon+1 horizon*D"]:
     """Row i holds values[i : i + horizon], flattened."""
     count = len(values) - horizon + 1
     return np.concatenate([values[i : i + count] for i in range(horizon)], axis=1)

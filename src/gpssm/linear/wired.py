@@ -32,8 +32,14 @@ from gpssm.linear.state_space import (
 from gpssm.model.wiring import Wiring
 
 EXACT_STD = 0.003  # √Q of a row that is known, for states of unit scale
-NUM_BLIND, NUM_LBFGS = 6, 200  # random starts of the likelihood without controls, and steps from each
-POWER, GROWTH = 8, 10.0  # A^(2^POWER) may grow so many times a step: an integrator does, an unstable mode goes beyond
+NUM_BLIND, NUM_LBFGS = (
+    6,
+    200,
+)  # random starts of the likelihood without controls, and steps from each
+POWER, GROWTH = (
+    8,
+    10.0,
+)  # A^(2^POWER) may grow so many times a step: an integrator does, an unstable mode goes beyond
 
 
 class WiredModel(eqx.Module):
@@ -48,14 +54,18 @@ class WiredModel(eqx.Module):
     wiring: Wiring = eqx.field(static=True)
 
     @classmethod
-    def random(cls, key: PRNGKeyArray, wiring: Wiring, num_outputs: int, num_series: int) -> "WiredModel":
+    def random(
+        cls, key: PRNGKeyArray, wiring: Wiring, num_outputs: int, num_series: int
+    ) -> "WiredModel":
         """States that decay at their own pace, and are pushed in any direction."""
         keys, states = jax.random.split(key, 4), wiring.state_dim
         pace = jax.random.uniform(keys[0], (states,), minval=0.5, maxval=0.99)
         coefficients = 0.1 * jax.random.normal(keys[1], (states, states + wiring.input_dim + 1))
         return cls(
             coefficients.at[:, :states].add(jnp.diag(pace)).at[:, -1].set(0.0),
-            jnp.log(jax.random.uniform(keys[2], (len(wiring.integrators),), minval=0.02, maxval=0.5)),
+            jnp.log(
+                jax.random.uniform(keys[2], (len(wiring.integrators),), minval=0.02, maxval=0.5)
+            ),
             0.5 * jax.random.normal(keys[3], (num_outputs, states + 1)),
             jnp.full(states, jnp.log(PROCESS_STD)),
             jnp.full(num_outputs, jnp.log(0.3)),
@@ -84,7 +94,9 @@ class WiredModel(eqx.Module):
         rest = self.rows()[:, self.wiring.state_dim :]
         return u @ rest[:, :-1].T + rest[:, -1][None]
 
-    def emit(self, emission: Callable[[Array], Array], predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+    def emit(
+        self, emission: Callable[[Array], Array], predictor: Float[Array, "N Dy"]
+    ) -> Float[Array, "N Dy"]:
         """g(C x + d)."""
         return emission(predictor)
 
@@ -112,7 +124,9 @@ class WiredModel(eqx.Module):
     def linear(self) -> LinearSSM:
         """The state-space model of these coefficients."""
         rows, states = self.rows(), self.wiring.state_dim
-        noise = jnp.where(jnp.asarray(self.wiring.learned), jnp.exp(2 * self.log_process_std), EXACT_STD**2)
+        noise = jnp.where(
+            jnp.asarray(self.wiring.learned), jnp.exp(2 * self.log_process_std), EXACT_STD**2
+        )
         parts = (rows[:, :states], rows[:, states:-1], rows[:, -1], self.C, self.d)
         return LinearSSM(*parts, jnp.diag(noise + PROCESS_FLOOR), jnp.exp(self.log_noise_std))
 
@@ -125,7 +139,10 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
     if wiring.input_dim:
         starts = [_free_runs(series, wiring, _same, key)[1]]
     else:
-        starts = [WiredModel.random(one, wiring, outputs, len(series)) for one in jax.random.split(key, NUM_BLIND)]
+        starts = [
+            WiredModel.random(one, wiring, outputs, len(series))
+            for one in jax.random.split(key, NUM_BLIND)
+        ]
     arrays = [jax.tree.map(jnp.asarray, one) for one in series]
     floor = noise_floor(np.concatenate([one.y for one in series]))
     found = [_climb(start, arrays, floor) for start in starts]
@@ -146,7 +163,9 @@ def fit_wired_output_error(
     noise, model, paths = _free_runs(series, wiring, emission, key)
     found = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
     process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
-    return found._replace(model=found.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov))
+    return found._replace(
+        model=found.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov)
+    )
 
 
 def _same(predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
@@ -163,10 +182,16 @@ def _free_runs(
 
     noise, model, paths = fit_from_starts(series, begin, emission, key)
     assert isinstance(model, WiredModel)
-    return noise, eqx.tree_at(lambda one: one.log_noise_std, model, jnp.log(jnp.asarray(noise))), paths
+    return (
+        noise,
+        eqx.tree_at(lambda one: one.log_noise_std, model, jnp.log(jnp.asarray(noise))),
+        paths,
+    )
 
 
-def _climb(start: WiredModel, series: list[Series], floor: Float[Array, " Dy"]) -> tuple[float, WiredModel]:
+def _climb(
+    start: WiredModel, series: list[Series], floor: Float[Array, " Dy"]
+) -> tuple[float, WiredModel]:
     """L-BFGS up the likelihood: minus log p(y) there, and where it is."""
     flat, unravel = ravel_pytree(start)
 
@@ -177,7 +202,9 @@ def _climb(start: WiredModel, series: list[Series], floor: Float[Array, " Dy"]) 
         return float(value), np.asarray(slope, float)
 
     options = {"maxiter": NUM_LBFGS, "maxcor": 30}
-    found = scipy.optimize.minimize(objective, np.asarray(flat), jac=True, method="L-BFGS-B", options=options)
+    found = scipy.optimize.minimize(
+        objective, np.asarray(flat), jac=True, method="L-BFGS-B", options=options
+    )
     return float(found.fun), unravel(jnp.asarray(found.x))
 
 
@@ -192,7 +219,9 @@ def _loss_and_gradient(
     power = linear.transition
     for _ in range(POWER):
         power = power @ power
-    excess = jnp.maximum(0.5 * jnp.log(jnp.sum(power**2) + 1e-12) - jnp.log(GROWTH * 2.0**POWER), 0.0)
+    excess = jnp.maximum(
+        0.5 * jnp.log(jnp.sum(power**2) + 1e-12) - jnp.log(GROWTH * 2.0**POWER), 0.0
+    )
     return -log_marginal(linear, series) + 0.5 * 1e-2 * jnp.sum(vector**2) + 100 * excess**2
 
 

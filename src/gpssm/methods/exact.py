@@ -85,10 +85,17 @@ class ExactMoves(ParameterMoves):
     """The moves of the parameters given the states, with the path's own inputs for inducing locations."""
 
     def update(
-        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        parameters: Parameters,
+        states: States,
+        iteration: Array,
+        series: list[Series],
     ) -> Parameters:
         """All moves of the parameters given the states; Q | x, f is exact since f is known at every input."""
-        return ParameterMoves.update(self._here(states, series), key, parameters, states, iteration, series)
+        return ParameterMoves.update(
+            self._here(states, series), key, parameters, states, iteration, series
+        )
 
     def density(self, states: States, series: list[Series]) -> Density:
         """The log density of the states as a function of the model, the function integrated out."""
@@ -102,7 +109,9 @@ class ExactMoves(ParameterMoves):
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, "Dx M"]:
         """v = L⁻¹(f − m) with f | x ~ N(m + K(K + Q)⁻¹r, K − K(K + Q)⁻¹K), and the linear weights with it."""
-        return ParameterMoves.draw_weights(self._here(states, series), key, parameters, states, series)
+        return ParameterMoves.draw_weights(
+            self._here(states, series), key, parameters, states, series
+        )
 
     def _here(self, states: States, series: list[Series]) -> "ExactMoves":
         return self._replace(model=at_own_inputs(self.model, states, series))
@@ -114,7 +123,9 @@ def log_exact(model: GPSSM, states: States, series: list[Series]) -> Float[Array
     x, u = z[:, : model.state_dim], z[:, model.state_dim :]
     noise = model.process_variance[:, None, None] * jnp.eye(len(z), dtype=z.dtype)[None]
     covariance = prior_covariance(model, z) + noise
-    return log_boundary(model, states, series) + jnp.sum(log_dense_normal(covariance, (following - model.mean(x, u)).T))
+    return log_boundary(model, states, series) + jnp.sum(
+        log_dense_normal(covariance, (following - model.mean(x, u)).T)
+    )
 
 
 def prior_covariance(model: GPSSM, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N N"]:
@@ -128,7 +139,9 @@ def prior_covariance(model: GPSSM, z: Float[Array, "N Dz"]) -> Float[Array, "Dx 
 
 
 @jax.custom_jvp
-def log_dense_normal(covariance: Float[Array, "D N N"], error: Float[Array, "D N"]) -> Float[Array, " D"]:
+def log_dense_normal(
+    covariance: Float[Array, "D N N"], error: Float[Array, "D N"]
+) -> Float[Array, " D"]:
     """log N(r; 0, S) for each row."""
     return _log_dense_normal(covariance, error)[0]
 
@@ -143,13 +156,17 @@ def _log_dense_normal(covariance: Array, error: Array) -> tuple[Array, Array, Ar
 
 
 @log_dense_normal.defjvp
-def _log_dense_normal_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _log_dense_normal_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
     """∂/∂r = −S⁻¹r = −α and ∂/∂S = ½(ααᵀ − S⁻¹): a third of the cost of differentiating the factorisation."""
     value, inverse, whitened = _log_dense_normal(*primals)
     alpha = jnp.matmul(inverse.mT, whitened[:, :, None])
     slope = 0.5 * (jnp.matmul(alpha, alpha.mT) - jnp.matmul(inverse.mT, inverse))
     covariance_dot, error_dot = tangents
-    return value, jnp.sum(slope * covariance_dot, (-2, -1)) - jnp.sum(alpha[:, :, 0] * error_dot, -1)
+    return value, jnp.sum(slope * covariance_dot, (-2, -1)) - jnp.sum(
+        alpha[:, :, 0] * error_dot, -1
+    )
 
 
 def inputs(states: States, series: list[Series]) -> Float[Array, "N Dz"]:
@@ -170,7 +187,9 @@ def _locations_name(model: GPSSM) -> str:
     """The leaf that has the inducing locations."""
     found = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
     if len(found) != 1:
-        raise ValueError("`exact` needs a model with inducing points, whose place its inputs take: basis='inducing'.")
+        raise ValueError(
+            "`exact` needs a model with inducing points, whose place its inputs take: basis='inducing'."
+        )
     return next(name for name, leaf in model.leaves().items() if leaf is found[0].locations)
 
 

@@ -35,7 +35,12 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 from gpssm.starts.build import SLACK
 
-REFRESHES = (0.1, 0.25, 0.5, 0.7)  # as shares of the warm-up; the last one when parameters are no longer learned
+REFRESHES = (
+    0.1,
+    0.25,
+    0.5,
+    0.7,
+)  # as shares of the warm-up; the last one when parameters are no longer learned
 # One more at the mean of a chain's own states, if so many iterations are left for the step to adapt to it.
 LATE, LEFT = 0.85, 30
 FIRST_STEP = 0.1
@@ -85,7 +90,9 @@ class FFVD(MethodSettings):
         check_whole("num_leapfrog", self.num_leapfrog, 1)
         check_whole("rank", self.rank, 1)
         if not 0 < self.target_acceptance < 1:
-            raise ValueError(f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}.")
+            raise ValueError(
+                f"target_acceptance must lie between 0 and 1, got {self.target_acceptance}."
+            )
 
     def slack(self, rows: int) -> float:
         """How far a linear mean may stray from the linear fit to so many rows that is the start.
@@ -96,11 +103,19 @@ class FFVD(MethodSettings):
 
     def most_steps(self, rows: int) -> int:
         """The steps of a trajectory at most, for so many rows."""
-        return min(self.num_leapfrog, max(FEWEST, STEPS_TIMES_ROWS // rows)) if on_cpu() else self.num_leapfrog
+        return (
+            min(self.num_leapfrog, max(FEWEST, STEPS_TIMES_ROWS // rows))
+            if on_cpu()
+            else self.num_leapfrog
+        )
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, started at these states."""
-        return build_hmc(self, ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states)), states)
+        return build_hmc(
+            self,
+            ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states)),
+            states,
+        )
 
 
 class FFVDCarry(NamedTuple):
@@ -141,12 +156,27 @@ def hold(
 ) -> Held:
     """As many rounds as the noises need of what holds the weights: these are drawn, then noises and emission, noises
     and states move together, and the first states jump."""
-    moves = moves._replace(model=moves.apply(begin.parameters).prepared())  # the kernel stays as it is
+    moves = moves._replace(
+        model=moves.apply(begin.parameters).prepared()
+    )  # the kernel stays as it is
 
     def turn(index: Array, now: Held) -> Held:
-        keys, paths = jax.random.split(jax.random.fold_in(key, index), 3), unstack(now.states, series)
+        keys, paths = (
+            jax.random.split(jax.random.fold_in(key, index), 3),
+            unstack(now.states, series),
+        )
         weights = moves.draw_weights(keys[0], now.parameters, paths, series)
-        given = (moves, now.parameters, weights, now.states, now.walk, centre, series, adapting, parted)
+        given = (
+            moves,
+            now.parameters,
+            weights,
+            now.states,
+            now.walk,
+            centre,
+            series,
+            adapting,
+            parted,
+        )
         parameters, states, walk = noise_moves.walk(keys[1], *given)
         states = first_states.jump(keys[2], moves.apply(parameters), weights, states, series)
         return Held(weights, parameters, states, walk)
@@ -176,43 +206,75 @@ def build_hmc(
         whitening = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         step = dual_averaging.start(FIRST_STEP)
         walk = noise_moves.start(moves)
-        weights = None if moves.joint is None else jnp.zeros(moves.model.weights_shape, states.dtype)
-        return FFVDCarry(states, weights, parameters, whitening, step, walk, states, jnp.zeros(()), jnp.asarray(0))
+        weights = (
+            None if moves.joint is None else jnp.zeros(moves.model.weights_shape, states.dtype)
+        )
+        return FFVDCarry(
+            states,
+            weights,
+            parameters,
+            whitening,
+            step,
+            walk,
+            states,
+            jnp.zeros(()),
+            jnp.asarray(0),
+        )
 
     def refresh(carry: FFVDCarry, series: list[Series]) -> FFVDCarry:
         whitening = whitening_at(carry.parameters, carry.mean, series)
         step = dual_averaging.start(jnp.exp(carry.step.log_average))
-        return carry._replace(whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(()))
+        return carry._replace(
+            whitening=whitening, step=step, mean=jnp.zeros_like(carry.mean), seen=jnp.zeros(())
+        )
 
     def step(key: PRNGKeyArray, carry: FFVDCarry, series: list[Series]) -> tuple[FFVDCarry, Info]:
         size_key, part_key, move_key, parameter_key, round_key = jax.random.split(key, 5)
         due = jnp.any(carry.iteration == refreshes) & ((carry.seen > 0) | (carry.iteration == 0))
         carry = jax.lax.cond(in_step(due), lambda c: refresh(c, series), lambda c: c, carry)
-        current, adapting = moves.apply(carry.parameters).prepared(), carry.iteration < settings.num_warmup
+        current, adapting = (
+            moves.apply(carry.parameters).prepared(),
+            carry.iteration < settings.num_warmup,
+        )
         coordinates = carry.whitening.at(current)
         free = moving(carry.states, series)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return moves.density(unstack(coordinates.to_states(free * position), series), series)(current)
+            return moves.density(unstack(coordinates.to_states(free * position), series), series)(
+                current
+            )
 
         size, angle = carry.step.size(adapting), ANGLE * (GOLDEN * carry.iteration % 1.0)
-        num_steps = jnp.clip(jnp.ceil(angle / size), 1, settings.most_steps(len(carry.states))).astype(int)
+        num_steps = jnp.clip(
+            jnp.ceil(angle / size), 1, settings.most_steps(len(carry.states))
+        ).astype(int)
         cautious = ~adapting & (jax.random.uniform(size_key) < CAUTION)
         size = jnp.where(cautious, SMALL, 1.0) * size
         position = coordinates.to_position(carry.states)
         if settings.num_warmup:
             parting = carry.iteration == num_shared
-            position = jnp.where(parting, SPREAD * jax.random.normal(part_key, position.shape), position)
+            position = jnp.where(
+                parting, SPREAD * jax.random.normal(part_key, position.shape), position
+            )
         outcome = hmc.move(move_key, free * position, log_density, size, num_steps, free)
         states = coordinates.to_states(outcome.position)
         paths, weights, walk = unstack(states, series), None, carry.walk
         if moves.joint is None:
-            parameters = moves.update(parameter_key, carry.parameters, paths, carry.iteration, series)
+            parameters = moves.update(
+                parameter_key, carry.parameters, paths, carry.iteration, series
+            )
         else:
-            parameters = moves.update_collapsed(parameter_key, carry.parameters, paths, carry.iteration, series)
-            begin, parted = Held(carry.weights, parameters, states, walk), carry.iteration >= num_shared
+            parameters = moves.update_collapsed(
+                parameter_key, carry.parameters, paths, carry.iteration, series
+            )
+            begin, parted = (
+                Held(carry.weights, parameters, states, walk),
+                carry.iteration >= num_shared,
+            )
             centre = carry.whitening.linear.centre
-            weights, parameters, states, walk = hold(round_key, moves, begin, centre, series, adapting, parted)
+            weights, parameters, states, walk = hold(
+                round_key, moves, begin, centre, series, adapting, parted
+            )
         gradients = jnp.asarray(num_steps + 1.0)
         info = Info(outcome.value, outcome.acceptance, outcome.divergent, outcome.energy, gradients)
         count = carry.seen + adapting
@@ -220,7 +282,9 @@ def build_hmc(
             states=states,
             weights=weights,
             parameters=parameters,
-            step=dual_averaging.update(carry.step, outcome.acceptance, settings.target_acceptance, adapting),
+            step=dual_averaging.update(
+                carry.step, outcome.acceptance, settings.target_acceptance, adapting
+            ),
             walk=walk,
             mean=carry.mean + jnp.where(adapting, (states - carry.mean) / count, 0.0),
             seen=count,
@@ -229,7 +293,11 @@ def build_hmc(
 
     def draw(key: PRNGKeyArray, carry: FFVDCarry, series: list[Series]) -> Draw:
         paths = unstack(carry.states, series)
-        drawn = moves.draw_weights(key, carry.parameters, paths, series) if carry.weights is None else carry.weights
+        drawn = (
+            moves.draw_weights(key, carry.parameters, paths, series)
+            if carry.weights is None
+            else carry.weights
+        )
         return Draw(paths, drawn, carry.parameters.leaves)
 
     return Method(init, step, draw)

@@ -79,7 +79,9 @@ class FFVDM(SGHMCSettings):
         if length > rows:
             raise ValueError(f"window must be at most the {rows} rows of the data, got {length}.")
 
-        def density(key: PRNGKeyArray, model: GPSSM, latents: SGHMCLatents, series: list[Series]) -> Float[Array, ""]:
+        def density(
+            key: PRNGKeyArray, model: GPSSM, latents: SGHMCLatents, series: list[Series]
+        ) -> Float[Array, ""]:
             assert latents.weights is not None
             if length == rows:
                 return log_target(model, latents.states, latents.weights, series)
@@ -96,7 +98,9 @@ class FFVDCM(SGHMCSettings):
     def build(self, model: GPSSM, states: States) -> Method:
         """The sampler for a model, started at these states."""
 
-        def density(key: PRNGKeyArray, model: GPSSM, latents: SGHMCLatents, series: list[Series]) -> Float[Array, ""]:
+        def density(
+            key: PRNGKeyArray, model: GPSSM, latents: SGHMCLatents, series: list[Series]
+        ) -> Float[Array, ""]:
             return log_collapsed(model, latents.states, series)
 
         return build_sghmc(self, model, states, density, collapsed=True, cost=1.0)
@@ -123,14 +127,24 @@ LatentDensity = Callable[[PRNGKeyArray, GPSSM, SGHMCLatents, list[Series]], Floa
 
 
 def build_sghmc(
-    settings: SGHMCSettings, model: GPSSM, states: States, density: LatentDensity, *, collapsed: bool, cost: float
+    settings: SGHMCSettings,
+    model: GPSSM,
+    states: States,
+    density: LatentDensity,
+    *,
+    collapsed: bool,
+    cost: float,
 ) -> Method:
     """SGHMC on a density of the states, of the weights unless `collapsed`, and of the sampled leaves.
 
     `cost` is that of one evaluation, in evaluations over all of the data.
     """
     moves = ParameterMoves(model, settings.num_warmup, settings.learning_rate)
-    weights = None if collapsed else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
+    weights = (
+        None
+        if collapsed
+        else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
+    )
     _, unravel = ravel_pytree(SGHMCLatents(states, weights, model.leaves("sample")))
 
     def init(key: PRNGKeyArray, series: list[Series]) -> SGHMCCarry:
@@ -150,7 +164,9 @@ def build_sghmc(
 
         burn_in = carry.iteration < settings.num_warmup
         grad_fn = jax.value_and_grad(log_density)
-        sampler = sghmc.step(move_key, carry.sampler, grad_fn, settings.step_size, settings.decay, burn_in)
+        sampler = sghmc.step(
+            move_key, carry.sampler, grad_fn, settings.step_size, settings.decay, burn_in
+        )
         latents: SGHMCLatents = unravel(sampler.position)
         parameters = carry.parameters._replace(leaves=carry.parameters.leaves | latents.leaves)
         parameters = moves.optimise(

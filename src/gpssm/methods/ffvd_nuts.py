@@ -47,10 +47,14 @@ class FFVDNUTS(MethodSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.target not in get_args(Target):
-            raise ValueError(f"target is one of {', '.join(get_args(Target))}, got {self.target!r}.")
+            raise ValueError(
+                f"target is one of {', '.join(get_args(Target))}, got {self.target!r}."
+            )
         check_whole("max_tree_depth", self.max_tree_depth, 1)
         if not 0 < self.target_acceptance < 1:
-            raise ValueError(f"target_acceptance must be between 0 and 1, got {self.target_acceptance!r}.")
+            raise ValueError(
+                f"target_acceptance must be between 0 and 1, got {self.target_acceptance!r}."
+            )
 
     def slack(self, rows: int) -> float:
         """That of `ffvd`, which it is to check: their model is the same."""
@@ -64,12 +68,18 @@ class FFVDNUTS(MethodSettings):
 
         moves = ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
         free, collapsed = bool(moves.init().leaves), self.target == "collapsed"
-        weights = None if collapsed else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
+        weights = (
+            None
+            if collapsed
+            else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
+        )
         _, unravel = ravel_pytree(NUTSLatents(states, weights))
         start_adaptation, adapt = _stan_adaptation(self.num_warmup, self.target_acceptance)
         sample: Callable[..., tuple[Any, Any]] = nuts.build_kernel()
 
-        def with_weights(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> Array:
+        def with_weights(
+            key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+        ) -> Array:
             drawn = None if collapsed else moves.draw_weights(key, parameters, states, series)
             return ravel_pytree(NUTSLatents(states, drawn))[0]
 
@@ -78,7 +88,9 @@ class FFVDNUTS(MethodSettings):
             position = with_weights(key, parameters, states, series)
             return NUTSCarry(position, start_adaptation(position), parameters, jnp.zeros((), int))
 
-        def step(key: PRNGKeyArray, carry: NUTSCarry, series: list[Series]) -> tuple[NUTSCarry, Info]:
+        def step(
+            key: PRNGKeyArray, carry: NUTSCarry, series: list[Series]
+        ) -> tuple[NUTSCarry, Info]:
             move_key, parameter_key, weights_key = jax.random.split(key, 3)
             now = moves.apply(carry.parameters)
 
@@ -96,7 +108,9 @@ class FFVDNUTS(MethodSettings):
                 carry.adaptation.metric.inverse_mass_matrix,
                 self.max_tree_depth,
             )
-            adaptation = adapt(carry.adaptation, carry.iteration, point.position, outcome.acceptance_rate)
+            adaptation = adapt(
+                carry.adaptation, carry.iteration, point.position, outcome.acceptance_rate
+            )
             position, parameters = point.position, carry.parameters
             if free:
                 paths = unravel(position).states
@@ -145,7 +159,9 @@ class NUTSCarry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-def _stan_adaptation(num_warmup: int, target: float) -> tuple[Callable[[Array], Adaptation], Callable[..., Adaptation]]:
+def _stan_adaptation(
+    num_warmup: int, target: float
+) -> tuple[Callable[[Array], Adaptation], Callable[..., Adaptation]]:
     """`start(position)`, and `adapt(adaptation, iteration, position, acceptance)`, which ends with the warm-up."""
     from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
     from blackjax.adaptation.window_adaptation import build_schedule
@@ -158,11 +174,16 @@ def _stan_adaptation(num_warmup: int, target: float) -> tuple[Callable[[Array], 
         return Adaptation(dual_averaging.start(FIRST_STEP), metric_init(position.shape[0]))
 
     def adapt(
-        adaptation: Adaptation, iteration: Int[Array, ""], position: Float[Array, " n"], acceptance: Float[Array, ""]
+        adaptation: Adaptation,
+        iteration: Int[Array, ""],
+        position: Float[Array, " n"],
+        acceptance: Float[Array, ""],
     ) -> Adaptation:
         learns_metric, starts_anew = schedule[jnp.minimum(iteration, num_warmup)]
         step = dual_averaging.update(adaptation.step, acceptance, target, iteration < num_warmup)
-        metric = _choose(learns_metric, metric_update(adaptation.metric, position), adaptation.metric)
+        metric = _choose(
+            learns_metric, metric_update(adaptation.metric, position), adaptation.metric
+        )
         step = _choose(starts_anew, dual_averaging.start(jnp.exp(step.log_average)), step)
         return Adaptation(step, _choose(starts_anew, metric_final(metric), metric))
 

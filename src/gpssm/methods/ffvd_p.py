@@ -55,9 +55,14 @@ class ParticleGibbs(ParticleSettings):
         moves = target.moves(model, self.num_warmup, self.learning_rate)
         ancestry = "backward" if self.backward else "trace"
 
-        def move_states(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> States:
+        def move_states(
+            key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+        ) -> States:
             weights_key, states_key = jax.random.split(key)
-            weights, now = moves.draw_weights(weights_key, parameters, states, series), moves.apply(parameters)
+            weights, now = (
+                moves.draw_weights(weights_key, parameters, states, series),
+                moves.apply(parameters),
+            )
             keys = jax.random.split(states_key, len(series))
             form = functools.partial(target.form, now, weights)
             return sweep_states(keys, now, states, series, form, self.num_particles, ancestry)[0]

@@ -38,7 +38,9 @@ class FICParticleGibbs(ParticleSettings):
     :param num_particles: particles in each sweep, the present path among them.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from the FIC model's posterior")
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, True, True, "draws from the FIC model's posterior"
+    )
 
     num_warmup: int = 120
     num_draws: int = 25
@@ -49,17 +51,27 @@ class FICParticleGibbs(ParticleSettings):
         """The method for a model, started at these states."""
         moves = PredictiveMoves(model, self.num_warmup, self.learning_rate)
 
-        def move_states(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> States:
+        def move_states(
+            key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+        ) -> States:
             # One series after the other: what the paths of the others say of the weights is known from the start.
             now, moved = moves.apply(parameters), list(states)
-            told = [scaled_statistics(now, (path,), [one]) for path, one in zip(states, series, strict=True)]
+            told = [
+                scaled_statistics(now, (path,), [one])
+                for path, one in zip(states, series, strict=True)
+            ]
             for place, one in enumerate(series):
-                precision = jnp.zeros_like(told[0].gram) + jnp.eye(now.basis.size, dtype=told[0].gram.dtype)[None]
+                precision = (
+                    jnp.zeros_like(told[0].gram)
+                    + jnp.eye(now.basis.size, dtype=told[0].gram.dtype)[None]
+                )
                 linear = jnp.zeros_like(told[0].cross)
                 for other in told[:place] + told[place + 1 :]:
                     precision, linear = precision + other.gram, linear + other.cross
                 one_key = jax.random.fold_in(key, place)
-                moved[place] = sweep(one_key, now, moved[place], one, self.num_particles, precision, linear)
+                moved[place] = sweep(
+                    one_key, now, moved[place], one, self.num_particles, precision, linear
+                )
                 told[place] = scaled_statistics(now, (moved[place],), [one])
             return tuple(moved)
 
@@ -105,7 +117,9 @@ def sweep(
     lineage = beliefs.begin(precision, linear, future, values, count)
     start = jax.random.normal(start_key, (count, path.shape[1]), path.dtype).at[0].set(path[0])
 
-    def step(carry: tuple[Array, Array, Lineage], now: Inputs) -> tuple[tuple[Array, Array, Lineage], FICGeneration]:
+    def step(
+        carry: tuple[Array, Array, Lineage], now: Inputs
+    ) -> tuple[tuple[Array, Array, Lineage], FICGeneration]:
         x, log_weight, lineage = carry
         look = _look(model, transition, x, jnp.broadcast_to(u[now.time][None], (count, u.shape[1])))
         outlook = beliefs.look_ahead(lineage, look)
@@ -115,10 +129,15 @@ def sweep(
         log_ancestor = log_weight + lineage.log_future + outlook.whole.log_prob(now.held[None])
         scores = (log_weight + proposal.log_ahead)[None] + now.gumbel
         parents = jnp.argmax(scores.at[0].set(log_ancestor + now.gumbel[0]), -1)
-        following = proposal.mean[parents] + jnp.matmul(proposal.factor[parents], now.noise[:, :, None])[:, :, 0]
+        following = (
+            proposal.mean[parents]
+            + jnp.matmul(proposal.factor[parents], now.noise[:, :, None])[:, :, 0]
+        )
         following = following.at[0].set(now.held)
         lineage = beliefs.advance(lineage, outlook, parents, following, now.leaving, now.value)
-        return (following, law.log_weight(now.time, x[parents], following), lineage), FICGeneration(following, parents)
+        return (following, law.log_weight(now.time, x[parents], following), lineage), FICGeneration(
+            following, parents
+        )
 
     noise_key, parent_key = jax.random.split(inputs_key)
     steps, dim = values.shape
@@ -130,11 +149,15 @@ def sweep(
         jax.tree.map(lambda part: part[:, None], future),
         values[:, None],
     )
-    (_, log_weight, _), generations = jax.lax.scan(step, (start, jnp.zeros_like(start[:, 0]), lineage), inputs)
+    (_, log_weight, _), generations = jax.lax.scan(
+        step, (start, jnp.zeros_like(start[:, 0]), lineage), inputs
+    )
     return _trace(jax.random.categorical(end_key, log_weight), start, generations)
 
 
-def _trace(index: Int[Array, ""], start: Float[Array, "N Dx"], generations: FICGeneration) -> Float[Array, "T+1 Dx"]:
+def _trace(
+    index: Int[Array, ""], start: Float[Array, "N Dx"], generations: FICGeneration
+) -> Float[Array, "T+1 Dx"]:
     """The path of one particle of the last generation, back through its parents."""
 
     def back(index: Array, now: FICGeneration) -> tuple[Array, Float[Array, " Dx"]]:
@@ -144,7 +167,9 @@ def _trace(index: Int[Array, ""], start: Float[Array, "N Dx"], generations: FICG
     return jnp.concatenate([start[first][None], path])
 
 
-def _look(model: GPSSM, transition: Transition, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Look:
+def _look(
+    model: GPSSM, transition: Transition, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]
+) -> Look:
     """The transitions from x as looks at the weights: mean m, gain A, spread B + Q."""
     step = transition(x, u)
     spread = jnp.maximum(step.residual.T, 0.0) + model.process_variance[None]
@@ -155,7 +180,11 @@ def _form(model: GPSSM, series: Series, expected: beliefs.Prediction) -> Feynman
     """One step of the particles, from what each of them expects: its predictive, and the potential p(y_t | x')."""
     y = jnp.asarray(series.y, expected.mean.dtype)
 
-    def log_potential(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
-        return model.likelihood.log_prob(following, jnp.broadcast_to(y[t][None], (x.shape[0], y.shape[1])))
+    def log_potential(
+        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
+    ) -> Float[Array, " N"]:
+        return model.likelihood.log_prob(
+            following, jnp.broadcast_to(y[t][None], (x.shape[0], y.shape[1]))
+        )
 
     return FeynmanKac(lambda t, x: (expected.mean, expected.variance), log_potential)

@@ -54,7 +54,9 @@ class IGPSSM(VariationalSettings):
     :param hidden: units of the net in each direction of time.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)")
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)"
+    )
 
     num_warmup: int = 2000
     learning_rate: float = 0.02
@@ -75,7 +77,12 @@ class IGPSSM(VariationalSettings):
             return Recogniser.start(key, width, self.hidden, model.log_process_std)
 
         def bound(
-            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, net: Recogniser, series: list[Series], _: Array
+            key: PRNGKeyArray,
+            model: GPSSM,
+            weights: WeightLaw,
+            net: Recogniser,
+            series: list[Series],
+            _: Array,
         ) -> Float[Array, ""]:
             batch = take(series, whole)
             law = net(readable(model, batch), batch.inside, around)
@@ -106,7 +113,9 @@ class ChainLaw(NamedTuple):
 
     def repeat(self, count: int) -> tuple[Float[Array, "W N Dx"], ...]:
         """Slope, offset and standard deviation for `count` paths of each series, N = P · count."""
-        return tuple(jnp.repeat(part, count, 1) for part in (self.slope, self.offset, jnp.exp(self.log_std)))
+        return tuple(
+            jnp.repeat(part, count, 1) for part in (self.slope, self.offset, jnp.exp(self.log_std))
+        )
 
 
 def draw_chain(key: PRNGKeyArray, law: ChainLaw, count: int) -> Float[Array, "W+1 N Dx"]:
@@ -147,7 +156,9 @@ class Recogniser(eqx.Module):
     start_bias: Float[Array, " 2Dx"]
 
     @classmethod
-    def start(cls, key: PRNGKeyArray, width: int, hidden: int, log_process_std: Float[Array, " Dx"]) -> Self:
+    def start(
+        cls, key: PRNGKeyArray, width: int, hidden: int, log_process_std: Float[Array, " Dx"]
+    ) -> Self:
         """F = 0, S a part of Q, and q(x₀) narrow, around the states that are given."""
         dtype, nothing = log_process_std.dtype, jnp.zeros_like(log_process_std)
         make = eqx.filter_vmap(lambda one: eqx.nn.GRUCell(width, hidden, dtype=dtype, key=one))
@@ -160,22 +171,31 @@ class Recogniser(eqx.Module):
         )
 
     def __call__(
-        self, seen: Float[Array, "W P C"], inside: Bool[Array, "W P"], around: Float[Array, "W+1 P Dx"]
+        self,
+        seen: Float[Array, "W P C"],
+        inside: Bool[Array, "W P"],
+        around: Float[Array, "W+1 P Dx"],
     ) -> ChainLaw:
         """q(x) of P series around these states: g_t = around_{t+1} − F_t around_t + net, and the like for x₀."""
         features = self.read(seen, inside)
         slope, shift, log_std = jnp.split(_affine(features, self.step_map, self.step_bias), 3, -1)
         backward = features[:1, :, features.shape[-1] // 2 :]
-        mean, start_log_std = jnp.split(_affine(backward, self.start_map, self.start_bias)[0], 2, -1)
+        mean, start_log_std = jnp.split(
+            _affine(backward, self.start_map, self.start_bias)[0], 2, -1
+        )
         slope = jnp.tanh(slope)
         offset = around[1:] - slope * around[:-1] + shift
         return ChainLaw(StartLaw(around[0] + mean, start_log_std), slope, offset, log_std)
 
-    def read(self, seen: Float[Array, "W P C"], inside: Bool[Array, "W P"]) -> Float[Array, "W P 2H"]:
+    def read(
+        self, seen: Float[Array, "W P C"], inside: Bool[Array, "W P"]
+    ) -> Float[Array, "W P 2H"]:
         """What the forward net knows after each row and the backward net before it; rows outside change nothing."""
 
         def advance(hidden: Float[Array, "2 P H"], now: tuple[Array, Array]) -> tuple[Array, Array]:
-            moved = eqx.filter_vmap(lambda cell, rows, old: jax.vmap(cell)(rows, old))(self.cells, now[0], hidden)
+            moved = eqx.filter_vmap(lambda cell, rows, old: jax.vmap(cell)(rows, old))(
+                self.cells, now[0], hidden
+            )
             hidden = jnp.where(now[1][:, :, None], moved, hidden)
             return hidden, hidden
 
@@ -195,5 +215,7 @@ def _rows(values: Float[Array, "W N D"]) -> Float[Array, "_ D"]:
     return values.reshape(values.shape[0] * values.shape[1], values.shape[2])
 
 
-def _affine(rows: Float[Array, "W P H"], matrix: Float[Array, "H K"], bias: Float[Array, " K"]) -> Array:
+def _affine(
+    rows: Float[Array, "W P H"], matrix: Float[Array, "H K"], bias: Float[Array, " K"]
+) -> Array:
     return jnp.matmul(rows, matrix) + bias[None, None]

@@ -70,9 +70,13 @@ class Baseline(MethodSettings):
         Of `spec` only a Gaussian likelihood makes sense here.
         """
         if spec.likelihood != "gaussian":
-            raise ValueError(f"A linear baseline has Gaussian outputs: likelihood={spec.likelihood!r} does not fit it.")
+            raise ValueError(
+                f"A linear baseline has Gaussian outputs: likelihood={spec.likelihood!r} does not fit it."
+            )
         if spec.wiring is not None:
-            raise ValueError("a linear baseline finds its own coefficients and takes no wiring: leave it out.")
+            raise ValueError(
+                "a linear baseline finds its own coefficients and takes no wiring: leave it out."
+            )
         linear = with_diagonal_noise(self.linear(series))
         states = [kalman.filter_states(kalman.stack([linear]), item).means[0] for item in series]
         return Start(as_model(linear), states)
@@ -86,7 +90,10 @@ class Baseline(MethodSettings):
         """
         linear = LinearSSM(*map(np.asarray, as_linear(model)))
         generators = [np.random.default_rng([seed, chain]) for chain in range(num_chains)]
-        paths = [[kalman.draw_states(linear, one, self.num_draws, rng) for one in series] for rng in generators]
+        paths = [
+            [kalman.draw_states(linear, one, self.num_draws, rng) for one in series]
+            for rng in generators
+        ]
         shape = (num_chains, self.num_draws)
         log_density = kalman.log_density(kalman.stack([linear]), series)[0]
         zeros: Any = np.zeros(shape)
@@ -139,7 +146,9 @@ class RegularisedARX(Baseline):
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """The reduction without the components that say next to nothing."""
-        components = reduce(regress_regularised(series, *self.lags).regression, series, MOST_STATES, HORIZON)
+        components = reduce(
+            regress_regularised(series, *self.lags).regression, series, MOST_STATES, HORIZON
+        )
         worth = components.singular_values
         return innovations_form(components, max(1, int(np.sum(worth > NEGLIGIBLE * worth[0]))))
 

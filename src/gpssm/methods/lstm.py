@@ -69,7 +69,9 @@ class LSTMNetwork(MethodSettings):
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The trained network as a GPSSM, and its states along the series. Of `spec` only Gaussian outputs fit."""
         if spec.likelihood != "gaussian":
-            raise ValueError(f"`lstm` has Gaussian outputs: likelihood={spec.likelihood!r} does not fit it.")
+            raise ValueError(
+                f"`lstm` has Gaussian outputs: likelihood={spec.likelihood!r} does not fit it."
+            )
         if spec.wiring is not None:
             raise ValueError("`lstm` has states of its own and takes no wiring: leave it out.")
         for which in (_early, _late):
@@ -97,7 +99,9 @@ class LSTMNetwork(MethodSettings):
                 std[None] * jax.random.normal(one_key, (len(one), model.state_dim))
                 for one_key, one in zip(keys, series, strict=True)
             ]
-            paths = [follow(network, one, noise)[0] for one, noise in zip(series, noises, strict=True)]
+            paths = [
+                follow(network, one, noise)[0] for one, noise in zip(series, noises, strict=True)
+            ]
             return Draw(tuple(paths), jnp.zeros((model.state_dim, model.basis.size)), {})
 
         return Method(init, stay, draw)
@@ -105,10 +109,17 @@ class LSTMNetwork(MethodSettings):
 
 def start(key: PRNGKeyArray, units: int, output_dim: int, input_dim: int) -> LSTM:
     """A network with weights uniform on ±1/√H; 1 more in the bias of f, so that the memory lasts at first."""
-    shapes = ((4 * units, output_dim + input_dim), (4 * units, units), (4 * units,), (output_dim, units), (output_dim,))
+    shapes = (
+        (4 * units, output_dim + input_dim),
+        (4 * units, units),
+        (4 * units,),
+        (output_dim, units),
+        (output_dim,),
+    )
     keys, width = jax.random.split(key, len(shapes)), units**-0.5
     drawn = [
-        jax.random.uniform(one, shape, minval=-width, maxval=width) for one, shape in zip(keys, shapes, strict=True)
+        jax.random.uniform(one, shape, minval=-width, maxval=width)
+        for one, shape in zip(keys, shapes, strict=True)
     ]
     drawn[2] = drawn[2].at[units : 2 * units].add(1.0)
     return LSTM(*drawn)
@@ -124,10 +135,16 @@ def follow(
     width = network.readout.shape[0]
     noise = jnp.zeros((len(series), network.state_dim)) if noise is None else noise
 
-    def advance(x: Float[Array, " Dx"], row: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+    def advance(
+        x: Float[Array, " Dx"], row: tuple[Array, ...]
+    ) -> tuple[Array, tuple[Array, Array]]:
         u, y, present, error = row
         expected = network(x[None], u[None])[0]
-        following = (expected + error).at[:width].set(jnp.where(present, y, expected[:width] + error[:width]))
+        following = (
+            (expected + error)
+            .at[:width]
+            .set(jnp.where(present, y, expected[:width] + error[:width]))
+        )
         return following, (following, expected[:width])
 
     rows: tuple[Array, ...] = (jnp.asarray(series.u), *observed(jnp.asarray(series.y)), noise)
@@ -153,7 +170,9 @@ class _Progress(NamedTuple):
 
 
 @jit
-def train(network: LSTM, series: list[Series], learning_rate: float, max_epochs: int, patience: int) -> Trained:
+def train(
+    network: LSTM, series: list[Series], learning_rate: float, max_epochs: int, patience: int
+) -> Trained:
     """Adam on the first part of all series until the last part is not predicted better for `patience` epochs."""
     adam: Any = optax.chain(optax.clip_by_global_norm(LARGEST), optax.adam(learning_rate))
 
@@ -165,17 +184,23 @@ def train(network: LSTM, series: list[Series], learning_rate: float, max_epochs:
         gradient, held_out = jax.grad(loss, has_aux=True)(now.network)
         better = jnp.mean(held_out) < jnp.mean(now.least)
         best, least = jax.tree.map(
-            lambda new, old: jnp.where(better, new, old), (now.network, held_out), (now.best, now.least)
+            lambda new, old: jnp.where(better, new, old),
+            (now.network, held_out),
+            (now.best, now.least),
         )
         updates, state = adam.update(gradient, now.adam)
         latest = jnp.where(better, now.epoch, now.latest)
-        return _Progress(eqx.apply_updates(now.network, updates), state, best, least, now.epoch + 1, latest)
+        return _Progress(
+            eqx.apply_updates(now.network, updates), state, best, least, now.epoch + 1, latest
+        )
 
     def goes_on(now: _Progress) -> Bool[Array, ""]:
         return (now.epoch < max_epochs) & (now.epoch - now.latest <= patience)
 
     zero, worst = jnp.zeros((), int), jnp.full(network.offset.shape, jnp.inf)
-    end = jax.lax.while_loop(goes_on, epoch, _Progress(network, adam.init(network), network, worst, zero, zero))
+    end = jax.lax.while_loop(
+        goes_on, epoch, _Progress(network, adam.init(network), network, worst, zero, zero)
+    )
     return Trained(end.best, end.least, end.epoch)
 
 
@@ -211,12 +236,18 @@ def _log_density(model: GPSSM, network: LSTM, series: Series) -> Float[Array, ""
 def as_model(network: LSTM, variance: Float[Array, " Dy"], input_dim: int) -> GPSSM:
     """The GPSSM whose mean function is the network; its weights are meant to be zero, and few."""
     width, dim = network.offset.shape[0], network.state_dim + input_dim
-    std = jnp.full(network.state_dim, NO_NOISE).at[:width].set(jnp.maximum(jnp.sqrt(variance), NO_NOISE))
+    std = (
+        jnp.full(network.state_dim, NO_NOISE)
+        .at[:width]
+        .set(jnp.maximum(jnp.sqrt(variance), NO_NOISE))
+    )
     return GPSSM.create(
         make_kernel("se", network.state_dim, dim, jnp.ones(network.state_dim), 1.0),
         RandomFourier(jnp.zeros((1, dim))),
         network,
-        Gaussian.build(jnp.eye(width, network.state_dim), jnp.zeros(width), jnp.full(width, NO_NOISE)),
+        Gaussian.build(
+            jnp.eye(width, network.state_dim), jnp.zeros(width), jnp.full(width, NO_NOISE)
+        ),
         std,
     )
 

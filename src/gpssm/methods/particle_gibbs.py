@@ -60,7 +60,9 @@ def build_gibbs(moves: ParameterMoves, start: States, move_states: MoveStates) -
         states = move_states(states_key, carry.parameters, carry.states, series)
         parameters = moves.update(parameters_key, carry.parameters, states, carry.iteration, series)
         value = moves.density(states, series)(moves.apply(parameters))
-        return GibbsCarry(states, parameters, carry.iteration + 1), info(value, carry.states, states)
+        return GibbsCarry(states, parameters, carry.iteration + 1), info(
+            value, carry.states, states
+        )
 
     def draw(key: PRNGKeyArray, carry: GibbsCarry, series: list[Series]) -> Draw:
         weights = moves.draw_weights(key, carry.parameters, carry.states, series)
@@ -82,7 +84,9 @@ def sweep_states(
     moved, total = [], jnp.zeros((), model.log_process_std.dtype)
     for key, path, one in zip(keys, states, series, strict=True):
         law = form(one)
-        path, log_constant = csmc.sweep(key, path, law, guide(model, law, one), num_particles, ancestry)
+        path, log_constant = csmc.sweep(
+            key, path, law, guide(model, law, one), num_particles, ancestry
+        )
         moved.append(path)
         total = total + log_constant
     return tuple(moved), total
@@ -95,7 +99,10 @@ def guide(model: GPSSM, form: FeynmanKac, series: Series) -> csmc.Guide:
         return csmc.bootstrap(form)
     y, present = observed(jnp.asarray(series.y, likelihood.d.dtype))
     return csmc.locally_optimal(
-        form, csmc.GaussianEmission(likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present)
+        form,
+        csmc.GaussianEmission(
+            likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present
+        ),
     )
 
 

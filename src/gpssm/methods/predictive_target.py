@@ -30,21 +30,29 @@ class PredictiveMoves(ParameterMoves):
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, "Dx M"]:
         """v | x, exact."""
-        return draw_gaussian(key, weights_given_states_predictive(self.apply(parameters), states, series))
+        return draw_gaussian(
+            key, weights_given_states_predictive(self.apply(parameters), states, series)
+        )
 
     def conjugate(self) -> set[str]:
         """The sampled leaves that have an exact conditional: those of the emission."""
         return super().conjugate() - {"log_process_std"}
 
 
-def log_collapsed_predictive(model: GPSSM, states: States, series: list[Series]) -> Float[Array, ""]:
+def log_collapsed_predictive(
+    model: GPSSM, states: States, series: list[Series]
+) -> Float[Array, ""]:
     """log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, A_d A_dᵀ + diag(B_d + Q_d)): v integrated out."""
     count = sum(len(one) for one in series)
     statistics = scaled_statistics(model, states, series)
-    return log_boundary(model, states, series) + log_evidence(statistics, jnp.ones_like(statistics.square), count)
+    return log_boundary(model, states, series) + log_evidence(
+        statistics, jnp.ones_like(statistics.square), count
+    )
 
 
-def weights_given_states_predictive(model: GPSSM, states: States, series: list[Series]) -> GaussianWeights:
+def weights_given_states_predictive(
+    model: GPSSM, states: States, series: list[Series]
+) -> GaussianWeights:
     """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹),  P_d = I + Σ_t AᵀA / (B + Q),  b_d = Σ_t Aᵀr / (B + Q)."""
     statistics = scaled_statistics(model, states, series)
     precision = statistics.gram + jnp.eye(model.basis.size, dtype=statistics.gram.dtype)[None]

@@ -59,7 +59,9 @@ class PRSSM(VariationalSettings):
     :param batch: sub-trajectories for each estimate of the bound.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(False, False, False, "q(v) q(x₀) Π p(x_{t+1} | x_t)")
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        False, False, False, "q(v) q(x₀) Π p(x_{t+1} | x_t)"
+    )
 
     num_warmup: int = 600
     learning_rate: float = 0.03
@@ -83,10 +85,19 @@ class PRSSM(VariationalSettings):
             return Recognition.start(key, seen, wanted)
 
         def bound(
-            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, net: Recognition, series: list[Series], _: Array
+            key: PRNGKeyArray,
+            model: GPSSM,
+            weights: WeightLaw,
+            net: Recognition,
+            series: list[Series],
+            _: Array,
         ) -> Float[Array, ""]:
             choice_key, start_key, path_key = jax.random.split(key, 3)
-            some = None if every.cover == 1 else jax.random.randint(choice_key, (self.batch,), 0, len(every.first))
+            some = (
+                None
+                if every.cover == 1
+                else jax.random.randint(choice_key, (self.batch,), 0, len(every.first))
+            )
             batch = take(series, every, some)
             law = net(recognisable(model, batch))
             first = law.draw(start_key, self.num_samples)
@@ -110,7 +121,9 @@ class PRSSM(VariationalSettings):
         return build_variational(self, model, states, Family(start, bound, draw))
 
 
-def follow_prior(_: None, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
+def follow_prior(
+    _: None, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
+) -> Conditional:
     """x_{t+1} ~ N(f̄, Var f + Q), the prior's own law: KL_t = 0."""
     return Conditional(f.mean, f.variance + variance, jnp.zeros_like(f.mean))
 
@@ -131,15 +144,23 @@ class Recognition(eqx.Module):
     head: Float[Array, "_ 2Dx"]
 
     @classmethod
-    def start(cls, key: PRNGKeyArray, seen: Float[Array, "N C look"], wanted: Float[Array, "N Dx"]) -> Self:
+    def start(
+        cls, key: PRNGKeyArray, seen: Float[Array, "N C look"], wanted: Float[Array, "N Dx"]
+    ) -> Self:
         """The linear part by ridge regression of the wanted states on what is seen of the rows after them."""
         flat = _flatten(seen)
         square = jnp.matmul(flat.T, flat) + RIDGE * jnp.eye(flat.shape[1], dtype=flat.dtype)
-        solve = jax.lax.map(lambda column: solve_positive(square, column), jnp.matmul(flat.T, wanted).T)
+        solve = jax.lax.map(
+            lambda column: solve_positive(square, column), jnp.matmul(flat.T, wanted).T
+        )
         error = jnp.sqrt(jnp.mean((wanted - jnp.matmul(flat, solve.T)) ** 2, 0))
         keys, span = jax.random.split(key), min(SPAN, seen.shape[2])
-        first = eqx.nn.Conv1d(seen.shape[1], CHANNELS, span, padding="SAME", key=keys[0], dtype=flat.dtype)
-        second = eqx.nn.Conv1d(CHANNELS, CHANNELS, span, padding="SAME", key=keys[1], dtype=flat.dtype)
+        first = eqx.nn.Conv1d(
+            seen.shape[1], CHANNELS, span, padding="SAME", key=keys[0], dtype=flat.dtype
+        )
+        second = eqx.nn.Conv1d(
+            CHANNELS, CHANNELS, span, padding="SAME", key=keys[1], dtype=flat.dtype
+        )
         head = jnp.zeros((CHANNELS * seen.shape[2], 2 * wanted.shape[1]), flat.dtype)
         return cls(solve.T, jnp.log(jnp.maximum(error, LEAST_STD)), first, second, head)
 
@@ -147,7 +168,9 @@ class Recognition(eqx.Module):
         """q(x₀) of each piece."""
         hidden: Any = jax.vmap(lambda one: jnp.tanh(self.second(jnp.tanh(self.first(one)))))(seen)
         mean, log_std = jnp.split(jnp.matmul(hidden.reshape(len(seen), -1), self.head), 2, axis=-1)
-        return StartLaw(mean + jnp.matmul(_flatten(seen), self.linear), log_std + self.log_std[None])
+        return StartLaw(
+            mean + jnp.matmul(_flatten(seen), self.linear), log_std + self.log_std[None]
+        )
 
 
 def _flatten(seen: Float[Array, "N C look"]) -> Float[Array, "N F"]:

@@ -159,7 +159,9 @@ class Moves(NamedTuple):
 
 def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method:
     """The three functions of the method."""
-    refreshes = jnp.asarray(np.unique([0, *(int(share * settings.num_warmup) for share in REFRESHES)]))
+    refreshes = jnp.asarray(
+        np.unique([0, *(int(share * settings.num_warmup) for share in REFRESHES)])
+    )
     num_shared = pilot_length(settings.num_warmup)
     interval = max(1, settings.num_draws * settings.thin // JUDGED)
 
@@ -167,7 +169,9 @@ def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method
         states = stack(tuple(jnp.asarray(path) for path in start))
         parameters = moves.init()
         # The first iteration computes the first whitening, so that the program contains it once.
-        shapes = jax.eval_shape(lambda: whiten(moves.apply(parameters), states, series, settings.rank))
+        shapes = jax.eval_shape(
+            lambda: whiten(moves.apply(parameters), states, series, settings.rank)
+        )
         return Carry(
             states=states,
             weights=jnp.zeros(moves.model.weights_shape, states.dtype),
@@ -202,7 +206,9 @@ def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method
         size = jnp.sum(free)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return moves.density(unstack(coordinates.to_states(free * position), series), series)(current)
+            return moves.density(unstack(coordinates.to_states(free * position), series), series)(
+                current
+            )
 
         position = coordinates.to_position(carry.states)
         if settings.num_warmup:
@@ -239,14 +245,26 @@ def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method
 
         begin = free * position
         zero = jnp.zeros((), begin.dtype)
-        made = jax.lax.fori_loop(0, 1 + num_exact, move, Moves(begin, zero, zero, zero, begin, zero, zero))
+        made = jax.lax.fori_loop(
+            0, 1 + num_exact, move, Moves(begin, zero, zero, zero, begin, zero, zero)
+        )
         states = coordinates.to_states(made.drawn)
         paths = unstack(states, series)
-        parameters = moves.update_collapsed(kernel_key, carry.parameters, paths, carry.iteration, series)
+        parameters = moves.update_collapsed(
+            kernel_key, carry.parameters, paths, carry.iteration, series
+        )
         held = moves._replace(model=moves.apply(parameters).prepared())  # the kernel stays as it is
         weights = held.draw_weights(weights_key, parameters, paths, series)
         parameters, states, walk = noise_moves.walk(
-            *(noise_key, held, parameters, weights, states, carry.walk, carry.whitening.linear.centre),
+            *(
+                noise_key,
+                held,
+                parameters,
+                weights,
+                states,
+                carry.walk,
+                carry.whitening.linear.centre,
+            ),
             *(series, adapting, carry.iteration >= num_shared, WALK),
         )
         bias = jnp.where(judged, 2 * made.rise / size, carry.bias)

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 NOISE = "log_process_std"
 WALKS = 5  # Metropolis steps in each iteration
-FIRST_STEP, ACCEPTANCE = 0.2, 0.3  # of these: the size in log space at first, and the acceptance it is to reach
+FIRST_STEP, ACCEPTANCE = (
+    0.2,
+    0.3,
+)  # of these: the size in log space at first, and the acceptance it is to reach
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,9 @@ class ReducedRank(ParticleSettings):
     :param num_particles: particles in each sweep, the present path among them.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from p(x, v | y), no residual")
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, True, True, "draws from p(x, v | y), no residual"
+    )
 
     num_warmup: int = 150
     num_draws: int = 100
@@ -58,7 +63,9 @@ class ReducedRank(ParticleSettings):
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The model with `num_inducing` functions of a Hilbert-space basis in place of the default inducing points."""
-        return super().prepare(series, spec.replace(basis="hilbert") if spec.basis == "inducing" else spec, key)
+        return super().prepare(
+            series, spec.replace(basis="hilbert") if spec.basis == "inducing" else spec, key
+        )
 
     def adopt(self, model: GPSSM) -> GPSSM:
         """The model with leaves to be sampled that were to be optimised."""
@@ -78,11 +85,18 @@ class ReducedRank(ParticleSettings):
                 )
         moves = RankMoves(self.adopt(model), self.num_warmup, self.learning_rate)
 
-        def move_states(key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]) -> States:
+        def move_states(
+            key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+        ) -> States:
             keys = jax.random.split(key, 1 + len(series))
-            weights, now = moves.draw_weights(keys[0], parameters, states, series), moves.apply(parameters)
+            weights, now = (
+                moves.draw_weights(keys[0], parameters, states, series),
+                moves.apply(parameters),
+            )
             form = functools.partial(feynman_kac, now, weights)
-            return sweep_states(keys[1:], now, states, series, form, self.num_particles, ancestry="ancestor")[0]
+            return sweep_states(
+                keys[1:], now, states, series, form, self.num_particles, ancestry="ancestor"
+            )[0]
 
         return build_gibbs(moves, states, move_states)
 
@@ -99,7 +113,9 @@ class CollapsedRegression(NamedTuple):
     log_det: Float[Array, " Dx"]  # of I + AAᵀ/Q°
 
 
-def regress(model: GPSSM, unit: Float[Array, " Dx"], states: States, series: list[Series]) -> CollapsedRegression:
+def regress(
+    model: GPSSM, unit: Float[Array, " Dx"], states: States, series: list[Series]
+) -> CollapsedRegression:
     """The regression of x_{t+1} − m on the gain A, over all transitions; `unit` is Q°."""
     sums = transition_statistics(model, states, series)
     size = sums.gram.shape[-1]
@@ -107,8 +123,13 @@ def regress(model: GPSSM, unit: Float[Array, " Dx"], states: States, series: lis
     inverse = inverse_root(precision)
     # rᵀ(I + AAᵀ/Q°)⁻¹r = rᵀr − |L⁻¹Aᵀr|²,  P = LLᵀ
     whitened = jnp.matmul(inverse, sums.cross[:, :, None])
-    mean, rest = jnp.matmul(inverse.mT, whitened)[:, :, 0], sums.square - jnp.sum(whitened**2, (1, 2))
-    log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1) - size * jnp.log(unit)
+    mean, rest = (
+        jnp.matmul(inverse.mT, whitened)[:, :, 0],
+        sums.square - jnp.sum(whitened**2, (1, 2)),
+    )
+    log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1) - size * jnp.log(
+        unit
+    )
     return CollapsedRegression(mean, precision, rest, log_det)
 
 
@@ -123,7 +144,12 @@ class RankMoves(ParameterMoves):
         return ParameterMoves.init(self)._replace(memory=dual_averaging.start(FIRST_STEP))
 
     def update(
-        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        parameters: Parameters,
+        states: States,
+        iteration: Array,
+        series: list[Series],
     ) -> Parameters:
         """θ | x, then Q | x, θ, then the other leaves given both, as in every sampler."""
         walk_key, noise_key, other_key = jax.random.split(key, 3)
@@ -134,7 +160,9 @@ class RankMoves(ParameterMoves):
 
     def density(self, states: States, series: list[Series]) -> Density:
         """The log density of the states as a function of the model; weights, and Q unless fixed, are integrated out."""
-        return lambda model: log_boundary(model, states, series) + jnp.sum(self.log_rows(model, states, series))
+        return lambda model: (
+            log_boundary(model, states, series) + jnp.sum(self.log_rows(model, states, series))
+        )
 
     def log_rows(self, model: GPSSM, states: States, series: list[Series]) -> Float[Array, " Dx"]:
         """log p(r_d) for each d: r_d ~ N(0, Q_d (I + A_d A_dᵀ/Q°_d)), with Q_d ~ InverseGamma(a, b) integrated out:
@@ -169,7 +197,12 @@ class RankMoves(ParameterMoves):
         return parameters._replace(leaves=parameters.leaves | {NOISE: draw_noise(key, noise)})
 
     def walk(
-        self, key: PRNGKeyArray, parameters: Parameters, states: States, iteration: Array, series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        parameters: Parameters,
+        states: States,
+        iteration: Array,
+        series: list[Series],
     ) -> Parameters:
         """Metropolis steps of the kernel's leaves; state dimensions are independent, and each accepts for itself."""
         names = self.walked()
@@ -180,7 +213,9 @@ class RankMoves(ParameterMoves):
 
         def value(leaves: dict[str, Array]) -> Float[Array, " Dx"]:
             rows = self.log_rows(self.model.with_leaves(parameters.leaves | leaves), states, series)
-            return rows + sum(_log_prior_rows(self.model.priors[name], leaves[name]) for name in names)
+            return rows + sum(
+                _log_prior_rows(self.model.priors[name], leaves[name]) for name in names
+            )
 
         def step(
             now: tuple[dict[str, Array], Array], key: PRNGKeyArray
@@ -188,28 +223,41 @@ class RankMoves(ParameterMoves):
             leaves, before = now
             accept_key, *keys = jax.random.split(key, 1 + len(names))
             moved = {
-                name: leaves[name] + size * jax.random.normal(one, leaves[name].shape, leaves[name].dtype)
+                name: leaves[name]
+                + size * jax.random.normal(one, leaves[name].shape, leaves[name].dtype)
                 for name, one in zip(names, keys, strict=True)
             }
             after = value(moved)
-            probability = jnp.exp(jnp.minimum(jnp.where(jnp.isnan(after), -jnp.inf, after) - before, 0.0))
+            probability = jnp.exp(
+                jnp.minimum(jnp.where(jnp.isnan(after), -jnp.inf, after) - before, 0.0)
+            )
             accepted = jax.random.uniform(accept_key, before.shape, before.dtype) < probability
 
-            def choose(new: Float[Array, "Dx ..."], old: Float[Array, "Dx ..."]) -> Float[Array, "Dx ..."]:
+            def choose(
+                new: Float[Array, "Dx ..."], old: Float[Array, "Dx ..."]
+            ) -> Float[Array, "Dx ..."]:
                 return jnp.where(accepted.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
             return jax.tree.map(choose, (moved, after), (leaves, before)), jnp.mean(probability)
 
         start = {name: parameters.leaves[name] for name in names}
-        (leaves, _), acceptance = jax.lax.scan(step, (start, value(start)), jax.random.split(key, WALKS))
-        memory = dual_averaging.update(parameters.memory, jnp.mean(acceptance), ACCEPTANCE, adapting)
+        (leaves, _), acceptance = jax.lax.scan(
+            step, (start, value(start)), jax.random.split(key, WALKS)
+        )
+        memory = dual_averaging.update(
+            parameters.memory, jnp.mean(acceptance), ACCEPTANCE, adapting
+        )
         return parameters._replace(leaves=parameters.leaves | leaves, memory=memory)
 
     def walked(self) -> list[str]:
         """The sampled leaves of the kernel, which have a row for each state dimension."""
         rows = self.model.state_dim
         sampled = self.model.leaves("sample").items()
-        return [name for name, leaf in sampled if name.startswith("kernel.") and leaf.shape[:1] == (rows,)]
+        return [
+            name
+            for name, leaf in sampled
+            if name.startswith("kernel.") and leaf.shape[:1] == (rows,)
+        ]
 
     def _regress(self, model: GPSSM, states: States, series: list[Series]) -> CollapsedRegression:
         return regress(model, self.model.process_variance, states, series)

@@ -157,7 +157,9 @@ class Spec:
         _check_sizes(self)
         _check_parts(self)
         _check_roles(self)
-        if self.coupling in ("lmc", "hammerstein") and not isinstance(self.method, FFVD | Quick | Mapping):
+        if self.coupling in ("lmc", "hammerstein") and not isinstance(
+            self.method, FFVD | Quick | Mapping
+        ):
             raise ValueError(
                 "functions that share their weights are sampled by `ffvd` and `quick`: take coupling='shared', or "
                 "'none'."
@@ -261,7 +263,9 @@ class Spec:
             state_dim = wired_size(self.wiring, series[0].output_dim) or "auto"
         if state_dim == "auto":
             likelihood = uninformed_likelihood(self.likelihood, series[0].output_dim)
-            state_dim = select_order(pseudo_series(self.scale(series)[1], likelihood), MAX_ORDER).best
+            state_dim = select_order(
+                pseudo_series(self.scale(series)[1], likelihood), MAX_ORDER
+            ).best
         num_inducing = self.num_inducing
         if num_inducing == "auto":
             rows = sum(len(item) for item in series)
@@ -296,7 +300,9 @@ def check_names(names: Iterable[str], known: Sequence[str], where: str = "fit") 
     """Refuse settings that do not exist, naming the nearest that does."""
     for name in names:
         if name not in known:
-            raise TypeError(f"{where} has no setting {name!r}.{nearest(name, known)} Known: {', '.join(known)}")
+            raise TypeError(
+                f"{where} has no setting {name!r}.{nearest(name, known)} Known: {', '.join(known)}"
+            )
 
 
 ALIASES = {"n_states": "state_dim", "order": "state_dim", "chains": "num_chains"}
@@ -354,22 +360,35 @@ def _check_parts(spec: Spec) -> None:
         raise TypeError(f"mean must be a name, a function of x and u, or a Mean; got {spec.mean!r}")
     for name, known in (("mean", MEAN_NAMES), ("basis", BASIS_NAMES)):
         if isinstance(value := getattr(spec, name), str) and value not in known:
-            raise KeyError(f"Unknown {name} {value!r}. Known: {', '.join(known)}; or pass one of your own.")
+            raise KeyError(
+                f"Unknown {name} {value!r}. Known: {', '.join(known)}; or pass one of your own."
+            )
     if isinstance(spec.start, str) and spec.start not in ("auto", "shooting", *STARTS):
         raise KeyError(
             f"Unknown start {spec.start!r}. Known: {', '.join(['auto', *STARTS])}; or give a path of "
             "states for each series."
         )
     if isinstance(spec.start, np.ndarray) and not spec.start.ndim:
-        raise TypeError(f"start must be a name, or a path of states for each series; got {spec.start!r}")
+        raise TypeError(
+            f"start must be a name, or a path of states for each series; got {spec.start!r}"
+        )
     if not isinstance(spec.start, str) and not len(spec.start):
-        raise ValueError("start is empty: take a name, several of them, or a path of states for each series.")
-    if isinstance(spec.start, str) and spec.start == "shooting" and spec.physics is None and spec.prior is None:
+        raise ValueError(
+            "start is empty: take a name, several of them, or a path of states for each series."
+        )
+    if (
+        isinstance(spec.start, str)
+        and spec.start == "shooting"
+        and spec.physics is None
+        and spec.prior is None
+    ):
         raise KeyError("start='shooting' begins at the states of physics; there is none.")
     regimes = get_args(NoiseRegime)
     named = isinstance(spec.noise, str) and spec.noise in ("auto", *regimes)
     if not named and not (is_real(spec.noise) and 0 < spec.noise < 1e300):
-        raise ValueError(f"noise must be auto, {', '.join(regimes)}, or a positive number; got {spec.noise!r}.")
+        raise ValueError(
+            f"noise must be auto, {', '.join(regimes)}, or a positive number; got {spec.noise!r}."
+        )
     if spec.physics is not None and not isinstance(spec.physics, Physics | str):
         raise TypeError(f"physics is a gpssm.Physics, got {spec.physics!r}.")
 
@@ -381,7 +400,9 @@ def _check_roles(spec: Spec) -> None:
         value = getattr(spec, name)
         texts = isinstance(value, Sequence) and not isinstance(value, str)
         if not texts or not all(isinstance(entry, str) for entry in value):
-            raise TypeError(f"{name} must be a list of names of parameters, or of patterns; got {value!r}")
+            raise TypeError(
+                f"{name} must be a list of names of parameters, or of patterns; got {value!r}"
+            )
 
 
 def _matches(patterns: Sequence[str], names: Sequence[str]) -> bool:

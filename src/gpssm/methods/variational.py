@@ -35,7 +35,9 @@ from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw, Info, Method
 
 LARGEST_GRADIENT = 10.0  # norm of the gradient for one row of data; a path that ran away gives more
-MOST_FAILURES = 1_000_000  # steps in a row with a gradient that is not finite, each of them left out
+MOST_FAILURES = (
+    1_000_000  # steps in a row with a gradient that is not finite, each of them left out
+)
 
 
 class FunctionMoments(NamedTuple):
@@ -55,7 +57,9 @@ class Conditional(NamedTuple):
 
 Function = Callable[[Step], FunctionMoments]
 # (inputs of this step, x_t, f(z_t), Q as a row) → the law of x_{t+1}
-Conditioner = Callable[[Any, Float[Array, "N Dx"], FunctionMoments, Float[Array, "1 Dx"]], Conditional]
+Conditioner = Callable[
+    [Any, Float[Array, "N Dx"], FunctionMoments, Float[Array, "1 Dx"]], Conditional
+]
 
 
 class WeightLaw(NamedTuple):
@@ -68,16 +72,23 @@ class WeightLaw(NamedTuple):
     def factor(self) -> Float[Array, "Dx M M"]:
         """L_d."""
         identity = jnp.eye(self.raw.shape[-1], dtype=self.raw.dtype)[None]
-        return jnp.tril(self.raw, -1) + identity * jnp.exp(jnp.diagonal(self.raw, axis1=1, axis2=2))[:, None, :]
+        return (
+            jnp.tril(self.raw, -1)
+            + identity * jnp.exp(jnp.diagonal(self.raw, axis1=1, axis2=2))[:, None, :]
+        )
 
     def divergence(self) -> Float[Array, ""]:
         """KL[q(v) ‖ N(0, I)] = ½ Σ_d { tr L_d L_dᵀ + |mean_d|² − M } − Σ log diag L_d."""
         half_log_det = jnp.sum(jnp.diagonal(self.raw, axis1=1, axis2=2))
-        return 0.5 * (jnp.sum(self.factor**2) + jnp.sum(self.mean**2) - self.mean.size) - half_log_det
+        return (
+            0.5 * (jnp.sum(self.factor**2) + jnp.sum(self.mean**2) - self.mean.size) - half_log_det
+        )
 
     def draw(self, key: PRNGKeyArray, count: int) -> Float[Array, "Dx count M"]:
         """`count` draws of mean + L ε."""
-        noise = jax.random.normal(key, (self.mean.shape[0], count, self.mean.shape[1]), self.mean.dtype)
+        noise = jax.random.normal(
+            key, (self.mean.shape[0], count, self.mean.shape[1]), self.mean.dtype
+        )
         return self.mean[:, None, :] + jnp.matmul(noise, self.factor.mT)
 
 
@@ -130,7 +141,9 @@ def divergence_given_function(
     for f ~ N(f̄, spread), with gap = (F − 1) f̄ + g the mean of x_{t+1} less that of f. Where x_{t+1} does not depend
     on f, F = 0 and `noise` S is the whole variance of x_{t+1}.
     """
-    return 0.5 * ((noise + gap**2 + (slope - 1) ** 2 * spread) / variance - 1 + jnp.log(variance / noise))
+    return 0.5 * (
+        (noise + gap**2 + (slope - 1) ** 2 * spread) / variance - 1 + jnp.log(variance / noise)
+    )
 
 
 class Pieces(NamedTuple):
@@ -166,9 +179,15 @@ def windows(lengths: list[int], window: int | None) -> Pieces:
     if window is None or window >= max(lengths):
         return cut(lengths, None)
     ends = np.cumsum(lengths)
-    firsts = [np.arange(end - rows + 1 - window, end) for end, rows in zip(ends, lengths, strict=True)]
-    first = np.concatenate([np.maximum(one, end - rows) for one, end, rows in zip(firsts, ends, lengths, strict=True)])
-    end = np.concatenate([np.minimum(one + window, end) for one, end in zip(firsts, ends, strict=True)])
+    firsts = [
+        np.arange(end - rows + 1 - window, end) for end, rows in zip(ends, lengths, strict=True)
+    ]
+    first = np.concatenate(
+        [np.maximum(one, end - rows) for one, end, rows in zip(firsts, ends, lengths, strict=True)]
+    )
+    end = np.concatenate(
+        [np.minimum(one + window, end) for one, end in zip(firsts, ends, strict=True)]
+    )
     return Pieces(first, end, window, window)
 
 
@@ -194,7 +213,9 @@ def take(series: list[Series], pieces: Pieces, chosen: Int[Array, " P"] | None =
     return Batch(jnp.where(inside[:, :, None], y, jnp.nan), u, inside, weight)
 
 
-def join(states: Float[Array, "W+1 K Dx"], pieces: Pieces, lengths: list[int]) -> tuple[Float[Array, "_ Dx"], ...]:
+def join(
+    states: Float[Array, "W+1 K Dx"], pieces: Pieces, lengths: list[int]
+) -> tuple[Float[Array, "_ Dx"], ...]:
     """One path a series from those of its pieces: each gives the states its outputs see, the first x₀ as well."""
     paths, ends = [], np.cumsum(lengths)
     for end, rows in zip(ends, lengths, strict=True):
@@ -227,9 +248,13 @@ def roll(
     transition, variance = model.transition(), model.process_variance[None]
     noises = jax.random.normal(key, (u.shape[0], *start.shape), start.dtype)
     count = start.shape[0] // u.shape[1]
-    controls, inputs = jax.tree.map(lambda part: jnp.repeat(part, count, 1), (u.astype(start.dtype), inputs))
+    controls, inputs = jax.tree.map(
+        lambda part: jnp.repeat(part, count, 1), (u.astype(start.dtype), inputs)
+    )
 
-    def move(x: Float[Array, "N Dx"], now: tuple[Array, Array, Any]) -> tuple[Array, tuple[Array, Array]]:
+    def move(
+        x: Float[Array, "N Dx"], now: tuple[Array, Array, Any]
+    ) -> tuple[Array, tuple[Array, Array]]:
         control, noise, own = now
         law = conditioner(own, x, function(transition(x, control)), variance)
         following = law.mean + jnp.sqrt(law.variance) * noise
@@ -299,10 +324,14 @@ class Family(NamedTuple):
 
     start: Callable[[PRNGKeyArray, GPSSM, list[Series]], Any]
     bound: Callable[[PRNGKeyArray, GPSSM, WeightLaw, Any, list[Series], Array], Float[Array, ""]]
-    states: Callable[[PRNGKeyArray, GPSSM, WeightLaw, Float[Array, "Dx M"], Any, list[Series]], States]
+    states: Callable[
+        [PRNGKeyArray, GPSSM, WeightLaw, Float[Array, "Dx M"], Any, list[Series]], States
+    ]
 
 
-def build_variational(settings: VariationalSettings, model: GPSSM, states: States, family: Family) -> Method:
+def build_variational(
+    settings: VariationalSettings, model: GPSSM, states: States, family: Family
+) -> Method:
     """The three functions of a variational method, started from q(v) = p(v | x) at these states."""
     optimiser = optax.apply_if_finite(
         optax.chain(
@@ -316,7 +345,9 @@ def build_variational(settings: VariationalSettings, model: GPSSM, states: State
     def init(key: PRNGKeyArray, series: list[Series]) -> VariationalCarry:
         anchor = weights_at(model, states, series)
         guess = Guess(free, jax.tree.map(jnp.zeros_like, anchor), family.start(key, model, series))
-        return VariationalCarry(guess, anchor, optimiser.init(guess), jnp.asarray(-jnp.inf), jnp.zeros((), int))
+        return VariationalCarry(
+            guess, anchor, optimiser.init(guess), jnp.asarray(-jnp.inf), jnp.zeros((), int)
+        )
 
     def climb(key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]) -> VariationalCarry:
         rows = sum(len(one) for one in series)
@@ -330,11 +361,17 @@ def build_variational(settings: VariationalSettings, model: GPSSM, states: State
         gradient, bound = jax.grad(loss, has_aux=True)(carry.guess)
         updates, adam = optimiser.update(gradient, carry.adam)
         guess = jax.tree.map(jnp.add, carry.guess, updates)
-        return carry._replace(guess=guess, adam=adam, bound=jnp.where(jnp.isfinite(bound), bound, carry.bound))
+        return carry._replace(
+            guess=guess, adam=adam, bound=jnp.where(jnp.isfinite(bound), bound, carry.bound)
+        )
 
-    def step(key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]) -> tuple[VariationalCarry, Info]:
+    def step(
+        key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]
+    ) -> tuple[VariationalCarry, Info]:
         learning = carry.iteration < settings.num_warmup
-        carry = jax.lax.cond(in_step(learning), lambda now: climb(key, now, series), lambda now: now, carry)
+        carry = jax.lax.cond(
+            in_step(learning), lambda now: climb(key, now, series), lambda now: now, carry
+        )
         one, cost = jnp.ones_like(carry.bound), learning.astype(carry.bound.dtype)
         info = Info(carry.bound, one, jnp.zeros((), bool), -carry.bound, cost)
         return carry._replace(iteration=carry.iteration + 1), info
@@ -355,7 +392,9 @@ def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
     rows = batch.y.reshape(batch.y.shape[0] * batch.y.shape[1], batch.y.shape[2])
     y, present = observed(model.likelihood.pseudo_outputs(rows))
     parts = [part.reshape(batch.y.shape) for part in (y, present.astype(y.dtype))]
-    return jnp.concatenate([*parts, jnp.where(batch.inside[:, :, None], batch.u, 0.0).astype(y.dtype)], -1)
+    return jnp.concatenate(
+        [*parts, jnp.where(batch.inside[:, :, None], batch.u, 0.0).astype(y.dtype)], -1
+    )
 
 
 def weights_at(model: GPSSM, states: States, series: list[Series]) -> WeightLaw:
@@ -381,6 +420,11 @@ def _diagonal(matrices: Float[Array, "Dx M M"]) -> Float[Array, "Dx M"]:
     return jnp.diagonal(matrices, axis1=1, axis2=2)
 
 
-def _with_diagonal(lower: Float[Array, "Dx M M"], diagonal: Float[Array, "Dx M"]) -> Float[Array, "Dx M M"]:
+def _with_diagonal(
+    lower: Float[Array, "Dx M M"], diagonal: Float[Array, "Dx M"]
+) -> Float[Array, "Dx M M"]:
     """The strict lower triangle, with another diagonal."""
-    return jnp.tril(lower, -1) + jnp.eye(lower.shape[-1], dtype=lower.dtype)[None] * diagonal[:, None, :]
+    return (
+        jnp.tril(lower, -1)
+        + jnp.eye(lower.shape[-1], dtype=lower.dtype)[None] * diagonal[:, None, :]
+    )

@@ -66,7 +66,9 @@ class VCDT(VariationalSettings):
     :param factorised: the share of the warm-up that the factorised model has.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)")
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)"
+    )
 
     num_warmup: int = 600
     learning_rate: float = 0.03
@@ -75,7 +77,9 @@ class VCDT(VariationalSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.factorised <= 1:
-            raise ValueError(f"factorised is a share of the warm-up, from 0 to 1; got {self.factorised!r}.")
+            raise ValueError(
+                f"factorised is a share of the warm-up, from 0 to 1; got {self.factorised!r}."
+            )
 
     def build(self, model: GPSSM, states: States) -> Method:
         """The method for a model, its paths around these states at the start."""
@@ -110,7 +114,9 @@ class VCDT(VariationalSettings):
 class VCDTFactorised(VariationalSettings):
     """The factorised start of `vcdt`: its conditioners, with the weights integrated out."""
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)")
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)"
+    )
 
     num_warmup: int = 600
     learning_rate: float = 0.03
@@ -120,7 +126,12 @@ class VCDTFactorised(VariationalSettings):
         paths_of = Trajectories(states, self.num_samples)
 
         def bound(
-            key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: VariationalPaths, series: list[Series], _: Array
+            key: PRNGKeyArray,
+            model: GPSSM,
+            weights: WeightLaw,
+            paths: VariationalPaths,
+            series: list[Series],
+            _: Array,
         ) -> Float[Array, ""]:
             return paths_of.factorised(key, model, weights, paths, series)
 
@@ -171,18 +182,27 @@ class VariationalPaths(NamedTuple):
     law: Law
 
 
-def tied(now: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
+def tied(
+    now: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
+) -> Conditional:
     """x_{t+1} ~ N(F f + g, S) of f ~ N(f̄, B):  KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ]."""
     (slope, shift, log_std), anchor = now.steps, now.anchor
-    mean, noise = slope * (f.mean - anchor.function) + anchor.state + anchor.std * shift, jnp.exp(2 * log_std)
+    mean, noise = (
+        slope * (f.mean - anchor.function) + anchor.state + anchor.std * shift,
+        jnp.exp(2 * log_std),
+    )
     divergence = divergence_given_function(mean - f.mean, slope, noise, f.variance, variance)
     return Conditional(mean, noise + slope**2 * f.variance, divergence)
 
 
-def apart(now: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
+def apart(
+    now: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
+) -> Conditional:
     """The same law of x_{t+1}, N(F f̄ + g, V) with V = S + F² Var f:  KL_t = E_f KL[ N(F f̄ + g, V) ‖ N(f, Q) ]."""
     law = tied(now, x, f, variance)
-    divergence = divergence_given_function(law.mean - f.mean, 0.0, law.variance, f.variance, variance)
+    divergence = divergence_given_function(
+        law.mean - f.mean, 0.0, law.variance, f.variance, variance
+    )
     return law._replace(divergence=divergence)
 
 
@@ -213,14 +233,21 @@ class Trajectories(NamedTuple):
             function = transition(path[:-1], jnp.asarray(one.u, path.dtype)).given(weights)
             std = known[1:] ** -0.5
             rows = (std**2 / variance, jnp.zeros_like(std), jnp.log(std), function, path[1:], std)
-            steps.append([jnp.pad(part, ((0, max(self.lengths) - len(one)), (0, 0))) for part in rows])
+            steps.append(
+                [jnp.pad(part, ((0, max(self.lengths) - len(one)), (0, 0))) for part in rows]
+            )
             starts.append((path[0], -0.5 * jnp.log(known[0])))
         parts = [jnp.stack(part, 1) for part in zip(*steps, strict=True)]
         start = StartLaw(*(jnp.stack(part) for part in zip(*starts, strict=True)))
         return VariationalPaths(start, Law(Free(*parts[:3]), Anchor(*parts[3:])))
 
     def coupled(
-        self, key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: VariationalPaths, series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        model: GPSSM,
+        weights: WeightLaw,
+        paths: VariationalPaths,
+        series: list[Series],
     ) -> Float[Array, ""]:
         """The bound with weights drawn once a path; the series of one sample share them."""
         weights_key, path_key = jax.random.split(key)
@@ -229,14 +256,24 @@ class Trajectories(NamedTuple):
         return path_bound(model, rolled, paths.start, self.batch(series)) - weights.divergence()
 
     def factorised(
-        self, key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, paths: VariationalPaths, series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        model: GPSSM,
+        weights: WeightLaw,
+        paths: VariationalPaths,
+        series: list[Series],
     ) -> Float[Array, ""]:
         """The bound with the weights integrated out at each step, states and weights independent."""
         rolled = self.roll(key, model, marginal(weights), apart, paths, series, self.num_samples)
         return path_bound(model, rolled, paths.start, self.batch(series)) - weights.divergence()
 
     def draw(
-        self, key: PRNGKeyArray, model: GPSSM, function: Function, paths: VariationalPaths, series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        model: GPSSM,
+        function: Function,
+        paths: VariationalPaths,
+        series: list[Series],
     ) -> States:
         """One path for each series."""
         rolled = self.roll(key, model, function, tied, paths, series, 1)

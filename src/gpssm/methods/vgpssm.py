@@ -31,7 +31,12 @@ from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.particle_gibbs import ParticleSettings, guide, info, sweep_states
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.model import GPSSM
-from gpssm.model.target import log_boundary, transition_statistics, weight_precision, weights_given_states
+from gpssm.model.target import (
+    log_boundary,
+    transition_statistics,
+    weight_precision,
+    weights_given_states,
+)
 from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
 
 SETTLING = 10  # one part in so many of the warm-up is for chains to part from each other, when all has been learned
@@ -46,7 +51,9 @@ class VGPSSM(ParticleSettings):
     :param num_particles: particles in each sweep, the present path among them.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(False, True, True, "q(x) q(v), each the best there is")
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        False, True, True, "q(x) q(v), each the best there is"
+    )
 
     num_warmup: int = 500
     num_draws: int = 100
@@ -64,11 +71,15 @@ class VGPSSM(ParticleSettings):
         def init(key: PRNGKeyArray, series: list[Series]) -> VGPSSMCarry:
             return learner.init(tuple(map(jnp.asarray, states)), series)
 
-        def step(key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]) -> tuple[VGPSSMCarry, Info]:
+        def step(
+            key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]
+        ) -> tuple[VGPSSMCarry, Info]:
             now, weights = model.with_leaves(carry.leaves), carry.natural.weights()
             form = functools.partial(auxiliary, now, weights)
             keys = jax.random.split(key, len(series))
-            moved, log_constant = sweep_states(keys, now, carry.states, series, form, self.num_particles)
+            moved, log_constant = sweep_states(
+                keys, now, carry.states, series, form, self.num_particles
+            )
             figures = info(log_constant - divergence(weights), carry.states, moved)
             after = carry._replace(states=moved, iteration=carry.iteration + 1)
             learning = carry.iteration < learner.num_steps
@@ -115,15 +126,22 @@ class Learner(NamedTuple):
         leaves = self.model.free_leaves()
         mean, precision = weights_given_states(self.model, states, series)
         natural = Natural(jnp.matmul(precision, mean[:, :, None])[:, :, 0], precision)
-        return VGPSSMCarry(states, natural, leaves, self._optimiser().init(leaves), jnp.zeros((), int))
+        return VGPSSMCarry(
+            states, natural, leaves, self._optimiser().init(leaves), jnp.zeros((), int)
+        )
 
-    def learn(self, carry: VGPSSMCarry, weights: GaussianWeights, series: list[Series]) -> VGPSSMCarry:
+    def learn(
+        self, carry: VGPSSMCarry, weights: GaussianWeights, series: list[Series]
+    ) -> VGPSSMCarry:
         """A natural-gradient step of q(v), and an Adam step of the leaves with q(v) as it was."""
         count = sum(len(one) for one in series)
 
         def loss(leaves: dict[str, Array]) -> tuple[Float[Array, ""], Natural]:
             model = self.model.with_leaves(leaves)
-            statistics, variance = transition_statistics(model, carry.states, series), model.process_variance
+            statistics, variance = (
+                transition_statistics(model, carry.states, series),
+                model.process_variance,
+            )
             value = expected_transition(statistics, weights, variance, count)
             value = value + log_boundary(model, carry.states, series) + model.log_prior()
             return -value / count, best_weights(statistics, variance)
@@ -132,7 +150,9 @@ class Learner(NamedTuple):
         updates, adam = self._optimiser().update(slope, carry.adam)
         size = damping(carry.iteration)
         natural = jax.tree.map(lambda old, new: old + size * (new - old), carry.natural, fresh)
-        return carry._replace(natural=natural, leaves=jax.tree.map(jnp.add, carry.leaves, updates), adam=adam)
+        return carry._replace(
+            natural=natural, leaves=jax.tree.map(jnp.add, carry.leaves, updates), adam=adam
+        )
 
     def _optimiser(self) -> optax.GradientTransformation:
         return annealed_adam(self.learning_rate, self.num_steps)
@@ -174,11 +194,15 @@ def auxiliary(model: GPSSM, weights: GaussianWeights, series: Series) -> Feynman
     transition, variance, root = model.transition(), model.process_variance, _root(weights)
     u, y = jnp.asarray(series.u, variance.dtype), jnp.asarray(series.y, variance.dtype)
 
-    def moments(t: Array, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
+    def moments(
+        t: Array, x: Float[Array, "N Dx"]
+    ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
         mean = transition(x, jnp.repeat(u[t][None], len(x), 0)).given(weights.mean)
         return mean, jnp.broadcast_to(variance[None], mean.shape)
 
-    def log_potential(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+    def log_potential(
+        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
+    ) -> Float[Array, " N"]:
         step = transition(x, jnp.repeat(u[t][None], len(x), 0))
         spread = step.residual + jnp.sum(jnp.matmul(step.gain, root) ** 2, -1)
         penalty = jnp.sum(spread / (2 * variance[:, None]), 0)
@@ -188,13 +212,22 @@ def auxiliary(model: GPSSM, weights: GaussianWeights, series: Series) -> Feynman
 
 
 def elbo(
-    model: GPSSM, weights: GaussianWeights, series: list[Series], key: PRNGKeyArray, num_particles: int
+    model: GPSSM,
+    weights: GaussianWeights,
+    series: list[Series],
+    key: PRNGKeyArray,
+    num_particles: int,
 ) -> Float[Array, ""]:
     """log Ẑ − KL[q(v) ‖ p(v)] at the best q(x), with Ẑ an unbiased estimate of Z by particles, none held on a path."""
     total = -divergence(weights)
     for one_key, one in zip(jax.random.split(key, len(series)), series, strict=True):
-        form, like = auxiliary(model, weights, one), jnp.zeros((len(one) + 1, model.state_dim), weights.mean.dtype)
-        total = total + csmc.log_normaliser(one_key, like, form, guide(model, form, one), num_particles)
+        form, like = (
+            auxiliary(model, weights, one),
+            jnp.zeros((len(one) + 1, model.state_dim), weights.mean.dtype),
+        )
+        total = total + csmc.log_normaliser(
+            one_key, like, form, guide(model, form, one), num_particles
+        )
     return total
 
 

@@ -72,10 +72,14 @@ class Basis(eqx.Module):
         gain. Others have w = 0."""
         projector = self.projector(kernel)
 
-        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> BasisSums:
+        def add_up(
+            z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]
+        ) -> BasisSums:
             gain, residual = projector(z)
             gain = counts[None, :, None] * gain
-            return BasisSums(gram(gain), jnp.matmul(gain.mT, beside), jnp.sum(counts[None] * residual, -1))
+            return BasisSums(
+                gram(gain), jnp.matmul(gain.mT, beside), jnp.sum(counts[None] * residual, -1)
+            )
 
         return add_up
 
@@ -88,7 +92,9 @@ class Basis(eqx.Module):
         """The basis for as long as the kernel stays as it is, with its factorisations done once for all projectors."""
         return self
 
-    def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
+    def correction(
+        self, kernel: Kernel, function: Function, state_dim: int
+    ) -> Float[Array, "Dx M"]:
         """What these weights know of a function g drawn from the kernel's process, in whitened coordinates: c.
 
         g(z) − A(z) c then has the covariance of what they leave open about f, whose diagonal is B. A basis without a
@@ -118,7 +124,11 @@ class InducingPoints(Basis):
         square = wide(locations, locations)
         if silent := kernel.silent:
             # No function in these dimensions: A = 0 and B = 0, whatever the factor.
-            square = square + jnp.asarray(silent, widest)[:, None, None] * jnp.eye(self.size, dtype=widest)[None]
+            square = (
+                square
+                + jnp.asarray(silent, widest)[:, None, None]
+                * jnp.eye(self.size, dtype=widest)[None]
+            )
         return square
 
     def factor(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
@@ -148,10 +158,14 @@ class InducingPoints(Basis):
         """By one product less than by way of the gain in gradients; ΣB = Σk(z, z) − tr AᵀA."""
         whiten = self.whitener(kernel)
 
-        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> BasisSums:
+        def add_up(
+            z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]
+        ) -> BasisSums:
             counted = counts[None, :, None] * kernel(z, self.locations)
             square, cross = product_moments(counted, whiten, beside)
-            residual = jnp.sum(counts[None] * kernel.diagonal(z), -1) - jnp.trace(square, axis1=-2, axis2=-1)
+            residual = jnp.sum(counts[None] * kernel.diagonal(z), -1) - jnp.trace(
+                square, axis1=-2, axis2=-1
+            )
             return BasisSums(square, cross, residual)
 
         return add_up
@@ -165,7 +179,9 @@ class InducingPoints(Basis):
         """L_d⁻ᵀ v_d."""
         return solve_triangular(self.factor(kernel), weights[:, :, None], lower=True, trans=1)
 
-    def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
+    def correction(
+        self, kernel: Kernel, function: Function, state_dim: int
+    ) -> Float[Array, "Dx M"]:
         """L_d⁻¹ g_d(Z): the inducing outputs know k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) of g (Wilson et al. 2021)."""
         return jnp.matmul(self.whitener(kernel).mT, function(self.locations)[:, :, None])[:, :, 0]
 
@@ -279,7 +295,9 @@ class Apart(Basis):
 def _of(kernel: Kernel, kind: type[K]) -> K:
     """The kernel, of the kind that a basis is made for."""
     if not isinstance(kernel, kind):
-        raise TypeError(f"this basis is for a kernel `{kind.__name__}`, not {type(kernel).__name__}.")
+        raise TypeError(
+            f"this basis is for a kernel `{kind.__name__}`, not {type(kernel).__name__}."
+        )
     return kernel
 
 
@@ -305,7 +323,9 @@ class FeaturePoints(Basis):
             features, factors = own.parts(z)
             gain, residual = inner(features)
             factors = factors[None]
-            return Projection(own.spread(gain * factors[:, :, None]), own.spread(residual * factors**2))
+            return Projection(
+                own.spread(gain * factors[:, :, None]), own.spread(residual * factors**2)
+            )
 
         return project
 
@@ -393,7 +413,9 @@ class RandomFourier(Basis):
     def projector(self, kernel: Kernel) -> Projector:
         """The features at the kernel's current lengthscales and variance."""
         if not isinstance(kernel, Stationary):
-            raise TypeError(f"Random Fourier features need a stationary kernel, got {type(kernel).__name__}.")
+            raise TypeError(
+                f"Random Fourier features need a stationary kernel, got {type(kernel).__name__}."
+            )
         amplitude = jnp.sqrt(kernel.variance / self.frequencies.shape[0])
 
         def project(z: Float[Array, "N Dz"]) -> Projection:
@@ -473,7 +495,9 @@ class Stacked(Basis):
             return first
         others = Stacked(self.parts[1:]).projector(kernel)
 
-        def add_up(z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]) -> BasisSums:
+        def add_up(
+            z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]
+        ) -> BasisSums:
             gain, residual = others(z)
             gain = counts[None, :, None] * gain
             square, cross, own = first(z, jnp.concatenate([gain, beside], -1), counts)
@@ -481,7 +505,11 @@ class Stacked(Basis):
             upper = jnp.concatenate([square, mixed], -1)
             lower = jnp.concatenate([mixed.mT, gram(gain)], -1)
             cross = jnp.concatenate([cross, jnp.matmul(gain.mT, beside)], -2)
-            return BasisSums(jnp.concatenate([upper, lower], -2), cross, own + jnp.sum(counts[None] * residual, -1))
+            return BasisSums(
+                jnp.concatenate([upper, lower], -2),
+                cross,
+                own + jnp.sum(counts[None] * residual, -1),
+            )
 
         return add_up
 
@@ -492,9 +520,13 @@ class Stacked(Basis):
         parts = [part.folded(kernel, weights[:, begin:end]) for part, (begin, end) in places]
         return lambda z: functools.reduce(jnp.add, (part(z) for part in parts))
 
-    def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
+    def correction(
+        self, kernel: Kernel, function: Function, state_dim: int
+    ) -> Float[Array, "Dx M"]:
         """Those of the parts side by side, of which one at most has a residual."""
-        return jnp.concatenate([part.correction(kernel, function, state_dim) for part in self.parts], -1)
+        return jnp.concatenate(
+            [part.correction(kernel, function, state_dim) for part in self.parts], -1
+        )
 
 
 class Informed(Basis):
@@ -533,7 +565,9 @@ class Informed(Basis):
 
         return project
 
-    def correction(self, kernel: Kernel, function: Function, state_dim: int) -> Float[Array, "Dx M"]:
+    def correction(
+        self, kernel: Kernel, function: Function, state_dim: int
+    ) -> Float[Array, "Dx M"]:
         """F_d⁻¹ c_d, so that A' c' = A c."""
         found = self.basis.correction(kernel, function, state_dim)
         return jnp.matmul(inverse_lower(self.factor), found[:, :, None])[:, :, 0]
@@ -541,7 +575,11 @@ class Informed(Basis):
 
 def parts_of(basis: Basis) -> list[Basis]:
     """What a basis is made of, side by side, however it was stacked; itself if it is one piece."""
-    return [one for part in basis.parts for one in parts_of(part)] if isinstance(basis, Stacked) else [basis]
+    return (
+        [one for part in basis.parts for one in parts_of(part)]
+        if isinstance(basis, Stacked)
+        else [basis]
+    )
 
 
 BASES: dict[str, type[Basis]] = {

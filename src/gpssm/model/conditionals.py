@@ -25,7 +25,9 @@ from gpssm.model.types import Data, EmissionConditional, GaussianWeights, NoiseC
 P = TypeVar("P", bound=Prior)
 
 
-def process_noise_given(model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data) -> NoiseConditional:
+def process_noise_given(
+    model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data
+) -> NoiseConditional:
     """Q_d | x, v ~ InverseGamma(a + T/2, b + ½ Σ_t (x_{t+1,d} − m_d − A_d·v_d)² + ½ Σ_t B_d(z_t)).
 
     The squares are rᵀr − 2vᵀAᵀr + vᵀAᵀA v: by the same sums over time as those that the weights are drawn from.
@@ -60,7 +62,9 @@ def noise_given_emission(model: GPSSM, states: States, series: Data) -> NoiseCon
     features, y, present = _regression(states, series)
     emission = jnp.concatenate([likelihood.C, likelihood.d[:, None]], -1)
     error = jnp.where(present, y - jnp.matmul(features, emission.T), 0.0)
-    return NoiseConditional(prior.shape + 0.5 * jnp.sum(present, 0), prior.scale + 0.5 * jnp.sum(error**2, 0))
+    return NoiseConditional(
+        prior.shape + 0.5 * jnp.sum(present, 0), prior.scale + 0.5 * jnp.sum(error**2, 0)
+    )
 
 
 def draw_noise(key: PRNGKeyArray, conditional: NoiseConditional) -> Float[Array, " D"]:
@@ -69,14 +73,18 @@ def draw_noise(key: PRNGKeyArray, conditional: NoiseConditional) -> Float[Array,
     return 0.5 * (jnp.log(conditional.scale) - jnp.log(gamma))
 
 
-def draw_noises(key: PRNGKeyArray, conditionals: dict[str, NoiseConditional]) -> dict[str, Float[Array, " D"]]:
+def draw_noises(
+    key: PRNGKeyArray, conditionals: dict[str, NoiseConditional]
+) -> dict[str, Float[Array, " D"]]:
     """Independent draws of log σ, together: the loop of a gamma variate is long to compile."""
     shape, unravel = ravel_pytree({name: one.shape for name, one in conditionals.items()})
     scale, _ = ravel_pytree({name: one.scale for name, one in conditionals.items()})
     return unravel(draw_noise(key, NoiseConditional(shape, scale)))
 
 
-def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights | EmissionConditional) -> Float[Array, "D M"]:
+def draw_gaussian(
+    key: PRNGKeyArray, conditional: GaussianWeights | EmissionConditional
+) -> Float[Array, "D M"]:
     """A draw of mean + L⁻ᵀε a row, precision = LLᵀ."""
     inverse = inverse_root(conditional.precision)
     noise = random.normal(key, conditional.mean.shape, conditional.mean.dtype)
@@ -87,14 +95,18 @@ def _regression(
     states: States, series: Data
 ) -> tuple[Float[Array, "N Dx+1"], Float[Array, "N Dy"], Float[Array, "N Dy"]]:
     """[x; 1], y with zeros for missing entries, and where they were observed, over all series."""
-    paths = [(path[1:], observed(jnp.asarray(one.y, path.dtype))) for path, one in pairs(states, series)]
+    paths = [
+        (path[1:], observed(jnp.asarray(one.y, path.dtype))) for path, one in pairs(states, series)
+    ]
     x = jnp.concatenate([path for path, _ in paths])
     features = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], -1)
     y = jnp.concatenate([seen.y for _, seen in paths])
     return features, y, jnp.concatenate([seen.present for _, seen in paths]).astype(x.dtype)
 
 
-def _emission_prior(model: GPSSM, likelihood: Gaussian) -> tuple[Float[Array, "Dy Dx+1"], Float[Array, "Dy Dx+1"]]:
+def _emission_prior(
+    model: GPSSM, likelihood: Gaussian
+) -> tuple[Float[Array, "Dy Dx+1"], Float[Array, "Dy Dx+1"]]:
     """Mean and standard deviation of [C, d] under the model's priors."""
     C, d = (_conjugate(model, name, Normal) for name in ("likelihood.C", "likelihood.d"))
     wide, tall = likelihood.C.shape, (*likelihood.d.shape, 1)
@@ -108,7 +120,9 @@ def _emission_prior(model: GPSSM, likelihood: Gaussian) -> tuple[Float[Array, "D
 
 def _gaussian(model: GPSSM) -> Gaussian:
     if not isinstance(model.likelihood, Gaussian):
-        raise TypeError(f"Only the linear-Gaussian emission is conjugate, not {type(model.likelihood).__name__}.")
+        raise TypeError(
+            f"Only the linear-Gaussian emission is conjugate, not {type(model.likelihood).__name__}."
+        )
     return model.likelihood
 
 

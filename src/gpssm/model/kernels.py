@@ -31,7 +31,9 @@ class Kernel(eqx.Module):
     """A positive-definite function k_d(z, z') for d = 1..Dx."""
 
     @abc.abstractmethod
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+    def __call__(
+        self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]
+    ) -> Float[Array, "Dx N M"]:
         """The matrix of k_d(left_n, right_m)."""
 
     @abc.abstractmethod
@@ -54,11 +56,15 @@ class Kernel(eqx.Module):
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """F = `num` draws of ω, for inputs with `dim` coordinates."""
-        raise TypeError(f"{type(self).__name__} has no random features: give it `spectrum` and `features`.")
+        raise TypeError(
+            f"{type(self).__name__} has no random features: give it `spectrum` and `features`."
+        )
 
     def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
         """F^{−½} ψ_d(z_n; ω_f)."""
-        raise TypeError(f"{type(self).__name__} has no random features: give it `spectrum` and `features`.")
+        raise TypeError(
+            f"{type(self).__name__} has no random features: give it `spectrum` and `features`."
+        )
 
     @property
     def silent(self) -> tuple[bool, ...] | None:
@@ -67,7 +73,9 @@ class Kernel(eqx.Module):
 
     def wired(self, mask: Mask) -> "Kernel":
         """The same kernel, blind in dimension d to every coordinate where `mask[d]` is false; zero where all are."""
-        raise TypeError(f"{type(self).__name__} takes no wiring: give it a method `wired`, or use a kernel by name.")
+        raise TypeError(
+            f"{type(self).__name__} takes no wiring: give it a method `wired`, or use a kernel by name."
+        )
 
     def on(self, *dims: int) -> "Active":
         """The same kernel on the chosen coordinates of z only."""
@@ -86,7 +94,9 @@ class Sum(Kernel):
     left: Kernel
     right: Kernel
 
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+    def __call__(
+        self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]
+    ) -> Float[Array, "Dx N M"]:
         """The sum of the two matrices."""
         return self.left(left, right) + self.right(left, right)
 
@@ -105,7 +115,9 @@ class Sum(Kernel):
 
     def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
         """Side by side: g = g_left + g_right."""
-        return jnp.concatenate([self.left.features(spectrum[0], z), self.right.features(spectrum[1], z)], -1)
+        return jnp.concatenate(
+            [self.left.features(spectrum[0], z), self.right.features(spectrum[1], z)], -1
+        )
 
     @property
     def silent(self) -> tuple[bool, ...] | None:
@@ -123,7 +135,9 @@ class Product(Kernel):
     left: Kernel
     right: Kernel
 
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+    def __call__(
+        self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]
+    ) -> Float[Array, "Dx N M"]:
         """The elementwise product of the two matrices."""
         return self.left(left, right) * self.right(left, right)
 
@@ -139,7 +153,9 @@ class Product(Kernel):
     def features(self, spectrum: Spectrum, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N F"]:
         """ψ_left ψ_right, whose ω are independent; of sums, each term of one with each of the other."""
         left, right = (
-            side.features(drawn, z).reshape(self.diagonal(z).shape[0], z.shape[0], _num_terms(side), -1)
+            side.features(drawn, z).reshape(
+                self.diagonal(z).shape[0], z.shape[0], _num_terms(side), -1
+            )
             for side, drawn in zip((self.left, self.right), spectrum, strict=True)
         )
         # F^{−½} is in both.
@@ -172,7 +188,9 @@ class Active(Kernel):
     inner: Kernel
     dims: tuple[int, ...] = eqx.field(static=True)
 
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+    def __call__(
+        self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]
+    ) -> Float[Array, "Dx N M"]:
         """The inner kernel's matrix on the chosen columns."""
         return self.inner(left[:, self.dims], right[:, self.dims])
 
@@ -195,7 +213,9 @@ class Active(Kernel):
 
     def wired(self, mask: Mask) -> "Kernel":
         """The inner kernel wired on the chosen columns."""
-        return Active(self.inner.wired(tuple(tuple(row[dim] for dim in self.dims) for row in mask)), self.dims)
+        return Active(
+            self.inner.wired(tuple(tuple(row[dim] for dim in self.dims) for row in mask)), self.dims
+        )
 
 
 class Common(Kernel):
@@ -226,7 +246,9 @@ class Common(Kernel):
             )
         return Common(self.inner.wired((*seen,)), self.log_scale, nothing if any(nothing) else None)
 
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+    def __call__(
+        self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]
+    ) -> Float[Array, "Dx N M"]:
         """The one matrix, scaled."""
         return self.scale[:, None, None] ** 2 * self.inner(left, right)
 
@@ -244,7 +266,9 @@ class Mixed(Kernel):
     inner: Kernel  # of R dimensions
     mixing: Float[Array, "Dx R"]
 
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+    def __call__(
+        self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]
+    ) -> Float[Array, "Dx N M"]:
         """Σ_r W_dr² k_r."""
         return jnp.einsum("dr,rnm->dnm", self.mixing**2, self.inner(left, right))
 
@@ -270,9 +294,18 @@ class Feature(Kernel):
 
     def parts(self, z: Float[Array, "N Dz"]) -> tuple[Float[Array, "N P"], Float[Array, " N"]]:
         """φ and g at every row."""
-        x, u = in_units(z[:, : len(self.state_scale)], z[:, len(self.state_scale) :], self.state_scale, self.inputs)
+        x, u = in_units(
+            z[:, : len(self.state_scale)],
+            z[:, len(self.state_scale) :],
+            self.state_scale,
+            self.inputs,
+        )
         features = jax.vmap(self.feature)(x, u).reshape(z.shape[0], -1)
-        factors = jnp.ones(z.shape[0], z.dtype) if self.factor is None else jax.vmap(self.factor)(x, u).reshape(-1)
+        factors = (
+            jnp.ones(z.shape[0], z.dtype)
+            if self.factor is None
+            else jax.vmap(self.factor)(x, u).reshape(-1)
+        )
         return features, factors
 
     def spread(self, values: Float[Array, "1 ..."]) -> Float[Array, "Dx ..."]:
@@ -281,7 +314,9 @@ class Feature(Kernel):
         rows = [values if row == self.into else nothing for row in range(len(self.state_scale))]
         return jnp.concatenate(rows)
 
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+    def __call__(
+        self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]
+    ) -> Float[Array, "Dx N M"]:
         """The inner kernel's matrix on the features, times both factors."""
         (a, ga), (b, gb) = self.parts(left), self.parts(right)
         return self.spread(self.inner(a, b) * ga[None, :, None] * gb[None, None, :])
@@ -304,7 +339,9 @@ def in_units(
 ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]:
     """States and controls as the user has them, from those of the model."""
     moments = jnp.asarray(inputs, u.dtype).reshape(-1, 2)
-    return x * jnp.asarray(state_scale, x.dtype)[None], moments[:, 0][None] + moments[:, 1][None] * u if inputs else u
+    return x * jnp.asarray(state_scale, x.dtype)[None], moments[:, 0][None] + moments[:, 1][
+        None
+    ] * u if inputs else u
 
 
 class _Scaled(Kernel):
@@ -315,10 +352,14 @@ class _Scaled(Kernel):
     wiring: Mask | None = eqx.field(static=True, default=None, kw_only=True)
 
     @classmethod
-    def build(cls, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0) -> Self:
+    def build(
+        cls, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0
+    ) -> Self:
         """One variance for all state dimensions or one for each, one lengthscale; extra fields keep their defaults."""
         return cls(
-            log_variance=jnp.asarray(np.broadcast_to(np.log(np.asarray(variance, float)), (state_dim,))),
+            log_variance=jnp.asarray(
+                np.broadcast_to(np.log(np.asarray(variance, float)), (state_dim,))
+            ),
             log_lengthscale=jnp.asarray(np.full((state_dim, dim), np.log(lengthscale))),
         )
 
@@ -326,7 +367,11 @@ class _Scaled(Kernel):
     def variance(self) -> Float[Array, " Dx"]:
         """σ²_d; zero in a dimension that sees nothing."""
         variance = jnp.exp(self.log_variance)
-        return variance if self.wiring is None else variance * jnp.asarray([any(row) for row in self.wiring])
+        return (
+            variance
+            if self.wiring is None
+            else variance * jnp.asarray([any(row) for row in self.wiring])
+        )
 
     @property
     def inverse_lengthscale(self) -> Float[Array, "Dx Dz"]:
@@ -347,7 +392,9 @@ class _Scaled(Kernel):
     def wired(self, mask: Mask) -> "Kernel":
         """The same kernel with 1/ℓ_dj = 0 where `mask[d][j]` is false."""
         if (len(mask), len(mask[0])) != self.log_lengthscale.shape:
-            raise ValueError(f"the wiring has the shape {np.shape(mask)}, the kernel {self.log_lengthscale.shape}.")
+            raise ValueError(
+                f"the wiring has the shape {np.shape(mask)}, the kernel {self.log_lengthscale.shape}."
+            )
         return dataclasses.replace(self, wiring=mask)
 
 
@@ -358,11 +405,15 @@ class Stationary(_Scaled):
     def correlation(self, squared_distance: Float[Array, "Dx N M"]) -> Float[Array, "Dx N M"]:
         """ρ(r²), with ρ(0) = 1; its gradient must be finite at zero distance."""
 
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+    def __call__(
+        self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]
+    ) -> Float[Array, "Dx N M"]:
         """σ²_d ρ(r²), with r² from dot products: three times faster than broadcast differences."""
         a, b = self.scaled(left), self.scaled(right)
         # r² = |a|² + |b|² − 2 a·b
-        squared = jnp.sum(a**2, -1)[:, :, None] + jnp.sum(b**2, -1)[:, None, :] - 2 * jnp.matmul(a, b.mT)
+        squared = (
+            jnp.sum(a**2, -1)[:, :, None] + jnp.sum(b**2, -1)[:, None, :] - 2 * jnp.matmul(a, b.mT)
+        )
         return self.variance[:, None, None] * self.correlation(_not_below_zero(squared))
 
     def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
@@ -438,7 +489,9 @@ class Matern(Stationary):
         normal_key, gamma_key = jax.random.split(key)
         dtype = self.log_lengthscale.dtype
         chi_square = 2 * jax.random.gamma(gamma_key, self.smoothness, (num, 1), dtype)
-        return jax.random.normal(normal_key, (num, dim), dtype) * jnp.sqrt(2 * self.smoothness / chi_square)
+        return jax.random.normal(normal_key, (num, dim), dtype) * jnp.sqrt(
+            2 * self.smoothness / chi_square
+        )
 
 
 class Matern12(Matern):
@@ -537,15 +590,22 @@ class DotProduct(_Scaled):
 
     @abc.abstractmethod
     def shape(
-        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
+        self,
+        cross: Float[Array, "Dx N M"],
+        left: Float[Array, "Dx N _"],
+        right: Float[Array, "Dx _ M"],
     ) -> Float[Array, "Dx N M"]:
         """h of the three dot products."""
 
-    def __call__(self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]) -> Float[Array, "Dx N M"]:
+    def __call__(
+        self, left: Float[Array, "N Dz"], right: Float[Array, "M Dz"]
+    ) -> Float[Array, "Dx N M"]:
         """σ²_d h(s(z, z'), s(z, z), s(z', z'))."""
         a, b = self.scaled(left), self.scaled(right)
         left_square, right_square = 1 + jnp.sum(a**2, -1), 1 + jnp.sum(b**2, -1)
-        value = self.shape(1 + jnp.matmul(a, b.mT), left_square[:, :, None], right_square[:, None, :])
+        value = self.shape(
+            1 + jnp.matmul(a, b.mT), left_square[:, :, None], right_square[:, None, :]
+        )
         return self.variance[:, None, None] * value
 
     def diagonal(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
@@ -578,7 +638,10 @@ class Linear(DotProduct):
     """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²): affine functions."""
 
     def shape(
-        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
+        self,
+        cross: Float[Array, "Dx N M"],
+        left: Float[Array, "Dx N _"],
+        right: Float[Array, "Dx _ M"],
     ) -> Float[Array, "Dx N M"]:
         """h = s(z, z')."""
         return cross
@@ -590,7 +653,10 @@ class Polynomial(DotProduct):
     degree: int = eqx.field(static=True, default=2)
 
     def shape(
-        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
+        self,
+        cross: Float[Array, "Dx N M"],
+        left: Float[Array, "Dx N _"],
+        right: Float[Array, "Dx _ M"],
     ) -> Float[Array, "Dx N M"]:
         """h = s(z, z')^p."""
         return cross**self.degree
@@ -610,7 +676,10 @@ class NeuralNetwork(DotProduct):
     """
 
     def shape(
-        self, cross: Float[Array, "Dx N M"], left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
+        self,
+        cross: Float[Array, "Dx N M"],
+        left: Float[Array, "Dx N _"],
+        right: Float[Array, "Dx _ M"],
     ) -> Float[Array, "Dx N M"]:
         """h = (2/π) asin(2 s / √((1 + 2 s_left)(1 + 2 s_right)))."""
         sine = 2 * cross / jnp.sqrt((1 + 2 * left) * (1 + 2 * right))
@@ -637,7 +706,11 @@ KERNELS: dict[str, Callable[..., Kernel]] = {
 
 
 def make_kernel(
-    spec: str | Kernel, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0
+    spec: str | Kernel,
+    state_dim: int,
+    dim: int,
+    variance: ArrayLike = 1.0,
+    lengthscale: ArrayLike = 1.0,
 ) -> Kernel:
     """A kernel from its registry name, or from names joined by `+` and `*`: "se+linear*periodic".
 
@@ -648,7 +721,9 @@ def make_kernel(
     for operator, combine in (("+", Sum), ("*", Product)):
         left, found, right = spec.partition(operator)
         if found:
-            parts = [make_kernel(side, state_dim, dim, variance, lengthscale) for side in (left, right)]
+            parts = [
+                make_kernel(side, state_dim, dim, variance, lengthscale) for side in (left, right)
+            ]
             return combine(*parts)
     if spec.strip() not in KERNELS:
         raise KeyError(

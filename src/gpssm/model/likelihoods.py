@@ -100,7 +100,9 @@ class Gaussian(LinearPredictor, GaussianNoise):
     """y ~ N(C x + d, R) with R = diag(exp(2 log_std))."""
 
     @classmethod
-    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+    def build(
+        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
+    ) -> Self:
         """From an output map and noise standard deviations."""
         return cls(C=C, d=d, log_std=jnp.log(std))
 
@@ -151,7 +153,9 @@ class LinkedGaussian(LinearPredictor, GaussianNoise):
     link: Link
 
     @classmethod
-    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"], link: Link) -> Self:
+    def build(
+        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"], link: Link
+    ) -> Self:
         """From an output map, noise standard deviations and a link."""
         return cls(C=C, d=d, log_std=jnp.log(std), link=link)
 
@@ -164,7 +168,10 @@ class LinkedGaussian(LinearPredictor, GaussianNoise):
         return self.link.inverse(y)
 
 
-LENGTH, AMPLITUDE = 1.0, 0.7  # of a Gaussian process at the output, which is scaled: how far h may stray from η
+LENGTH, AMPLITUDE = (
+    1.0,
+    0.7,
+)  # of a Gaussian process at the output, which is scaled: how far h may stray from η
 
 
 class Wiener(LinearPredictor, GaussianNoise):
@@ -177,19 +184,25 @@ class Wiener(LinearPredictor, GaussianNoise):
     weights: Float[Array, "Dy K"]
 
     @classmethod
-    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+    def build(
+        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
+    ) -> Self:
         """From an output map and noise standard deviations: the identity to begin with."""
         return cls(C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS), C.dtype))
 
     @staticmethod
-    def curve(predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]) -> Float[Array, "N Dy"]:
+    def curve(
+        predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]
+    ) -> Float[Array, "N Dy"]:
         """h of each output."""
         knots = np.linspace(-REACH, REACH, KNOTS)
         gram = np.exp(-0.5 * ((knots[:, None] - knots[None]) / LENGTH) ** 2)
         whitener = np.linalg.inv(np.linalg.cholesky(gram + 1e-6 * np.eye(KNOTS))).T
         coefficients = jnp.matmul(jnp.asarray(whitener, predictor.dtype), weights.T)
         cross = jnp.exp(
-            -0.5 * ((predictor[:, :, None] - jnp.asarray(knots, predictor.dtype)[None, None]) / LENGTH) ** 2
+            -0.5
+            * ((predictor[:, :, None] - jnp.asarray(knots, predictor.dtype)[None, None]) / LENGTH)
+            ** 2
         )
         return predictor + AMPLITUDE * jnp.einsum("njk,kj->nj", cross, coefficients)
 
@@ -207,12 +220,18 @@ class MonotoneWiener(LinearPredictor, GaussianNoise):
     weights: Float[Array, "Dy K"]
 
     @classmethod
-    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+    def build(
+        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
+    ) -> Self:
         """From an output map and noise standard deviations: the identity to begin with."""
-        return cls(C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS - 1), C.dtype))
+        return cls(
+            C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS - 1), C.dtype)
+        )
 
     @staticmethod
-    def curve(predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]) -> Float[Array, "N Dy"]:
+    def curve(
+        predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]
+    ) -> Float[Array, "N Dy"]:
         """h of each output."""
         return rising(predictor, weights)
 
@@ -254,7 +273,9 @@ class StudentT(LinearPredictor, Likelihood):
     ) -> Self:
         """From an output map, noise scales and degrees of freedom (above two)."""
         if degrees_of_freedom <= 2:
-            raise ValueError(f"The variance needs degrees of freedom above 2, got {degrees_of_freedom}.")
+            raise ValueError(
+                f"The variance needs degrees of freedom above 2, got {degrees_of_freedom}."
+            )
         excess = jnp.full_like(d, degrees_of_freedom - 2)
         return cls(C=C, d=d, log_std=jnp.log(std), log_excess=jnp.log(excess))
 
@@ -266,7 +287,9 @@ class StudentT(LinearPredictor, Likelihood):
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
         """log t_ν((y − C x − d) / s) − log s."""
         standard = (y - self.predictor(x)) * jnp.exp(-self.log_std)[None]
-        return jax.scipy.stats.t.logpdf(standard, self.degrees_of_freedom[None]) - self.log_std[None]
+        return (
+            jax.scipy.stats.t.logpdf(standard, self.degrees_of_freedom[None]) - self.log_std[None]
+        )
 
     def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
         """C x + d and s² ν / (ν − 2)."""
@@ -289,7 +312,9 @@ class Poisson(LinearPredictor, Likelihood):
     scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
 
     @classmethod
-    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+    def build(
+        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
+    ) -> Self:
         """From an output map on the log scale; there is no noise to set."""
         return cls(C=C, d=d)
 
@@ -321,7 +346,9 @@ class Bernoulli(LinearPredictor, Likelihood):
     scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
 
     @classmethod
-    def build(cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]) -> Self:
+    def build(
+        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
+    ) -> Self:
         """From an output map on the logit scale; there is no noise to set."""
         return cls(C=C, d=d)
 
@@ -356,7 +383,9 @@ class Custom(Likelihood):
 
     scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
     function: Callable[[Float[Array, " Dx"], Float[Array, " Dy"]], Float[Array, " Dy"]]
-    emission: Callable[[Float[Array, " Dx"]], tuple[Float[Array, " Dy"], Float[Array, " Dy"]]] | None = None
+    emission: (
+        Callable[[Float[Array, " Dx"]], tuple[Float[Array, " Dy"], Float[Array, " Dy"]]] | None
+    ) = None
     sampler: Callable[[PRNGKeyArray, Float[Array, " Dx"]], Float[Array, " Dy"]] | None = None
 
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
@@ -366,7 +395,9 @@ class Custom(Likelihood):
     def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
         """The user's mean and variance at every row."""
         if self.emission is None:
-            raise TypeError("Predicted moments need Custom(function, emission=...): x → (mean, variance).")
+            raise TypeError(
+                "Predicted moments need Custom(function, emission=...): x → (mean, variance)."
+            )
         return jax.vmap(self.emission)(x)
 
     def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
@@ -389,11 +420,16 @@ LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
 
 
 def make_likelihood(
-    spec: str | Likelihood, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
+    spec: str | Likelihood,
+    C: Float[Array, "Dy Dx"],
+    d: Float[Array, " Dy"],
+    std: Float[Array, " Dy"],
 ) -> Likelihood:
     """A likelihood from its registry name; likelihoods pass through."""
     if isinstance(spec, Likelihood):
         return spec
     if spec not in LIKELIHOODS:
-        raise KeyError(f"Unknown likelihood {spec!r}. Known: {', '.join(LIKELIHOODS)}; or pass a Likelihood.")
+        raise KeyError(
+            f"Unknown likelihood {spec!r}. Known: {', '.join(LIKELIHOODS)}; or pass a Likelihood."
+        )
     return LIKELIHOODS[spec](C, d, std)

@@ -133,7 +133,9 @@ class Wired(Mean):
         """Every row from what it may see."""
         z, mask = jnp.concatenate([x, u], -1), np.asarray(self.wiring)
         seen = z[None] * mask[:, None, :]
-        own = jnp.einsum("dnd->nd", jax.vmap(self.inner)(seen[..., : x.shape[1]], seen[..., x.shape[1] :]))
+        own = jnp.einsum(
+            "dnd->nd", jax.vmap(self.inner)(seen[..., : x.shape[1]], seen[..., x.shape[1] :])
+        )
         exact = jnp.matmul(z, self.known[:, :-1].T) + self.known[:, -1][None]
         return jnp.where(np.any(mask, axis=1)[None], own, exact)
 
@@ -164,11 +166,22 @@ class LSTM(Mean):
         width, units = self.readout.shape
         y, hidden, memory = jnp.split(x, [width, width + units], -1)
         seen = jnp.concatenate([y, u], -1)
-        gates = jnp.matmul(seen, self.input_weights.T) + jnp.matmul(hidden, self.recurrent_weights.T) + self.bias[None]
+        gates = (
+            jnp.matmul(seen, self.input_weights.T)
+            + jnp.matmul(hidden, self.recurrent_weights.T)
+            + self.bias[None]
+        )
         enter, keep, new, show = jnp.split(gates, 4, -1)
         memory = jax.nn.sigmoid(keep) * memory + jax.nn.sigmoid(enter) * jnp.tanh(new)
         hidden = jax.nn.sigmoid(show) * jnp.tanh(memory)
-        return jnp.concatenate([jnp.matmul(hidden, self.readout.T) + self.offset[None], hidden, memory], -1)
+        return jnp.concatenate(
+            [jnp.matmul(hidden, self.readout.T) + self.offset[None], hidden, memory], -1
+        )
 
 
-MEANS: dict[str, type[Mean]] = {"identity": Identity, "zero": Zero, "linear": LinearMap, "function": Function}
+MEANS: dict[str, type[Mean]] = {
+    "identity": Identity,
+    "zero": Zero,
+    "linear": LinearMap,
+    "function": Function,
+}

@@ -27,7 +27,11 @@ Role = Literal["fix", "optimise", "sample"]
 # Leaves that define a prior or a feature map rather than something to learn.
 _FIXED_BY_DEFAULT = (
     *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
-    *(f"mean.{inner}{name}" for inner in ("", "inner.") for name in ("transition", "control", "offset")),
+    *(
+        f"mean.{inner}{name}"
+        for inner in ("", "inner.")
+        for name in ("transition", "control", "offset")
+    ),
     "mean.known",
 )
 
@@ -82,10 +86,14 @@ class GPSSM(eqx.Module):
         process_std: Float[Array, " Dx"],
     ) -> Self:
         """A model with the default prior and role for every leaf."""
-        model = jax.tree.map(_strong, cls(kernel, basis, mean, likelihood, jnp.log(process_std), {}, ()))
+        model = jax.tree.map(
+            _strong, cls(kernel, basis, mean, likelihood, jnp.log(process_std), {}, ())
+        )
         priors = {name: default_prior(name) for name in model.leaves()}
         fixed = {name for pattern in _FIXED_BY_DEFAULT for name in fnmatch.filter(priors, pattern)}
-        roles: tuple[tuple[str, Role], ...] = tuple((name, "fix" if name in fixed else "optimise") for name in priors)
+        roles: tuple[tuple[str, Role], ...] = tuple(
+            (name, "fix" if name in fixed else "optimise") for name in priors
+        )
         return dataclasses.replace(model, priors=priors, roles=roles)
 
     @property
@@ -151,17 +159,23 @@ class GPSSM(eqx.Module):
 
         noises = jax.random.normal(path_key, (u.shape[0], self.state_dim), dtype)
         _, path = jax.lax.scan(move, start, (u, noises))
-        return Simulation(weights, jnp.vstack([start[None], path]), self.likelihood.sample(output_key, path))
+        return Simulation(
+            weights, jnp.vstack([start[None], path]), self.likelihood.sample(output_key, path)
+        )
 
     def log_prior(self) -> Float[Array, ""]:
         """Σ log p(leaf) over the leaves that are not fixed."""
         zero = jnp.zeros((), self.log_process_std.dtype)
-        return sum((self.priors[name].log_prob(leaf) for name, leaf in self.free_leaves().items()), zero)
+        return sum(
+            (self.priors[name].log_prob(leaf) for name, leaf in self.free_leaves().items()), zero
+        )
 
     def free_leaves(self) -> dict[str, Array]:
         """The arrays that are not fixed, by name."""
         roles = dict(self.roles)
-        return {name: leaf for name, leaf in self.leaves().items() if roles.get(name, "fix") != "fix"}
+        return {
+            name: leaf for name, leaf in self.leaves().items() if roles.get(name, "fix") != "fix"
+        }
 
     def leaves(self, role: Role | None = None) -> dict[str, Array]:
         """Every array of the model by name, or those with one role; what `prepared` worked out has none."""
@@ -181,10 +195,14 @@ class GPSSM(eqx.Module):
             if name not in current:
                 raise self._unknown(name)
             if jnp.shape(value) != current[name].shape:
-                raise ValueError(f"Leaf {name} has shape {current[name].shape}, got {jnp.shape(value)}.")
+                raise ValueError(
+                    f"Leaf {name} has shape {current[name].shape}, got {jnp.shape(value)}."
+                )
         arrays = {name: jnp.asarray(value, current[name].dtype) for name, value in values.items()}
         flat, tree = jax.tree_util.tree_flatten_with_path(self)
-        return jax.tree_util.tree_unflatten(tree, [arrays.get(_name(path), leaf) for path, leaf in flat])
+        return jax.tree_util.tree_unflatten(
+            tree, [arrays.get(_name(path), leaf) for path, leaf in flat]
+        )
 
     def with_priors(self, priors: Mapping[str, Prior]) -> Self:
         """The same model with priors replaced, by name or pattern."""
@@ -215,4 +233,6 @@ def _strong(leaf: Any) -> Any:
 
 def _name(path: tuple[object, ...]) -> str:
     """The dotted name of a leaf from its path in the tree."""
-    return ".".join(str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path)
+    return ".".join(
+        str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path
+    )

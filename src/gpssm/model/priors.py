@@ -31,7 +31,10 @@ class Normal(Prior):
 
     def log_prob(self, value: Float[Array, "..."]) -> Float[Array, ""]:
         """Σ log N(value; mean, std²)."""
-        mean, std = jnp.broadcast_to(self.mean, value.shape), jnp.broadcast_to(self.std, value.shape)
+        mean, std = (
+            jnp.broadcast_to(self.mean, value.shape),
+            jnp.broadcast_to(self.std, value.shape),
+        )
         return jnp.sum(log_normal(value, mean, std**2))
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:

@@ -20,7 +20,9 @@ from gpssm.model.types import Data, FeynmanKac, GaussianWeights, States, Statist
 Rows = tuple[Float[Array, "N Dx"], Float[Array, "N Du"], Float[Array, "N Dx"], Float[Array, " N"]]
 
 
-def log_target(model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data) -> Float[Array, ""]:
+def log_target(
+    model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data
+) -> Float[Array, ""]:
     """log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀) + Σ_t [ log p(y_t | x_{t+1})
     + Σ_d { log N(x_{t+1,d}; m_d(z_t) + A_d(z_t)·v_d, Q_d) − B_d(z_t) / 2Q_d } ].
     """
@@ -51,7 +53,10 @@ def log_evidence(
     gaussian = log_gaussian_integral(
         weight_precision(statistics, variance, shared), _pull(statistics, variance, shared)
     )
-    noise = -0.5 * (count * jnp.log(2 * jnp.pi * variance) + (statistics.square + statistics.residual) / variance)
+    noise = -0.5 * (
+        count * jnp.log(2 * jnp.pi * variance)
+        + (statistics.square + statistics.residual) / variance
+    )
     return jnp.sum(noise) + jnp.sum(gaussian) if shared else jnp.sum(noise + gaussian)
 
 
@@ -67,13 +72,19 @@ def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]
 
 def weights_given_states(model: GPSSM, states: States, series: Data) -> GaussianWeights:
     """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), exact; one v for all d where they share it."""
-    return weights_given(transition_statistics(model, states, series), model.process_variance, model.basis.shared)
+    return weights_given(
+        transition_statistics(model, states, series), model.process_variance, model.basis.shared
+    )
 
 
-def weights_given(statistics: Statistics, variance: Float[Array, " Dx"], shared: bool = False) -> GaussianWeights:
+def weights_given(
+    statistics: Statistics, variance: Float[Array, " Dx"], shared: bool = False
+) -> GaussianWeights:
     """v_d | x from the sums over time."""
     precision = weight_precision(statistics, variance, shared)
-    return GaussianWeights(solve_positive(precision, _pull(statistics, variance, shared)), precision)
+    return GaussianWeights(
+        solve_positive(precision, _pull(statistics, variance, shared)), precision
+    )
 
 
 def transition_statistics(model: GPSSM, states: States, series: Data) -> Statistics:
@@ -89,7 +100,9 @@ def transition_statistics(model: GPSSM, states: States, series: Data) -> Statist
     return _sum_over_rows(evaluate, states, series)
 
 
-def noise_squares(model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data) -> Float[Array, " Dx"]:
+def noise_squares(
+    model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data
+) -> Float[Array, " Dx"]:
     """Σ_t (x_{t+1,d} − m_d(z_t) − A_d(z_t)·v_d)² + Σ_t B_d(z_t): what is left to the process noise."""
 
     def terms(step: Step, following: Float[Array, "N Dx"]) -> Float[Array, " Dx"]:
@@ -103,11 +116,15 @@ def feynman_kac(model: GPSSM, weights: Float[Array, "Dx M"], series: Series) -> 
     transition, variance = model.transition(), model.process_variance
     u, y = jnp.asarray(series.u, variance.dtype), jnp.asarray(series.y, variance.dtype)
 
-    def moments(t: Array, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
+    def moments(
+        t: Array, x: Float[Array, "N Dx"]
+    ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
         mean = transition(x, _repeat(u[t], x)).given(weights)
         return mean, jnp.broadcast_to(variance[None], mean.shape)
 
-    def log_potential(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+    def log_potential(
+        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
+    ) -> Float[Array, " N"]:
         residual = transition(x, _repeat(u[t], x)).residual
         penalty = jnp.sum(residual / (2 * variance[:, None]), 0)
         return model.likelihood.log_prob(following, _repeat(y[t], x)) - penalty
@@ -115,7 +132,9 @@ def feynman_kac(model: GPSSM, weights: Float[Array, "Dx M"], series: Series) -> 
     return FeynmanKac(moments, log_potential)
 
 
-def feynman_kac_predictive(model: GPSSM, weights: Float[Array, "Dx M"], series: Series) -> FeynmanKac:
+def feynman_kac_predictive(
+    model: GPSSM, weights: Float[Array, "Dx M"], series: Series
+) -> FeynmanKac:
     """The sparse model's own law given v, as in the paper's particle algorithm, a different target from q*:
 
     M_{t+1} = N(m + A v, B + Q),  G_{t+1} = p(y_t | x_{t+1}).
@@ -123,11 +142,15 @@ def feynman_kac_predictive(model: GPSSM, weights: Float[Array, "Dx M"], series: 
     transition, variance = model.transition(), model.process_variance
     u, y = jnp.asarray(series.u, variance.dtype), jnp.asarray(series.y, variance.dtype)
 
-    def moments(t: Array, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
+    def moments(
+        t: Array, x: Float[Array, "N Dx"]
+    ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
         step = transition(x, _repeat(u[t], x))
         return step.given(weights), jnp.maximum(step.residual.T, 0.0) + variance[None]
 
-    def log_potential(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+    def log_potential(
+        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
+    ) -> Float[Array, " N"]:
         return model.likelihood.log_prob(following, _repeat(y[t], x))
 
     return FeynmanKac(moments, log_potential)
@@ -142,7 +165,9 @@ def weight_precision(
     return identity[None] + (jnp.sum(told, 0, keepdims=True) if shared else told)
 
 
-def _pull(statistics: Statistics, variance: Float[Array, " Dx"], shared: bool) -> Float[Array, "Dx|1 M"]:
+def _pull(
+    statistics: Statistics, variance: Float[Array, " Dx"], shared: bool
+) -> Float[Array, "Dx|1 M"]:
     """b_d = A_dᵀ r_d / Q_d, summed over d if weights are shared."""
     told = statistics.cross / variance[:, None]
     return jnp.sum(told, 0, keepdims=True) if shared else told
@@ -155,7 +180,11 @@ def _repeat(row: Float[Array, " D"], x: Float[Array, "N Dx"]) -> Float[Array, "N
 def pairs(states: States, series: Data) -> list[tuple[Float[Array, "T+1 Dx"], Series]]:
     """States beside their series, one or several, with lengths checked."""
     experiments = as_list(series)
-    paths = [jnp.asarray(states)] if isinstance(series, Series) else [jnp.asarray(path) for path in states]
+    paths = (
+        [jnp.asarray(states)]
+        if isinstance(series, Series)
+        else [jnp.asarray(path) for path in states]
+    )
     if [len(path) - 1 for path in paths] != [len(one) for one in experiments]:
         raise ValueError(
             "A series of T rows has T + 1 states: x₀ and one for each output. Got series of "
@@ -188,4 +217,7 @@ def _sum_over_rows(evaluate: Callable[[Rows], Any], states: States, series: Data
         (path[:-1], jnp.asarray(one.u, path.dtype), path[1:], moves(one, path.dtype))
         for path, one in pairs(states, series)
     ]
-    return sum_rows(evaluate, parts[0] if len(parts) == 1 else tuple(map(jnp.concatenate, zip(*parts, strict=True))))
+    return sum_rows(
+        evaluate,
+        parts[0] if len(parts) == 1 else tuple(map(jnp.concatenate, zip(*parts, strict=True))),
+    )

@@ -41,7 +41,9 @@ class FeynmanKac(NamedTuple):
     `log_potential(t, x, following)` gives log G_{t+1}(x, x') (N,), for N particles.
     """
 
-    moments: Callable[[Array, Float[Array, "N Dx"]], tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]]
+    moments: Callable[
+        [Array, Float[Array, "N Dx"]], tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]
+    ]
     log_potential: Callable[[Array, Float[Array, "N Dx"], Float[Array, "N Dx"]], Float[Array, " N"]]
 
 

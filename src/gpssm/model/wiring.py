@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-Mask = tuple[tuple[bool, ...], ...]  # static, so that what does not enter is a zero of the compiled program
+Mask = tuple[
+    tuple[bool, ...], ...
+]  # static, so that what does not enter is a zero of the compiled program
 Pairs = tuple[tuple[int, int], ...]
 
 
@@ -46,14 +48,21 @@ class Wiring:
     sparse: bool = False
 
     def __init__(
-        self, enters: Any, integrators: Any = (), delays: Any = (), measured: Any = (), sparse: bool = False
+        self,
+        enters: Any,
+        integrators: Any = (),
+        delays: Any = (),
+        measured: Any = (),
+        sparse: bool = False,
     ) -> None:
         matrix = _matrix(enters)
         given = {"integrators": integrators, "delays": delays, "measured": measured}
         pairs = {what: _pairs(what, value, matrix.shape) for what, value in given.items()}
         for row, column in pairs["integrators"]:
             if row == column:
-                raise ValueError(f"integrators: state {row} cannot sum itself up; name the column that it sums up.")
+                raise ValueError(
+                    f"integrators: state {row} cannot sum itself up; name the column that it sums up."
+                )
             matrix[row] = False
             matrix[row, [row, column]] = True
         for row, column in pairs["delays"]:
@@ -61,14 +70,18 @@ class Wiring:
             matrix[row, column] = True
         rows = [row for what in ("integrators", "delays") for row, _ in pairs[what]]
         if twice := {row for row in rows if rows.count(row) > 1}:
-            raise ValueError(f"state {min(twice)} is said twice what it is: name it once, as integrator or as delay.")
+            raise ValueError(
+                f"state {min(twice)} is said twice what it is: name it once, as integrator or as delay."
+            )
         held = dict(pairs["delays"])
         for row in held:
             source = held[row]
             while source in held and source != row:
                 source = held[source]
             if source == row:
-                raise ValueError(f"the delays go round in a circle through state {row}: one of them must hold another.")
+                raise ValueError(
+                    f"the delays go round in a circle through state {row}: one of them must hold another."
+                )
         if empty := np.flatnonzero(~matrix.any(1)).tolist():
             raise ValueError(
                 f"nothing enters the transition of state {empty[0]}: its row of the wiring is all false. Let one state "
@@ -99,12 +112,16 @@ class Wiring:
     def mask(self) -> Mask:
         """What enters the functions that are learned: all false in a row without one."""
         return tuple(
-            tuple(enters and learned for enters in row) for row, learned in zip(self.enters, self.learned, strict=True)
+            tuple(enters and learned for enters in row)
+            for row, learned in zip(self.enters, self.learned, strict=True)
         )
 
     def plain(self) -> list[Any]:
         """What `Wiring(*plain)` makes it again of, in lists."""
-        pairs = ([list(pair) for pair in several] for several in (self.integrators, self.delays, self.measured))
+        pairs = (
+            [list(pair) for pair in several]
+            for several in (self.integrators, self.delays, self.measured)
+        )
         return [[list(row) for row in self.enters], *pairs, self.sparse]
 
     def words(self, inputs: Iterable[str] = ()) -> str:
@@ -165,7 +182,9 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
             raise ValueError(
                 f"a cascade of {states} states has no {outputs} outputs: take state_dim={outputs} or more."
             )
-        return Wiring(np.hstack([enters, first]), measured={states - outputs + k: k for k in range(outputs)})
+        return Wiring(
+            np.hstack([enters, first]), measured={states - outputs + k: k for k in range(outputs)}
+        )
     if name in ("chain", "second-order"):
         length, rest = divmod(states, outputs)
         if rest or length < 2 or (name == "second-order" and length != 2):
@@ -214,11 +233,17 @@ def _matrix(enters: Any) -> Bool[np.ndarray, "Dx Dz"]:
     try:
         matrix = np.array(enters, float)
     except (TypeError, ValueError):
-        raise TypeError(f"a wiring is a matrix of true and false, or a name; got {enters!r}.") from None
+        raise TypeError(
+            f"a wiring is a matrix of true and false, or a name; got {enters!r}."
+        ) from None
     if matrix.ndim != 2 or matrix.shape[0] < 1 or matrix.shape[1] < matrix.shape[0]:
-        raise ValueError(f"a wiring has a row a state and a column a state and control; got the shape {matrix.shape}.")
+        raise ValueError(
+            f"a wiring has a row a state and a column a state and control; got the shape {matrix.shape}."
+        )
     if not np.isin(matrix, (0.0, 1.0)).all():
-        raise ValueError("a wiring is made of true and false, or 1 and 0: it says what enters, not how much.")
+        raise ValueError(
+            "a wiring is made of true and false, or 1 and 0: it says what enters, not how much."
+        )
     return matrix.astype(bool)
 
 
@@ -226,10 +251,14 @@ def _pairs(what: str, given: Any, shape: tuple[int, ...]) -> Pairs:
     try:
         pairs = sorted((int(row), int(column)) for row, column in dict(given).items())
     except (TypeError, ValueError):
-        raise TypeError(f"{what} are pairs of numbers by state, as {{0: 1}}; got {given!r}.") from None
+        raise TypeError(
+            f"{what} are pairs of numbers by state, as {{0: 1}}; got {given!r}."
+        ) from None
     for row, column in pairs:
         if not (0 <= row < shape[0] and column >= 0 and (what == "measured" or column < shape[1])):
-            raise ValueError(f"{what}: {{{row}: {column}}} is outside of {shape[0]} states and {shape[1]} columns.")
+            raise ValueError(
+                f"{what}: {{{row}: {column}}} is outside of {shape[0]} states and {shape[1]} columns."
+            )
     if what == "measured" and len({column for _, column in pairs}) < len(pairs):
         raise ValueError(f"measured: two states cannot be the same output; got {dict(given)}.")
     return tuple(pairs)

@@ -7,7 +7,18 @@ import numpy as np
 from gpssm.core.text import as_share, check_kind, check_output
 from gpssm.evaluation.backtest import Backtest
 from gpssm.plots.quantities import LEVEL
-from gpssm.plots.style import BLACK, BLUE, LINES, draw, in_house_style, legend, panels, shade, time_axis, with_unit
+from gpssm.plots.style import (
+    BLACK,
+    BLUE,
+    LINES,
+    draw,
+    in_house_style,
+    legend,
+    panels,
+    shade,
+    time_axis,
+    with_unit,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +40,9 @@ def plot_backtest(backtest: Backtest, output: str | None = None, level: float = 
     last = backtest.origins[0] - horizon
     for origin, forecast in zip(backtest.origins, backtest.forecasts, strict=True):
         if origin >= last + horizon:
-            label = {"label": f"median and {100 * level:g} %"} if origin == backtest.origins[0] else {}
+            label = (
+                {"label": f"median and {100 * level:g} %"} if origin == backtest.origins[0] else {}
+            )
             times, last = all_times[origin : origin + horizon], origin
             low, high = (end[:, column] for end in forecast.interval(level))
             shade(along, times, low, high)

@@ -36,10 +36,14 @@ def plot_calibration(pairs: Pair | Iterable[Pair], levels: tuple[float, ...] = L
 
     :param pairs: a forecast and what happened (as in `Forecast.score`), or several such pairs.
     """
-    several: list[Any] = list(pairs) if isinstance(pairs, Iterable) and getattr(pairs, "ndim", 1) else []
+    several: list[Any] = (
+        list(pairs) if isinstance(pairs, Iterable) and getattr(pairs, "ndim", 1) else []
+    )
     several = [tuple(several)] if several and isinstance(several[0], Forecast) else several
     if not several or not all(isinstance(one, tuple) and len(one) == 2 for one in several):
-        raise ValueError(f"plot_calibration needs at least one pair (forecast, what happened); got {pairs!r}")
+        raise ValueError(
+            f"plot_calibration needs at least one pair (forecast, what happened); got {pairs!r}"
+        )
     for forecast, _ in several:
         check_kind("the first of a pair", forecast, Forecast)
     levels = tuple(check_shares("levels", levels))
@@ -60,22 +64,39 @@ def _transform(forecast: Forecast, actual: Any) -> Float[np.ndarray, "H Dy"]:
 def _draw_histogram(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
     values = values[np.isfinite(values)]
     bins = int(np.clip(len(values) // ENTRIES, 4, BINS))
-    low, high = (limit * bins / len(values) for limit in stats.binom(len(values), 1 / bins).interval(0.95))
+    low, high = (
+        limit * bins / len(values) for limit in stats.binom(len(values), 1 / bins).interval(0.95)
+    )
     panel.axhspan(low, high, color=LIGHT, linewidth=0, label="95 % band if calibrated")
     counts, edges = np.histogram(values, bins, (0, 1))
-    panel.bar(edges[:-1], counts * bins / len(values), 1 / bins, align="edge", color=BLUE, alpha=0.6, edgecolor="white")
+    panel.bar(
+        edges[:-1],
+        counts * bins / len(values),
+        1 / bins,
+        align="edge",
+        color=BLUE,
+        alpha=0.6,
+        edgecolor="white",
+    )
     panel.axhline(1, color=GREY, linestyle="--", linewidth=0.9)
-    panel.set(xlabel=f"PIT: share of paths below ({len(values)} entries)", ylabel="density", xlim=(0, 1))
+    panel.set(
+        xlabel=f"PIT: share of paths below ({len(values)} entries)", ylabel="density", xlim=(0, 1)
+    )
 
 
-def _draw_coverage(panel: "Axes", values: list[Float[np.ndarray, "_ Dy"]], levels: tuple[float, ...]) -> None:
+def _draw_coverage(
+    panel: "Axes", values: list[Float[np.ndarray, "_ Dy"]], levels: tuple[float, ...]
+) -> None:
     """Coverage in groups of neighbouring steps, large enough to be worth a point."""
     horizon, width = max(len(one) for one in values), values[0].shape[1]
     padded = np.full((len(values), horizon, width), np.nan)
     for row, one in zip(padded, values, strict=True):
         row[: len(one)] = one
     groups = int(np.clip(np.isfinite(padded).sum() // ENTRIES, 1, min(GROUPS, horizon)))
-    parts = [padded[:, rows][np.isfinite(padded[:, rows])] for rows in np.array_split(np.arange(horizon), groups)]
+    parts = [
+        padded[:, rows][np.isfinite(padded[:, rows])]
+        for rows in np.array_split(np.arange(horizon), groups)
+    ]
     middles = np.array([rows.mean() + 1 for rows in np.array_split(np.arange(horizon), groups)])
     kept = np.array([part.size > 0 for part in parts])
     counts = np.array([part.size for part in parts])[kept]
@@ -84,5 +105,7 @@ def _draw_coverage(panel: "Axes", values: list[Float[np.ndarray, "_ Dy"]], level
         low, high = (limit / counts for limit in stats.binom(counts, level).interval(0.95))
         panel.vlines(middles[kept], low, high, color=LIGHT, linewidth=9, zorder=1)
         panel.axhline(level, color=style["color"], linestyle="--", linewidth=0.8)
-        panel.plot(middles[kept], share, **style, marker=marker, label=f"{100 * level:g} % interval")
+        panel.plot(
+            middles[kept], share, **style, marker=marker, label=f"{100 * level:g} % interval"
+        )
     panel.set(xlabel="steps ahead", ylabel="coverage", ylim=(-0.02, 1.02))

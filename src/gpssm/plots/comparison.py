@@ -50,7 +50,11 @@ def plot_comparison(
     check_output(output, first.outputs)
     shown = first.outputs if output is None else (output,)
     figure, axes = panels(len(shown), height=2.1, sharex=True)
-    before = None if history is None else align_columns(history, first.outputs, "y")[-2 * first.horizon :]
+    before = (
+        None
+        if history is None
+        else align_columns(history, first.outputs, "y")[-2 * first.horizon :]
+    )
     after = None if actual is None else align_columns(actual, first.outputs, "y")[: first.horizon]
     for panel, name in zip(axes[:, 0], shown, strict=True):
         column = first.outputs.index(name)
@@ -63,13 +67,21 @@ def plot_comparison(
         panel.set_ylabel(with_unit(name, first.units))
         panel.margins(x=0.01)
     for number, (name, forecast) in enumerate(forecasts.items()):
-        style, steps = LINES[number % len(LINES)], time_axis(forecast.horizon, forecast.axis, forecast.start)[0]
-        marks = {"marker": MARKERS[number % len(MARKERS)], "markevery": max(forecast.horizon // 8, 1)}
+        style, steps = (
+            LINES[number % len(LINES)],
+            time_axis(forecast.horizon, forecast.axis, forecast.start)[0],
+        )
+        marks = {
+            "marker": MARKERS[number % len(MARKERS)],
+            "markevery": max(forecast.horizon // 8, 1),
+        }
         low, high = forecast.interval(level)
         for panel, output in zip(axes[:, 0], shown, strict=True):
             column = forecast.outputs.index(output)
             if len(forecasts) <= BANDS:
-                shade(panel, steps, low[:, column], high[:, column], color=style["color"], alpha=0.15)
+                shade(
+                    panel, steps, low[:, column], high[:, column], color=style["color"], alpha=0.15
+                )
             draw(panel, steps, forecast.median[:, column], **style, **marks, label=name)
     axes[-1, 0].set_xlabel(time_axis(1, first.axis)[1])
     legend(figure)

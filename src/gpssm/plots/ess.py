@@ -6,7 +6,17 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.text import check_kind, readable
-from gpssm.plots.style import BLUE, GREY, LIGHT, ORANGE, VERMILION, in_house_style, legend, panels, say
+from gpssm.plots.style import (
+    BLUE,
+    GREY,
+    LIGHT,
+    ORANGE,
+    VERMILION,
+    in_house_style,
+    legend,
+    panels,
+    say,
+)
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.posterior import Posterior
 
@@ -31,19 +41,49 @@ def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "F
     check_kind("posterior", posterior, Posterior)
     found = diagnose(posterior) if diagnostics is None else diagnostics
     rows = [one for one in found.rows if one.number]
-    figure, axes = panels(1, 2, height=0.35 + 0.3 * max(len(rows), 2), width_ratios=(3, 2), sharey=True)
+    figure, axes = panels(
+        1, 2, height=0.35 + 0.3 * max(len(rows), 2), width_ratios=(3, 2), sharey=True
+    )
     sizes, ratios = axes[0]
     if not rows:
         say(sizes, "nothing varies from draw to draw")
         say(ratios, "")
         return figure
     places = np.arange(len(rows))
-    sizes.barh(places, [one.ess_bulk for one in rows], height=0.55, color=BLUE, alpha=0.75, label="bulk, worst")
-    sizes.plot([one.ess_tail for one in rows], places, "D", color=VERMILION, markersize=4, label="tail, worst")
+    sizes.barh(
+        places,
+        [one.ess_bulk for one in rows],
+        height=0.55,
+        color=BLUE,
+        alpha=0.75,
+        label="bulk, worst",
+    )
+    sizes.plot(
+        [one.ess_tail for one in rows],
+        places,
+        "D",
+        color=VERMILION,
+        markersize=4,
+        label="tail, worst",
+    )
     medians = [one.ess_bulk_median for one in rows]
-    sizes.plot(medians, places, "|", color="black", markersize=9, markeredgewidth=1.5, label="bulk, median")
-    sizes.axvline(ENOUGH * posterior.num_chains, color=GREY, linestyle="--", linewidth=0.9, label="100 a chain")
-    sizes.axvline(posterior.num_chains * posterior.num_draws, color=GREY, linestyle=":", linewidth=0.9, label="draws")
+    sizes.plot(
+        medians, places, "|", color="black", markersize=9, markeredgewidth=1.5, label="bulk, median"
+    )
+    sizes.axvline(
+        ENOUGH * posterior.num_chains,
+        color=GREY,
+        linestyle="--",
+        linewidth=0.9,
+        label="100 a chain",
+    )
+    sizes.axvline(
+        posterior.num_chains * posterior.num_draws,
+        color=GREY,
+        linestyle=":",
+        linewidth=0.9,
+        label="draws",
+    )
     sizes.set_yticks(places, [readable(one.name) for one in rows])
     sizes.invert_yaxis()
     sizes.set_xlabel("effective draws")
@@ -59,7 +99,9 @@ def _draw_ratios(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
     panel.axvspan(1e-4, GOOD - 1, color=LIGHT, linewidth=0)
     panel.axvline(FAIR - 1, color=GREY, linestyle="--", linewidth=0.9)
     for place, value in enumerate(values):
-        colour, marker = (BLUE, "o") if value < GOOD else (ORANGE, "s") if value < FAIR else (VERMILION, "X")
+        colour, marker = (
+            (BLUE, "o") if value < GOOD else (ORANGE, "s") if value < FAIR else (VERMILION, "X")
+        )
         panel.plot(max(value - 1, SMALLEST), place, marker, color=colour, markersize=5)
     panel.set_xscale("log")
     panel.minorticks_off()

@@ -27,12 +27,18 @@ from gpssm.posterior.forecast import LEVELS, Forecast
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NOVEL = 0.5  # share of the prior variance of f that the data leave open, from which a step is marked
+NOVEL = (
+    0.5  # share of the prior variance of f that the data leave open, from which a step is marked
+)
 
 
 @in_house_style()
 def plot_fan(
-    forecast: Forecast, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None
+    forecast: Forecast,
+    actual: Any = None,
+    history: Any = None,
+    levels: Sequence[float] = LEVELS,
+    ax: Any = None,
 ) -> "Figure":
     """A fan of intervals around the median, one panel an output: see `Forecast.plot`."""
     check_kind("forecast", forecast, Forecast)
@@ -41,9 +47,13 @@ def plot_fan(
     given = given.ravel() if isinstance(given, np.ndarray) else given
     axes = list(given) if isinstance(given, np.ndarray | list | tuple) else [given]
     if len(axes) != width or not all(hasattr(type(one), "set_xlabel") for one in axes):
-        raise ValueError(f"ax must hold one pair of axes an output, {width} in all; got {len(axes)}")
+        raise ValueError(
+            f"ax must hold one pair of axes an output, {width} in all; got {len(axes)}"
+        )
     times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
-    before = np.zeros((0, width)) if history is None else align_columns(history, forecast.outputs, "y")
+    before = (
+        np.zeros((0, width)) if history is None else align_columns(history, forecast.outputs, "y")
+    )
     before = before[-2 * forecast.horizon :]
     earlier, _ = time_axis(len(before), forecast.axis, forecast.start - len(before))
     happened = None if actual is None else forecast.rows_of(actual)
@@ -83,9 +93,23 @@ def plot_forecast(
         for panel in figure.axes:
             if left.any():
                 label = f"paths left ({trust.share_left:.0%} by the end)"
-                panel.axvspan(times[np.argmax(left)], times[-1], color=LIGHT, zorder=0, linewidth=0, label=label)
+                panel.axvspan(
+                    times[np.argmax(left)],
+                    times[-1],
+                    color=LIGHT,
+                    zorder=0,
+                    linewidth=0,
+                    label=label,
+                )
             if novel.any():
                 at_bottom = {"transform": panel.get_xaxis_transform(), "label": "far from all data"}
-                panel.plot(times[novel], np.full(novel.sum(), 0.02), "x", color=GREY, markersize=3, **at_bottom)
+                panel.plot(
+                    times[novel],
+                    np.full(novel.sum(), 0.02),
+                    "x",
+                    color=GREY,
+                    markersize=3,
+                    **at_bottom,
+                )
         legend(figure)
     return figure

@@ -33,9 +33,14 @@ def figures_of(found: Examination) -> dict[str, Callable[[], "Figure"]]:
     raw = posterior.dataset.experiments
     history, last = raw[-1], len(raw) - 1
     actual = None if test is None else test[: found.forecast.horizon]
-    pairs = [(one, own.series[origin:]) for origin, one in zip(own.origins.tolist(), own.forecasts, strict=True)]
+    pairs = [
+        (one, own.series[origin:])
+        for origin, one in zip(own.origins.tolist(), own.forecasts, strict=True)
+    ]
     figures = {
-        "series": lambda: plot_series([*raw] if test is None else _joined(history, test), len(history)),
+        "series": lambda: plot_series(
+            [*raw] if test is None else _joined(history, test), len(history)
+        ),
         "forecast": lambda: plot_forecast(found.forecast, actual, history),
         "comparison": lambda: plot_comparison(found.forecasts, actual, history),
         "calibration": lambda: plot_calibration(pairs),

@@ -21,7 +21,14 @@ from gpssm.plots.style import (
     shade,
     with_unit,
 )
-from gpssm.posterior.linearisation import LEVEL, Bode, Linearisation, Response, StaticGain, central_band
+from gpssm.posterior.linearisation import (
+    LEVEL,
+    Bode,
+    Linearisation,
+    Response,
+    StaticGain,
+    central_band,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,14 +41,18 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     check_kind("response", response, Response)
     level = as_share(level)
     rows, columns = len(response.outputs), len(response.inputs)
-    figure, axes = panels(rows, columns, width=HALF if columns == 1 else FULL, height=1.8, sharex=True)
+    figure, axes = panels(
+        rows, columns, width=HALF if columns == 1 else FULL, height=1.8, sharex=True
+    )
     for (j, i), panel in np.ndenumerate(axes):
         panel.axhline(0, color=GREY, linewidth=0.7)
         _draw_band(panel, response.times, response.values[:, :, j, i], level)
         panel.set_title(f"{response.kind} to {response.inputs[i]}")
         panel.set_ylabel(_ratio(response.outputs[j], response.inputs[i], response.units))
     for panel in axes[-1]:
-        panel.set_xlabel("steps" if response.dt is None else with_unit("time", {"time": response.time_unit}))
+        panel.set_xlabel(
+            "steps" if response.dt is None else with_unit("time", {"time": response.time_unit})
+        )
     legend(figure)
     return figure
 
@@ -52,16 +63,26 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     check_kind("bode", bode, Bode)
     level = as_share(level)
     rows, columns = len(bode.outputs), len(bode.inputs)
-    figure, axes = panels(2 * rows, columns, width=HALF if columns == 1 else FULL, height=1.5, sharex=True)
+    figure, axes = panels(
+        2 * rows, columns, width=HALF if columns == 1 else FULL, height=1.5, sharex=True
+    )
     for (row, i), panel in np.ndenumerate(axes):
         j, below = divmod(row, 2)
-        _draw_band(panel, bode.frequencies, (bode.phase if below else bode.magnitude)[:, :, j, i], level)
+        _draw_band(
+            panel, bode.frequencies, (bode.phase if below else bode.magnitude)[:, :, j, i], level
+        )
         panel.set_xscale("log")
         panel.set_ylabel("phase [°]" if below else "magnitude [dB]")
-        panel.set_title("" if below else f"{bode.inputs[i]} to {_ratio(bode.outputs[j], bode.inputs[i], bode.units)}")
+        panel.set_title(
+            ""
+            if below
+            else f"{bode.inputs[i]} to {_ratio(bode.outputs[j], bode.inputs[i], bode.units)}"
+        )
     per = "step" if bode.dt is None else "unit of time"
     for panel in axes[-1]:
-        panel.set_xlabel("frequency [Hz]" if bode.time_unit == "s" else f"cycles per {bode.time_unit or per}")
+        panel.set_xlabel(
+            "frequency [Hz]" if bode.time_unit == "s" else f"cycles per {bode.time_unit or per}"
+        )
     legend(figure)
     return figure
 
@@ -81,7 +102,13 @@ def plot_poles(linear: Linearisation, level: float = LEVEL) -> "Figure":
         label = f"|p| {low:.3f} to {high:.3f}"
         panel.plot(column.real, column.imag, "x", color=colour, alpha=0.6, label=label)
     reach = 1.1 * max(1.0, float(np.abs(poles).max()))
-    panel.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="real part", ylabel="imaginary part")
+    panel.set(
+        xlim=(-reach, reach),
+        ylim=(-reach, reach),
+        aspect="equal",
+        xlabel="real part",
+        ylabel="imaginary part",
+    )
     legend(figure)
     return figure
 
@@ -99,7 +126,13 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
         top, bottom = axes[:, j]
         _draw_band(top, curve.values, settled[..., j], level)
         if unstable.any():
-            top.plot(curve.values[unstable], curve.median[unstable, j], ".", color=VERMILION, label="unstable")
+            top.plot(
+                curve.values[unstable],
+                curve.median[unstable, j],
+                ".",
+                color=VERMILION,
+                label="unstable",
+            )
         top.set_ylabel(with_unit(output, curve.units))
         top.set_title(f"{output} settles at")
         _draw_band(bottom, curve.values, gain[..., j], level)
@@ -110,7 +143,9 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
     return figure
 
 
-def _draw_band(panel: "Axes", x: Float[np.ndarray, " N"], values: Float[np.ndarray, "S N"], level: float) -> None:
+def _draw_band(
+    panel: "Axes", x: Float[np.ndarray, " N"], values: Float[np.ndarray, "S N"], level: float
+) -> None:
     """The median over draws and their central interval."""
     shade(panel, x, *central_band(values, level), label=f"{100 * level:g} % of the draws")
     panel.plot(x, central_band(values, 0.0)[0], color=BLUE, label="median")

@@ -9,7 +9,17 @@ from scipy import stats
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_kind, readable
-from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, VERMILION, in_house_style, legend, panels, say
+from gpssm.plots.style import (
+    BLUE,
+    GREY,
+    LIGHT,
+    LINES,
+    VERMILION,
+    in_house_style,
+    legend,
+    panels,
+    say,
+)
 from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -31,7 +41,9 @@ def plot_parameters(posterior: Posterior) -> "Figure":
     """
     check_kind("posterior", posterior, Posterior)
     drawn = {name: np.asarray(leaf) for name, leaf in posterior.draws.leaves.items()}
-    sampled = {name: leaf for name, leaf in drawn.items() if name in posterior.model.leaves("sample")}
+    sampled = {
+        name: leaf for name, leaf in drawn.items() if name in posterior.model.leaves("sample")
+    }
     # Chains may each have their own.
     optimised = {
         name: drawn[name][:, -1] if name in drawn else np.asarray(leaf)
@@ -46,14 +58,18 @@ def plot_parameters(posterior: Posterior) -> "Figure":
         say(axes[0, 0], "no parameter was learned from draws: they are fixed, or point estimates")
     for panel, name in zip(axes.flat, names, strict=False):
         entries = (
-            sampled[name].reshape(-1, sampled[name][0, 0].size) if name in sampled else optimised[name].reshape(1, -1)
+            sampled[name].reshape(-1, sampled[name][0, 0].size)
+            if name in sampled
+            else optimised[name].reshape(1, -1)
         )
         _draw_prior(panel, _prior_draws(posterior, name), entries)
         if name in sampled:
             _draw_densities(panel, entries)
         else:
             panel.vlines(entries[0], 0, 0.25, color=VERMILION, linewidth=1, label="optimised")
-            panel.plot(entries[0], np.full(entries.shape[1], 0.25), "v", color=VERMILION, markersize=3.5)
+            panel.plot(
+                entries[0], np.full(entries.shape[1], 0.25), "v", color=VERMILION, markersize=3.5
+            )
         _dress(panel, name)
     legend(figure)
     return figure
@@ -67,7 +83,9 @@ def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
     return np.ravel(posterior.model.priors[name].sample(jax.random.key(0), (number, *shape)))
 
 
-def _draw_prior(panel: "Axes", prior: Float[np.ndarray, " n"], entries: Float[np.ndarray, "S n"]) -> None:
+def _draw_prior(
+    panel: "Axes", prior: Float[np.ndarray, " n"], entries: Float[np.ndarray, "S n"]
+) -> None:
     low = min(np.quantile(prior, 0.02), np.min(entries))
     high = max(np.quantile(prior, 0.98), np.max(entries))
     margin = 0.04 * (high - low)
@@ -84,7 +102,11 @@ def _draw_densities(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
     few = entries.shape[1] <= ENTRIES
     for number, values in enumerate(entries.T):
         style = LINES[number] if few else {"color": BLUE, "linestyle": "-", "alpha": 0.4}
-        label = "posterior" if entries.shape[1] == 1 else "posterior, a line each state, output or coordinate"
+        label = (
+            "posterior"
+            if entries.shape[1] == 1
+            else "posterior, a line each state, output or coordinate"
+        )
         if np.ptp(values) == 0:
             panel.axvline(values[0], **style, label=label)
             continue

@@ -23,7 +23,9 @@ def visited(posterior: Posterior) -> Visited:
     """The path of the states' posterior means, all series one after the other."""
     posterior = posterior.with_states()
     means = [np.mean(np.asarray(path), axis=(0, 1)) for path in posterior.draws.states]
-    before, after = (np.concatenate([path[rows] for path in means]) for rows in (slice(None, -1), slice(1, None)))
+    before, after = (
+        np.concatenate([path[rows] for path in means]) for rows in (slice(None, -1), slice(1, None))
+    )
     return Visited(before, np.concatenate([one.u for one in posterior.dataset.acting]), after)
 
 
@@ -31,4 +33,7 @@ def quantities(posterior: Posterior) -> dict[str, Float[np.ndarray, "chain draw"
     """The log target and every entry of the parameters that vary, by name."""
     frame = to_dataframe(posterior).drop(columns="acceptance")
     names = ["log_target", *(name for name in frame.columns if name != "log_target")]
-    return {name: frame[name].to_numpy().reshape(posterior.num_chains, posterior.num_draws) for name in names}
+    return {
+        name: frame[name].to_numpy().reshape(posterior.num_chains, posterior.num_draws)
+        for name in names
+    }

@@ -31,7 +31,9 @@ NAME = 18  # letters of a name that a panel has room for
 
 
 @in_house_style()
-def plot_residuals(posterior: Posterior, index: int = 0, num_paths: int = 300, rows: int = 1000) -> "Figure":
+def plot_residuals(
+    posterior: Posterior, index: int = 0, num_paths: int = 300, rows: int = 1000
+) -> "Figure":
     """One-step-ahead residuals of training series `index`, their auto-correlation and their correlation with controls.
 
     See `evaluation/residuals.py` for what they are and for the arguments. A correlation outside the shade (95 %) says
@@ -48,7 +50,11 @@ def draw_residuals(residuals: Residuals) -> "Figure":
     series = residuals.series
     number = min(series.input_dim, INPUTS)
     figure, axes = panels(
-        series.output_dim, 2 + number, height=1.9, width_ratios=(2.2, *(1.3,) * (1 + number)), sharex="col"
+        series.output_dim,
+        2 + number,
+        height=1.9,
+        width_ratios=(2.2, *(1.3,) * (1 + number)),
+        sharex="col",
     )
     for j, (row, values) in enumerate(zip(axes, residuals.values.T, strict=True)):
         own, tests = residuals.own[j], residuals.controls[j]
@@ -58,8 +64,12 @@ def draw_residuals(residuals: Residuals) -> "Figure":
             continue
         _draw_residuals(row[0], series, series.outputs[j], values)
         _draw_correlations(row[1], np.arange(1, len(own.correlations) + 1), own, values)
-        row[1].set_title(f"with its past\n{'found' if own.found else 'none'} (p = {own.p_value:.2g})", pad=3)
-        chosen = sorted(tests, key=lambda name: -np.nanmax(np.abs(tests[name].correlations)))[:number]
+        row[1].set_title(
+            f"with its past\n{'found' if own.found else 'none'} (p = {own.p_value:.2g})", pad=3
+        )
+        chosen = sorted(tests, key=lambda name: -np.nanmax(np.abs(tests[name].correlations)))[
+            :number
+        ]
         for panel, name in zip(row[2:], (name for name in tests if name in chosen), strict=True):
             test, half = tests[name], len(tests[name].correlations) // 2
             _draw_correlations(panel, np.arange(-half, half + 1), test, values)
@@ -75,7 +85,9 @@ def draw_residuals(residuals: Residuals) -> "Figure":
     return figure
 
 
-def _draw_residuals(panel: "Axes", series: Series, output: str, values: Float[np.ndarray, " T"]) -> None:
+def _draw_residuals(
+    panel: "Axes", series: Series, output: str, values: Float[np.ndarray, " T"]
+) -> None:
     times, _ = time_axis(len(series), series.axis)
     kept = extremes(values)
     panel.axhspan(-1.96, 1.96, color=LIGHT, linewidth=0, zorder=0)
@@ -83,10 +95,14 @@ def _draw_residuals(panel: "Axes", series: Series, output: str, values: Float[np
     share = np.mean(np.abs(values[np.isfinite(values)]) > 1.96)
     panel.set_title(f"one-step residuals\n{share:.1%} outside the 95 % band", pad=3)
     panel.set_ylabel(f"of {shortened(output, NAME)}")
-    panel.set_ylim(-max(3.5, 1.05 * np.nanmax(np.abs(values))), max(3.5, 1.05 * np.nanmax(np.abs(values))))
+    panel.set_ylim(
+        -max(3.5, 1.05 * np.nanmax(np.abs(values))), max(3.5, 1.05 * np.nanmax(np.abs(values)))
+    )
 
 
-def _draw_correlations(panel: "Axes", lags: np.ndarray, test: Correlation, values: Float[np.ndarray, " T"]) -> None:
+def _draw_correlations(
+    panel: "Axes", lags: np.ndarray, test: Correlation, values: Float[np.ndarray, " T"]
+) -> None:
     band = 1.96 / np.sqrt(np.isfinite(values).sum())
     outside = np.abs(test.correlations) > band
     panel.axhspan(-band, band, color=LIGHT, linewidth=0, zorder=0)

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METRICS = ("rmse", "crps", "nlpd", "coverage_90")  # what is shown of a table that has more than this
+METRICS = (
+    "rmse",
+    "crps",
+    "nlpd",
+    "coverage_90",
+)  # what is shown of a table that has more than this
 COLUMNS = 4
 
 
@@ -27,22 +32,42 @@ def plot_scores(table: Any, metrics: Sequence[str] | None = None) -> "Figure":
     :param table: metric by method, of dictionaries or a DataFrame with a row a method.
     :param metrics: columns to show; by default rmse, crps, nlpd and coverage_90, as far as they are there.
     """
-    rows: Mapping[str, Any] = table.to_dict("index") if type(table).__name__ == "DataFrame" else table
-    if not isinstance(rows, Mapping) or not rows or not all(isinstance(one, Mapping) for one in rows.values()):
-        raise ValueError(f"plot_scores takes figures by metric by method, of one at least; got {table!r}")
-    named = isinstance(metrics, list | tuple) and metrics and all(isinstance(one, str) for one in metrics)
+    rows: Mapping[str, Any] = (
+        table.to_dict("index") if type(table).__name__ == "DataFrame" else table
+    )
+    if (
+        not isinstance(rows, Mapping)
+        or not rows
+        or not all(isinstance(one, Mapping) for one in rows.values())
+    ):
+        raise ValueError(
+            f"plot_scores takes figures by metric by method, of one at least; got {table!r}"
+        )
+    named = (
+        isinstance(metrics, list | tuple)
+        and metrics
+        and all(isinstance(one, str) for one in metrics)
+    )
     if not (metrics is None or named):
         raise TypeError(f"metrics is a list of names of figures, of one at least; got {metrics!r}")
     known = list(dict.fromkeys(name for figures in rows.values() for name in figures))
-    chosen = [name for name in METRICS if name in known] or known if metrics is None else list(metrics)
+    chosen = (
+        [name for name in METRICS if name in known] or known if metrics is None else list(metrics)
+    )
     if unknown := [name for name in chosen if name not in known]:
         raise KeyError(f"the table has no {', '.join(unknown)}; it has: {', '.join(known)}")
     lines, columns = -(-len(chosen) // COLUMNS), min(len(chosen), COLUMNS)
     figure, axes = panels(
-        lines, columns, width=HALF if columns == 1 else FULL, height=0.7 + 0.2 * len(rows), sharey=True
+        lines,
+        columns,
+        width=HALF if columns == 1 else FULL,
+        height=0.7 + 0.2 * len(rows),
+        sharey=True,
     )
     for panel, metric in zip(axes.flat, chosen, strict=False):
-        _draw_metric(panel, metric, [np.ravel(figures.get(metric, np.nan)) for figures in rows.values()])
+        _draw_metric(
+            panel, metric, [np.ravel(figures.get(metric, np.nan)) for figures in rows.values()]
+        )
     for panel in axes.flat[len(chosen) :]:
         panel.set_visible(False)
     axes[0, 0].set_yticks(range(len(rows)), [str(name) for name in rows])
@@ -52,7 +77,9 @@ def plot_scores(table: Any, metrics: Sequence[str] | None = None) -> "Figure":
 
 def _draw_metric(panel: "Axes", metric: str, values: list[np.ndarray]) -> None:
     means = np.array([np.mean(one) if one.size else np.nan for one in values], float)
-    level = float(metric.removeprefix("coverage_")) / 100 if metric.startswith("coverage_") else None
+    level = (
+        float(metric.removeprefix("coverage_")) / 100 if metric.startswith("coverage_") else None
+    )
     loss = -means if metric == "fit" else means if level is None else np.abs(means - level)
     best = int(np.nanargmin(loss)) if np.isfinite(loss).any() else -1
     if level is not None:

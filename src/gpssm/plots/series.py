@@ -63,9 +63,25 @@ def _draw_columns(column: np.ndarray, one: Series) -> None:
         if missing.size:
             height = np.zeros(len(missing))
             bottom = panel.get_xaxis_transform()
-            panel.plot(missing, height, "|", color=VERMILION, markersize=6, transform=bottom, label="missing")
+            panel.plot(
+                missing,
+                height,
+                "|",
+                color=VERMILION,
+                markersize=6,
+                transform=bottom,
+                label="missing",
+            )
     for panel, values in zip(column[one.output_dim :], one.u.T, strict=True):
-        draw(panel, times, values, color=GREEN, linewidth=0.9, drawstyle="steps-post", label="control (held)")
+        draw(
+            panel,
+            times,
+            values,
+            color=GREEN,
+            linewidth=0.9,
+            drawstyle="steps-post",
+            label="control (held)",
+        )
     column[0].set_xlim(times[0], end)
     column[-1].set_xlabel(name)
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 @in_house_style()
-def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, Forecast] | None = None) -> "Figure":
+def plot_smoothed(
+    posterior: Posterior, index: int = 0, found: tuple[Forecast, Forecast] | None = None
+) -> "Figure":
     """Outputs of training series `index`: data, median and 90 % bands of E[y_t | x_{t+1}] and, lighter, of y_t itself.
 
     About nine in ten of the data should lie in the lighter band. Missing entries are shown as filled in, each with the
@@ -59,12 +61,16 @@ def plot_smoothed(posterior: Posterior, index: int = 0, found: tuple[Forecast, F
     return figure
 
 
-def _draw_missing(panel: "Axes", times: np.ndarray, observed: Forecast, column: int, missing: np.ndarray) -> None:
+def _draw_missing(
+    panel: "Axes", times: np.ndarray, observed: Forecast, column: int, missing: np.ndarray
+) -> None:
     if not missing.any():
         return
     low, high = (limit[:, column][missing] for limit in observed.interval(LEVEL))
     middle, where = observed.median[:, column][missing], times[missing]
     kept = extremes(low, high, most=300)
     panel.vlines(where[kept], low[kept], high[kept], color=VERMILION, linewidth=0.7, alpha=0.7)
-    (marks,) = panel.plot(where[kept], middle[kept], "D", color=VERMILION, markersize=3, label="missing, filled in")
+    (marks,) = panel.plot(
+        where[kept], middle[kept], "D", color=VERMILION, markersize=3, label="missing, filled in"
+    )
     marks.set_markerfacecolor("white")

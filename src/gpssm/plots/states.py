@@ -32,7 +32,10 @@ def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
     for dim, panel in enumerate(axes[:, 0]):
         for chain, style in zip(range(min(len(states), CHAINS)), LINES, strict=False):
             low, middle, high = np.quantile(
-                states[chain, :, :, dim], [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2], axis=0, method="weibull"
+                states[chain, :, :, dim],
+                [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2],
+                axis=0,
+                method="weibull",
             )
             shade(panel, times, low, high, color=style["color"], alpha=0.2)
             draw(panel, times, middle, **style, label=f"chain {chain}")

@@ -21,13 +21,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9"
+BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#e69f00",
+    "#cc79a7",
+    "#56b4e9",
+)
 BLACK, GREY, LIGHT = "#000000", "#777777", "#e4e4e4"
 LINES = tuple(
     {"color": color, "linestyle": line}
     for color, line in zip(
         (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY),
-        ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1))),
+        (
+            "-",
+            (0, (5, 1.5)),
+            (0, (5, 1.5, 1, 1.5)),
+            (0, (1, 1.2)),
+            (0, (8, 2)),
+            (0, (3, 1, 1, 1, 1, 1)),
+        ),
         strict=True,
     )
 )
@@ -69,7 +83,9 @@ def in_house_style() -> Iterator[None]:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise ImportError("figures need matplotlib, which is not installed: pip install 'gpssm[plots]'") from error
+        raise ImportError(
+            "figures need matplotlib, which is not installed: pip install 'gpssm[plots]'"
+        ) from error
 
     with mpl.rc_context(RC):
         yield
@@ -123,7 +139,9 @@ def extremes(*columns: Float[np.ndarray, " T"], most: int = MOST) -> Int[np.ndar
     starts = np.arange(0, length, size)
     kept = [[0, length - 1]]
     for column in columns:
-        stretches = np.pad(column, (0, len(starts) * size - length), constant_values=np.nan).reshape(-1, size)
+        stretches = np.pad(
+            column, (0, len(starts) * size - length), constant_values=np.nan
+        ).reshape(-1, size)
         missing = np.isnan(stretches)
         kept.append(starts + np.argmin(np.where(missing, np.inf, stretches), axis=1))
         kept.append(starts + np.argmax(np.where(missing, -np.inf, stretches), axis=1))
@@ -137,11 +155,17 @@ def draw(panel: "Axes", x: np.ndarray, values: Float[np.ndarray, " T"], **style:
 
 
 def shade(
-    panel: "Axes", x: np.ndarray, low: Float[np.ndarray, " T"], high: Float[np.ndarray, " T"], **style: Any
+    panel: "Axes",
+    x: np.ndarray,
+    low: Float[np.ndarray, " T"],
+    high: Float[np.ndarray, " T"],
+    **style: Any,
 ) -> None:
     """A band between two lines, thinned where they are long."""
     kept = extremes(low, high)
-    panel.fill_between(x[kept], low[kept], high[kept], **{"color": BLUE, "alpha": 0.25, "linewidth": 0} | style)
+    panel.fill_between(
+        x[kept], low[kept], high[kept], **{"color": BLUE, "alpha": 0.25, "linewidth": 0} | style
+    )
 
 
 def legend(figure: "Figure") -> None:
@@ -154,7 +178,14 @@ def legend(figure: "Figure") -> None:
             found.setdefault(label, handle)
     if found:
         columns = _fitting_columns(list(found), figure.get_figwidth())
-        figure.legend(found.values(), found.keys(), loc="outside upper left", ncols=columns, fontsize=8, frameon=False)
+        figure.legend(
+            found.values(),
+            found.keys(),
+            loc="outside upper left",
+            ncols=columns,
+            fontsize=8,
+            frameon=False,
+        )
 
 
 def _fitting_columns(labels: list[str], width: float) -> int:
@@ -196,4 +227,6 @@ def with_unit(name: str, units: Mapping[str, str]) -> str:
 def say(panel: "Axes", text: str) -> None:
     """Words in place of a picture, where there is nothing to draw."""
     panel.set_axis_off()
-    panel.text(0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes, color=GREY, wrap=True)
+    panel.text(
+        0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes, color=GREY, wrap=True
+    )

@@ -35,11 +35,20 @@ def plot_traces(posterior: Posterior) -> "Figure":
     for (trace, ranks), name in zip(axes, names, strict=True):
         values = every[name]
         for chain, (path, style) in enumerate(zip(values, LINES * len(values), strict=False)):
-            draw(trace, np.arange(len(path)), path, color=style["color"], linewidth=0.7, label=f"chain {chain}")
+            draw(
+                trace,
+                np.arange(len(path)),
+                path,
+                color=style["color"],
+                linewidth=0.7,
+                label=f"chain {chain}",
+            )
         trace.margins(x=0.01)
         _draw_ranks(ranks, values)
         found = _rhat(values)
-        trace.set_title(readable(name) + ("" if np.isnan(found) else f"   R-hat {found:.2f}"), pad=3)
+        trace.set_title(
+            readable(name) + ("" if np.isnan(found) else f"   R-hat {found:.2f}"), pad=3
+        )
     shown = f" ({len(names)} of {len(every)} quantities)" if len(names) < len(every) else ""
     axes[-1, 0].set_xlabel(f"draw{shown}")
     axes[-1, 1].set_xlabel("rank over all chains")
@@ -54,7 +63,9 @@ def _worst(every: dict[str, Float[np.ndarray, "chain draw"]]) -> list[str]:
     Inducing points may change places, so that two chains need not agree on any of them: their locations come last.
     """
     names = [name for name in every if name != "log_target"]
-    order = sorted(names, key=lambda name: ("locations" in name, -np.nan_to_num(_rhat(every[name]))))[: ROWS - 1]
+    order = sorted(
+        names, key=lambda name: ("locations" in name, -np.nan_to_num(_rhat(every[name])))
+    )[: ROWS - 1]
     return ["log_target", *(name for name in names if name in order)]
 
 
@@ -73,7 +84,9 @@ def _draw_ranks(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:
     edges = np.linspace(0.5, values.size + 0.5, bins + 1)
     # A chain's count in a stretch is hypergeometric: `length` draws out of all, of which 1/bins are in the stretch.
     law = stats.hypergeom(values.size, round(values.size / bins), length)
-    panel.axhspan(*(limit * bins / length for limit in law.interval(0.95)), color=LIGHT, linewidth=0)
+    panel.axhspan(
+        *(limit * bins / length for limit in law.interval(0.95)), color=LIGHT, linewidth=0
+    )
     for chain, style in zip(range(number), LINES * number, strict=False):
         share = np.histogram(ranks[chain], edges)[0] * bins / length
         panel.stairs(share, edges / values.size, color=style["color"], linestyle=style["linestyle"])

@@ -28,7 +28,11 @@ from gpssm.posterior.posterior import Posterior
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GRID, MESH, ARROWS = 120, 40, 14  # points along a curve, and a side of a map and of a field of arrows
+GRID, MESH, ARROWS = (
+    120,
+    40,
+    14,
+)  # points along a curve, and a side of a map and of a field of arrows
 WIDTH = 1.645  # standard deviations to each side of a 90 % band
 SLICES, STATES = 3, 5  # directions and states that are shown of many, at most
 MARGIN = 0.25  # of the visited range, shown beyond it
@@ -74,7 +78,14 @@ def _plot_curve(posterior: Posterior, seen: Visited) -> "Figure":
     figure, axes = panels(1, width=FULL, height=3.0)
     panel, x = axes[0, 0], _around(seen.x[:, 0], GRID)
     kept = extremes(seen.x[:, 0], seen.following[:, 0])
-    panel.plot(seen.x[kept, 0], seen.following[kept, 0], ".", color=GREY, markersize=3, label="states, posterior mean")
+    panel.plot(
+        seen.x[kept, 0],
+        seen.following[kept, 0],
+        ".",
+        color=GREY,
+        markersize=3,
+        label="states, posterior mean",
+    )
     panel.plot(x, x, color=GREY, linewidth=0.7, linestyle=":", label="no change")
     for (name, u), style in zip(_levels(posterior, seen), LINES, strict=False):
         found = transition(posterior, x[:, None], np.repeat(u[None], GRID, 0))
@@ -85,9 +96,19 @@ def _plot_curve(posterior: Posterior, seen: Visited) -> "Figure":
     if where is not None:
         inside = where[(where[:, 0] >= x[0]) & (where[:, 0] <= x[-1])]
         if len(inside):
-            found = transition(posterior, inside[:, :1], posterior.dataset.decode_inputs(inside[:, 1:]))
+            found = transition(
+                posterior, inside[:, :1], posterior.dataset.decode_inputs(inside[:, 1:])
+            )
             bars = WIDTH * found.std[:, 0]
-            panel.errorbar(inside[:, 0], found.mean[:, 0], bars, fmt="^", color=BLACK, markersize=4, elinewidth=0.7)
+            panel.errorbar(
+                inside[:, 0],
+                found.mean[:, 0],
+                bars,
+                fmt="^",
+                color=BLACK,
+                markersize=4,
+                elinewidth=0.7,
+            )
             panel.plot([], [], "^", color=BLACK, markersize=4, label="inducing points")
     panel.set(xlabel="$x_t$ (scaled)", ylabel="$x_{t+1}$ (scaled)", xlim=(x[0], x[-1]))
     legend(figure)
@@ -120,7 +141,12 @@ def _map(posterior: Posterior, seen: Visited, number: int) -> _Map:
     first, second = np.meshgrid(*(_around(column, number) for column in seen.x.T))
     x = np.stack([first.ravel(), second.ravel()], -1)
     found = transition(posterior, x, np.repeat(np.median(seen.u, axis=0)[None], len(x), 0))
-    return _Map(first, second, (found.mean - x).reshape(number, number, 2), found.novelty.reshape(number, number))
+    return _Map(
+        first,
+        second,
+        (found.mean - x).reshape(number, number, 2),
+        found.novelty.reshape(number, number),
+    )
 
 
 def _plot_maps(posterior: Posterior, seen: Visited) -> "Figure":
@@ -136,10 +162,21 @@ def _plot_maps(posterior: Posterior, seen: Visited) -> "Figure":
         alpha=0.6,
     )
     # Arrows point where the next state lies, the longest of them 1.6 squares of their grid long.
-    square = np.array([coarse.first[0, 1] - coarse.first[0, 0], coarse.second[1, 0] - coarse.second[0, 0]])
+    square = np.array(
+        [coarse.first[0, 1] - coarse.first[0, 0], coarse.second[1, 0] - coarse.second[0, 0]]
+    )
     scale = max(np.max(np.abs(coarse.steps) / square) / 1.6, 1e-12)
-    shape = {"angles": "xy", "scale_units": "xy", "scale": scale, "width": 0.005, "headwidth": 4, "minlength": 0.2}
-    field.quiver(coarse.first, coarse.second, *np.moveaxis(coarse.steps, -1, 0), color=BLUE, **shape)
+    shape = {
+        "angles": "xy",
+        "scale_units": "xy",
+        "scale": scale,
+        "width": 0.005,
+        "headwidth": 4,
+        "minlength": 0.2,
+    }
+    field.quiver(
+        coarse.first, coarse.second, *np.moveaxis(coarse.steps, -1, 0), color=BLUE, **shape
+    )
     field.set_title("step f(x, u) − x", pad=3)
     for dim, panel in enumerate(axes[0, 1:]):
         filled = panel.contourf(fine.first, fine.second, fine.steps[..., dim], 10)
@@ -154,7 +191,13 @@ def _plot_maps(posterior: Posterior, seen: Visited) -> "Figure":
         novel = np.nan_to_num(fine.novelty)
         if novel.max() > NOVEL:
             mark = panel.contourf(
-                fine.first, fine.second, novel, [NOVEL, 1.01], colors="none", hatches=["//"], zorder=1.5
+                fine.first,
+                fine.second,
+                novel,
+                [NOVEL, 1.01],
+                colors="none",
+                hatches=["//"],
+                zorder=1.5,
             )
             mark.set(edgecolor="#aaaaaa", linewidth=0)
         if where is not None:
@@ -167,7 +210,9 @@ def _plot_maps(posterior: Posterior, seen: Visited) -> "Figure":
                 markersize=5,
                 label="inducing points",
             )
-        panel.set(xlabel="$x_1$ (scaled)", xlim=fine.first[0, [0, -1]], ylim=fine.second[[0, -1], 0])
+        panel.set(
+            xlabel="$x_1$ (scaled)", xlim=fine.first[0, [0, -1]], ylim=fine.second[[0, -1], 0]
+        )
     axes[0, 0].set_ylabel("$x_2$ (scaled)")
     legend(figure)
     return figure
@@ -187,7 +232,10 @@ def _slices(posterior: Posterior, seen: Visited) -> list[_Slice]:
     z = np.hstack([seen.x, posterior.dataset.encode_inputs(seen.u)])
     centre, dim = z.mean(0), seen.x.shape[1]
     _, spread, directions = np.linalg.svd(z - centre, full_matrices=False)
-    names = [*(f"x_{{{number + 1}}}" for number in range(dim)), *(rf"\mathrm{{{name}}}" for name in _inputs(posterior))]
+    names = [
+        *(f"x_{{{number + 1}}}" for number in range(dim)),
+        *(rf"\mathrm{{{name}}}" for name in _inputs(posterior)),
+    ]
     slices = []
     for number, direction in enumerate(directions[:SLICES]):
         # The sign of a principal direction is nobody's choice: its largest part goes up.
@@ -195,7 +243,9 @@ def _slices(posterior: Posterior, seen: Visited) -> list[_Slice]:
         places = (z - centre) @ direction
         line = _around(places, GRID)
         points = centre + line[:, None] * direction
-        found = transition(posterior, points[:, :dim], posterior.dataset.decode_inputs(points[:, dim:]))
+        found = transition(
+            posterior, points[:, :dim], posterior.dataset.decode_inputs(points[:, dim:])
+        )
         title = f"{_words(direction, names)} ({spread[number] ** 2 / np.sum(spread**2):.0%})"
         slices.append(_Slice(title, places, line, points[:, :dim], found))
     return slices
@@ -204,31 +254,44 @@ def _slices(posterior: Posterior, seen: Visited) -> list[_Slice]:
 def _words(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
     """The two largest parts of a direction, and a hint where there are more of any size."""
     largest = sorted(np.argsort(-np.abs(direction))[:2])
-    words = " ".join(rf"{direction[part]:+.2g}\,{names[part]}" for part in largest if abs(direction[part]) > 0.1)
+    words = " ".join(
+        rf"{direction[part]:+.2g}\,{names[part]}" for part in largest if abs(direction[part]) > 0.1
+    )
     more = r" + \ldots" if np.sum(np.abs(direction) > 0.1) > 2 else ""
     return f"${words.lstrip('+')}{more}$"
 
 
 def _inputs(posterior: Posterior) -> list[str]:
     """The controls' names, with what mathtext would take for a command left out."""
-    return ["".join(letter if letter.isalnum() else " " for letter in name) for name in posterior.dataset.inputs]
+    return [
+        "".join(letter if letter.isalnum() else " " for letter in name)
+        for name in posterior.dataset.inputs
+    ]
 
 
 def _plot_slices(posterior: Posterior, seen: Visited) -> "Figure":
     slices, dim = _slices(posterior, seen), posterior.model.state_dim
     shown = min(dim, STATES)
     ratios = (*(1.0,) * shown, 0.5)
-    figure, axes = panels(shown + 1, len(slices), height=1.05, sharex="col", sharey="row", height_ratios=ratios)
+    figure, axes = panels(
+        shown + 1, len(slices), height=1.05, sharex="col", sharey="row", height_ratios=ratios
+    )
     for column, one in zip(axes.T, slices, strict=True):
         for number, panel in enumerate(column[:-1]):
             step = one.found.mean[:, number] - one.x[:, number]
             spread = WIDTH * one.found.std[:, number]
             panel.axvspan(
-                *np.quantile(one.places, [0.05, 0.95]), color=LIGHT, linewidth=0, zorder=0, label="visited (90 %)"
+                *np.quantile(one.places, [0.05, 0.95]),
+                color=LIGHT,
+                linewidth=0,
+                zorder=0,
+                label="visited (90 %)",
             )
             shade(panel, one.line, step - spread, step + spread, label=f"{100 * LEVEL:g} % band")
             draw(panel, one.line, step, color=BLUE, label="mean")
-        column[-1].fill_between(one.line, np.nan_to_num(one.found.novelty), color=VERMILION, alpha=0.6, linewidth=0)
+        column[-1].fill_between(
+            one.line, np.nan_to_num(one.found.novelty), color=VERMILION, alpha=0.6, linewidth=0
+        )
         column[-1].set(ylim=(0, 1), xlim=one.line[[0, -1]], xlabel="along the direction")
         column[0].set_title(one.name, pad=3)
     for number, panel in enumerate(axes[:-1, 0]):

@@ -35,7 +35,9 @@ def plot_wiring(posterior: Posterior) -> "Figure":
             panel.plot(column, row, "x", color=GREY, markersize=5)
         else:
             colour = "white" if value > DARK * top else BLACK
-            panel.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=7.5, color=colour)
+            panel.text(
+                column, row, f"{value:.2g}", ha="center", va="center", fontsize=7.5, color=colour
+            )
     mean = posterior.model.mean
     for row, entries in enumerate(mean.wiring if isinstance(mean, Wired) else ()):
         if not any(entries):

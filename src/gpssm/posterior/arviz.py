@@ -83,9 +83,13 @@ def to_dataframe(posterior: "Posterior") -> "pd.DataFrame":
         for entry in np.ndindex(leaf.shape[2:]):
             label = f"{name}[{','.join(map(str, entry))}]" if entry else name
             columns[label] = np.ravel(leaf[(..., *entry)])
-    columns |= {name: np.ravel(getattr(posterior.info, name)) for name in ("log_target", "acceptance")}
+    columns |= {
+        name: np.ravel(getattr(posterior.info, name)) for name in ("log_target", "acceptance")
+    }
     chains, draws = range(posterior.num_chains), range(posterior.num_draws)
-    return pd.DataFrame(columns, index=pd.MultiIndex.from_product([chains, draws], names=["chain", "draw"]))
+    return pd.DataFrame(
+        columns, index=pd.MultiIndex.from_product([chains, draws], names=["chain", "draw"])
+    )
 
 
 class _Labels(NamedTuple):
@@ -126,7 +130,11 @@ def _parameters(posterior: "Posterior", several: list[_Labels]) -> Group:
 
 def _statistics(posterior: "Posterior") -> Group:
     info = posterior.info
-    arrays = {"lp": info.log_target, "acceptance_rate": info.acceptance, "diverging": info.divergent}
+    arrays = {
+        "lp": info.log_target,
+        "acceptance_rate": info.acceptance,
+        "diverging": info.divergent,
+    }
     return Group(arrays | {"energy": info.energy, "n_steps": info.gradients}, {}, {})
 
 
@@ -138,7 +146,10 @@ def _data(several: list[_Labels]) -> dict[str, Group]:
             (constant, "u", one.raw.u, "input"),
         ):
             if values.size:
-                group.arrays[one.name(name)], group.axes[one.name(name)] = values, (one.name("time"), axis)
+                group.arrays[one.name(name)], group.axes[one.name(name)] = (
+                    values,
+                    (one.name("time"), axis),
+                )
                 group.labels.update(one.time() | {axis: list(getattr(one.raw, f"{axis}s"))})
     return {"observed_data": observed, "constant_data": constant}
 
@@ -146,22 +157,31 @@ def _data(several: list[_Labels]) -> dict[str, Group]:
 def _emissions(posterior: "Posterior", several: list[_Labels], seed: int) -> dict[str, Group]:
     """The predictive draws and the log densities of the rows."""
     shape = (posterior.num_chains, posterior.num_draws)
-    draws = jax.tree.map(lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), posterior.draws)
+    draws = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), posterior.draws
+    )
     keys = jax.random.split(jax.random.key(seed), shape[0] * shape[1])
     outputs = [jnp.asarray(one.y) for one in posterior.dataset.scaled]
     found = jax.tree.map(np.asarray, _emit(posterior.model, draws, keys, outputs, batch_size()))
-    predictive, density = Group({}, {}, {"output": list(posterior.dataset.outputs)}), Group({}, {}, {})
+    predictive, density = (
+        Group({}, {}, {"output": list(posterior.dataset.outputs)}),
+        Group({}, {}, {}),
+    )
     for one, (y, log_density) in zip(several, found, strict=True):
         name, time = one.name("y"), one.name("time")
         if y is not None:
-            predictive.arrays[name] = posterior.dataset.decode(np.reshape(y, (*shape, *y.shape[1:])))
+            predictive.arrays[name] = posterior.dataset.decode(
+                np.reshape(y, (*shape, *y.shape[1:]))
+            )
             predictive.axes[name] = (time, "output")
             predictive.labels.update(one.time())
         present = np.isfinite(one.raw.y)
         rows = present.any(-1)
         if rows.any():
             # p(y) = p(scaled y) / Π output_std, over the outputs observed
-            values = np.reshape(log_density, (*shape, -1)) - present @ np.log(posterior.dataset.scaler.output_std)
+            values = np.reshape(log_density, (*shape, -1)) - present @ np.log(
+                posterior.dataset.scaler.output_std
+            )
             density.arrays[name], density.axes[name] = values[..., rows], (time,)
             density.labels[time] = one.time()[time][rows]
     return {"posterior_predictive": predictive, "log_likelihood": density}
@@ -169,7 +189,11 @@ def _emissions(posterior: "Posterior", several: list[_Labels], seed: int) -> dic
 
 @jit
 def _emit(
-    model: GPSSM, draws: Draw, keys: PRNGKeyArray, outputs: list[Float[Array, "_ Dy"]], batch: int | None
+    model: GPSSM,
+    draws: Draw,
+    keys: PRNGKeyArray,
+    outputs: list[Float[Array, "_ Dy"]],
+    batch: int | None,
 ) -> list[tuple[Float[Array, "S _ Dy"] | None, Float[Array, "S _"]]]:
     """y ~ p(y | x_{t+1}) and log p(y_t | x_{t+1}) under each draw, for each series, in scaled units.
 
@@ -181,7 +205,9 @@ def _emit(
         draw, key = inputs
         likelihood, found = model.with_leaves(draw.leaves).likelihood, []
         for index, (states, y) in enumerate(zip(draw.states, outputs, strict=True)):
-            emitted = likelihood.sample(jax.random.fold_in(key, index), states[1:]) if samples else None
+            emitted = (
+                likelihood.sample(jax.random.fold_in(key, index), states[1:]) if samples else None
+            )
             found.append((emitted, likelihood.log_prob(states[1:], y)))
         return found
 

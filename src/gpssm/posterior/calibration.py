@@ -44,7 +44,11 @@ class Calibration:
         demand_shape("calibration.factors", self.factors, None, outputs)
         demand_shape("calibration.coverage", self.coverage, self.horizon, outputs)
         demand_shape("calibration.effective", self.effective, self.horizon)
-        demand("calibration.factors", self.horizon and np.isfinite(self.factors).all(), "are not finite")
+        demand(
+            "calibration.factors",
+            self.horizon and np.isfinite(self.factors).all(),
+            "are not finite",
+        )
 
     def at(self, steps: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N Dy"]:
         """The factors of these steps ahead, counted from 1; beyond the longest one the last holds."""
@@ -72,4 +76,6 @@ def stretch(
     def widen(values: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "S H Dy"]:
         return centre + factors * (values - centre)
 
-    return widen(paths), *((widen(pair[0]), factors**2 * pair[1]) if pair else None for pair in mixtures)
+    return widen(paths), *(
+        (widen(pair[0]), factors**2 * pair[1]) if pair else None for pair in mixtures
+    )

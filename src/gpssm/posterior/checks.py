@@ -34,10 +34,15 @@ STUCK_DRAWS = 50  # consecutive draws without an accepted move that make a chain
 NO_ACCEPTANCE = 1e-6  # an acceptance probability below this counts as zero
 MANY_DIVERGENT = 0.05  # share of divergent moves above which they are a problem
 ACCEPTANCE = (0.5, 0.98)  # acceptance probabilities outside this range show a bad step size
-SOME_BIAS, LARGE_BIAS = 0.05, 0.15  # relative errors of variances that ask for caution, or are a problem
+SOME_BIAS, LARGE_BIAS = (
+    0.05,
+    0.15,
+)  # relative errors of variances that ask for caution, or are a problem
 FEW_EXACT = 0.2  # share of exact moves that must be accepted for the bias to be known
 LOW_BFMI = 0.2  # energies with a lower E-BFMI are explored slowly
-SHARE_LEFT = 0.05  # share of paths that left above which a forecast has a note; above MANY, a problem
+SHARE_LEFT = (
+    0.05  # share of paths that left above which a forecast has a note; above MANY, a problem
+)
 
 SAMPLER = "the sampler's own figures"
 DRAWS = "all draws"
@@ -80,7 +85,9 @@ def count_up(checks: Sequence[Check]) -> str:
     return f"{verdict}; {cautions} of {len(checks)} checks ask for caution."
 
 
-def sampling_verdict(rows: Sequence["Row"], sampler: Sequence[Check], notes: Sequence[str], starts: str = "") -> str:
+def sampling_verdict(
+    rows: Sequence["Row"], sampler: Sequence[Check], notes: Sequence[str], starts: str = ""
+) -> str:
     """Judge how well a run sampled.
 
     Parameters
@@ -292,7 +299,9 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
     within = {row.group: row.rhat for row in finite if row.within}
     if not between:
         return
-    agree = all(rhat < max(MIXING["good"][0], within.get(group, 0.0)) for group, rhat in between.items())
+    agree = all(
+        rhat < max(MIXING["good"][0], within.get(group, 0.0)) for group, rhat in between.items()
+    )
     words = f"Each chain has a model of its own, from its own start ({starts}). "
     if agree:
         words += "They agree, as far as each by itself has settled."

@@ -69,7 +69,9 @@ def condition(
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
     cloud = filter_rows(posterior, draws, cloud, rows, seed, gaussian).cloud
-    return _with_cloud(posterior, cloud, gaussian, clock, np.concatenate([past, given.u])[len(given) :])
+    return _with_cloud(
+        posterior, cloud, gaussian, clock, np.concatenate([past, given.u])[len(given) :]
+    )
 
 
 def condition_at(
@@ -91,12 +93,18 @@ def condition_at(
     :param rows: numbers that increase, from 0 to the length of the series; equal distances compile once.
     """
     given = posterior.dataset.align(series)
-    stops: list[Any] = list(rows) if isinstance(rows, Iterable) and getattr(rows, "ndim", 1) else [rows]
+    stops: list[Any] = (
+        list(rows) if isinstance(rows, Iterable) and getattr(rows, "ndim", 1) else [rows]
+    )
     for row in stops:
         check_whole("each of rows", row, 0)
-    posterior.dataset.encode(given)  # what cannot be scaled is refused before the first row is asked for
+    posterior.dataset.encode(
+        given
+    )  # what cannot be scaled is refused before the first row is asked for
     if stops != sorted(set(stops)) or not stops or stops[0] < 0 or stops[-1] > len(given):
-        raise ValueError(f"rows must increase and lie between 0 and {len(given)}, the series' length; got {stops}")
+        raise ValueError(
+            f"rows must increase and lie between 0 and {len(given)}, the series' length; got {stops}"
+        )
     first = at_start(posterior, new_experiment, num_particles, seed, index, given)
 
     def passing(current: "Posterior") -> Iterator["Posterior"]:
@@ -187,7 +195,9 @@ def simulate(
     if warmup is None:
         start = at_start(posterior, True, num_particles, seed)
     else:
-        start = condition(posterior, warmup, new_experiment=True, num_particles=num_particles, seed=seed)
+        start = condition(
+            posterior, warmup, new_experiment=True, num_particles=num_particles, seed=seed
+        )
     return forecast(start, horizon, u, seed=seed, **settings)
 
 
@@ -205,10 +215,14 @@ def at_start(
     draws, seed = np.arange(posterior.num_chains * posterior.num_draws), check_seed(seed)
     gaussian = takes_gaussian(posterior, num_particles, new_experiment)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
-    return _with_cloud(posterior, cloud, gaussian, clock, posterior.past_inputs(index, new_experiment))
+    return _with_cloud(
+        posterior, cloud, gaussian, clock, posterior.past_inputs(index, new_experiment)
+    )
 
 
-def experiment_clock(posterior: "Posterior", rows: Series | None, new_experiment: bool, index: int) -> Clock | None:
+def experiment_clock(
+    posterior: "Posterior", rows: Series | None, new_experiment: bool, index: int
+) -> Clock | None:
     """The time of the experiment that the rows belong to, from its first row on.
 
     Rows that should follow others, and by their own dates do not, are warned about.
@@ -255,10 +269,16 @@ def begin(
     length = len(posterior.dataset.experiment(index))
     if posterior.current is not None and not new_experiment:
         held = posterior.current
-        flat = (jnp.asarray(merge_chains(part)[draws]) for part in (held.particles, held.log_weights, held.surprise))
+        flat = (
+            jnp.asarray(merge_chains(part)[draws])
+            for part in (held.particles, held.log_weights, held.surprise)
+        )
         particles, log_weights, surprise = flat
         return CurrentStates(particles, log_weights, jnp.asarray(held.rows), surprise)
-    gaussian, dim = takes_gaussian(posterior, num_particles, new_experiment), posterior.model.state_dim
+    gaussian, dim = (
+        takes_gaussian(posterior, num_particles, new_experiment),
+        posterior.model.state_dim,
+    )
     number = 2 * dim if gaussian else int(num_particles or NUM_PARTICLES)
     first = posterior.dataset.first_states[index] if posterior.dataset.first_states else 0
     before = 0 if new_experiment else max(length - lookback, first)
@@ -266,19 +286,30 @@ def begin(
         states = merge_chains(posterior.draws.states[index])[draws, before - first]
         particles = jnp.asarray(np.repeat(states[:, None], number, axis=1))
     elif gaussian:
-        particles = jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (len(draws), number, dim))
+        particles = jnp.broadcast_to(
+            points(jnp.zeros(dim), jnp.eye(dim)), (len(draws), number, dim)
+        )
     else:
-        normal = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), (number, dim)))
+        normal = jax.vmap(
+            lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), (number, dim))
+        )
         particles = normal(filter_keys(seed, draws))
     equal = jnp.full((len(draws), number), -np.log(number))
     cloud = CurrentStates(particles, equal, jnp.asarray(before), jnp.ones(len(draws)))
     if new_experiment or before == length:
         return cloud
-    return filter_rows(posterior, draws, cloud, posterior.dataset.scaled[index][before:], seed, gaussian).cloud
+    return filter_rows(
+        posterior, draws, cloud, posterior.dataset.scaled[index][before:], seed, gaussian
+    ).cloud
 
 
 def filter_rows(
-    posterior: "Posterior", draws: Int[np.ndarray, " S"], cloud: CurrentStates, rows: Series, seed: int, gaussian: bool
+    posterior: "Posterior",
+    draws: Int[np.ndarray, " S"],
+    cloud: CurrentStates,
+    rows: Series,
+    seed: int,
+    gaussian: bool,
 ) -> Filtered:
     """The filter of these draws along scaled rows, from the cloud before them."""
     return run_filter(members_of(posterior, draws), filter_keys(seed, draws), cloud, rows, gaussian)
@@ -301,11 +332,17 @@ def _check_number(posterior: "Posterior", num_particles: int | None, new_experim
     held = cloud and cloud.log_weights.shape[-1]
     if cloud and (cloud.gaussian or held != num_particles):
         what = "a Gaussian stands" if cloud.gaussian else f"{held} particles stand"
-        raise ValueError(f"{what} for the state already, and will for later rows; got {num_particles}: drop it")
+        raise ValueError(
+            f"{what} for the state already, and will for later rows; got {num_particles}: drop it"
+        )
 
 
 def _with_cloud(
-    posterior: "Posterior", cloud: CurrentStates, gaussian: bool, clock: Clock | None, past: Float[np.ndarray, "K Du"]
+    posterior: "Posterior",
+    cloud: CurrentStates,
+    gaussian: bool,
+    clock: Clock | None,
+    past: Float[np.ndarray, "K Du"],
 ) -> "Posterior":
     """The same draws, with the state where the cloud is, after these controls."""
     axes = (posterior.num_chains, posterior.num_draws)

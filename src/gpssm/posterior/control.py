@@ -21,7 +21,16 @@ from gpssm.data.delays import arriving
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
 from gpssm.posterior.forecast import check_paths, start_states
-from gpssm.posterior.rollout import Box, Ensemble, assemble, members_of, path_keys, plan, run_paths, training_box
+from gpssm.posterior.rollout import (
+    Box,
+    Ensemble,
+    assemble,
+    members_of,
+    path_keys,
+    plan,
+    run_paths,
+    training_box,
+)
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -73,10 +82,14 @@ class Rollout(eqx.Module):
             mean, std = self.input_scale
             controls = jnp.asarray(u, mean.dtype)
             if controls.ndim != 2 or controls.shape[1] != len(mean):
-                raise ValueError(f"u must have shape (H, {len(mean)}), a row a step; got {controls.shape}")
+                raise ValueError(
+                    f"u must have shape (H, {len(mean)}), a row a step; got {controls.shape}"
+                )
             scaled = (arriving(controls, self.delay, start.past) - mean[None]) / std[None]
             ensemble = self.ensemble.scaled(start.scale)
-            found = run_paths(ensemble, start.states, scaled, self.keys, self.slots, self.box, self.noise)
+            found = run_paths(
+                ensemble, start.states, scaled, self.keys, self.slots, self.box, self.noise
+            )
             mean, std = self.output_scale
             return jnp.swapaxes(found.emission.y, 0, 1) * std[None, None] + mean[None, None]
 
@@ -113,8 +126,14 @@ def make_rollout(
 
 
 @in_double_precision
-def _states(posterior: "Posterior", draws: np.ndarray, keys: PRNGKeyArray, index: int) -> StateEnsemble:
-    surprise = np.ones(len(draws)) if posterior.current is None else merge_chains(posterior.current.surprise)[draws]
+def _states(
+    posterior: "Posterior", draws: np.ndarray, keys: PRNGKeyArray, index: int
+) -> StateEnsemble:
+    surprise = (
+        np.ones(len(draws))
+        if posterior.current is None
+        else merge_chains(posterior.current.surprise)[draws]
+    )
     scale = noise_scale(jnp.asarray(surprise))
     past = jnp.asarray(posterior.past_inputs(index))
     return StateEnsemble(start_states(posterior, index, draws, keys, scale), scale, past)

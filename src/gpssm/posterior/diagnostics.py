@@ -97,7 +97,9 @@ class Diagnostics:
         for one in self.rows:
             if one.name == name:
                 return one
-        raise KeyError(f"No row is called {name!r}. There are: {', '.join(one.name for one in self.rows)}.")
+        raise KeyError(
+            f"No row is called {name!r}. There are: {', '.join(one.name for one in self.rows)}."
+        )
 
     def to_frame(self) -> Any:
         """The rows as a pandas DataFrame, indexed by name."""
@@ -113,7 +115,9 @@ class Diagnostics:
             "gradients": f"{self.gradients:.0f}",
             "seconds": ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
         }
-        return card("Diagnostics: each group at its worst", facts, {"": self.to_frame()}, notes=self.notes)
+        return card(
+            "Diagnostics: each group at its worst", facts, {"": self.to_frame()}, notes=self.notes
+        )
 
     def __str__(self) -> str:
         caption = (
@@ -122,10 +126,13 @@ class Diagnostics:
         )
         head = ["", "number", "R-hat", "ESS bulk", "(median)", "ESS tail"]
         rows = [
-            (one.name, one.number, f"{one.rhat:.3f}", *(f"{figure:.0f}" for figure in one[3:])) for one in self.rows
+            (one.name, one.number, f"{one.rhat:.3f}", *(f"{figure:.0f}" for figure in one[3:]))
+            for one in self.rows
         ]
         seconds = ", ".join(f"{name} {value:.1f} s" for name, value in self.seconds.items())
-        acceptance, bfmi = (" ".join(f"{one:.2f}" for one in chains) for chains in (self.acceptance, self.bfmi))
+        acceptance, bfmi = (
+            " ".join(f"{one:.2f}" for one in chains) for chains in (self.acceptance, self.bfmi)
+        )
         lines = [
             f"acceptance {acceptance}   divergent moves {self.divergences}   E-BFMI {bfmi}",
             f"gradients {self.gradients:.0f}   {seconds}",
@@ -140,7 +147,11 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     parameters = {name: leaf for name, leaf in posterior.draws.leaves.items() if name in sampled}
     states = np.concatenate([_thinned(path) for path in posterior.draws.states], -1)
     outputs = np.concatenate(
-        [_thinned(outputs_of(posterior, index)) for index in range(len(posterior.dataset.experiments))], -1
+        [
+            _thinned(outputs_of(posterior, index))
+            for index in range(len(posterior.dataset.experiments))
+        ],
+        -1,
     )
     # f at inputs that the first series passed through, evenly spaced, at the states' posterior mean
     x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
@@ -157,7 +168,10 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         "log target": posterior.info.log_target,
     }
     rows = [row(name, values) for name, values in inside.items()]
-    rows += [row_within(f"states{WITHIN}", states), *(row(name, values) for name, values in seen.items())]
+    rows += [
+        row_within(f"states{WITHIN}", states),
+        *(row(name, values) for name, values in seen.items()),
+    ]
     if posterior.apart:
         rows += [row_within(name + WITHIN, values) for name, values in (inside | seen).items()]
     return Diagnostics(
@@ -235,7 +249,9 @@ def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array,
     return jnp.concatenate([mean, jnp.sqrt(jnp.mean(jax.vmap(noise)(ahead), 0, keepdims=True))])
 
 
-def _thinned(values: Float[np.ndarray | Array, "chain draw *shape"]) -> Float[np.ndarray, "chain draw n"]:
+def _thinned(
+    values: Float[np.ndarray | Array, "chain draw *shape"],
+) -> Float[np.ndarray, "chain draw n"]:
     """At most ENTRIES of the quantities, evenly spaced."""
     flat = np.asarray(values).reshape(*values.shape[:2], -1)
     return flat[:, :, :: -(-flat.shape[2] // ENTRIES)]
@@ -297,6 +313,8 @@ def non_gaussianity(posterior: "Posterior", level: float = 0.05) -> dict[str, fl
     groups = {"states": posterior.draws.states, "weights": (posterior.draws.weights,)}
     found = {}
     for name, leaves in groups.items():
-        values = np.concatenate([merge_chains(leaf).reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], -1)
+        values = np.concatenate(
+            [merge_chains(leaf).reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], -1
+        )
         found[name] = float(np.mean(stats.normaltest(values, axis=0).pvalue < level))
     return found

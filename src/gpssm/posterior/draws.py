@@ -73,15 +73,25 @@ class Learned(NamedTuple):
 
     def check(self, draws: Draw) -> None:
         """Refuse what is not of these draws."""
-        axes, states, size = draws.weights.shape[:2], draws.states[0].shape[-1], math.prod(draws.weights.shape[2:])
+        axes, states, size = (
+            draws.weights.shape[:2],
+            draws.states[0].shape[-1],
+            math.prod(draws.weights.shape[2:]),
+        )
         demand_shape("learned.state_mean", self.state_mean, *axes, states)
         demand_shape("learned.state_covariance", self.state_covariance, *axes, states, states)
         demand_shape("learned.cross", self.cross, *axes, states, size)
         demand_shape("learned.weights", self.weights, *draws.weights.shape)
         demand_shape("learned.covariance", self.covariance, *axes, size, size)
         demand_shape("learned.rates", self.rates, *axes)
-        plain = type(self.forgetting) is float and type(self.rows) is int and type(self.follows) is bool
-        demand("learned", plain and 0 < self.forgetting <= 1 and self.rows >= 0, "has numbers that cannot be")
+        plain = (
+            type(self.forgetting) is float and type(self.rows) is int and type(self.follows) is bool
+        )
+        demand(
+            "learned",
+            plain and 0 < self.forgetting <= 1 and self.rows >= 0,
+            "has numbers that cannot be",
+        )
 
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
         """A function of every array."""
@@ -99,7 +109,9 @@ def batch_size() -> int | None:
 
 
 @in_double_precision
-def map_draws(values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: Draw, inputs: Any) -> np.ndarray:
+def map_draws(
+    values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: Draw, inputs: Any
+) -> np.ndarray:
     """`values(model, draw, inputs)` at every draw, with the model of that draw; axes (chain, draw, ...).
 
     One program serves all calls with the same function and shapes: give functions of a module, not closures.
@@ -112,9 +124,15 @@ def map_draws(values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: 
 
 @jit
 def _map_flat(
-    values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: Draw, inputs: Any, batch: int | None
+    values: Callable[[GPSSM, Draw, Any], Array],
+    model: GPSSM,
+    draws: Draw,
+    inputs: Any,
+    batch: int | None,
 ) -> Array:
-    return jax.lax.map(lambda draw: values(model.with_leaves(draw.leaves), draw, inputs), draws, batch_size=batch)
+    return jax.lax.map(
+        lambda draw: values(model.with_leaves(draw.leaves), draw, inputs), draws, batch_size=batch
+    )
 
 
 def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
@@ -135,4 +153,6 @@ def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
         if name not in sampled and np.all(leaf == leaf[:1, -1:])
     }
     model = first.with_leaves(common)
-    return model, draws._replace(leaves={name: leaf for name, leaf in leaves.items() if name not in common})
+    return model, draws._replace(
+        leaves={name: leaf for name, leaf in leaves.items() if name not in common}
+    )

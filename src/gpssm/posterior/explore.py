@@ -72,7 +72,9 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
     dataset, seed = posterior.dataset, check_seed(seed)
     series, states = dataset.experiment(index), merge_chains(posterior.draws.states[index])
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), np.arange(len(states)), len(series))
-    leaves = {name: jnp.asarray(merge_chains(leaf)) for name, leaf in posterior.draws.leaves.items()}
+    leaves = {
+        name: jnp.asarray(merge_chains(leaf)) for name, leaf in posterior.draws.leaves.items()
+    }
     found = _emitted(posterior.model, leaves, keys, jnp.asarray(states[:, 1:]), noise)
     paths, moments, _ = found.in_units(dataset)
     outputs = Forecast(
@@ -87,7 +89,9 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
         units=series.units,
         scale=dataset.output_spread,
     )
-    return Smoothed(outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y))
+    return Smoothed(
+        outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y)
+    )
 
 
 def smoothed_outputs(posterior: "Posterior", index: int = 0) -> tuple[Forecast, Forecast]:
@@ -110,9 +114,15 @@ def outputs_of(posterior: "Posterior", index: int = 0) -> Float[np.ndarray, "cha
 
 @jit
 def _emitted(
-    model: GPSSM, leaves: dict[str, Array], keys: PRNGKeyArray, x: Float[Array, "S T Dx"], noise: bool
+    model: GPSSM,
+    leaves: dict[str, Array],
+    keys: PRNGKeyArray,
+    x: Float[Array, "S T Dx"],
+    noise: bool,
 ) -> Emission:
-    likelihoods = eqx.filter_vmap(lambda values: model.with_leaves(values).likelihood, axis_size=x.shape[0])(leaves)
+    likelihoods = eqx.filter_vmap(
+        lambda values: model.with_leaves(values).likelihood, axis_size=x.shape[0]
+    )(leaves)
     return emissions(likelihoods, keys, x, noise)
 
 
@@ -147,7 +157,9 @@ def function_values(
     shape = (len(states), len(posterior.dataset.inputs))
     if controls.shape != shape or not np.isfinite(controls).all():
         raise ValueError(f"u must be finite, of shape {shape}, a row a state; got {controls.shape}")
-    return map_draws(_function, posterior.model, posterior.draws, (jnp.asarray(states), jnp.asarray(controls)))
+    return map_draws(
+        _function, posterior.model, posterior.draws, (jnp.asarray(states), jnp.asarray(controls))
+    )
 
 
 def _function(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx"]:
@@ -155,9 +167,13 @@ def _function(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx"]:
 
 
 @in_double_precision
-def transition(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> TransitionEstimate:
+def transition(
+    posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None
+) -> TransitionEstimate:
     """E f, and Var f = Var(E[f | v]) + E[B] over draws, at states x in scaled units and controls u in the user's."""
-    found = map_draws(_function_and_doubt, posterior.model, posterior.draws, _inputs(posterior, x, u))
+    found = map_draws(
+        _function_and_doubt, posterior.model, posterior.draws, _inputs(posterior, x, u)
+    )
     mean, residual, share = np.moveaxis(found, 2, 0)
     std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(residual, axis=(0, 1)))
     return TransitionEstimate(np.mean(mean, axis=(0, 1)), std, np.mean(share, axis=(0, 1, 3)))
@@ -175,13 +191,19 @@ def _function_and_doubt(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array
 @in_double_precision
 def derivatives(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
     """Derivatives of E[f | v] and of E[y | x] of each draw at states x in scaled units, controls u in the user's."""
-    inputs, scaler, width = _inputs(posterior, x, u), posterior.dataset.scaler, posterior.model.state_dim
+    inputs, scaler, width = (
+        _inputs(posterior, x, u),
+        posterior.dataset.scaler,
+        posterior.model.state_dim,
+    )
     step = map_draws(_transition_slopes, posterior.model, posterior.draws, inputs)
     control = step[..., width:] / np.array(scaler.input_std)
     slopes = map_draws(_output_slopes, posterior.model, posterior.draws, inputs)
     output = slopes * np.array(scaler.output_std)[:, None]
     parts = (step[..., :width], control, output)
-    return Derivatives(*(statistic(part, axis=(0, 1)) for part in parts for statistic in (np.mean, np.std)))
+    return Derivatives(
+        *(statistic(part, axis=(0, 1)) for part in parts for statistic in (np.mean, np.std))
+    )
 
 
 class UnknownEstimate(NamedTuple):
@@ -202,7 +224,9 @@ def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> Unknow
     given = np.asarray(values, float)
     at = jnp.asarray(given.reshape(given.shape[0] if given.ndim else 1, -1))
     if at.shape[1] != basis.locations.shape[1] or not np.isfinite(given).all():
-        raise ValueError(f"values are finite, of shape (N, {basis.locations.shape[1]}); got {given.shape}.")
+        raise ValueError(
+            f"values are finite, of shape (N, {basis.locations.shape[1]}); got {given.shape}."
+        )
     mean, variance = np.moveaxis(map_draws(_unknown, posterior.model, posterior.draws, at), 2, 0)
     scale = kernel.state_scale[kernel.into]
     std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
@@ -231,10 +255,14 @@ class Relevance(NamedTuple):
 def relevance(posterior: "Posterior") -> Relevance:
     """How much each state and control moves each transition, at inputs that the training data passed through."""
     few, width = posterior.thinned(RELEVANCE_DRAWS), posterior.model.state_dim
-    x = np.concatenate([np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states])
+    x = np.concatenate(
+        [np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states]
+    )
     u = np.concatenate([np.asarray(one.u) for one in posterior.dataset.scaled])
     every = -(-len(x) // RELEVANCE_POINTS)
-    slopes = map_draws(_transition_slopes, few.model, few.draws, (jnp.asarray(x[::every]), jnp.asarray(u[::every])))
+    slopes = map_draws(
+        _transition_slopes, few.model, few.draws, (jnp.asarray(x[::every]), jnp.asarray(u[::every]))
+    )
     spread = np.concatenate([x.std(0), u.std(0)])
     moved = np.sqrt(np.mean(slopes**2, axis=2)) * spread / np.maximum(spread[:width, None], 1e-12)
     names = (*(f"x{number + 1}" for number in range(width)), *posterior.dataset.inputs)
@@ -261,9 +289,13 @@ def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inpu
         u = np.zeros((len(states), 0))
     controls = align_columns(np.atleast_2d(u) if np.ndim(x) == 1 else u, names, "u")
     if len(controls) != len(states):
-        raise ValueError(f"u must have a row for each of the {len(states)} states; got {len(controls)}")
+        raise ValueError(
+            f"u must have a row for each of the {len(states)} states; got {len(controls)}"
+        )
     if not np.isfinite(controls).all():
-        raise ValueError(f"{where_first(~np.isfinite(controls), names)} of u is NaN or infinite: give a number")
+        raise ValueError(
+            f"{where_first(~np.isfinite(controls), names)} of u is NaN or infinite: give a number"
+        )
     return jnp.asarray(states), jnp.asarray(posterior.dataset.encode_inputs(controls))
 
 
@@ -272,7 +304,11 @@ def _states(posterior: "Posterior", x: Float[ArrayLike, "N Dx"]) -> Float[np.nda
     states, _ = to_columns(x, None, "x")
     states = states.T if np.ndim(x) == 1 else states
     if not states.size or states.shape[1] != posterior.model.state_dim:
-        raise ValueError(f"x must have shape (N, {posterior.model.state_dim}), one state a row; got {states.shape}")
+        raise ValueError(
+            f"x must have shape (N, {posterior.model.state_dim}), one state a row; got {states.shape}"
+        )
     if not (np.abs(states) < FAR).all():
-        raise ValueError(f"x must be finite, and where there could be states; got {states[~(np.abs(states) < FAR)][0]}")
+        raise ValueError(
+            f"x must be finite, and where there could be states; got {states[~(np.abs(states) < FAR)][0]}"
+        )
     return states

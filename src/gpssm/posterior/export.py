@@ -37,7 +37,9 @@ def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overw
     check_whole("num_draws", num_draws, 1)
     check_flag("overwrite", overwrite)
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
+        raise FileExistsError(
+            f"{path} exists. Pass overwrite=True to replace it, or name another file."
+        )
     fewer = posterior.thinned(max(num_draws, posterior.num_chains))
     draws, series = np.arange(fewer.num_chains * fewer.num_draws), posterior.dataset.experiments[-1]
     ensemble = assemble(*members_of(fewer, draws), series.input_dim)
@@ -47,10 +49,14 @@ def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overw
         weights = np.exp(merge_chains(fewer.current.log_weights))[..., None]
         start = np.sum(weights * merge_chains(fewer.current.particles), axis=1)
 
-    def step(x: Float[Array, "S Dx"], u: Float[Array, " Du"]) -> tuple[Float[Array, "S Dx"], Float[Array, "S Dy"]]:
+    def step(
+        x: Float[Array, "S Dx"], u: Float[Array, " Du"]
+    ) -> tuple[Float[Array, "S Dx"], Float[Array, "S Dy"]]:
         controls = jnp.broadcast_to(u, (x.shape[0], 1, u.shape[0]))
         following = ensemble.moments(x[:, None], controls).mean
-        return following[:, 0], eqx.filter_vmap(lambda one, x: one.moments(x)[0])(ensemble.likelihood, following)[:, 0]
+        return following[:, 0], eqx.filter_vmap(lambda one, x: one.moments(x)[0])(
+            ensemble.likelihood, following
+        )[:, 0]
 
     lines, arrays = to_numpy(step, jnp.asarray(start), jnp.zeros(series.input_dim))
     scaler = posterior.dataset.scaler
@@ -113,11 +119,15 @@ START, PAST = A["start"], A["past"]
 '''
 
 
-def to_numpy(function: Callable[..., Any], *given: Array) -> tuple[list[str], dict[str, np.ndarray]]:
+def to_numpy(
+    function: Callable[..., Any], *given: Array
+) -> tuple[list[str], dict[str, np.ndarray]]:
     """Lines of NumPy code that compute a traced function of x and u, and the arrays `A` that they use."""
     closed = jax.make_jaxpr(function)(*given)
     writer = _Writer()
-    results = writer.write(closed.jaxpr, closed.consts, dict(zip(closed.jaxpr.invars, ("x", "u"), strict=True)))
+    results = writer.write(
+        closed.jaxpr, closed.consts, dict(zip(closed.jaxpr.invars, ("x", "u"), strict=True))
+    )
     # What no result needs, such as variances, is left out.
     needed, kept = set(results), [f"return {', '.join(results)}"]
     for name, text in reversed(writer.lines):
@@ -129,21 +139,58 @@ def to_numpy(function: Callable[..., Any], *given: Array) -> tuple[list[str], di
 
 # How each operation of a traced program is written in NumPy, from its operands.
 WORDS = {
-    **{name: f"np.{name}({{0}})" for name in ("exp", "log1p", "expm1", "tanh", "sin", "cos", "sqrt", "sign", "floor")},
+    **{
+        name: f"np.{name}({{0}})"
+        for name in ("exp", "log1p", "expm1", "tanh", "sin", "cos", "sqrt", "sign", "floor")
+    },
     **{name: f"np.{name}({{0}})" for name in ("log", "square", "sinh", "cosh", "tan", "ceil")},
-    **{"asin": "np.arcsin({0})", "acos": "np.arccos({0})", "atan": "np.arctan({0})", "abs": "np.abs({0})"},
+    **{
+        "asin": "np.arcsin({0})",
+        "acos": "np.arccos({0})",
+        "atan": "np.arctan({0})",
+        "abs": "np.abs({0})",
+    },
     **{"neg": "-{0}", "rsqrt": "1 / np.sqrt({0})", "logistic": "1 / (1 + np.exp(-{0}))"},
-    **{"is_finite": "np.isfinite({0})", "not": "~{0}", "copy": "{0}", "stop_gradient": "{0}", "copy_p": "{0}"},
-    **{"add": "{0} + {1}", "add_any": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}"},
-    **{"max": "np.maximum({0}, {1})", "min": "np.minimum({0}, {1})", "pow": "{0} ** {1}", "rem": "np.fmod({0}, {1})"},
+    **{
+        "is_finite": "np.isfinite({0})",
+        "not": "~{0}",
+        "copy": "{0}",
+        "stop_gradient": "{0}",
+        "copy_p": "{0}",
+    },
+    **{
+        "add": "{0} + {1}",
+        "add_any": "{0} + {1}",
+        "sub": "{0} - {1}",
+        "mul": "{0} * {1}",
+        "div": "{0} / {1}",
+    },
+    **{
+        "max": "np.maximum({0}, {1})",
+        "min": "np.minimum({0}, {1})",
+        "pow": "{0} ** {1}",
+        "rem": "np.fmod({0}, {1})",
+    },
     **{"atan2": "np.arctan2({0}, {1})", "and": "{0} & {1}", "or": "{0} | {1}"},
-    **{"eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}"},
+    **{
+        "eq": "{0} == {1}",
+        "ne": "{0} != {1}",
+        "lt": "{0} < {1}",
+        "le": "{0} <= {1}",
+        "gt": "{0} > {1}",
+    },
     **{"ge": "{0} >= {1}", "clamp": "np.clip({1}, {0}, {2})", "integer_pow": "{0} ** {y}"},
     **{"reduce_sum": "np.sum({0}, axis={axes})", "reduce_max": "np.max({0}, axis={axes})"},
     **{"reduce_min": "np.min({0}, axis={axes})", "reduce_prod": "np.prod({0}, axis={axes})"},
     **{"reshape": "np.reshape({0}, {new_sizes})", "squeeze": "np.squeeze({0}, axis={dimensions})"},
-    **{"expand_dims": "np.expand_dims({0}, {dimensions})", "transpose": "np.transpose({0}, {permutation})"},
-    **{"convert_element_type": "np.asarray({0}, '{new_dtype}')", "cumsum": "np.cumsum({0}, axis={axis})"},
+    **{
+        "expand_dims": "np.expand_dims({0}, {dimensions})",
+        "transpose": "np.transpose({0}, {permutation})",
+    },
+    **{
+        "convert_element_type": "np.asarray({0}, '{new_dtype}')",
+        "cumsum": "np.cumsum({0}, axis={axis})",
+    },
 }
 
 
@@ -156,17 +203,31 @@ class _Writer:
 
     def write(self, jaxpr: Any, consts: Sequence[Any], names: Mapping[Any, str]) -> list[str]:
         """The names of the program's results, after writing it."""
-        known = dict(names) | {var: self.constant(value) for var, value in zip(jaxpr.constvars, consts, strict=True)}
+        known = dict(names) | {
+            var: self.constant(value) for var, value in zip(jaxpr.constvars, consts, strict=True)
+        }
 
         def read(atom: Any) -> str:
-            return self.constant(atom.val) if isinstance(atom, jax.extend.core.Literal) else known[atom]
+            return (
+                self.constant(atom.val)
+                if isinstance(atom, jax.extend.core.Literal)
+                else known[atom]
+            )
 
         for eqn in jaxpr.eqns:
             operands = [read(atom) for atom in eqn.invars]
-            inner = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr") or eqn.params.get("fun_jaxpr")
+            inner = (
+                eqn.params.get("jaxpr")
+                or eqn.params.get("call_jaxpr")
+                or eqn.params.get("fun_jaxpr")
+            )
             if inner is not None and eqn.primitive.name not in ("scan", "while", "cond"):
-                open_jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
-                results = self.write(open_jaxpr, consts, dict(zip(open_jaxpr.invars, operands, strict=True)))
+                open_jaxpr, consts = (
+                    (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
+                )
+                results = self.write(
+                    open_jaxpr, consts, dict(zip(open_jaxpr.invars, operands, strict=True))
+                )
                 known |= dict(zip(eqn.outvars, results, strict=True))
                 continue
             name = f"v{len(self.lines)}"
@@ -180,7 +241,11 @@ class _Writer:
         if array.ndim == 0:
             return repr(array.item())
         for name, other in self.arrays.items():
-            if other.shape == array.shape and other.dtype == array.dtype and np.array_equal(other, array, True):
+            if (
+                other.shape == array.shape
+                and other.dtype == array.dtype
+                and np.array_equal(other, array, True)
+            ):
                 return f'A["{name}"]'
         name = f"a{len(self.arrays)}"
         self.arrays[name] = array
@@ -206,7 +271,9 @@ class _Writer:
             limits = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
             return f"{operands[0]}[{', '.join(':'.join(map(str, one)) for one in limits)}]"
         if name == "iota":
-            sizes = [-1 if place == params["dimension"] else 1 for place in range(len(params["shape"]))]
+            sizes = [
+                -1 if place == params["dimension"] else 1 for place in range(len(params["shape"]))
+            ]
             count = params["shape"][params["dimension"]]
             return f"np.broadcast_to(np.arange({count}).reshape({sizes}), {params['shape']})"
         if name == "dot_general":
@@ -225,7 +292,11 @@ class _Writer:
         for mine, other in zip((*left_sum, *left_batch), (*right_sum, *right_batch), strict=True):
             right[other] = left[mine]
         batch = [left[place] for place in left_batch]
-        rest = [letter for place, letter in enumerate(left) if place not in (*left_sum, *left_batch)]
-        rest += [letter for place, letter in enumerate(right) if place not in (*right_sum, *right_batch)]
+        rest = [
+            letter for place, letter in enumerate(left) if place not in (*left_sum, *left_batch)
+        ]
+        rest += [
+            letter for place, letter in enumerate(right) if place not in (*right_sum, *right_batch)
+        ]
         pattern = f"{''.join(left)},{''.join(right)}->{''.join(batch + rest)}"
         return f'np.einsum("{pattern}", {operands[0]}, {operands[1]}, optimize=True)'

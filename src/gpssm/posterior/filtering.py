@@ -48,7 +48,15 @@ from gpssm.data.series import Series
 from gpssm.inference import csmc
 from gpssm.model.likelihoods import Gaussian, Likelihood, observed
 from gpssm.model.types import FeynmanKac
-from gpssm.posterior.rollout import Box, Ensemble, Members, Paths, assemble, choose_particles, run_paths
+from gpssm.posterior.rollout import (
+    Box,
+    Ensemble,
+    Members,
+    Paths,
+    assemble,
+    choose_particles,
+    run_paths,
+)
 
 MEMORY = 30.0  # outputs over which misses are averaged; a forecast looks about as far ahead
 ODDS = 20.0  # against a model that no longer holds
@@ -76,16 +84,22 @@ class Filtered(NamedTuple):
 
 
 @jit
-def run_filter(members: Members, keys: PRNGKeyArray, cloud: CurrentStates, series: Series, gaussian: bool) -> Filtered:
+def run_filter(
+    members: Members, keys: PRNGKeyArray, cloud: CurrentStates, series: Series, gaussian: bool
+) -> Filtered:
     """The cloud after the rows of a scaled series, from the cloud before them; one key (S,) a draw."""
     ensemble = assemble(*members, series.input_dim)
 
-    def step(cloud: CurrentStates, row: tuple[Array, Array]) -> tuple[CurrentStates, tuple[Array, Array]]:
+    def step(
+        cloud: CurrentStates, row: tuple[Array, Array]
+    ) -> tuple[CurrentStates, tuple[Array, Array]]:
         cloud, log_density = advance(ensemble, keys, cloud, *row, gaussian)
         mean = jnp.sum(jnp.exp(cloud.log_weights)[:, :, None] * cloud.particles, 1)
         return cloud, (log_density, mean)
 
-    cloud, (log_density, means) = jax.lax.scan(step, cloud, (jnp.asarray(series.u), jnp.asarray(series.y)))
+    cloud, (log_density, means) = jax.lax.scan(
+        step, cloud, (jnp.asarray(series.u), jnp.asarray(series.y))
+    )
     return Filtered(cloud, log_density.T, jnp.swapaxes(means, 0, 1))
 
 
@@ -126,7 +140,9 @@ def run_predictions(
     _, predicted = jax.lax.scan(step, cloud, (windows, y[:origins]))
     if steps == 1:
         return predicted
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), ahead(cloud, u[: steps - 1]), predicted)
+    return jax.tree.map(
+        lambda *parts: jnp.concatenate(parts), ahead(cloud, u[: steps - 1]), predicted
+    )
 
 
 def advance(
@@ -139,13 +155,22 @@ def advance(
 ) -> tuple[CurrentStates, Float[Array, " S"]]:
     """The cloud one row later, and log p(y_t | y_<t) of each draw."""
     if gaussian:
-        moved, surprise, log_density = _advance_gaussian(ensemble, cloud.particles, cloud.surprise, u, y)
+        moved, surprise, log_density = _advance_gaussian(
+            ensemble, cloud.particles, cloud.surprise, u, y
+        )
         return cloud._replace(particles=moved, surprise=surprise, rows=cloud.rows + 1), log_density
     count, number = cloud.log_weights.shape
     moments = ensemble.moments(cloud.particles, jnp.broadcast_to(u, (count, number, *u.shape)))
 
-    def one(key: PRNGKeyArray, likelihood: Likelihood, mean: Array, variance: Array, log_weights: Array) -> Any:
-        return _move(jax.random.fold_in(key, cloud.rows), _guide(likelihood, mean, variance, y), mean, log_weights)
+    def one(
+        key: PRNGKeyArray, likelihood: Likelihood, mean: Array, variance: Array, log_weights: Array
+    ) -> Any:
+        return _move(
+            jax.random.fold_in(key, cloud.rows),
+            _guide(likelihood, mean, variance, y),
+            mean,
+            log_weights,
+        )
 
     particles, log_weights, log_density = eqx.filter_vmap(one)(
         keys, ensemble.likelihood, moments.mean, moments.variance, cloud.log_weights
@@ -165,7 +190,10 @@ def _advance_gaussian(
     mean = jnp.mean(moments.mean, 1)
     gaps = moments.mean - mean[:, None]
     noise = jnp.mean(moments.variance, 1)
-    covariance = jnp.matmul(gaps.mT, gaps) / cloud.shape[1] + noise[:, :, None] * jnp.eye(mean.shape[1])[None]
+    covariance = (
+        jnp.matmul(gaps.mT, gaps) / cloud.shape[1]
+        + noise[:, :, None] * jnp.eye(mean.shape[1])[None]
+    )
     mean, covariance, surprise, log_density = jax.vmap(_update, in_axes=(0, 0, 0, 0, None))(
         mean, covariance, surprise, ensemble.likelihood, observed(y)
     )
@@ -204,7 +232,9 @@ def _update(
     return mean, covariance, surprise, log_density
 
 
-def points(mean: Float[Array, "*S Dx"], covariance: Float[Array, "*S Dx Dx"]) -> Float[Array, "*S 2Dx Dx"]:
+def points(
+    mean: Float[Array, "*S Dx"], covariance: Float[Array, "*S Dx Dx"]
+) -> Float[Array, "*S 2Dx Dx"]:
     """2 Dx points with this mean and covariance."""
     spread = jnp.sqrt(mean.shape[-1]) * root_semidefinite(covariance).mT
     return mean[..., None, :] + jnp.concatenate([spread, -spread], -2)
@@ -219,22 +249,32 @@ def noise_scale(surprise: Float[Array, " S"]) -> Float[Array, " S"]:
 
 
 def _guide(
-    likelihood: Likelihood, mean: Float[Array, "N Dx"], variance: Float[Array, "N Dx"], y: Float[Array, " Dy"]
+    likelihood: Likelihood,
+    mean: Float[Array, "N Dx"],
+    variance: Float[Array, "N Dx"],
+    y: Float[Array, " Dy"],
 ) -> csmc.Guide:
     """The best proposal there is for one row, of which the moves' mean and variance are known already."""
 
-    def log_potential(t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+    def log_potential(
+        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
+    ) -> Float[Array, " N"]:
         return likelihood.log_prob(following, jnp.broadcast_to(y, (following.shape[0], *y.shape)))
 
     form = FeynmanKac(lambda t, x: (mean, variance), log_potential)
     if not isinstance(likelihood, Gaussian):
         return csmc.bootstrap(form)
     noise = jnp.exp(2 * likelihood.log_std)
-    return csmc.locally_optimal(form, csmc.GaussianEmission(likelihood.C, likelihood.d, noise, *observed(y[None])))
+    return csmc.locally_optimal(
+        form, csmc.GaussianEmission(likelihood.C, likelihood.d, noise, *observed(y[None]))
+    )
 
 
 def _move(
-    key: PRNGKeyArray, guide: csmc.Guide, mean: Float[Array, "N Dx"], log_weights: Float[Array, " N"]
+    key: PRNGKeyArray,
+    guide: csmc.Guide,
+    mean: Float[Array, "N Dx"],
+    log_weights: Float[Array, " N"],
 ) -> tuple[Float[Array, "N Dx"], Float[Array, " N"], Float[Array, ""]]:
     """Choose parents by what is known ahead, move them, weigh the rest: the particles, their weights, log p(y_t)."""
     choice_key, noise_key = jax.random.split(key)
@@ -243,7 +283,9 @@ def _move(
     log_weights, ahead = _normalise(log_weights + proposal.log_ahead)
     parents, log_weights = _renew(choice_key, log_weights)
     noise = jax.random.normal(noise_key, mean.shape, mean.dtype)
-    moved = proposal.mean[parents] + jnp.matmul(proposal.factor[parents], noise[:, :, None])[:, :, 0]
+    moved = (
+        proposal.mean[parents] + jnp.matmul(proposal.factor[parents], noise[:, :, None])[:, :, 0]
+    )
     log_weights, rest = _normalise(log_weights + guide.log_weight(now, mean, moved))
     return moved, log_weights, ahead + rest
 
@@ -259,7 +301,9 @@ def _normalise(log_weights: Float[Array, " N"]) -> tuple[Float[Array, " N"], Flo
     return jnp.where(jnp.isfinite(total), log_weights - total, equal), total
 
 
-def _renew(key: PRNGKeyArray, log_weights: Float[Array, " N"]) -> tuple[Int[Array, " N"], Float[Array, " N"]]:
+def _renew(
+    key: PRNGKeyArray, log_weights: Float[Array, " N"]
+) -> tuple[Int[Array, " N"], Float[Array, " N"]]:
     """Parents and weights of the next particles: resampled if few effective ones, 1/Σw², are left, else as they are.
 
     Systematic resampling: particle i is chosen N·w_i times, rounded up or down, with the right mean.

@@ -18,7 +18,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core import metrics
 from gpssm.core.notebook import card
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_seed, check_shares, check_whole, in_line, is_real, percent, printable
+from gpssm.core.text import (
+    check_seed,
+    check_shares,
+    check_whole,
+    in_line,
+    is_real,
+    percent,
+    printable,
+)
 from gpssm.data.clock import Clock
 from gpssm.data.dataset import Dataset, align_columns
 from gpssm.posterior import checks
@@ -101,14 +109,18 @@ class Forecast:
     scale: Float[np.ndarray, " Dy"] | None = None
 
     @classmethod
-    def of_paths(cls, found: Paths, dataset: Dataset, bounds: float | None, u: np.ndarray, **settings: Any) -> Self:
+    def of_paths(
+        cls, found: Paths, dataset: Dataset, bounds: float | None, u: np.ndarray, **settings: Any
+    ) -> Self:
         """What a rollout within these bounds found over the rows of u, in the user's units.
 
         It may have gone further. `settings` are start, dt and clock.
         """
         # In NumPy, which compiles nothing for a new horizon.
         emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], found)
-        emission = jax.tree.map(lambda part: np.ascontiguousarray(np.moveaxis(part, 0, 1)), emission)
+        emission = jax.tree.map(
+            lambda part: np.ascontiguousarray(np.moveaxis(part, 0, 1)), emission
+        )
         paths, moments, ahead = emission.in_units(dataset)
         return cls(
             paths=paths,
@@ -131,12 +143,18 @@ class Forecast:
             pairs = [found for one in parts if (found := getattr(one, name)) is not None]
             if len(pairs) < len(parts):
                 return None
-            return np.concatenate([one[0] for one in pairs]), np.concatenate([one[1] for one in pairs])
+            return np.concatenate([one[0] for one in pairs]), np.concatenate(
+                [one[1] for one in pairs]
+            )
 
         diagnostics, known = None, [one.diagnostics for one in parts if one.diagnostics is not None]
         if len(known) == len(parts):
             left, novelty = (
-                np.average([getattr(one, name) for one in known], axis=0, weights=[len(one.paths) for one in parts])
+                np.average(
+                    [getattr(one, name) for one in known],
+                    axis=0,
+                    weights=[len(one.paths) for one in parts],
+                )
                 for name in ("left_by_step", "novelty")
             )
             diagnostics = ForecastDiagnostics(left, novelty, all(one.replaced for one in known))
@@ -185,9 +203,13 @@ class Forecast:
         Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
         """
         shares = check_shares("a quantile's probability", q, ends=True)
-        return np.quantile(self.paths, shares[0] if np.ndim(q) == 0 else shares, axis=0, method="weibull")
+        return np.quantile(
+            self.paths, shares[0] if np.ndim(q) == 0 else shares, axis=0, method="weibull"
+        )
 
-    def interval(self, level: float = 0.9) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
+    def interval(
+        self, level: float = 0.9
+    ) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
         """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
         return metrics.central_interval(self.paths, level)
 
@@ -199,7 +221,14 @@ class Forecast:
         import pandas
 
         limits = sorted(
-            {0.5, *(limit for level in check_shares("levels", levels) for limit in ((1 - level) / 2, (1 + level) / 2))}
+            {
+                0.5,
+                *(
+                    limit
+                    for level in check_shares("levels", levels)
+                    for limit in ((1 - level) / 2, (1 + level) / 2)
+                ),
+            }
         )
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
@@ -211,7 +240,9 @@ class Forecast:
             for row, name in enumerate(names)
         }
         index = self.clock.index(self.horizon, self.start) if self.clock and named else None
-        return pandas.DataFrame(time | columns, index=pandas.Index(self.steps, name="step") if index is None else index)
+        return pandas.DataFrame(
+            time | columns, index=pandas.Index(self.steps, name="step") if index is None else index
+        )
 
     def score(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, Any]:
         """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened.
@@ -221,9 +252,13 @@ class Forecast:
         """
         return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
-    def score_outputs(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, dict[str, Any]]:
+    def score_outputs(
+        self, actual: Any, levels: Sequence[float] = metrics.LEVELS
+    ) -> dict[str, dict[str, Any]]:
         """`score` of each output by itself, in its own units, by name; those never observed are left out."""
-        return metrics.score_outputs(self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels))
+        return metrics.score_outputs(
+            self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels)
+        )
 
     def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
         mixture = self.moments_ahead or self.moments
@@ -234,7 +269,13 @@ class Forecast:
             "scale": self.scale,
         }
 
-    def plot(self, actual: Any = None, history: Any = None, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
+    def plot(
+        self,
+        actual: Any = None,
+        history: Any = None,
+        levels: Sequence[float] = LEVELS,
+        ax: Any = None,
+    ) -> Any:
         """A fan of intervals around the median, one panel an output; needs matplotlib. Gives back the figure.
 
         :param actual: what happened, in black: a Series or an array of at least H rows.
@@ -258,10 +299,14 @@ class Forecast:
 
     def __getitem__(self, rows: slice) -> "Forecast":
         if not isinstance(rows, slice):
-            raise TypeError(f"a Forecast takes slices, forecast[a:b]; got {rows!r}. For one step use .paths[:, t]")
+            raise TypeError(
+                f"a Forecast takes slices, forecast[a:b]; got {rows!r}. For one step use .paths[:, t]"
+            )
         first, stop, step = rows.indices(self.horizon)
         if step != 1 or first >= stop:
-            raise ValueError(f"a slice of the {self.horizon} steps must hold some and skip none; got {rows}")
+            raise ValueError(
+                f"a slice of the {self.horizon} steps must hold some and skip none; got {rows}"
+            )
         kept = slice(first, stop)
         shown = self.diagnostics
         return replace(
@@ -270,8 +315,10 @@ class Forecast:
             start=self.start + first,
             u=self.u[kept],
             moments=self.moments and (self.moments[0][:, kept], self.moments[1][:, kept]),
-            moments_ahead=self.moments_ahead and (self.moments_ahead[0][:, kept], self.moments_ahead[1][:, kept]),
-            diagnostics=shown and replace(shown, left_by_step=shown.left_by_step[kept], novelty=shown.novelty[kept]),
+            moments_ahead=self.moments_ahead
+            and (self.moments_ahead[0][:, kept], self.moments_ahead[1][:, kept]),
+            diagnostics=shown
+            and replace(shown, left_by_step=shown.left_by_step[kept], novelty=shown.novelty[kept]),
         )
 
     def __repr__(self) -> str:
@@ -284,7 +331,9 @@ class Forecast:
     def __str__(self) -> str:
         notes = self.diagnostics.notes if self.diagnostics else ()
         table = self.to_dataframe((0.9,)).to_string(max_rows=12, float_format="{:.4g}".format)
-        return printable("\n".join([repr(self), table, *(f"note: {in_line(note)}" for note in notes)]))
+        return printable(
+            "\n".join([repr(self), table, *(f"note: {in_line(note)}" for note in notes)])
+        )
 
 
 @in_double_precision
@@ -326,7 +375,9 @@ def forecast(
         noise,
         one_function and can_draw_functions(posterior.model),
     )
-    result = Forecast.of_paths(found, dataset, bounds, inputs, start=start, dt=series.dt, clock=clock)
+    result = Forecast.of_paths(
+        found, dataset, bounds, inputs, start=start, dt=series.dt, clock=clock
+    )
     warn_of_paths(result)
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
 
@@ -345,10 +396,15 @@ def warn_of_paths(found: Forecast) -> None:
         warnings.warn(" ".join(found.diagnostics.notes), stacklevel=5)
     elif not np.isfinite(found.paths).all():
         share = percent(1 - np.isfinite(found.paths).mean())
-        warnings.warn(f"{share} of the values of this forecast are not finite. Leave bounds at a number", stacklevel=5)
+        warnings.warn(
+            f"{share} of the values of this forecast are not finite. Leave bounds at a number",
+            stacklevel=5,
+        )
 
 
-def widened(found: Forecast, posterior: "Posterior", steps: Int[np.ndarray, " H"], calibrated: bool | None) -> Forecast:
+def widened(
+    found: Forecast, posterior: "Posterior", steps: Int[np.ndarray, " H"], calibrated: bool | None
+) -> Forecast:
     """The forecast as wide as the posterior's calibration says, each row of it so many steps ahead.
 
     :param calibrated: None to do so if the posterior has a calibration.
@@ -357,15 +413,23 @@ def widened(found: Forecast, posterior: "Posterior", steps: Int[np.ndarray, " H"
     if not (calibrated is None or isinstance(calibrated, bool)):
         raise TypeError(f"calibrated is True, False or None; got {calibrated!r}")
     if calibrated and calibration is None:
-        raise ValueError("calibrated=True needs a posterior that was calibrated: posterior = posterior.calibrate()")
+        raise ValueError(
+            "calibrated=True needs a posterior that was calibrated: posterior = posterior.calibrate()"
+        )
     if calibration is None or calibrated is False:
         return found
-    paths, moments, ahead = stretch(calibration.at(steps), found.paths, found.moments, found.moments_ahead)
+    paths, moments, ahead = stretch(
+        calibration.at(steps), found.paths, found.moments, found.moments_ahead
+    )
     return replace(found, paths=paths, moments=moments, moments_ahead=ahead)
 
 
 def start_states(
-    posterior: "Posterior", index: int, draws: Int[np.ndarray, " S"], keys: PRNGKeyArray, scale: Float[Array, " S"]
+    posterior: "Posterior",
+    index: int,
+    draws: Int[np.ndarray, " S"],
+    keys: PRNGKeyArray,
+    scale: Float[Array, " S"],
 ) -> Float[Array, "S P Dx"]:
     """Where the paths with these keys (S, P) start: a particle of their draw's cloud, chosen by weight.
 
@@ -374,5 +438,7 @@ def start_states(
     if posterior.current is None:
         last = merge_chains(posterior.draws.states[index])[draws, -1]
         return jnp.repeat(jnp.asarray(last)[:, None], keys.shape[1], axis=1)
-    particles, log_weights = (jnp.asarray(merge_chains(part)[draws]) for part in posterior.current[:2])
+    particles, log_weights = (
+        jnp.asarray(merge_chains(part)[draws]) for part in posterior.current[:2]
+    )
     return choose_particles(keys, particles, log_weights, scale, posterior.current.gaussian)

@@ -45,7 +45,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, log_normal, root_semidefinite
+from gpssm.core.linalg import (
+    cholesky,
+    gram,
+    inverse_lower,
+    inverse_root,
+    log_normal,
+    root_semidefinite,
+)
 from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import check_memory, in_double_precision, jit
 from gpssm.core.text import check_seed, check_whole, is_real
@@ -67,7 +74,9 @@ if TYPE_CHECKING:
 
 MAX_DRAWS = 100
 MEMORIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)  # of the longest training series
-SEEN = 1 / 3  # share of the longest training series that "auto" starts from; the rest is what it compares by
+SEEN = (
+    1 / 3
+)  # share of the longest training series that "auto" starts from; the rest is what it compares by
 AHEAD = 15  # rows: half of what a forecast looks ahead
 PREMIUM = 0.1  # of CRPS in training, that forgetting may cost; forecasts of rows not fitted to lose much less
 FAR = 1.5  # times the best CRPS, from which on nothing faster is tried
@@ -137,15 +146,24 @@ def learn(
     if forgetting is None and posterior.learned is not None:
         rates = merge_chains(posterior.learned.rates)
     else:
-        several = np.resize(np.asarray(1.0 if forgetting is None else forgetting, float), len(draws))
-        rates = np.random.default_rng(seed).permutation(several)  # at random, or every so many draws would be alike
-    members, (belief, before) = members_of(posterior, draws), _begin(posterior, new_experiment, index, rates)
+        several = np.resize(
+            np.asarray(1.0 if forgetting is None else forgetting, float), len(draws)
+        )
+        rates = np.random.default_rng(seed).permutation(
+            several
+        )  # at random, or every so many draws would be alike
+    members, (belief, before) = (
+        members_of(posterior, draws),
+        _begin(posterior, new_experiment, index, rates),
+    )
     found = run_learning(members, belief, rows, jnp.asarray(rates))
     if place is None:
         belief = found.belief
     else:
         states = np.concatenate([belief.state[:, None], found.states[:, :-1]], 1).mean(0)
-        model, belief = _with_moved_points(members, place, found.belief, np.hstack([states, rows.u]))
+        model, belief = _with_moved_points(
+            members, place, found.belief, np.hstack([states, rows.u])
+        )
         posterior = dataclasses.replace(posterior, model=model)
     drawn = _draw(belief, jnp.asarray(rates), filter_keys(seed, draws), _is_gaussian(posterior))
     past = np.concatenate([past, given.u])[len(given) :]
@@ -155,7 +173,11 @@ def learn(
 def choose_forgetting(posterior: "Posterior") -> tuple[float, ...]:
     """The widest range of λ that costs little in the training rows; 1 where they cannot tell."""
     scores = score_forgetting(posterior)
-    allowed = [several for several, score in scores.items() if score <= (1 + PREMIUM) * min(scores.values()) < np.inf]
+    allowed = [
+        several
+        for several, score in scores.items()
+        if score <= (1 + PREMIUM) * min(scores.values()) < np.inf
+    ]
     return max(allowed, key=lambda several: (len(several), -scores[several]), default=(1.0,))
 
 
@@ -188,7 +210,8 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
         for first in range(len(deviations)):
             several = tuple(deviations)[first:]
             pooled = [
-                fair_crps(np.concatenate(one)) for one in zip(*(deviations[rate] for rate in several), strict=True)
+                fair_crps(np.concatenate(one))
+                for one in zip(*(deviations[rate] for rate in several), strict=True)
             ]
             scores[several] = float(np.nanmean(pooled)) if np.isfinite(pooled).any() else np.inf
         if scores[(rate,)] > FAR * min(scores.values()):
@@ -219,7 +242,9 @@ def _learned_in_training(
 
 
 @jit
-def run_learning(members: Members, belief: Belief, series: Series, forgetting: Float[Array, "*S"]) -> LearnedRows:
+def run_learning(
+    members: Members, belief: Belief, series: Series, forgetting: Float[Array, "*S"]
+) -> LearnedRows:
     """What is believed after the rows of a scaled series, and what was along them; one λ for all draws, or one each.
 
     One draw after the other on a CPU: its covariance stays in the cache along the rows.
@@ -234,7 +259,9 @@ def run_learning(members: Members, belief: Belief, series: Series, forgetting: F
         current = model.with_leaves(leaves)
         transition = current.transition() if common is None else common
 
-        def step(belief: Belief, row: tuple[Array, Array, Array]) -> tuple[Belief, tuple[Array, Array]]:
+        def step(
+            belief: Belief, row: tuple[Array, Array, Array]
+        ) -> tuple[Belief, tuple[Array, Array]]:
             ahead = predict(transition, current.process_variance, forget(belief, rate), row[0])
             found, log_density = update(current.likelihood, ahead, *row[1:])
             # A draw that has gone astray must not become one of no numbers.
@@ -258,18 +285,25 @@ def forget(belief: Belief, forgetting: Float[Array, ""]) -> Belief:
 
 
 def predict(
-    transition: Transition, process_variance: Float[Array, " Dx"], belief: Belief, u: Float[Array, " Du"]
+    transition: Transition,
+    process_variance: Float[Array, " Dx"],
+    belief: Belief,
+    u: Float[Array, " Du"],
 ) -> Belief:
     """[x_t; v] → [x_{t+1}; v], of one draw."""
     x, shifts, rest = _points(belief)
     step = transition(x, jnp.broadcast_to(u, (len(x), *u.shape)))
     gain = jnp.swapaxes(step.gain, 0, 1)
-    moved = step.mean + jnp.sum(gain * (belief.weights[None] + shifts.reshape(-1, *belief.weights.shape)), -1)
+    moved = step.mean + jnp.sum(
+        gain * (belief.weights[None] + shifts.reshape(-1, *belief.weights.shape)), -1
+    )
     mean = jnp.mean(moved, 0)
     gaps = moved - mean[None]
     # A_i V, and A_i V A_iᵀ
     known = jnp.matmul(step.gain, rest.reshape(*belief.weights.shape, -1))
-    open_ = jnp.sum(known.reshape(*known.shape[:2], *belief.weights.shape) * gain[None], (1, 3)) / len(x)
+    open_ = jnp.sum(
+        known.reshape(*known.shape[:2], *belief.weights.shape) * gain[None], (1, 3)
+    ) / len(x)
     noise = process_variance + jnp.mean(jnp.maximum(step.residual, 0.0), 1)
     covariance = gram(gaps) / len(x) + 0.5 * (open_ + open_.T) + jnp.diag(noise)
     cross = jnp.matmul(gaps.T, shifts) / len(x) + jnp.mean(known, 1)
@@ -281,7 +315,9 @@ def update(
 ) -> tuple[Belief, Float[Array, ""]]:
     """[x; v] given the outputs of a row, one after the other, and their log density; those missing change nothing."""
 
-    def one(carry: tuple[Belief, Array], output: tuple[Array, Array, Array]) -> tuple[tuple[Belief, Array], None]:
+    def one(
+        carry: tuple[Belief, Array], output: tuple[Array, Array, Array]
+    ) -> tuple[tuple[Belief, Array], None]:
         (belief, log_density), (place, value, there) = carry, output
         x, shifts, _ = _points(belief)
         means, variances = (moment[:, place] for moment in likelihood.moments(x))
@@ -304,12 +340,16 @@ def update(
     return jax.lax.scan(one, start, (jnp.arange(len(y)), y, present))[0]
 
 
-def _points(belief: Belief) -> tuple[Float[Array, "2Dx Dx"], Float[Array, "2Dx N"], Float[Array, "N N"]]:
+def _points(
+    belief: Belief,
+) -> tuple[Float[Array, "2Dx Dx"], Float[Array, "2Dx N"], Float[Array, "N N"]]:
     """The points x_i of the state, what the weights at each are away from their mean, v_i − v̄, and V."""
     root = root_semidefinite(belief.state_covariance)
     rows = []  # of W = S⁻¹ Cov(x, v), from the first on; none where the state has no extent
     for place in range(len(root)):
-        rest = belief.cross[place] - sum((root[place, before] * rows[before] for before in range(place)), jnp.zeros(()))
+        rest = belief.cross[place] - sum(
+            (root[place, before] * rows[before] for before in range(place)), jnp.zeros(())
+        )
         pivot = root[place, place]
         rows.append(jnp.where(pivot > 0, rest / jnp.where(pivot > 0, pivot, 1.0), 0.0))
     slopes = jnp.stack(rows)
@@ -325,13 +365,17 @@ def _with_moved_points(
     for drop, z in choose_moves(members, place, inputs):
         old = members.model
         model = old.with_leaves({place.name: old.leaves()[place.name].at[drop].set(z)})
-        belief = _in_basis(belief, *change_basis(members, place, jnp.asarray(drop), jnp.asarray(z), model))
+        belief = _in_basis(
+            belief, *change_basis(members, place, jnp.asarray(drop), jnp.asarray(z), model)
+        )
         members = members._replace(model=model)
     return members.model, belief
 
 
 @jit
-def _in_basis(belief: Belief, matrix: Float[Array, "#S N N"], spread: Float[Array, "#S N N"]) -> Belief:
+def _in_basis(
+    belief: Belief, matrix: Float[Array, "#S N N"], spread: Float[Array, "#S N N"]
+) -> Belief:
     """The belief about v' = T v + t ε, where `spread` is t tᵀ."""
     flat = belief.weights.reshape(len(belief.weights), -1, 1)
     return belief._replace(
@@ -349,7 +393,9 @@ class Drawn(NamedTuple):
 
 
 @jit
-def _draw(belief: Belief, forgetting: Float[Array, "*S"], keys: PRNGKeyArray, gaussian: bool) -> Drawn:
+def _draw(
+    belief: Belief, forgetting: Float[Array, "*S"], keys: PRNGKeyArray, gaussian: bool
+) -> Drawn:
     """v ~ N(v̄, s LLᵀ), AHEAD rows from now, and x | v ~ N(x̄ + √s G ε, Cov(x) − GGᵀ): v = v̄ + √s L ε, G = Cov(x, v) L⁻ᵀ.
 
     The cloud's own covariance is scaled by s when a forecast starts from it.
@@ -359,7 +405,9 @@ def _draw(belief: Belief, forgetting: Float[Array, "*S"], keys: PRNGKeyArray, ga
         belief, key = forget(given[0], given[1] ** AHEAD), given[2]
         factor = cholesky(belief.covariance, jitter=JITTER)
         noise_key, state_key = jax.random.split(jax.random.fold_in(key, FILTER))
-        noise = jnp.sqrt(noise_scale(belief.surprise)) * jax.random.normal(noise_key, (len(factor),))
+        noise = jnp.sqrt(noise_scale(belief.surprise)) * jax.random.normal(
+            noise_key, (len(factor),)
+        )
         weights = belief.weights + (factor @ noise).reshape(belief.weights.shape)
         gain = jnp.matmul(belief.cross, inverse_lower(factor).T)
         mean, covariance = belief.state + gain @ noise, belief.state_covariance - gain @ gain.T
@@ -386,26 +434,46 @@ def _begin(
         series = posterior.dataset.scaled[index]
         before = max(len(posterior.dataset.experiment(index)) - LOOKBACK, 0)
         belief = _at_training(posterior, index, before)
-        return run_learning(members, belief, series[before:], jnp.asarray(rates)).belief, len(series)
+        return run_learning(members, belief, series[before:], jnp.asarray(rates)).belief, len(
+            series
+        )
     if held is None:
         belief = _at_training(posterior, None, 0)
     else:
-        state, covariance, cross, weights, known = (jnp.asarray(merge_chains(part)) for part in held[:5])
+        state, covariance, cross, weights, known = (
+            jnp.asarray(merge_chains(part)) for part in held[:5]
+        )
         belief = Belief(state, covariance, cross, weights, known, jnp.ones(count))
     if new_experiment:
-        rows, state, covariance = 0, jnp.zeros((count, dim)), jnp.broadcast_to(jnp.eye(dim), (count, dim, dim))
+        rows, state, covariance = (
+            0,
+            jnp.zeros((count, dim)),
+            jnp.broadcast_to(jnp.eye(dim), (count, dim, dim)),
+        )
     elif current is None:
         last = merge_chains(posterior.draws.states[index])[:, -1]
-        rows, state, covariance = len(posterior.dataset.scaled[index]), jnp.asarray(last), jnp.zeros((count, dim, dim))
+        rows, state, covariance = (
+            len(posterior.dataset.scaled[index]),
+            jnp.asarray(last),
+            jnp.zeros((count, dim, dim)),
+        )
     else:
-        rows, belief = current.rows, belief._replace(surprise=jnp.asarray(merge_chains(current.surprise)))
+        rows, belief = (
+            current.rows,
+            belief._replace(surprise=jnp.asarray(merge_chains(current.surprise))),
+        )
         if held is not None and held.follows:
             return belief, rows
-        particles, shares = merge_chains(current.particles), np.exp(merge_chains(current.log_weights))[..., None]
+        particles, shares = (
+            merge_chains(current.particles),
+            np.exp(merge_chains(current.log_weights))[..., None],
+        )
         state = jnp.asarray(np.sum(shares * particles, 1))
         gaps = particles - np.asarray(state)[:, None]
         covariance = jnp.asarray(np.matmul(np.swapaxes(gaps, 1, 2), shares * gaps))
-    return belief._replace(state=state, state_covariance=covariance, cross=jnp.zeros_like(belief.cross)), rows
+    return belief._replace(
+        state=state, state_covariance=covariance, cross=jnp.zeros_like(belief.cross)
+    ), rows
 
 
 def _at_training(posterior: "Posterior", index: int | None, before: int) -> Belief:
@@ -467,7 +535,9 @@ def _with_belief(
     held = posterior.learned
     before = 0 if held is None else held.rows
     fastest = float(rates.min())
-    learned = Learned(state, covariance, cross, weights, known, rates.reshape(axes), fastest, new + before)
+    learned = Learned(
+        state, covariance, cross, weights, known, rates.reshape(axes), fastest, new + before
+    )
     gaussian, number = _is_gaussian(posterior), drawn.particles.shape[1]
     equal = np.full((*axes, number), -np.log(number))
     current = CurrentState(split(drawn.particles), equal, rows, gaussian, surprise, clock, past)
@@ -490,8 +560,14 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
         )
     auto = isinstance(forgetting, str) and forgetting == "auto"
     several = forgetting if isinstance(forgetting, list | tuple) else [forgetting]
-    if not (forgetting is None or auto or (several and all(is_real(one) and 0 < one <= 1 for one in several))):
-        raise ValueError(f"forgetting must be a number above 0 and at most 1, several, or 'auto'; got {forgetting!r}")
+    if not (
+        forgetting is None
+        or auto
+        or (several and all(is_real(one) and 0 < one <= 1 for one in several))
+    ):
+        raise ValueError(
+            f"forgetting must be a number above 0 and at most 1, several, or 'auto'; got {forgetting!r}"
+        )
     size = posterior.model.state_dim + int(np.prod(posterior.model.weights_shape))
     many = min(int(max_draws), posterior.num_chains * posterior.num_draws)
     check_memory(f"learning {size} numbers under {many} draws", 3 * 8 * many * size**2)

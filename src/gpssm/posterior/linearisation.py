@@ -67,7 +67,9 @@ class Response:
         """The mean over draws."""
         return np.mean(self.values, axis=0)
 
-    def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, "n Dy Du"], Float[np.ndarray, "n Dy Du"]]:
+    def interval(
+        self, level: float = LEVEL
+    ) -> tuple[Float[np.ndarray, "n Dy Du"], Float[np.ndarray, "n Dy Du"]]:
         """The central interval over draws: (low, high)."""
         return central_band(self.values, as_share(level))
 
@@ -155,7 +157,9 @@ class Linearisation:
         """D, CB, CAB, .., CAⁿ⁻²B: outputs after a control that is one unit more for one row."""
         check_whole("n", n, 1)
         if n > MOST_STEPS:
-            raise ValueError(f"a response has at most {MOST_STEPS} rows, by which all has settled; got n={n}")
+            raise ValueError(
+                f"a response has at most {MOST_STEPS} rows, by which all has settled; got n={n}"
+            )
         self._check_inputs()
         values, state = [self.D], self.B
         for _ in range(n - 1):
@@ -168,7 +172,9 @@ class Linearisation:
 
     def step_response(self, n: int = 50) -> Response:
         """Outputs after a control that stays one unit more."""
-        return Response(np.cumsum(self.impulse_response(n).values, axis=1), "step response", **self._signals)
+        return Response(
+            np.cumsum(self.impulse_response(n).values, axis=1), "step response", **self._signals
+        )
 
     def bode(self, frequencies: Float[ArrayLike, " F"] | None = None) -> Bode:
         """G(z) = C (zI − A)⁻¹ B + D at z = exp(2πi f dt), times z⁻ᵈ for a control with a delay of d rows.
@@ -183,7 +189,9 @@ class Linearisation:
             if f.ndim != 1 or not f.size:
                 raise ValueError(f"frequencies is a list of them; got an array of shape {f.shape}")
         z = np.exp(2j * np.pi * f * dt)[:, None, None]
-        resolvent = np.linalg.solve(z * np.eye(self.A.shape[-1]) - self.A[:, None], self.B[:, None].astype(complex))
+        resolvent = np.linalg.solve(
+            z * np.eye(self.A.shape[-1]) - self.A[:, None], self.B[:, None].astype(complex)
+        )
         late = z ** -np.array(self.delay or (0,))
         return Bode(f, late * (self.C[:, None] @ resolvent + self.D[:, None]), **self._signals)
 
@@ -214,10 +222,14 @@ class Linearisation:
             for name, values in columns.items()
             for label, q in quantiles.items()
         }
-        return pandas.DataFrame(table, index=pandas.RangeIndex(1, self.A.shape[-1] + 1, name="pole"))
+        return pandas.DataFrame(
+            table, index=pandas.RangeIndex(1, self.A.shape[-1] + 1, name="pole")
+        )
 
     def __repr__(self) -> str:
-        point = ", ".join(f"{name}={value:.4g}" for name, value in zip(self.inputs, self.u, strict=True))
+        point = ", ".join(
+            f"{name}={value:.4g}" for name, value in zip(self.inputs, self.u, strict=True)
+        )
         largest = np.quantile(np.abs(self.poles[:, 0]), (0.05, 0.95))
         return (
             f"Linearisation({count(len(self.A), 'draw')} at {point or 'the equilibrium'}, "
@@ -226,11 +238,15 @@ class Linearisation:
 
     @property
     def _signals(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("outputs", "inputs", "dt", "units", "time_unit")}
+        return {
+            name: getattr(self, name) for name in ("outputs", "inputs", "dt", "units", "time_unit")
+        }
 
     def _check_inputs(self) -> None:
         if not self.inputs:
-            raise ValueError("the model has no controls, and so no response to them; see .poles for its own dynamics")
+            raise ValueError(
+                "the model has no controls, and so no response to them; see .poles for its own dynamics"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +276,9 @@ class StaticGain:
         """The median over draws; NaN where fewer than half of them have an equilibrium."""
         return central_band(self.known(self.settled), 0.0)[0]
 
-    def interval(self, level: float = LEVEL) -> tuple[Float[np.ndarray, "N Dy"], Float[np.ndarray, "N Dy"]]:
+    def interval(
+        self, level: float = LEVEL
+    ) -> tuple[Float[np.ndarray, "N Dy"], Float[np.ndarray, "N Dy"]]:
         """The central interval over draws: (low, high); NaN where fewer than half of them have an equilibrium."""
         return central_band(self.known(self.settled), as_share(level))
 
@@ -276,7 +294,9 @@ class StaticGain:
 
 
 @in_double_precision
-def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, index: int = 0) -> Linearisation:
+def linearise(
+    posterior: "Posterior", at: Any = None, row: int | None = None, index: int = 0
+) -> Linearisation:
     """See `Posterior.linearise`."""
     dataset = posterior.dataset
     series = dataset.experiment(index)
@@ -286,7 +306,9 @@ def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, in
     near = [np.zeros((1, len(one))) for one in dataset.experiments]
     if row is not None:
         if not is_whole(row) or not -len(series) <= row < len(series):
-            raise IndexError(f"training series {index} has {len(series)} rows, counted from 0; got row {row}")
+            raise IndexError(
+                f"training series {index} has {len(series)} rows, counted from 0; got row {row}"
+            )
         near[index][0, row] = 1.0
         control, rest = dataset.acting[index].u[row], False
     elif isinstance(at, tuple):
@@ -294,7 +316,9 @@ def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, in
             raise ValueError(f"at=(x, u) is a state and the controls; got {at!r}")
         x, control = _numbers("the state", at[0]), _control(posterior, at[1])
         if x.shape != (posterior.model.state_dim,):
-            raise ValueError(f"at=(x, u) needs a state of {posterior.model.state_dim} numbers; got shape {x.shape}")
+            raise ValueError(
+                f"at=(x, u) needs a state of {posterior.model.state_dim} numbers; got shape {x.shape}"
+            )
         rest = False
     else:
         control, rest = _control(posterior, at), True
@@ -307,7 +331,12 @@ def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, in
             "swing. Linearise at a row of the training data, row=..., or at a state of your own, at=(x, u)"
         )
     A, B, C, D, x, y = (part[known, 0] for part in found)
-    signals = {"outputs": series.outputs, "inputs": series.inputs, "dt": series.dt, "units": series.units}
+    signals = {
+        "outputs": series.outputs,
+        "inputs": series.inputs,
+        "dt": series.dt,
+        "units": series.units,
+    }
     seconds = series.axis is not None and series.axis.dates
     signals |= {"time_unit": "s" if seconds else "", "delay": dataset.delay}
     return Linearisation(A, B, C, D, x, control, y, **signals, missing=int(np.sum(~known)))
@@ -315,7 +344,10 @@ def linearise(posterior: "Posterior", at: Any = None, row: int | None = None, in
 
 @in_double_precision
 def static_gain(
-    posterior: "Posterior", input: str | None = None, values: Float[ArrayLike, " N"] | None = None, at: Any = None
+    posterior: "Posterior",
+    input: str | None = None,
+    values: Float[ArrayLike, " N"] | None = None,
+    at: Any = None,
 ) -> StaticGain:
     """See `Posterior.static_gain`."""
     series = posterior.dataset.experiments[0]
@@ -329,10 +361,18 @@ def static_gain(
         values = np.linspace(np.quantile(seen, 0.01), np.quantile(seen, 0.99), CURVE)
     levels, held = np.atleast_1d(_numbers("values", values)), _control(posterior, at)
     if levels.ndim != 1 or not levels.size:
-        raise ValueError(f"values is a list of values of {input}; got an array of shape {levels.shape}")
+        raise ValueError(
+            f"values is a list of values of {input}; got an array of shape {levels.shape}"
+        )
     controls = np.repeat(held[None], len(levels), 0)
     controls[:, column] = levels
-    found = _local(posterior, controls, _nearest(posterior, controls), np.zeros(posterior.model.state_dim), rest=True)
+    found = _local(
+        posterior,
+        controls,
+        _nearest(posterior, controls),
+        np.zeros(posterior.model.state_dim),
+        rest=True,
+    )
     eye = np.eye(posterior.model.state_dim)
     lost = np.asarray(np.isnan(found.x).any(axis=-1))[..., None]
     A = np.where(lost[..., None], 0 * eye, found.A)
@@ -354,12 +394,20 @@ class _Local(NamedTuple):
 
 
 def _local(
-    posterior: "Posterior", controls: Float[np.ndarray, "N Du"], near: list[np.ndarray], x: np.ndarray, rest: bool
+    posterior: "Posterior",
+    controls: Float[np.ndarray, "N Du"],
+    near: list[np.ndarray],
+    x: np.ndarray,
+    rest: bool,
 ) -> _Local:
     """The linear model of each draw at N controls, from its training states weighed by `near`, plus x; or at rest."""
     model, dataset, scaler = posterior.model, posterior.dataset, posterior.dataset.scaler
     offset = jnp.asarray(np.repeat(x[None], len(controls), 0))
-    inputs = (jnp.asarray(dataset.encode_inputs(controls)), [jnp.asarray(one) for one in near], offset)
+    inputs = (
+        jnp.asarray(dataset.encode_inputs(controls)),
+        [jnp.asarray(one) for one in near],
+        offset,
+    )
     packed = map_draws(_at_rest if rest else _at_start, model, posterior.draws, inputs)
     dx, du, dy = model.state_dim, controls.shape[1], len(scaler.output_std)
     sizes = np.cumsum([dx * dx, dx * du, dy * dx, dx, dy])
@@ -411,7 +459,9 @@ def _packed(model: GPSSM, draw: Draw, inputs: Points, steps: int) -> Float[Array
             g, J = gap(x), jax.jacfwd(gap)(x)
             tried = x - jnp.linalg.solve(J.T @ J + damping * jnp.eye(len(x)), J.T @ g)
             better = jnp.sum(gap(tried) ** 2) < jnp.sum(g**2)
-            return jnp.where(better, tried, x), jnp.clip(jnp.where(better, damping / 10, damping * 10), 1e-14, 1e8)
+            return jnp.where(better, tried, x), jnp.clip(
+                jnp.where(better, damping / 10, damping * 10), 1e-14, 1e8
+            )
 
         x, _ = jax.lax.fori_loop(0, steps, improve, (x, jnp.asarray(1e-3)))
         A, B = jax.jacfwd(following, (0, 1))(x, u)
@@ -419,21 +469,30 @@ def _packed(model: GPSSM, draw: Draw, inputs: Points, steps: int) -> Float[Array
         parts = (A, B, jax.jacfwd(output)(after), x, output(after), jnp.max(jnp.abs(gap(x)))[None])
         return jnp.concatenate([part.ravel() for part in parts])
 
-    start = sum((weights @ path[:-1] for weights, path in zip(near, draw.states, strict=True)), offset)
+    start = sum(
+        (weights @ path[:-1] for weights, path in zip(near, draw.states, strict=True)), offset
+    )
     return jax.vmap(one)(start, controls)
 
 
 def _control(posterior: "Posterior", at: Any) -> Float[np.ndarray, " Du"]:
     """Controls in the user's units as given, in order or by name; else the mean of the training data."""
     dataset = posterior.dataset
-    names, mean = dataset.inputs, np.mean(np.concatenate([one.u for one in dataset.experiments]), axis=0)
+    names, mean = (
+        dataset.inputs,
+        np.mean(np.concatenate([one.u for one in dataset.experiments]), axis=0),
+    )
     if at is None:
         return mean
     if isinstance(at, Mapping):
         unknown = [name for name in at if name not in names]
         if unknown:
-            raise ValueError(f"the model has the controls {', '.join(names)}; got {', '.join(map(str, unknown))}")
-        return _numbers("at", [at.get(name, value) for name, value in zip(names, mean, strict=True)])
+            raise ValueError(
+                f"the model has the controls {', '.join(names)}; got {', '.join(map(str, unknown))}"
+            )
+        return _numbers(
+            "at", [at.get(name, value) for name, value in zip(names, mean, strict=True)]
+        )
     return align_columns(np.atleast_2d(_numbers("at", at)), names, "u")[0]
 
 
@@ -448,7 +507,9 @@ def _numbers(name: str, values: Any) -> np.ndarray:
     return found
 
 
-def _nearest(posterior: "Posterior", controls: Float[np.ndarray, "N Du"]) -> list[Float[np.ndarray, "N T"]]:
+def _nearest(
+    posterior: "Posterior", controls: Float[np.ndarray, "N Du"]
+) -> list[Float[np.ndarray, "N T"]]:
     """Weights on the training rows of each series: equal ones for those whose controls are nearest, else none."""
     dataset = posterior.dataset
     seen = np.concatenate([one.u for one in dataset.scaled])
@@ -456,7 +517,9 @@ def _nearest(posterior: "Posterior", controls: Float[np.ndarray, "N Du"]) -> lis
     distance = np.linalg.norm(wanted[:, None] - seen[None], axis=-1)
     number = max(int(NEAREST * len(seen)), 1) if seen.shape[1] else len(seen)
     weights = np.zeros(distance.shape)
-    np.put_along_axis(weights, np.argsort(distance, axis=1, kind="stable")[:, :number], 1 / number, axis=1)
+    np.put_along_axis(
+        weights, np.argsort(distance, axis=1, kind="stable")[:, :number], 1 / number, axis=1
+    )
     return np.split(weights, np.cumsum([len(one) for one in dataset.experiments])[:-1], axis=1)
 
 
@@ -464,5 +527,7 @@ def central_band(values: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarr
     """The central interval over the first axis of what is not NaN; NaN where all of it is."""
     nothing = np.isnan(values).all(0)
     limits = ((1 - level) / 2, (1 + level) / 2)
-    low, high = np.where(nothing, np.nan, np.nanquantile(np.where(nothing, 0.0, values), limits, axis=0))
+    low, high = np.where(
+        nothing, np.nan, np.nanquantile(np.where(nothing, 0.0, values), limits, axis=0)
+    )
     return low, high

@@ -25,7 +25,13 @@ from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.control import Rollout, make_rollout
 from gpssm.posterior.diagnostics import Diagnostics, diagnose, find_notes
 from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
-from gpssm.posterior.explore import Derivatives, Relevance, Smoothed, TransitionEstimate, UnknownEstimate
+from gpssm.posterior.explore import (
+    Derivatives,
+    Relevance,
+    Smoothed,
+    TransitionEstimate,
+    UnknownEstimate,
+)
 from gpssm.posterior.export import write_export
 from gpssm.posterior.forecast import forecast
 from gpssm.posterior.linearisation import Linearisation, StaticGain, linearise, static_gain
@@ -93,13 +99,17 @@ class Posterior:
 
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
-        return f"Posterior({self.method}, {self.num_chains} chains of {self.num_draws} draws{notes})"
+        return (
+            f"Posterior({self.method}, {self.num_chains} chains of {self.num_draws} draws{notes})"
+        )
 
     def _repr_html_(self) -> str:
         dataset, several = self.dataset, enumerate(self.dataset.experiments)
         facts = {
             "draws": f"{count(self.num_chains, 'chain')} of {self.num_draws}",
-            "training data": ", ".join(f"{one.name or f'series {k}'} ({len(one)} rows)" for k, one in several),
+            "training data": ", ".join(
+                f"{one.name or f'series {k}'} ({len(one)} rows)" for k, one in several
+            ),
             "outputs": ", ".join(dataset.outputs),
             "controls": ", ".join(name_controls(dataset.inputs, dataset.delay)) or "none",
             "model": f"{count(self.model.state_dim, 'state')}, {type(self.model.likelihood).__name__} likelihood",
@@ -109,7 +119,9 @@ class Posterior:
             facts["state"] = f"after {self.current.rows} rows"
         if self.learned is not None:
             less = " and less" if np.ptp(self.learned.rates) > 0 else ""
-            facts["learned since"] = f"{self.learned.rows} rows, forgetting {self.learned.forgetting:.4g}{less}"
+            facts["learned since"] = (
+                f"{self.learned.rows} rows, forgetting {self.learned.forgetting:.4g}{less}"
+            )
         return card(f"Posterior: {self.method}", facts, notes=self.notes)
 
     @property
@@ -129,7 +141,11 @@ class Posterior:
         They are then several posteriors, and forecasts are the average over them; else all chains are of one.
         """
         sampled = self.model.leaves("sample")
-        learned = (np.asarray(leaf)[:, -1] for name, leaf in self.draws.leaves.items() if name not in sampled)
+        learned = (
+            np.asarray(leaf)[:, -1]
+            for name, leaf in self.draws.leaves.items()
+            if name not in sampled
+        )
         return any(np.any(ends != ends[:1]) for ends in learned)
 
     @property
@@ -155,12 +171,21 @@ class Posterior:
     @in_double_precision
     def model_at(self, chain: int, draw: int) -> GPSSM:
         """The model with the parameters of one draw."""
-        for name, value, number in (("chain", chain, self.num_chains), ("draw", draw, self.num_draws)):
+        for name, value, number in (
+            ("chain", chain, self.num_chains),
+            ("draw", draw, self.num_draws),
+        ):
             if not is_whole(value) or not -number <= value < number:
-                raise IndexError(f"the posterior has {number} of each {name}, counted from 0; got {value!r}")
-        return self.model.with_leaves({name: leaf[chain, draw] for name, leaf in self.draws.leaves.items()})
+                raise IndexError(
+                    f"the posterior has {number} of each {name}, counted from 0; got {value!r}"
+                )
+        return self.model.with_leaves(
+            {name: leaf[chain, draw] for name, leaf in self.draws.leaves.items()}
+        )
 
-    def past_inputs(self, index: int = -1, new_experiment: bool = False) -> Float[np.ndarray, "K Du"]:
+    def past_inputs(
+        self, index: int = -1, new_experiment: bool = False
+    ) -> Float[np.ndarray, "K Du"]:
         """The inputs of the K rows before those to come, K the longest delay: of the rows after which the state is.
 
         NaN where nobody knows them: before a new experiment.
@@ -174,7 +199,9 @@ class Posterior:
 
         Inputs of its dataset are then in the rows on which they act.
         """
-        return replace(self, dataset=self.dataset.with_states()) if self.dataset.first_states else self
+        return (
+            replace(self, dataset=self.dataset.with_states()) if self.dataset.first_states else self
+        )
 
     def check_states(self, verb: str) -> None:
         """Refuse what needs the states of all training rows where not all are stored."""
@@ -192,10 +219,14 @@ class Posterior:
         Chains may settle in different coordinates of the states, so that averages over them can be of nothing.
         """
         if not isinstance(number, Integral) or not 0 <= number < self.num_chains:
-            raise IndexError(f"the posterior has {self.num_chains} chains, counted from 0; got chain {number}")
+            raise IndexError(
+                f"the posterior has {self.num_chains} chains, counted from 0; got chain {number}"
+            )
         draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
         model, draws = absorb_common([self.model], draws)
-        learned = self.learned and self.learned.each(lambda leaf: leaf[number : number + 1])._replace(follows=False)
+        learned = self.learned and self.learned.each(
+            lambda leaf: leaf[number : number + 1]
+        )._replace(follows=False)
         return replace(self, model=model, draws=draws, info=info, current=None, learned=learned)
 
     def thinned(self, most: int) -> Self:
@@ -207,11 +238,20 @@ class Posterior:
         check_whole("most", most, 0)
         leaves = [self.draws.weights, *self.draws.leaves.values()]
         alike = all(not np.ptp(np.asarray(leaf), axis=(0, 1)).any() for leaf in leaves)
-        every = -(-self.num_chains * self.num_draws // max(min(int(most), ALIKE) if alike else int(most), 1))
-        draws, info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, ::every], (self.draws, self.info))
+        every = -(
+            -self.num_chains
+            * self.num_draws
+            // max(min(int(most), ALIKE) if alike else int(most), 1)
+        )
+        draws, info = jax.tree.map(
+            lambda leaf: np.asarray(leaf)[:, ::every], (self.draws, self.info)
+        )
         current = self.current
         if current is not None:
-            arrays = {name: getattr(current, name)[:, ::every] for name in ("particles", "log_weights", "surprise")}
+            arrays = {
+                name: getattr(current, name)[:, ::every]
+                for name in ("particles", "log_weights", "surprise")
+            }
             current = current._replace(**arrays)
         learned = self.learned and self.learned.each(lambda leaf: leaf[:, ::every])
         return replace(self, draws=draws, info=info, current=current, learned=learned)
@@ -246,7 +286,13 @@ class Posterior:
             afresh at each step (`rollout.py`). Of no effect where nothing is left open, as by a Hilbert basis, or the
             kernel is a user's own without random features.
         """
-        settings = {"num_paths": num_paths, "seed": seed, "noise": noise, "index": index, "one_function": one_function}
+        settings = {
+            "num_paths": num_paths,
+            "seed": seed,
+            "noise": noise,
+            "index": index,
+            "one_function": one_function,
+        }
         return forecast(self, horizon, u, bounds=bounds, calibrated=calibrated, **settings)
 
     def rollout(

@@ -50,7 +50,9 @@ def find_points(model: GPSSM) -> InducingLocations:
                 next(name for name, leaf in model.leaves().items() if leaf is part.locations), first
             )
         first += part.size
-    raise ValueError("move_points=True needs inducing points, and this model's basis has none: leave it out")
+    raise ValueError(
+        "move_points=True needs inducing points, and this model's basis has none: leave it out"
+    )
 
 
 def check_points(posterior: "Posterior") -> InducingLocations:
@@ -71,12 +73,17 @@ class Move(NamedTuple):
     z: Float[np.ndarray, " Dz"]
 
 
-def choose_moves(members: Members, place: InducingLocations, inputs: Float[np.ndarray, "N Dz"]) -> list[Move]:
+def choose_moves(
+    members: Members, place: InducingLocations, inputs: Float[np.ndarray, "N Dz"]
+) -> list[Move]:
     """The moves that recent inputs ask for, one after the other, by the kernel of the first draw."""
     model = members.model.with_leaves({name: leaf[0] for name, leaf in members.leaves.items()})
     locations, moves = np.array(model.leaves()[place.name]), []
     for _ in range(-(-len(inputs) // EVERY)):
-        open_, lost = (np.asarray(part) for part in _shares(model.kernel, jnp.asarray(locations), jnp.asarray(inputs)))
+        open_, lost = (
+            np.asarray(part)
+            for part in _shares(model.kernel, jnp.asarray(locations), jnp.asarray(inputs))
+        )
         best = int(np.argmax(open_))
         drop = int(np.argmin(lost[best]))
         if open_[best] < max(LEAST, TIMES * lost[best, drop]):
@@ -125,7 +132,9 @@ def change_basis(
         at = jnp.arange(state_dim)
         spread = jnp.zeros((state_dim, size, state_dim, size))
         matrix = spread.at[at, :, at, :].set(whole).reshape(state_dim * size, -1)
-        return matrix, spread.at[at, :, at, :].set(noise[:, :, None] * noise[:, None]).reshape(matrix.shape)
+        return matrix, spread.at[at, :, at, :].set(noise[:, :, None] * noise[:, None]).reshape(
+            matrix.shape
+        )
 
     if members.leaves:
         return jax.lax.map(one, members.leaves)

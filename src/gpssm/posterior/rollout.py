@@ -92,11 +92,15 @@ class Moments(NamedTuple):
 class Ensemble(eqx.Module):
     """S draws ready to move P states each. Make one with `assemble`."""
 
-    transition: Callable[[Float[Array, "1 Dx"], Float[Array, "1 Du"]], tuple[Step, Float[Array, "Dx 1"]]]
+    transition: Callable[
+        [Float[Array, "1 Dx"], Float[Array, "1 Du"]], tuple[Step, Float[Array, "Dx 1"]]
+    ]
     weights: Float[Array, "S Dx M"]
     process_variance: Float[Array, "S Dx"]
     likelihood: Likelihood  # with a leading axis S on every array
-    shared: bool = eqx.field(static=True)  # whether all draws have one transition, without that axis
+    shared: bool = eqx.field(
+        static=True
+    )  # whether all draws have one transition, without that axis
 
     def scaled(self, scale: Float[Array, " S"]) -> Self:
         """The draws with all noise variances, Q and a Gaussian R, times a number each."""
@@ -104,10 +108,15 @@ class Ensemble(eqx.Module):
         if isinstance(likelihood, GaussianNoise):
             louder = likelihood.log_std + 0.5 * jnp.log(scale)[:, None]
             likelihood = dataclasses.replace(likelihood, log_std=louder)
-        return dataclasses.replace(self, process_variance=self.process_variance * scale[:, None], likelihood=likelihood)
+        return dataclasses.replace(
+            self, process_variance=self.process_variance * scale[:, None], likelihood=likelihood
+        )
 
     def moments(
-        self, x: Float[Array, "S P Dx"], u: Float[Array, "S P Du"], functions: "Functions | None" = None
+        self,
+        x: Float[Array, "S P Dx"],
+        u: Float[Array, "S P Du"],
+        functions: "Functions | None" = None,
     ) -> Moments:
         """m + A v, B + Q, and the mean over d of B_d / k_d(z, z); with functions, m + A (v − c) + g and Q."""
 
@@ -151,7 +160,9 @@ def can_draw_functions(model: GPSSM) -> bool:
     """Whether paths can have functions of their own: one part of the basis has a residual, and the kernel features."""
     parts = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
     try:
-        jax.eval_shape(lambda: model.kernel.spectrum(jax.random.key(0), 1, parts[0].locations.shape[1]))
+        jax.eval_shape(
+            lambda: model.kernel.spectrum(jax.random.key(0), 1, parts[0].locations.shape[1])
+        )
     except (IndexError, TypeError):
         return False
     return len(parts) == 1
@@ -167,8 +178,12 @@ def draw_functions(members: Members, keys: PRNGKeyArray, input_dim: int) -> Func
         spectrum_key, key = jax.random.split(jax.random.fold_in(key, FUNCTION))
         spectrum = current.kernel.spectrum(spectrum_key, NUM_FEATURES, dim)
         size = current.kernel.features(spectrum, jnp.zeros((1, dim), dtype)).shape[-1]
-        drawn = Residual(spectrum, jax.random.normal(key, (model.state_dim, size), dtype), jnp.zeros(()))
-        correction = current.basis.correction(current.kernel, lambda z: drawn.prior(current.kernel, z), model.state_dim)
+        drawn = Residual(
+            spectrum, jax.random.normal(key, (model.state_dim, size), dtype), jnp.zeros(())
+        )
+        correction = current.basis.correction(
+            current.kernel, lambda z: drawn.prior(current.kernel, z), model.state_dim
+        )
         return drawn._replace(correction=correction)
 
     def each(given: tuple[dict[str, Array], PRNGKeyArray]) -> Residual:
@@ -177,7 +192,9 @@ def draw_functions(members: Members, keys: PRNGKeyArray, input_dim: int) -> Func
 
     if shared:
         return Functions(model.kernel, jax.vmap(lambda own: each(({}, own)))(keys))
-    kernel = eqx.filter_vmap(lambda values: model.with_leaves(values).kernel, axis_size=keys.shape[0])(leaves)
+    kernel = eqx.filter_vmap(
+        lambda values: model.with_leaves(values).kernel, axis_size=keys.shape[0]
+    )(leaves)
     return Functions(kernel, jax.lax.map(each, (leaves, keys)))
 
 
@@ -186,16 +203,22 @@ def is_shared(leaves: dict[str, Array]) -> bool:
     return not any(name.startswith(("kernel.", "basis.", "mean.")) for name in leaves)
 
 
-def assemble(model: GPSSM, weights: Float[Array, "S Dx M"], leaves: dict[str, Array], input_dim: int) -> Ensemble:
+def assemble(
+    model: GPSSM, weights: Float[Array, "S Dx M"], leaves: dict[str, Array], input_dim: int
+) -> Ensemble:
     """The ensemble of S draws, given by their weights and their leaves, each with a leading axis S."""
     shared = is_shared(leaves)
-    x, u = (jnp.zeros((1, width), model.log_process_std.dtype) for width in (model.state_dim, input_dim))
+    x, u = (
+        jnp.zeros((1, width), model.log_process_std.dtype) for width in (model.state_dim, input_dim)
+    )
     fixed: list[Any] = []  # what of a transition is no array, which `lax.map` cannot give back
 
     def transition(current: GPSSM) -> Any:
         move = current.transition()
 
-        def step(x: Float[Array, "1 Dx"], u: Float[Array, "1 Du"]) -> tuple[Step, Float[Array, "Dx 1"]]:
+        def step(
+            x: Float[Array, "1 Dx"], u: Float[Array, "1 Du"]
+        ) -> tuple[Step, Float[Array, "Dx 1"]]:
             return move(x, u), current.kernel.diagonal(jnp.concatenate([x, u], -1))
 
         # What has been factorised becomes data of the function, so that it can be stacked over the draws.
@@ -227,7 +250,9 @@ class Plan(NamedTuple):
 def plan(num_draws: int, num_paths: int) -> Plan:
     """Spread paths evenly over the draws: path i goes to draw ⌊i · draws / paths⌋, so their numbers differ by one."""
     chosen = np.arange(num_paths) * num_draws // num_paths
-    draws, first, place, counts = np.unique(chosen, return_index=True, return_inverse=True, return_counts=True)
+    draws, first, place, counts = np.unique(
+        chosen, return_index=True, return_inverse=True, return_counts=True
+    )
     each = int(counts.max())
     return Plan(draws, each, place * each + np.arange(num_paths) - first[place])
 
@@ -251,7 +276,9 @@ class Box(NamedTuple):
     states: Float[Array, "S R Dx"]
     num_states: Int[Array, ""]
 
-    def away(self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Float[Array, "S P"]:
+    def away(
+        self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]
+    ) -> Float[Array, "S P"]:
         """How far out states are, in half-ranges of the coordinate in which they are furthest."""
         known = jnp.maximum(self.half_range, NOISES * jnp.sqrt(process_variance))[:, None]
         return jnp.max(jnp.abs(x - self.middle[:, None]) / known, -1)
@@ -266,7 +293,9 @@ class Box(NamedTuple):
 
         Where most draws agree on it, new data have led the system there; where a few do, these have lost it.
         """
-        return self._replace(bounds=self.bounds * jnp.maximum(jnp.nanmedian(self.away(start, process_variance)), 1.0))
+        return self._replace(
+            bounds=self.bounds * jnp.maximum(jnp.nanmedian(self.away(start, process_variance)), 1.0)
+        )
 
 
 def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: float) -> Box:
@@ -278,7 +307,13 @@ def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: f
     some = np.concatenate([path[:, ::every] for path in states], axis=1)
     count = some.shape[1]
     some = np.pad(some, ((0, 0), (0, max(NUM_ANEW, padded_length(count)) - count), (0, 0)))
-    parts = ((low + high) / 2, (high - low) / 2, np.asarray(bounds, low.dtype), some, np.asarray(count))
+    parts = (
+        (low + high) / 2,
+        (high - low) / 2,
+        np.asarray(bounds, low.dtype),
+        some,
+        np.asarray(count),
+    )
     return Box(*map(jnp.asarray, parts))
 
 
@@ -353,14 +388,26 @@ def run_paths(
 
     def inside(x: Float[Array, "S P Dx"]) -> Bool[Array, "S P"]:
         finite = jnp.isfinite(x).all(-1)
-        return finite if box is None else finite & (box.away(x, ensemble.process_variance) <= box.bounds)
+        return (
+            finite
+            if box is None
+            else finite & (box.away(x, ensemble.process_variance) <= box.bounds)
+        )
 
-    def advance(carry: Any, inputs: tuple[Array, Array]) -> tuple[Any, tuple[Emission, Array, Array]]:
+    def advance(
+        carry: Any, inputs: tuple[Array, Array]
+    ) -> tuple[Any, tuple[Emission, Array, Array]]:
         x, alive, stayed, source = carry
         step, control = inputs
-        draw_keys = jax.vmap(jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, step), 3)))(keys)
-        now = ensemble.moments(x, jnp.broadcast_to(control, (*x.shape[:2], *control.shape)), functions)
-        drawn = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, x.shape[2:], x.dtype)))(draw_keys[..., 0])
+        draw_keys = jax.vmap(
+            jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, step), 3))
+        )(keys)
+        now = ensemble.moments(
+            x, jnp.broadcast_to(control, (*x.shape[:2], *control.shape)), functions
+        )
+        drawn = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, x.shape[2:], x.dtype)))(
+            draw_keys[..., 0]
+        )
         following = now.mean + jnp.sqrt(now.variance) * drawn
         novelty = jnp.sum(jnp.where(shown(alive), shown(now.novelty), 0.0)) / jnp.sum(shown(alive))
         alive = alive & inside(following)
@@ -371,7 +418,9 @@ def run_paths(
             begin = (~alive & (left > MANY))[..., None]
             anew = jnp.where(begin, box.anew(lots), x)
             following = jnp.where(alive[..., None], following, anew)
-            now = now._replace(mean=jnp.where(begin, anew, now.mean), variance=jnp.where(begin, 0.0, now.variance))
+            now = now._replace(
+                mean=jnp.where(begin, anew, now.mean), variance=jnp.where(begin, 0.0, now.variance)
+            )
             alive = alive | begin[..., 0]
         emitted = emissions(ensemble.likelihood, draw_keys[..., 1], following, noise)
         emitted = jax.tree.map(shown, look_ahead(ensemble.likelihood, emitted, now))
@@ -385,7 +434,9 @@ def run_paths(
     return Paths(*jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1])
 
 
-def emissions(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "S N Dx"], noise: bool) -> Emission:
+def emissions(
+    likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "S N Dx"], noise: bool
+) -> Emission:
     """y ~ p(y | x), or the mean, under each draw's likelihood (arrays with a leading axis S), one key a state."""
 
     def one(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Emission:
@@ -401,7 +452,9 @@ def look_ahead(likelihood: Likelihood, emission: Emission, now: Moments) -> Emis
     if not isinstance(likelihood, Gaussian):
         return emission
 
-    def one(likelihood: Gaussian, now: Moments) -> tuple[Float[Array, "P Dy"], Float[Array, "P Dy"]]:
+    def one(
+        likelihood: Gaussian, now: Moments
+    ) -> tuple[Float[Array, "P Dy"], Float[Array, "P Dy"]]:
         mean, noise = likelihood.moments(now.mean)
         return mean, jnp.matmul(now.variance, jnp.square(likelihood.C).T) + noise
 
@@ -409,7 +462,9 @@ def look_ahead(likelihood: Likelihood, emission: Emission, now: Moments) -> Emis
     return emission._replace(mean_ahead=mean, variance_ahead=variance)
 
 
-def stand_in(source: Int[Array, " N"], alive: Bool[Array, " N"], lots: Float[Array, " N"]) -> Int[Array, " N"]:
+def stand_in(
+    source: Int[Array, " N"], alive: Bool[Array, " N"], lots: Float[Array, " N"]
+) -> Int[Array, " N"]:
     """Whom each path copies: itself while it lives, else the path it copied before, else a living one by its lot.
 
     Lots are uniform on [0, 1). Where no path lives the result has no meaning.
@@ -429,17 +484,25 @@ def choose_particles(
 ) -> Float[Array, "S P Dx"]:
     """A particle for each path with a key (S, P), by weight; a state from the cloud's Gaussian if it is one."""
     if gaussian:
-        return draw_states(jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles, scale)
+        return draw_states(
+            jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles, scale
+        )
 
-    def choose(key: PRNGKeyArray, particles: Float[Array, "N Dx"], weights: Float[Array, " N"]) -> Float[Array, " Dx"]:
+    def choose(
+        key: PRNGKeyArray, particles: Float[Array, "N Dx"], weights: Float[Array, " N"]
+    ) -> Float[Array, " Dx"]:
         return particles[jax.random.categorical(jax.random.fold_in(key, START), weights)]
 
     return jax.vmap(jax.vmap(choose, (0, None, None)))(keys, particles, log_weights)
 
 
-def draw_states(keys: PRNGKeyArray, cloud: Float[Array, "S N Dx"], scale: Float[Array, " S"]) -> Float[Array, "S P Dx"]:
+def draw_states(
+    keys: PRNGKeyArray, cloud: Float[Array, "S N Dx"], scale: Float[Array, " S"]
+) -> Float[Array, "S P Dx"]:
     """x ~ N(m, s P) for each key (S, P): m + √s Σ_i ε_i (p_i − m) / √N has the points' covariance, scaled."""
     mean = jnp.mean(cloud, 1, keepdims=True)
     gaps = jnp.sqrt(scale / cloud.shape[1])[:, None, None] * (cloud - mean)
-    normal = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, cloud.shape[1:2], cloud.dtype)))(keys)
+    normal = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, cloud.shape[1:2], cloud.dtype)))(
+        keys
+    )
     return mean + jnp.matmul(normal, gaps)

@@ -140,7 +140,9 @@ def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> 
     path = check_path(path)
     check_flag("overwrite", overwrite)
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it, or name another file.")
+        raise FileExistsError(
+            f"{path} exists. Pass overwrite=True to replace it, or name another file."
+        )
     image = _image(posterior)
     write_atomically(path, lambda file: file.write(image))
 
@@ -148,13 +150,18 @@ def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> 
 def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The fields of `Posterior` from a file; `parts` are the user's own functions of the model by dotted name."""
     if not (parts is None or isinstance(parts, Mapping)):
-        raise TypeError(f"parts are the user's own functions by dotted name, as a dictionary; got {parts!r}")
+        raise TypeError(
+            f"parts are the user's own functions by dotted name, as a dictionary; got {parts!r}"
+        )
     path = check_path(path)
     return put_together(path, *_contents(path), parts)
 
 
 def put_together(
-    path: Path, descriptions: Mapping[str, Any], arrays: Mapping[str, Arrays], parts: Mapping[str, Any] | None = None
+    path: Path,
+    descriptions: Mapping[str, Any],
+    arrays: Mapping[str, Arrays],
+    parts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The fields that a file's descriptions and arrays make, if they make a posterior."""
     with _damage(path, "its descriptions do not hold together"):
@@ -181,7 +188,10 @@ def _image(posterior: "Posterior") -> bytes:
     texts = {field: json.dumps(description) for field, (description, _) in described.items()}
     # netCDF has no booleans; the description knows which arrays were.
     arrays = {
-        field: {name: array.astype(np.int8) if array.dtype == bool else array for name, array in several.items()}
+        field: {
+            name: array.astype(np.int8) if array.dtype == bool else array
+            for name, array in several.items()
+        }
         for field, (_, several) in described.items()
     }
     attributes = {
@@ -200,11 +210,14 @@ def _image(posterior: "Posterior") -> bytes:
         for field, several in arrays.items():
             group, sizes = file.create_group(field), {}
             axes = {
-                name: name_axes(name, array.shape, sizes, LEADING.get(field, ())) for name, array in several.items()
+                name: name_axes(name, array.shape, sizes, LEADING.get(field, ()))
+                for name, array in several.items()
             }
             group.dimensions = sizes
             for name, array in several.items():
-                group.create_variable(name, axes[name], data=array, **(COMPRESSION if array.nbytes >= LARGE else {}))
+                group.create_variable(
+                    name, axes[name], data=array, **(COMPRESSION if array.nbytes >= LARGE else {})
+                )
     return buffer.getvalue()
 
 
@@ -218,10 +231,13 @@ def name_axes(
     # The last inputs are the same for all draws.
     leading = leading if len(shape) >= len(leading) and name != "past" else ()
     rank = len(shape) - len(leading)
-    known = (AXES[part] for part in reversed(name.split(".")) if rank and len(AXES.get(part, ())) == rank)
+    known = (
+        AXES[part] for part in reversed(name.split(".")) if rank and len(AXES.get(part, ())) == rank
+    )
     wanted = (*leading, *next(known, tuple(f"axis_{index}" for index in range(rank))))
     axes = [
-        axis if sizes.get(axis, size) == size else f"{axis}_{size}" for axis, size in zip(wanted, shape, strict=True)
+        axis if sizes.get(axis, size) == size else f"{axis}_{size}"
+        for axis, size in zip(wanted, shape, strict=True)
     ]
     sizes |= zip(axes, shape, strict=True)
     return tuple(axes)
@@ -233,7 +249,9 @@ def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
     It is opened once: another process may put a newer file in its place meanwhile.
     """
     if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, "there is no such file; posterior.save(path) writes one", str(path))
+        raise FileNotFoundError(
+            errno.ENOENT, "there is no such file; posterior.save(path) writes one", str(path)
+        )
     if not path.is_file():
         raise ValueError(f"{path} is no file. Give the path of a file that posterior.save wrote.")
     try:
@@ -254,13 +272,17 @@ def _parts_in(source: BinaryIO, path: Path) -> tuple[dict[str, Any], dict[str, A
     except OSError as error:
         raise type(error)(error.errno, f"{path} cannot be opened ({error.strerror})") from None
     if signature != SIGNATURE:
-        raise ValueError(f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote.")
+        raise ValueError(
+            f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote."
+        )
     # Opened by h5py, a file is closed whatever is found in it; h5netcdf alone keeps hold of a damaged one, and HDF5
     # then shows its contents in place of what is written there later.
     with _damage(path), h5py.File(source, "r") as opened:
         attributes = dict(opened.attrs)
     if attributes.get("format") != FORMAT:
-        raise ValueError(f"{path} was written by another program. Give the path of a file that posterior.save wrote.")
+        raise ValueError(
+            f"{path} was written by another program. Give the path of a file that posterior.save wrote."
+        )
     with _damage(path):
         version = int(np.asarray(attributes["format_version"]).item())
     if version != VERSION:
@@ -275,11 +297,19 @@ def _parts_in(source: BinaryIO, path: Path) -> tuple[dict[str, Any], dict[str, A
             field: {name: opened[f"{field}/{name}"] for name in names[field]} for field in texts
         }
         for stored in (one for several in found.values() for one in several.values()):
-            if stored.dtype.kind not in "biuf" or stored.nbytes > DENSEST * stored.id.get_storage_size():
-                raise ValueError(f"{stored.name} claims {stored.shape} of {stored.dtype}, more than the file can hold")
+            if (
+                stored.dtype.kind not in "biuf"
+                or stored.nbytes > DENSEST * stored.id.get_storage_size()
+            ):
+                raise ValueError(
+                    f"{stored.name} claims {stored.shape} of {stored.dtype}, more than the file can hold"
+                )
         # HDF5's dtypes are equal to NumPy's own, but not the same to a hash.
         arrays = {
-            field: {name: (array := stored[...]).astype(array.dtype.name) for name, stored in several.items()}
+            field: {
+                name: (array := stored[...]).astype(array.dtype.name)
+                for name, stored in several.items()
+            }
             for field, several in found.items()
         }
     if attributes.get("content_hash") != digest(texts, arrays):
@@ -296,7 +326,9 @@ class NotAsSaved(ValueError):
 
 
 @contextmanager
-def _damage(path: Path, reason: str = "it cannot be read, perhaps it was cut off") -> Iterator[None]:
+def _damage(
+    path: Path, reason: str = "it cannot be read, perhaps it was cut off"
+) -> Iterator[None]:
     """Whatever goes wrong in reading is damage; which error HDF5 makes of it depends on where it is."""
     try:
         yield
@@ -316,7 +348,11 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
         for name, kinds in FIELDS.items():
             demand(name, isinstance(fields[name], kinds), f"is a {type(fields[name]).__name__}")
         demand("notes", all(isinstance(note, str) for note in fields["notes"]), "are not text")
-        demand("seconds", all(isinstance(one, int | float | np.number) for one in fields["seconds"]), "are no numbers")
+        demand(
+            "seconds",
+            all(isinstance(one, int | float | np.number) for one in fields["seconds"]),
+            "are no numbers",
+        )
         _check_draws(fields)
         if fields["current"] is not None:
             fields["current"].check(fields["draws"], fields["dataset"])
@@ -325,8 +361,14 @@ def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> Non
         if fields["calibration"] is not None:
             fields["calibration"].check(len(fields["dataset"].outputs))
         _check_model(fields["model"], fields["dataset"].experiments[0], traceable)
-        arrays = [fields["draws"].weights, *fields["draws"].states, *fields["draws"].leaves.values()]
-        finite = np.all([np.isfinite(one).all(axis=tuple(range(2, one.ndim))) for one in arrays], axis=0)
+        arrays = [
+            fields["draws"].weights,
+            *fields["draws"].states,
+            *fields["draws"].leaves.values(),
+        ]
+        finite = np.all(
+            [np.isfinite(one).all(axis=tuple(range(2, one.ndim))) for one in arrays], axis=0
+        )
         demand("draws", finite.any(), "has no draw that is finite")
     if not finite.all():
         warnings.warn(
@@ -343,13 +385,21 @@ def _check_draws(fields: Mapping[str, Any]) -> None:
     demand_shape("draws.weights", drawn.weights, None, None, *own.weights_shape)
     axes = drawn.weights.shape[:2]
     demand("draws", all(axes), "is empty")
-    demand("draws.states", len(drawn.states) == len(data.experiments), "are of another number of series")
+    demand(
+        "draws.states",
+        len(drawn.states) == len(data.experiments),
+        "are of another number of series",
+    )
     first = data.first_states or (0,) * len(data.experiments)
     for index, states in enumerate(drawn.states):
         length = len(data.experiments[index]) + 1 - first[index]
         demand_shape(f"draws.states.{index}", states, *axes, length, own.state_dim)
     leaves = own.leaves()
-    demand("model", {name for name, _ in own.roles} == {*leaves} == {*own.priors}, "has other leaves than roles")
+    demand(
+        "model",
+        {name for name, _ in own.roles} == {*leaves} == {*own.priors},
+        "has other leaves than roles",
+    )
     for name, leaf in drawn.leaves.items():
         demand_shape(f"draws.leaves.{name}", leaf, *axes, *leaves[name].shape)
     warmup = (axes[0], fields["warmup"].log_target.shape[1])
@@ -364,11 +414,19 @@ def _check_model(own: model.GPSSM, one: series.Series, traceable: bool) -> None:
     for name, leaf in own.leaves().items():
         demand(f"model.{name}", np.isfinite(leaf).all(), "is not finite")
     if traceable:
-        rows = [jax.ShapeDtypeStruct((1, width), own.log_process_std.dtype) for width in (own.state_dim, one.input_dim)]
+        rows = [
+            jax.ShapeDtypeStruct((1, width), own.log_process_std.dtype)
+            for width in (own.state_dim, one.input_dim)
+        ]
         step = jax.eval_shape(lambda x, u: own.transition()(x, u), *rows)
         demand_shape("model.mean", step.mean, 1, own.state_dim)
         demand_shape("model.basis", step.gain, own.state_dim, 1, own.basis.size)
-        demand_shape("model.likelihood", jax.eval_shape(own.likelihood.moments, rows[0])[0], 1, one.output_dim)
+        demand_shape(
+            "model.likelihood",
+            jax.eval_shape(own.likelihood.moments, rows[0])[0],
+            1,
+            one.output_dim,
+        )
 
 
 def _damaged(path: Path, reason: str) -> ValueError:
@@ -403,7 +461,9 @@ def describe(thing: Any) -> tuple[Any, Arrays]:
 
 
 @in_double_precision
-def restore(description: Any, arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any] | None = None) -> Any:
+def restore(
+    description: Any, arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any] | None = None
+) -> Any:
     """The thing that was described, every array as it was to the last bit.
 
     :param parts: the user's own functions and classes by dotted name; `user_parts` says which are needed.
@@ -413,7 +473,9 @@ def restore(description: Any, arrays: Mapping[str, np.ndarray], parts: Mapping[s
     if missing:
         wanted = ", ".join(f"{name!r}: ..." for name in missing)
         found = "; ".join(f"{name} was {was}" for name, was in missing.items())
-        raise NotAsSaved(f"A user's own functions are not stored ({found}). Hand them over: parts={{{wanted}}}.")
+        raise NotAsSaved(
+            f"A user's own functions are not stored ({found}). Hand them over: parts={{{wanted}}}."
+        )
 
     def each(entries: Mapping[str, Any]) -> dict[str, Any]:
         return {name: of(entry) for name, entry in entries.items()}
@@ -448,7 +510,9 @@ def user_parts(description: Any) -> dict[str, str]:
         return {}
     if "part" in description:
         return {description["part"]: description["was"]}
-    inner = next((description[tag] for tag in ("tuple", "dict", "fields") if tag in description), [])
+    inner = next(
+        (description[tag] for tag in ("tuple", "dict", "fields") if tag in description), []
+    )
     return user_parts(list(inner.values()) if isinstance(inner, dict) else inner)
 
 
@@ -465,7 +529,13 @@ def _class(label: str) -> type:
 
 def _describe_array(array: Any, path: tuple[str, ...], arrays: Arrays) -> dict[str, Any]:
     """Its name, dtype and kind; an array without entries is described by its shape alone."""
-    kind = "jax" if isinstance(array, jax.Array) else "number" if isinstance(array, np.generic) else "numpy"
+    kind = (
+        "jax"
+        if isinstance(array, jax.Array)
+        else "number"
+        if isinstance(array, np.generic)
+        else "numpy"
+    )
     # A slash would name a group of a file.
     name, value = ".".join(path).replace("/", "|") or "value", np.asarray(array)
     # A weak type gives way to the dtype of the leaf it meets, so it is part of the value; JAX has it on numbers.
@@ -482,9 +552,15 @@ def _describe_array(array: Any, path: tuple[str, ...], arrays: Arrays) -> dict[s
 
 def _restore_array(description: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
     dtype, kind = np.dtype(description["dtype"]), description["kind"]
-    if dtype.kind not in "biuf" or ("shape" in description and math.prod(description["shape"]) != 0):
-        raise ValueError(f"an array of {dtype} with the shape {description.get('shape')} is none of ours")
-    value = np.zeros(description["shape"]) if "shape" in description else arrays[description["array"]]
+    if dtype.kind not in "biuf" or (
+        "shape" in description and math.prod(description["shape"]) != 0
+    ):
+        raise ValueError(
+            f"an array of {dtype} with the shape {description.get('shape')} is none of ours"
+        )
+    value = (
+        np.zeros(description["shape"]) if "shape" in description else arrays[description["array"]]
+    )
     value = np.asarray(value).astype(dtype)
     if kind == "weak":
         with jax.enable_x64(dtype.itemsize == 8):
@@ -496,10 +572,14 @@ def _describe_part(thing: Any, path: tuple[str, ...], arrays: Arrays) -> dict[st
     """The name of a user's own part, what it was, and the arrays it holds."""
     name = ".".join(path)
     if not callable(thing) and not isinstance(thing, eqx.Module):
-        raise TypeError(f"{name or 'this'} is a {type(thing).__name__}, which cannot be saved: use plain values.")
+        raise TypeError(
+            f"{name or 'this'} is a {type(thing).__name__}, which cannot be saved: use plain values."
+        )
     source = thing if hasattr(thing, "__qualname__") else type(thing)
     leaves = [
-        _describe_array(leaf, (*path, jax.tree_util.keystr(keys, simple=True, separator=".")), arrays)
+        _describe_array(
+            leaf, (*path, jax.tree_util.keystr(keys, simple=True, separator=".")), arrays
+        )
         for keys, leaf in jax.tree_util.tree_flatten_with_path(thing)[0]
         if _is_array(leaf)
     ]
@@ -510,14 +590,19 @@ def _restore_part(description: dict[str, Any], arrays: Mapping[str, np.ndarray],
     """What the user gave, with the arrays that were stored in place of its own."""
     leaves, tree = jax.tree.flatten(given)
     stored = [_restore_array(leaf, arrays) for leaf in description["leaves"]]
-    own, expected = [leaf.shape for leaf in leaves if _is_array(leaf)], [leaf.shape for leaf in stored]
+    own, expected = (
+        [leaf.shape for leaf in leaves if _is_array(leaf)],
+        [leaf.shape for leaf in stored],
+    )
     if own != expected:
         raise NotAsSaved(
             f"The part {description['part']!r} was {description['was']} with arrays of shapes {expected}; "
             f"what was given has {own}. Give one of the same structure."
         )
     following = iter(stored)
-    return jax.tree.unflatten(tree, [next(following) if _is_array(leaf) else leaf for leaf in leaves])
+    return jax.tree.unflatten(
+        tree, [next(following) if _is_array(leaf) else leaf for leaf in leaves]
+    )
 
 
 def _is_array(leaf: Any) -> bool:

@@ -58,7 +58,11 @@ def update(
     method = _method(posterior, num_warmup, num_draws)
     old = posterior.dataset
     dataset = old.extend(old.align(series), None if new_experiment else index)
-    added = dataset.scaled[-1] if new_experiment else dataset.scaled[index][len(old.experiments[index]) :]
+    added = (
+        dataset.scaled[-1]
+        if new_experiment
+        else dataset.scaled[index][len(old.experiments[index]) :]
+    )
     # All chains start from the last draw of the chain that found the likeliest states, or each from its own last draw
     # where each has a model of its own.
     best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
@@ -86,7 +90,9 @@ def update(
     return updated
 
 
-def _method(posterior: "Posterior", num_warmup: int | None, num_draws: int | None) -> MethodSettings:
+def _method(
+    posterior: "Posterior", num_warmup: int | None, num_draws: int | None
+) -> MethodSettings:
     """The settings of the fit with half its warm-up. They stay those of the fit: updates do not halve it over again."""
     spec = posterior.spec
     if not isinstance(spec.method, MethodSettings):

@@ -43,7 +43,9 @@ def make_report(
     if isinstance(found, Posterior):
         found = examine(found, test, inputs=inputs, baselines=baselines)
     page = render(compose(found, title, {} if pictures is None else pictures, files or {}))
-    return "\n".join(map(printable, page.replace("\t", " ").split("\n")))  # for those who look at it in a terminal
+    return "\n".join(
+        map(printable, page.replace("\t", " ").split("\n"))
+    )  # for those who look at it in a terminal
 
 
 def write_report(posterior: Posterior | Examination, path: str | Path, **options: Any) -> Path:

@@ -46,7 +46,9 @@ def keys_of(methods: Iterable[str]) -> dict[str, str]:
     return {MODEL: "This model"} | {name: label(name) for name in others}
 
 
-def forecast_group(forecasts: Mapping[str, Forecast], history: Series, actual: Series | None, shown: set[str]) -> Group:
+def forecast_group(
+    forecasts: Mapping[str, Forecast], history: Series, actual: Series | None, shown: set[str]
+) -> Group:
     """Fans of all methods, with what came before and what happened; keys in `shown` are switched on at first."""
     names, first = keys_of(forecasts), next(iter(forecasts.values()))
     (origin, unit), before = _grid(history.axis), history.y[-2 * first.horizon :]
@@ -56,17 +58,36 @@ def forecast_group(forecasts: Mapping[str, Forecast], history: Series, actual: S
         lines, bands = [], []
         for (key, name), forecast in zip(names.items(), forecasts.values(), strict=True):
             place = {"key": key, "x0": origin + first.start * unit, "dx": unit}
-            lines.append(place | {"label": f"{name}, median", "values": numbers(forecast.median[:, j])})
+            lines.append(
+                place | {"label": f"{name}, median", "values": numbers(forecast.median[:, j])}
+            )
             for level in LEVELS:
                 low, high = (numbers(end[:, j]) for end in forecast.interval(level))
                 bands.append(place | {"level": round(100 * level), "low": low, "high": high})
         lines.append(_data("history", "History", before[:, j], origin + begin * unit, unit))
         if actual is not None:
-            lines.append(_data("actual", "Actual", actual.y[: first.horizon, j], origin + first.start * unit, unit))
+            lines.append(
+                _data(
+                    "actual",
+                    "Actual",
+                    actual.y[: first.horizon, j],
+                    origin + first.start * unit,
+                    unit,
+                )
+            )
         split = origin + (first.start - 0.5) * unit
-        panels.append({"title": with_unit(output, history.units), "lines": lines, "bands": bands, "split": split})
+        panels.append(
+            {
+                "title": with_unit(output, history.units),
+                "lines": lines,
+                "bands": bands,
+                "split": split,
+            }
+        )
     data = {"history": "History"} | ({} if actual is None else {"actual": "Actual"})
-    return _group("forecast", names, shown, panels) | {"keys": data} | _axis(history.axis, begin, end)
+    return (
+        _group("forecast", names, shown, panels) | {"keys": data} | _axis(history.axis, begin, end)
+    )
 
 
 def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str = "fit") -> Group:
@@ -76,7 +97,8 @@ def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str 
     for j, output in enumerate(series.outputs):
         place = {"key": MODEL, "x0": origin + first * unit, "dx": unit}
         lines = [
-            place | {"label": "Model, without noise", "values": numbers(smoothed.median[first:, j])},
+            place
+            | {"label": "Model, without noise", "values": numbers(smoothed.median[first:, j])},
             _data("actual", "Data", series.y[first:, j], origin + first * unit, unit, kind="dots"),
         ]
         low, high = (numbers(end[first:, j]) for end in observed.interval(0.9))
@@ -106,7 +128,12 @@ def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
             for (key, name), one in zip(names.items(), rolling.entries, strict=True)
         ]
         panels.append(
-            {"title": with_unit(output, rolling.judged.rows.units), "lines": lines, "bands": [], "zero": True}
+            {
+                "title": with_unit(output, rolling.judged.rows.units),
+                "lines": lines,
+                "bands": [],
+                "zero": True,
+            }
         )
     return _group("errors", names, shown, panels) | {"x": "steps ahead", "levels": []}
 
@@ -115,12 +142,16 @@ def smoothed_errors(errors: Float[np.ndarray, " H"], width: int) -> Float[np.nda
     """The root of the mean square over a window of `width` steps around each, as far as there are any."""
     known = np.isfinite(errors)
     window = np.ones(min(width, len(errors)))
-    squares, number = (np.convolve(part, window, "same") for part in (np.where(known, errors, 0) ** 2, known))
+    squares, number = (
+        np.convolve(part, window, "same") for part in (np.where(known, errors, 0) ** 2, known)
+    )
     with np.errstate(invalid="ignore"):
         return np.sqrt(squares / number)
 
 
-def _group(name: str, methods: Mapping[str, str], shown: set[str], panels: list[dict[str, Any]]) -> Group:
+def _group(
+    name: str, methods: Mapping[str, str], shown: set[str], panels: list[dict[str, Any]]
+) -> Group:
     switches = [{"key": key, "label": title, "on": key in shown} for key, title in methods.items()]
     levels = [round(100 * level) for level in LEVELS] if methods else []
     return {"id": name, "methods": switches, "levels": levels, "keys": {}, "panels": panels}
@@ -150,4 +181,8 @@ def _round_times(clock: Clock, begin: int) -> dict[str, Any]:
     first = clock.index(1, begin)[0]
     midnight = begin - (first - first.normalize()).total_seconds() / clock.dt
     sizes = [round(seconds / clock.dt) for seconds in ROUND if seconds % clock.dt == 0]
-    return {} if clock.calendar or midnight % 1 or not sizes else {"midnight": int(midnight), "steps": sizes}
+    return (
+        {}
+        if clock.calendar or midnight % 1 or not sizes
+        else {"midnight": int(midnight), "steps": sizes}
+    )

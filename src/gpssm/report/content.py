@@ -22,12 +22,24 @@ from gpssm.posterior.checks import Check, count_up, doubts, worst
 from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
-from gpssm.report.charts import FIT_ROWS, LEVELS, MODEL, Group, error_group, fit_group, forecast_group, keys_of
+from gpssm.report.charts import (
+    FIT_ROWS,
+    LEVELS,
+    MODEL,
+    Group,
+    error_group,
+    fit_group,
+    forecast_group,
+    keys_of,
+)
 from gpssm.report.pictures import Picture, embed_pictures
 from gpssm.report.words import in_sentences
 
 MOST_EXPERIMENTS = 8  # whose fits are drawn: the last ones
-MOST_STEPS, MOST_VALUES = 500, 2500  # of the forecast: steps, and steps times outputs, so that the file stays small
+MOST_STEPS, MOST_VALUES = (
+    500,
+    2500,
+)  # of the forecast: steps, and steps times outputs, so that the file stays small
 
 Table = dict[str, dict[str, Any]]
 
@@ -66,7 +78,9 @@ class Content:
     troubles: tuple[str, ...]
 
 
-def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes], files: Mapping[str, str]) -> Content:
+def compose(
+    found: Examination, title: str | None, pictures: Mapping[str, bytes], files: Mapping[str, str]
+) -> Content:
     """The content of the page; pictures that are not given are drawn."""
     posterior, rolling = found.posterior, found.rolling
     raw = posterior.dataset.experiments
@@ -81,7 +95,8 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
     smoothed = posterior.with_states()
     seen |= {index: smoothed_outputs(smoothed, index) for index in earlier}
     experiments = {
-        "fit" if index == len(raw) - 1 else f"fit-{index}": raw[index].name or f"Experiment {index + 1}"
+        "fit" if index == len(raw) - 1 else f"fit-{index}": raw[index].name
+        or f"Experiment {index + 1}"
         for index in sorted(seen)
     }
     groups = [
@@ -100,9 +115,14 @@ def compose(found: Examination, title: str | None, pictures: Mapping[str, bytes]
         "config.json": to_json(tables),
     }
     inside = percent(float(coverage(found.observed.paths, smoothed.dataset.experiments[-1].y, 0.9)))
-    last = f" The chart shows the last {FIT_ROWS} of {len(history)} rows." if len(history) > FIT_ROWS else ""
+    last = (
+        f" The chart shows the last {FIT_ROWS} of {len(history)} rows."
+        if len(history) > FIT_ROWS
+        else ""
+    )
     return Content(
-        title=title or f"{(len(raw) == 1 and history.name) or ', '.join(history.outputs)}: model report",
+        title=title
+        or f"{(len(raw) == 1 and history.name) or ', '.join(history.outputs)}: model report",
         date=f"{datetime.now().astimezone():%-d %B %Y}",
         experiments=experiments,
         words=in_sentences(found.summary),
@@ -139,8 +159,16 @@ def forecast_table(forecast: Forecast, actual: Series | None) -> list[dict[str, 
     columns += [end for level in LEVELS for end in forecast.interval(level)]
     columns += [actual.y[: forecast.horizon]] if actual is not None else []
     tables = np.stack(columns, axis=-1)
-    numbers = forecast.steps if axis is None or axis.dates else axis.times(forecast.horizon, forecast.start)
-    times = axis.texts(forecast.horizon, forecast.start) if axis is not None and axis.dates else numbers.tolist()
+    numbers = (
+        forecast.steps
+        if axis is None or axis.dates
+        else axis.times(forecast.horizon, forecast.start)
+    )
+    times = (
+        axis.texts(forecast.horizon, forecast.start)
+        if axis is not None and axis.dates
+        else numbers.tolist()
+    )
     return [
         {
             "output": name,
@@ -154,15 +182,28 @@ def forecast_table(forecast: Forecast, actual: Series | None) -> list[dict[str, 
 def _settings(posterior: Posterior, summary: Summary) -> Table:
     """Everything that the result depends on, by heading."""
     facts, raw = summary.facts, posterior.dataset.experiments
-    roles = {role: [name for name, its in posterior.model.roles if its == role] for role in ("sample", "optimise")}
-    model = {"states": facts.states, "kernel": facts.kernel or "none", "basis": facts.basis, "mean": facts.mean}
+    roles = {
+        role: [name for name, its in posterior.model.roles if its == role]
+        for role in ("sample", "optimise")
+    }
+    model = {
+        "states": facts.states,
+        "kernel": facts.kernel or "none",
+        "basis": facts.basis,
+        "mean": facts.mean,
+    }
     model |= {"inducing points": facts.inducing, "likelihood": facts.likelihood}
-    settings = {name: value for name, value in posterior.spec.describe().items() if value is not None}
+    settings = {
+        name: value for name, value in posterior.spec.describe().items() if value is not None
+    }
     return {
         "Method": _flat(settings),
-        "Model": model | {f"parameters: {role}": ", ".join(names) or "none" for role, names in roles.items()},
+        "Model": model
+        | {f"parameters: {role}": ", ".join(names) or "none" for role, names in roles.items()},
         "Data": {
-            "series": ", ".join(f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)),
+            "series": ", ".join(
+                f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)
+            ),
             "outputs": ", ".join(facts.outputs),
             "controls": ", ".join(facts.controls) or "none",
             "sampling time": raw[0].dt,
@@ -172,12 +213,18 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
             "seed": posterior.seed,
             "chains": posterior.num_chains,
             "draws a chain": posterior.num_draws,
-            **{f"seconds: {name}": round(value, 1) for name, value in posterior.seconds._asdict().items()},
+            **{
+                f"seconds: {name}": round(value, 1)
+                for name, value in posterior.seconds._asdict().items()
+            },
         },
         "Versions": {
             "gpssm": __version__,
             "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "equinox")},
+            **{
+                name: importlib.metadata.version(name)
+                for name in ("jax", "jaxlib", "numpy", "equinox")
+            },
         },
     }
 
@@ -191,11 +238,15 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         elif isinstance(value, list | tuple):
             found[f"{before}{name}"] = ", ".join(map(str, value)) or "none"
         else:
-            found[f"{before}{name}"] = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+            found[f"{before}{name}"] = (
+                {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+            )
     return found
 
 
 def data_uri(name: str, text: str) -> str:
     """A file inside a link."""
-    kind = {"csv": "text/csv", "json": "application/json"}.get(name.rpartition(".")[2], "text/plain")
+    kind = {"csv": "text/csv", "json": "application/json"}.get(
+        name.rpartition(".")[2], "text/plain"
+    )
     return f"data:{kind};charset=utf-8,{quote(text, safe=',:;()[]{}')}"

@@ -68,7 +68,9 @@ WORDS = {
 }
 
 
-def embed_pictures(found: Examination, given: Mapping[str, bytes]) -> tuple[dict[str, Picture], list[str]]:
+def embed_pictures(
+    found: Examination, given: Mapping[str, bytes]
+) -> tuple[dict[str, Picture], list[str]]:
     """Every picture of the page by name, those given as they are; and a sentence for each that could not be drawn."""
     drawn, failures = {}, []
     makers = figures_of(found)

@@ -31,12 +31,26 @@ def in_sentences(summary: Summary) -> list[str]:
 
 def _fitted(facts: Facts) -> str:
     states = count(facts.states, "hidden state")
-    model = f"A Gaussian process state-space model with {states}" if facts.kernel else f"A linear model with {states}"
+    model = (
+        f"A Gaussian process state-space model with {states}"
+        if facts.kernel
+        else f"A linear model with {states}"
+    )
     names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
-    shown = join_names(names) if len(names) <= 4 else f"{len(names)} series with {sum(facts.rows)} rows in all"
+    shown = (
+        join_names(names)
+        if len(names) <= 4
+        else f"{len(names)} series with {sum(facts.rows)} rows in all"
+    )
     driven = f", driven by {join_names(facts.controls)}" if facts.inputs else ", without controls"
-    missing = f" {percent(facts.missing)} of the outputs are missing and were filled in." if facts.missing else ""
-    return f"{model} was fitted to {shown}. It explains {join_names(facts.outputs)}{driven}.{missing}"
+    missing = (
+        f" {percent(facts.missing)} of the outputs are missing and were filled in."
+        if facts.missing
+        else ""
+    )
+    return (
+        f"{model} was fitted to {shown}. It explains {join_names(facts.outputs)}{driven}.{missing}"
+    )
 
 
 def _output(one: OutputSummary, summary: Summary) -> str:
@@ -46,7 +60,10 @@ def _output(one: OutputSummary, summary: Summary) -> str:
         if one.half
         else f"A forecast stays less than half as uncertain as knowing nothing for {summary.longest_run} steps and more"
     )
-    near, far = (f"{error:.3g}{unit} ({percent(error / spread)}" for error in (one.one_step_error, one.free_run_error))
+    near, far = (
+        f"{error:.3g}{unit} ({percent(error / spread)}"
+        for error in (one.one_step_error, one.free_run_error)
+    )
     return (
         f"{one.name} varies by {one.spread:.3g}{unit} (standard deviation). One step ahead the model errs by {near} of "
         f"that), over {summary.free_run_steps} steps without looking by {far}), on data it was trained on. {fades}."

@@ -47,7 +47,10 @@ MOST_POINTS = 10_000  # that k-means looks at
 SPARSE_SCALE, SPARSE_WEIGHTS, SPARSE_LENGTHS = 0.3, Normal(-4.0, 2.0), Normal(3.0, 1.5)
 
 
-OUTPUT_MAP = ("likelihood.C", "likelihood.d")  # fixed unless learned: the coordinates of the states are free
+OUTPUT_MAP = (
+    "likelihood.C",
+    "likelihood.d",
+)  # fixed unless learned: the coordinates of the states are free
 NOISES = ("log_process_std", "likelihood.log_std")
 INHERITED = ("kernel.", "basis.", "mean.")  # what a prior decides
 
@@ -95,19 +98,29 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
     state_dim, dim = linear.state_dim, linear.z.shape[1]
     num_outputs = linear.model.C.shape[0]
     if state_dim != spec.state_dim:
-        raise ValueError(f"The start has a linear model with {state_dim} states; state_dim={spec.state_dim} asked.")
+        raise ValueError(
+            f"The start has a linear model with {state_dim} states; state_dim={spec.state_dim} asked."
+        )
     wiring = make_wiring(spec.wiring, state_dim, dim - state_dim, num_outputs)
     if spec.coupling != "none" or spec.rank is not None:
         _check_coupling(spec, state_dim, dim, wiring)
     if wiring is not None and (spec.basis == "hilbert" or isinstance(spec.basis, Hilbert)):
-        raise ValueError("a Hilbert basis sees all of its box and takes no wiring: take 'inducing' or 'fourier'.")
+        raise ValueError(
+            "a Hilbert basis sees all of its box and takes no wiring: take 'inducing' or 'fourier'."
+        )
     curved = spec.coupling == "hammerstein-monotone"
     kernel = _build_kernel(spec, wiring, linear, key)
     basis = _build_basis(spec, kernel, curved, linear, slack, key)
-    mean = _make_mean(spec.mean, linear.model) if wiring is None else _wire_mean(spec.mean, linear.model, wiring)
+    mean = (
+        _make_mean(spec.mean, linear.model)
+        if wiring is None
+        else _wire_mean(spec.mean, linear.model, wiring)
+    )
     if curved and isinstance(mean, LinearMap):
         mean = Curved(mean, jnp.zeros((linear.model.control.shape[1], KNOTS - 1)))
-    likelihood = make_likelihood(spec.likelihood, linear.model.C, linear.model.d, linear.model.noise_std)
+    likelihood = make_likelihood(
+        spec.likelihood, linear.model.C, linear.model.d, linear.model.noise_std
+    )
     if linear.curve is not None and isinstance(likelihood, Wiener | MonotoneWiener):
         likelihood = dataclasses.replace(likelihood, weights=linear.curve)
     model = GPSSM.create(
@@ -119,7 +132,10 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
     )
     if curved:
         # What the slopes cannot say is how much of g enters which state.
-        free = {"mean.weights": Normal(0.0, 1.0), "mean.inner.control": Normal(linear.model.control, 0.5)}
+        free = {
+            "mean.weights": Normal(0.0, 1.0),
+            "mean.inner.control": Normal(linear.model.control, 0.5),
+        }
         model = model.with_roles("optimise", *free).with_priors(free)
     model = _free_scales(model)
     if wiring is not None:
@@ -128,7 +144,9 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
     return Start(model, linear.states)
 
 
-def _build_kernel(spec: "Spec", wiring: Wiring | None, linear: LinearFit, key: PRNGKeyArray) -> Kernel:
+def _build_kernel(
+    spec: "Spec", wiring: Wiring | None, linear: LinearFit, key: PRNGKeyArray
+) -> Kernel:
     """The kernel of all transition functions: coupled, and seeing what the wiring lets it."""
     state_dim, dim = linear.state_dim, linear.z.shape[1]
     variance = np.minimum(NOISE_RATIO * np.diagonal(linear.model.process_cov), MOST_VARIANCE)
@@ -170,7 +188,11 @@ def _free_scales(model: GPSSM) -> GPSSM:
         own = {"kernel.mixing": Normal(0, 0.3)}
     else:
         return model
-    fixed = [name for name in model.leaves() if name.startswith("kernel.") and name.endswith("log_variance")]
+    fixed = [
+        name
+        for name in model.leaves()
+        if name.startswith("kernel.") and name.endswith("log_variance")
+    ]
     return model.with_roles("fix", *fixed).with_roles("optimise", *own).with_priors(own)
 
 
@@ -180,14 +202,22 @@ def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | Non
         raise KeyError(f"Unknown coupling {coupling!r}. Known: {', '.join(get_args(Coupling))}.")
     if coupling != "lmc":
         if rank is not None:
-            raise ValueError(f"rank is the number of latent functions of coupling='lmc'; coupling is {coupling!r}.")
-    elif isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 1 <= rank <= state_dim:
+            raise ValueError(
+                f"rank is the number of latent functions of coupling='lmc'; coupling is {coupling!r}."
+            )
+    elif (
+        isinstance(rank, bool)
+        or not isinstance(rank, int | np.integer)
+        or not 1 <= rank <= state_dim
+    ):
         raise ValueError(
             f"coupling='lmc' mixes rank latent functions, from 1 to as many as there are states, {state_dim}; got "
             f"rank={rank!r}."
         )
     if coupling.startswith("hammerstein") and dim == state_dim:
-        raise ValueError(f"coupling={coupling!r} is a function of the controls: the data have none.")
+        raise ValueError(
+            f"coupling={coupling!r} is a function of the controls: the data have none."
+        )
     if wiring is not None and (coupling != "shared" or wiring.sparse):
         raise ValueError(
             f"coupling={coupling!r} takes no wiring{' that is to be found' if coupling == 'shared' else ''}: take "
@@ -196,10 +226,14 @@ def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | Non
     if spec.basis != "inducing" or not isinstance(spec.kernel, str):
         raise ValueError(f"coupling={coupling!r} takes inducing points and a kernel by name.")
     if coupling == "hammerstein-monotone" and spec.mean != "linear":
-        raise ValueError(f"coupling={coupling!r} is linear but for its curves: leave mean at 'linear'.")
+        raise ValueError(
+            f"coupling={coupling!r} is linear but for its curves: leave mean at 'linear'."
+        )
 
 
-def _couple(spec: "Spec", linear: LinearFit, variance: Float[np.ndarray, " Dx"], key: PRNGKeyArray) -> str | Kernel:
+def _couple(
+    spec: "Spec", linear: LinearFit, variance: Float[np.ndarray, " Dx"], key: PRNGKeyArray
+) -> str | Kernel:
     """The kernel for all dimensions: variances are those of W or of the scales, the kernel's own stays at one."""
     state_dim, dim = linear.state_dim, linear.z.shape[1]
     amplitude = jnp.asarray(np.sqrt(variance))
@@ -207,14 +241,19 @@ def _couple(spec: "Spec", linear: LinearFit, variance: Float[np.ndarray, " Dx"],
         return Common(make_kernel(spec.kernel, 1, dim, 1.0, LENGTHSCALE), jnp.log(amplitude))
     if spec.coupling == "hammerstein":
         inputs = dim - state_dim
-        sees = tuple(tuple(column == state_dim + row for column in range(dim)) for row in range(inputs))
+        sees = tuple(
+            tuple(column == state_dim + row for column in range(dim)) for row in range(inputs)
+        )
         pushes = amplitude[:, None] * jnp.sign(linear.model.control + 1e-9)
         return Mixed(make_kernel(spec.kernel, inputs, dim, 1.0, 1.0).wired(sees), pushes)
     if spec.coupling == "lmc" and spec.rank is not None:
         # Rows of random directions with the size that each dimension has: nothing says which functions are shared.
         directions = jax.random.normal(jax.random.fold_in(key, 1), (state_dim, spec.rank))
         directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
-        return Mixed(make_kernel(spec.kernel, spec.rank, dim, 1.0, LENGTHSCALE), amplitude[:, None] * directions)
+        return Mixed(
+            make_kernel(spec.kernel, spec.rank, dim, 1.0, LENGTHSCALE),
+            amplitude[:, None] * directions,
+        )
     return spec.kernel
 
 
@@ -233,7 +272,9 @@ def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: Linea
     return _look_up("mean", spec, known)
 
 
-def _wire_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM, wiring: Wiring) -> Mean:
+def _wire_mean(
+    spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM, wiring: Wiring
+) -> Mean:
     """The mean with what a wiring knows; a function of the user's own sees all, since it says itself what it uses."""
     known = jnp.concatenate([linear.transition, linear.control, linear.offset[:, None]], -1)
     own = isinstance(spec, Mean) or not isinstance(spec, str)
@@ -248,7 +289,11 @@ def _wire_weights(basis: Basis, wiring: Wiring) -> Basis:
     """The basis with linear weights for what enters alone; the kernel sees to the rest."""
     if isinstance(basis, Stacked):
         return Stacked(tuple(_wire_weights(part, wiring) for part in basis.parts))
-    return dataclasses.replace(basis, wiring=wiring.mask) if isinstance(basis, LinearFeatures) else basis
+    return (
+        dataclasses.replace(basis, wiring=wiring.mask)
+        if isinstance(basis, LinearFeatures)
+        else basis
+    )
 
 
 def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
@@ -263,9 +308,13 @@ def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
     if wiring.sparse:
         scales = [name for name in model.leaves() if name.endswith("log_scale")]
         lengthscales = [name for name in model.leaves() if name.endswith("log_lengthscale")]
-        wide = {name: jnp.full(model.leaves()[name].shape, jnp.log(SPARSE_SCALE)) for name in scales}
+        wide = {
+            name: jnp.full(model.leaves()[name].shape, jnp.log(SPARSE_SCALE)) for name in scales
+        }
         model = model.with_leaves(wide).with_roles("optimise", *scales)
-        model = model.with_priors(dict.fromkeys(scales, SPARSE_WEIGHTS) | dict.fromkeys(lengthscales, SPARSE_LENGTHS))
+        model = model.with_priors(
+            dict.fromkeys(scales, SPARSE_WEIGHTS) | dict.fromkeys(lengthscales, SPARSE_LENGTHS)
+        )
     output_map = [name for name in ("likelihood.C", "likelihood.d") if name in model.leaves()]
     return model.with_roles("fix", *output_map) if wiring.measured and output_map else model
 
@@ -287,7 +336,9 @@ def _fourier(kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKe
 _BASES = {"inducing": _inducing, "hilbert": _hilbert, "fourier": _fourier}
 
 
-def inducing_locations(z: Float[np.ndarray, "N Dz"], num: int, seed: int = 0) -> Float[Array, "num Dz"]:
+def inducing_locations(
+    z: Float[np.ndarray, "N Dz"], num: int, seed: int = 0
+) -> Float[Array, "num Dz"]:
     """Centres of `num` clusters of the rows z = [x; u] by k-means, with every column at unit variance meanwhile.
 
     They minimise Σ_n min_j |z_n − Z_j|² locally, from a k-means++ start; of more than MOST_POINTS rows a random
@@ -302,7 +353,9 @@ def inducing_locations(z: Float[np.ndarray, "N Dz"], num: int, seed: int = 0) ->
         found = generator.permutation(found)[:MOST_POINTS]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty cluster keeps its last centre
-            found = np.unique(scipy.cluster.vq.kmeans2(found, num, minit="++", rng=generator)[0], axis=0)
+            found = np.unique(
+                scipy.cluster.vq.kmeans2(found, num, minit="++", rng=generator)[0], axis=0
+            )
     copies = generator.choice(found, num - len(found))
     moved = copies + 0.1 * generator.normal(size=copies.shape)
     return jnp.asarray(np.concatenate([found, moved]) * scale + centre)
@@ -310,7 +363,9 @@ def inducing_locations(z: Float[np.ndarray, "N Dz"], num: int, seed: int = 0) ->
 
 def _look_up(what: str, name: str, known: Mapping[str, Part]) -> Part:
     if name not in known:
-        raise KeyError(f"Unknown {what} {name!r}. Known: {', '.join(known)}; or pass one of your own.")
+        raise KeyError(
+            f"Unknown {what} {name!r}. Known: {', '.join(known)}; or pass one of your own."
+        )
     return known[name]
 
 
@@ -319,7 +374,9 @@ def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:
     x, u = jnp.zeros((1, model.state_dim)), jnp.zeros((1, input_dim))
     try:
         step = jax.eval_shape(lambda: model.transition()(x, u))
-        entries = jax.eval_shape(lambda: model.likelihood.log_density(x, jnp.zeros((1, output_dim))))
+        entries = jax.eval_shape(
+            lambda: model.likelihood.log_density(x, jnp.zeros((1, output_dim)))
+        )
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"The parts of the model do not fit together: {error}. With state_dim={model.state_dim} and "
@@ -329,7 +386,9 @@ def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:
     found = {"mean": step.mean.shape, "gain": step.gain.shape, "log density": entries.shape}
     for name, shape in (expected | {"log density": (1, output_dim)}).items():
         if found[name] != shape:
-            raise ValueError(f"The model's {name} has shape {found[name]} at one state; expected {shape}.")
+            raise ValueError(
+                f"The model's {name} has shape {found[name]} at one state; expected {shape}."
+            )
 
 
 def assign_roles(model: GPSSM, spec: "Spec", inherited: bool = False) -> GPSSM:
@@ -347,16 +406,22 @@ def assign_roles(model: GPSSM, spec: "Spec", inherited: bool = False) -> GPSSM:
     method = spec.settings
     if not method.learns or spec.hyper == "fix":
         if spec.learn:
-            raise ValueError(f"hyper='fix' learns no parameter, but learn={tuple(spec.learn)!r} names some: drop one.")
+            raise ValueError(
+                f"hyper='fix' learns no parameter, but learn={tuple(spec.learn)!r} names some: drop one."
+            )
         model = model.with_roles("fix", "*")
     else:
         free = {name for name, role in model.roles if role != "fix"}.difference(OUTPUT_MAP)
         model = model.with_roles("fix", "*").with_roles(spec.hyper, *free, *spec.learn)
         if spec.hyper == "optimise":
-            model = model.with_roles("sample", *(name for name in NOISES if _is_conjugate(model, name)))
+            model = model.with_roles(
+                "sample", *(name for name in NOISES if _is_conjugate(model, name))
+            )
         model = model.with_roles("fix", *spec.fixed)
     if inherited:
-        model = model.with_roles("fix", *(name for name in model.leaves() if name.startswith(INHERITED)))
+        model = model.with_roles(
+            "fix", *(name for name in model.leaves() if name.startswith(INHERITED))
+        )
     return method.adopt(model)
 
 

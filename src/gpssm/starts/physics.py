@@ -81,14 +81,25 @@ class Physics:
         """The model of series in the user's units once they are scaled, and the states to begin with."""
         size, unknown = len(self.scale), self.unknown
         scale = tuple(float(one) for one in self.scale)
-        inputs = tuple((float(m), float(s)) for m, s in zip(scaler.input_mean, scaler.input_std, strict=True))
+        inputs = tuple(
+            (float(m), float(s)) for m, s in zip(scaler.input_mean, scaler.input_std, strict=True)
+        )
         C = np.asarray(self.outputs, float)
         self._check(C, raw[0])
         at = np.asarray(unknown.at, float).reshape(len(unknown.at), -1)
         length = unknown.length or 0.2 * float(np.ptp(at, axis=0).max())
-        inner = make_kernel(unknown.kernel, 1, at.shape[1], (unknown.size / scale[unknown.into]) ** 2, length)
-        noise = np.full(size, 0.01) if self.noise is None else np.asarray(self.noise, float) / np.asarray(scale)
-        mean = {name: jnp.asarray(getattr(prior, "mean", 0.0), float) for name, prior in self.parameters.items()}
+        inner = make_kernel(
+            unknown.kernel, 1, at.shape[1], (unknown.size / scale[unknown.into]) ** 2, length
+        )
+        noise = (
+            np.full(size, 0.01)
+            if self.noise is None
+            else np.asarray(self.noise, float) / np.asarray(scale)
+        )
+        mean = {
+            name: jnp.asarray(getattr(prior, "mean", 0.0), float)
+            for name, prior in self.parameters.items()
+        }
         std = np.asarray(scaler.output_std)
         model = GPSSM.create(
             Feature(inner, unknown.feature, unknown.factor, unknown.into, scale, inputs),
@@ -110,9 +121,15 @@ class Physics:
         # Noise that is held is worth the rows; the rest is nearly free, but for its size.
         rows, held = sum(len(one) for one in raw), np.isin(np.arange(size), self.exact)
         shape = np.where(held, 0.5 * rows, 1.0)
-        priors["log_process_std"] = InverseGamma(shape, shape * np.where(held, noise**2, np.minimum(noise**2, 1e-3)))
-        model = model.with_priors(priors).with_roles("fix", "basis.*", "likelihood.C", "likelihood.d")
-        paths = [np.asarray(self.states(_filled(one.y), one.u), float) / np.asarray(scale) for one in raw]
+        priors["log_process_std"] = InverseGamma(
+            shape, shape * np.where(held, noise**2, np.minimum(noise**2, 1e-3))
+        )
+        model = model.with_priors(priors).with_roles(
+            "fix", "basis.*", "likelihood.C", "likelihood.d"
+        )
+        paths = [
+            np.asarray(self.states(_filled(one.y), one.u), float) / np.asarray(scale) for one in raw
+        ]
         if [path.shape for path in paths] != [(len(one) + 1, size) for one in raw]:
             shapes = [(len(one) + 1, size) for one in raw]
             raise ValueError(
@@ -132,7 +149,11 @@ class Physics:
         values = {name: jnp.zeros(()) for name in self.parameters}
         for name, function, expected in (
             ("step", lambda: self.step(x, u, values), (size,)),
-            ("factor", lambda: jnp.zeros(()) if unknown.factor is None else unknown.factor(x, u), ()),
+            (
+                "factor",
+                lambda: jnp.zeros(()) if unknown.factor is None else unknown.factor(x, u),
+                (),
+            ),
         ):
             try:
                 found = jax.eval_shape(function).shape
@@ -147,4 +168,6 @@ class Physics:
 def _filled(y: Float[np.ndarray, "T Dy"]) -> Float[np.ndarray, "T Dy"]:
     """Outputs with the missing ones interpolated."""
     rows = np.arange(len(y))
-    return np.stack([np.interp(rows, rows[np.isfinite(one)], one[np.isfinite(one)]) for one in y.T], 1)
+    return np.stack(
+        [np.interp(rows, rows[np.isfinite(one)], one[np.isfinite(one)]) for one in y.T], 1
+    )

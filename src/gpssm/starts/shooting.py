@@ -93,7 +93,9 @@ def shoot_all(starts: Sequence[Start], series: Sequence[list[Series]]) -> list[S
     pairs = list(zip(starts, series, strict=True))
     if len(pairs) > 1:
         # A shot of no steps: threads would all compile the program they share.
-        shoot(*pairs[0], lengths=window_lengths([len(item) for item in pairs[0][1]])[:1], num_steps=0)
+        shoot(
+            *pairs[0], lengths=window_lengths([len(item) for item in pairs[0][1]])[:1], num_steps=0
+        )
     return in_threads(lambda pair: shoot(*pair), pairs)
 
 
@@ -135,12 +137,19 @@ def shoot(
     clipped = 0.0
     for length in window_lengths(rows) if lengths is None else lengths:
         blocks = cut(experiments, length)
-        point = point._replace(starts=_in_blocks([path[:-1] for path in paths], blocks.u.shape[1], 0.0))
+        point = point._replace(
+            starts=_in_blocks([path[:-1] for path in paths], blocks.u.shape[1], 0.0)
+        )
         point, values, runs = _descend(point, model, blocks, jnp.asarray(steps))
         paths = _join(runs, rows)
         objective[length] = (float(values[0]), float(values[1]))
         clipped = float(np.mean(np.concatenate([np.abs(path).max(1) for path in paths]) >= BOX))
-    return Shot(Start(model.with_leaves(point.leaves), paths, start.notes), point.weights, objective, clipped)
+    return Shot(
+        Start(model.with_leaves(point.leaves), paths, start.notes),
+        point.weights,
+        objective,
+        clipped,
+    )
 
 
 def window_lengths(rows: Sequence[int]) -> list[int]:
@@ -158,13 +167,17 @@ def cut(series: Sequence[Series], length: int) -> Blocks:
     u = _in_blocks([np.asarray(one.u, float) for one in series], size, 0.0)
     marks = [(np.arange(len(one)) % length == 0)[:, None] for one in series]
     begin = [(np.arange(len(one)) == 0)[:, None] for one in series]
-    return Blocks(y, u, _in_blocks(marks, size, False)[:, :, 0], _in_blocks(begin, size, False)[:, 0, 0])
+    return Blocks(
+        y, u, _in_blocks(marks, size, False)[:, :, 0], _in_blocks(begin, size, False)[:, 0, 0]
+    )
 
 
 def _in_blocks(values: Sequence[np.ndarray], size: int, fill: float | bool) -> Array:
     """Rows of each series in blocks of so many, the last of each series filled up."""
     padded = [np.pad(one, ((0, -len(one) % size), (0, 0)), constant_values=fill) for one in values]
-    return jnp.asarray(np.concatenate([one.reshape(len(one) // size, size, one.shape[1]) for one in padded]))
+    return jnp.asarray(
+        np.concatenate([one.reshape(len(one) // size, size, one.shape[1]) for one in padded])
+    )
 
 
 def _join(runs: WindowRuns, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx"]]:
@@ -173,7 +186,9 @@ def _join(runs: WindowRuns, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx
     paths, place, size = [], 0, states.shape[1]
     for count in rows:
         blocks = -(-count // size)
-        before, after = (part[place : place + blocks].reshape(blocks * size, -1) for part in (states, following))
+        before, after = (
+            part[place : place + blocks].reshape(blocks * size, -1) for part in (states, following)
+        )
         paths.append(np.concatenate([before[:count], after[count - 1 : count]]))
         place += blocks
     return paths
@@ -182,13 +197,17 @@ def _join(runs: WindowRuns, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx
 def free_run(function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks) -> WindowRuns:
     """All blocks side by side, each window from its start on, no state beyond ±`BOX`."""
 
-    def move(reached: Float[Array, "W Dx"], row: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, ...]]:
+    def move(
+        reached: Float[Array, "W Dx"], row: tuple[Array, Array, Array]
+    ) -> tuple[Array, tuple[Array, ...]]:
         control, start, marked = row
         x = jnp.where(marked[:, None], start, reached)
         following = jnp.clip(function(x, control), -BOX, BOX)
         return following, (x, reached, following)
 
-    rows = jax.tree.map(lambda values: jnp.swapaxes(values, 0, 1), (blocks.u, starts, blocks.starts))
+    rows = jax.tree.map(
+        lambda values: jnp.swapaxes(values, 0, 1), (blocks.u, starts, blocks.starts)
+    )
     last, runs = jax.lax.scan(move, starts[:, 0], rows)
     states, reached, following = (jnp.swapaxes(part, 0, 1) for part in runs)
     # The first row of a block was reached at the end of the block before.
@@ -204,7 +223,9 @@ def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], 
     begins = blocks.starts.at[:, 0].set(blocks.starts[:, 0] & ~blocks.first)
     gaps = jnp.where(begins[:, :, None], (runs.states - runs.reached) / DEFECT, 0.0)
     first = jnp.where(blocks.first[:, None], runs.states[:, 0], 0.0)
-    prior = sum((model.priors[name].log_prob(leaf) for name, leaf in point.leaves.items()), jnp.zeros(()))
+    prior = sum(
+        (model.priors[name].log_prob(leaf) for name, leaf in point.leaves.items()), jnp.zeros(())
+    )
     fit = jnp.sum(model.likelihood.log_prob(flat, outputs))
     squares = jnp.sum(gaps**2) + jnp.sum(first**2) + jnp.sum(point.weights**2)
     rows = jnp.sum(jnp.any(jnp.isfinite(outputs), -1))
@@ -226,10 +247,14 @@ def _descend(
         (value, runs), slope = evaluate(point)
         # A slope that is no number leaves everything where it is, the optimiser's memory too.
         safe = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(slope)]))
-        rate = jnp.where(index < steps, 0.5 * LEARNING_RATE * (1 + jnp.cos(jnp.pi * index / steps)), 0.0)
+        rate = jnp.where(
+            index < steps, 0.5 * LEARNING_RATE * (1 + jnp.cos(jnp.pi * index / steps)), 0.0
+        )
         updates, following = optimiser.update(slope, memory)
         moved = (jax.tree.map(lambda leaf, update: leaf - rate * update, point, updates), following)
-        point, memory = jax.tree.map(lambda new, old: jnp.where(safe, new, old), moved, (point, memory))
+        point, memory = jax.tree.map(
+            lambda new, old: jnp.where(safe, new, old), moved, (point, memory)
+        )
         return point, memory, values.at[jnp.minimum(index, 1)].set(value), runs
 
     # A model may hold functions of the user's own, which are no arrays.

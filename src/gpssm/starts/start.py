@@ -96,7 +96,10 @@ def make_starts(
     starts = [build(spec, fit, key) for fit, key in zip(quiet, keys, strict=True)]
     held = [start._replace(model=start.model.with_roles("fix", *spec.fixed)) for start in starts]
     shots = shoot_all(held, series)
-    return [_after_shooting(spec, start, free, shot) for start, free, shot in zip(starts, held, shots, strict=True)]
+    return [
+        _after_shooting(spec, start, free, shot)
+        for start, free, shot in zip(starts, held, shots, strict=True)
+    ]
 
 
 def _after_shooting(spec: "Spec", start: Start, held: Start, shot: Shot) -> Start:
@@ -120,9 +123,13 @@ def with_noise(start: Start, noise: NoiseRegime | float) -> Start:
     if noise == "free":
         return start
     if noise != "small" and (isinstance(noise, str) or not 0 < noise < np.inf):
-        raise ValueError(f"noise must be 'free', 'small', 'auto' or a positive number, got {noise!r}.")
+        raise ValueError(
+            f"noise must be 'free', 'small', 'auto' or a positive number, got {noise!r}."
+        )
     rows = sum(len(path) - 1 for path in start.states)
-    return start._replace(model=hold_noise(start.model, SMALL if noise == "small" else float(noise), rows))
+    return start._replace(
+        model=hold_noise(start.model, SMALL if noise == "small" else float(noise), rows)
+    )
 
 
 def hold_noise(model: GPSSM, level: float, rows: int) -> GPSSM:

@@ -17,11 +17,19 @@ STANDARD = "ffvd,arx,lgssm,last,mean"
 
 def sweep(
     screen: Screen,
-    datasets: Annotated[str, typer.Option(metavar="LIST", help="Data sets; all (six), daisy, records.")] = ALL,
-    methods: Annotated[str, typer.Option(metavar="LIST", help="Of `gpssm methods`; ffvd-auto, ...; all.")] = STANDARD,
+    datasets: Annotated[
+        str, typer.Option(metavar="LIST", help="Data sets; all (six), daisy, records.")
+    ] = ALL,
+    methods: Annotated[
+        str, typer.Option(metavar="LIST", help="Of `gpssm methods`; ffvd-auto, ...; all.")
+    ] = STANDARD,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0 on.")] = 5,
-    protocols: Annotated[str, typer.Option(metavar="LIST", help="Of the protocols that apply.")] = ALL,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")] = Path("runs/bench"),
+    protocols: Annotated[
+        str, typer.Option(metavar="LIST", help="Of the protocols that apply.")
+    ] = ALL,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")
+    ] = Path("runs/bench"),
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="[METHOD.]NAME=VALUE", help="Setting; repeat for more."),
@@ -77,8 +85,12 @@ def sweep(
 
 def report(
     screen: Screen,
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders.", show_default=False)],
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="For the report.")] = None,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="For the report.")
+    ] = None,
 ) -> Answer:
     """Tabulate the results of one or more folders."""
     from gpssm.bench import load_results, write_report

@@ -9,7 +9,11 @@ import typer
 
 from gpssm.cli.shell import Answer, Screen, check_paths, register, table, usage
 
-data = typer.Typer(name="data", help="Benchmark series, and simulated ones whose truth is known.", no_args_is_help=True)
+data = typer.Typer(
+    name="data",
+    help="Benchmark series, and simulated ones whose truth is known.",
+    no_args_is_help=True,
+)
 
 
 def methods(screen: Screen) -> Answer:
@@ -19,14 +23,20 @@ def methods(screen: Screen) -> Answer:
     homes = {name: inspect.getmodule(type(config)) for name, config in METHODS.items()}
     # Of methods that share a file each says by itself what it is.
     shared = {name for name, home in homes.items() if list(homes.values()).count(home) > 1}
-    return _listed("Methods", {name: type(METHODS[name]) if name in shared else home for name, home in homes.items()})
+    return _listed(
+        "Methods",
+        {name: type(METHODS[name]) if name in shared else home for name, home in homes.items()},
+    )
 
 
 def kernels(screen: Screen) -> Answer:
     """List the kernels; names join with + and *."""
     from gpssm.model.kernels import KERNELS
 
-    return _listed("Kernels: join them with + and *, as in se+linear", {n: _class(k) for n, k in KERNELS.items()})
+    return _listed(
+        "Kernels: join them with + and *, as in se+linear",
+        {n: _class(k) for n, k in KERNELS.items()},
+    )
 
 
 def likelihoods(screen: Screen) -> Answer:
@@ -38,7 +48,9 @@ def likelihoods(screen: Screen) -> Answer:
 
 def _listed(title: str, things: Mapping[str, Any]) -> Answer:
     """A table of names and what the first paragraph of their documentation says."""
-    words = {name: _first_paragraph(name, inspect.getdoc(thing) or "") for name, thing in things.items()}
+    words = {
+        name: _first_paragraph(name, inspect.getdoc(thing) or "") for name, thing in things.items()
+    }
     return Answer(words, [table(title, ["name", "what it is"], list(words.items()), left=2)])
 
 
@@ -61,15 +73,22 @@ def list_data(screen: Screen) -> Answer:
     from gpssm.data.datasets import REGISTRY, SIMULATORS
 
     entries = {name: entry.description for name, entry in REGISTRY.items()}
-    entries |= {f"sim:{name}": (inspect.getdoc(one) or "").split("\n")[0] for name, one in SIMULATORS.items()}
+    entries |= {
+        f"sim:{name}": (inspect.getdoc(one) or "").split("\n")[0]
+        for name, one in SIMULATORS.items()
+    }
     return Answer(entries, [table("Series", ["name", "what it is"], list(entries.items()), left=2)])
 
 
 def fetch(
     screen: Screen,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="As `gpssm data list` has them.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="As `gpssm data list` has them.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the CSV files.")] = Path(),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that are there.")
+    ] = False,
 ) -> Answer:
     """Write series as CSV files, downloading them if need be.
 
@@ -85,7 +104,9 @@ def fetch(
         if there := [str(path) for path in paths.values() if path.exists() and not overwrite]:
             raise ValueError(f"{', '.join(there)} exists: give --overwrite to replace it")
         series = {name: load(name) for name in names}
-    files = {name: str(Run(out).write_series(path.name, series[name])) for name, path in paths.items()}
+    files = {
+        name: str(Run(out).write_series(path.name, series[name])) for name, path in paths.items()
+    }
     shown = [
         f"{files[name]}: {len(one)} rows, -y {' -y '.join(map(repr, one.outputs))}"
         + "".join(f" -u {control!r}" for control in one.inputs)

@@ -14,16 +14,24 @@ from gpssm.cli.tables import UNJUDGED, finished, forecast_tables, score_lines, s
 if TYPE_CHECKING:
     from gpssm.cli.settings import Settings
 
-Files = Annotated[list[Path] | None, typer.Argument(help="Data files, an experiment each.", show_default=False)]
+Files = Annotated[
+    list[Path] | None, typer.Argument(help="Data files, an experiment each.", show_default=False)
+]
 Names = list[str] | None
 
 
 def _option(
-    *names: str, help: str, default: str | None = None, panel: str | None = None, metavar: str | None = None
+    *names: str,
+    help: str,
+    default: str | None = None,
+    panel: str | None = None,
+    metavar: str | None = None,
 ) -> Any:
     """An option whose default is that of `gpssm.fit`, or of the method, written out: what was not given is None."""
     shown = help if default is None else f"{help} (default: {default})"
-    return typer.Option(*names, help=shown, rich_help_panel=panel, metavar=metavar, show_default=False)
+    return typer.Option(
+        *names, help=shown, rich_help_panel=panel, metavar=metavar, show_default=False
+    )
 
 
 MODEL, SAMPLING = "Model", "Sampling"
@@ -32,51 +40,91 @@ MODEL, SAMPLING = "Model", "Sampling"
 def fit(
     screen: Screen,
     data: Files = None,
-    y: Annotated[Names, _option("-y", "--output", help="Output column, by name or number; repeat for more.")] = None,
+    y: Annotated[
+        Names, _option("-y", "--output", help="Output column, by name or number; repeat for more.")
+    ] = None,
     u: Annotated[Names, _option("-u", "--input", help="Control column; repeat for more.")] = None,
     train: Annotated[
         str | None,
-        _option(help="Rows of the (last) file to train on: 0.5, 200, those before a date, or all.", default="all"),
+        _option(
+            help="Rows of the (last) file to train on: 0.5, 200, those before a date, or all.",
+            default="all",
+        ),
     ] = None,
-    dt: Annotated[float | None, _option(help="Sampling time, where there is no column of times.")] = None,
+    dt: Annotated[
+        float | None, _option(help="Sampling time, where there is no column of times.")
+    ] = None,
     time: Annotated[
-        str | None, _option(metavar="NAME", help="Column of times, auto, or none: rows are counted.", default="auto")
+        str | None,
+        _option(
+            metavar="NAME", help="Column of times, auto, or none: rows are counted.", default="auto"
+        ),
     ] = None,
     regrid: Annotated[
-        bool | None, _option("--regrid", help="Put rows on a regular grid, missing ones as missing outputs.")
+        bool | None,
+        _option("--regrid", help="Put rows on a regular grid, missing ones as missing outputs."),
     ] = None,
     controls: Annotated[
-        str | None, _option(metavar="RULE", help="Controls of missing rows: hold or interpolate.", default="hold")
+        str | None,
+        _option(
+            metavar="RULE", help="Controls of missing rows: hold or interpolate.", default="hold"
+        ),
     ] = None,
-    unit: Annotated[Names, _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.")] = None,
-    out: Annotated[Path | None, _option("--out", "-o", help="Run folder.", default="runs/DATA-METHOD")] = None,
-    config: Annotated[Path | None, _option(help="Settings in TOML; options given here come first.")] = None,
+    unit: Annotated[
+        Names, _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.")
+    ] = None,
+    out: Annotated[
+        Path | None, _option("--out", "-o", help="Run folder.", default="runs/DATA-METHOD")
+    ] = None,
+    config: Annotated[
+        Path | None, _option(help="Settings in TOML; options given here come first.")
+    ] = None,
     resume: Annotated[bool, _option("--resume", help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, _option("--overwrite", help="Replace a run that is there.")] = False,
-    no_report: Annotated[bool, _option("--no-report", help="No figures and no report: scores and forecasts.")] = False,
+    no_report: Annotated[
+        bool, _option("--no-report", help="No figures and no report: scores and forecasts.")
+    ] = False,
     method: Annotated[
-        str | None, _option("--method", "-m", help="See `gpssm methods`.", default="ffvd", panel=MODEL)
+        str | None,
+        _option("--method", "-m", help="See `gpssm methods`.", default="ffvd", panel=MODEL),
     ] = None,
     state_dim: Annotated[
-        str | None, _option(metavar="N|auto", help="Number of states; auto chooses it.", default="4", panel=MODEL)
+        str | None,
+        _option(
+            metavar="N|auto", help="Number of states; auto chooses it.", default="4", panel=MODEL
+        ),
     ] = None,
     inducing: Annotated[
         str | None,
-        _option(metavar="N|auto", help="Number of inducing points; auto goes by the rows.", default="50", panel=MODEL),
+        _option(
+            metavar="N|auto",
+            help="Number of inducing points; auto goes by the rows.",
+            default="50",
+            panel=MODEL,
+        ),
     ] = None,
     kernel: Annotated[
-        str | None, _option(help="See `gpssm kernels`; join with + and *.", default="se", panel=MODEL)
+        str | None,
+        _option(help="See `gpssm kernels`; join with + and *.", default="se", panel=MODEL),
     ] = None,
     mean: Annotated[
-        str | None, _option(help="linear, linear-fixed, identity or zero.", default="linear", panel=MODEL)
+        str | None,
+        _option(help="linear, linear-fixed, identity or zero.", default="linear", panel=MODEL),
     ] = None,
-    likelihood: Annotated[str | None, _option(help="See `gpssm likelihoods`.", default="auto", panel=MODEL)] = None,
+    likelihood: Annotated[
+        str | None, _option(help="See `gpssm likelihoods`.", default="auto", panel=MODEL)
+    ] = None,
     basis: Annotated[
-        str | None, _option(help="inducing, hilbert, fourier or linear.", default="inducing", panel=MODEL)
+        str | None,
+        _option(help="inducing, hilbert, fourier or linear.", default="inducing", panel=MODEL),
     ] = None,
     wiring: Annotated[
         str | None,
-        _option(metavar="NAME", help="What enters what: cascade, chain, second-order, delay-3, sparse.", panel=MODEL),
+        _option(
+            metavar="NAME",
+            help="What enters what: cascade, chain, second-order, delay-3, sparse.",
+            panel=MODEL,
+        ),
     ] = None,
     coupling: Annotated[
         str | None,
@@ -86,7 +134,9 @@ def fit(
             panel=MODEL,
         ),
     ] = None,
-    rank: Annotated[int | None, _option(help="Latent functions of --coupling lmc.", panel=MODEL)] = None,
+    rank: Annotated[
+        int | None, _option(help="Latent functions of --coupling lmc.", panel=MODEL)
+    ] = None,
     start: Annotated[
         str | None,
         _option(
@@ -96,7 +146,8 @@ def fit(
         ),
     ] = None,
     noise: Annotated[
-        str | None, _option(help="Process noise: free, small, a number, or auto.", default="auto", panel=MODEL)
+        str | None,
+        _option(help="Process noise: free, small, a number, or auto.", default="auto", panel=MODEL),
     ] = None,
     delay: Annotated[
         Names,
@@ -108,20 +159,29 @@ def fit(
         ),
     ] = None,
     hyper: Annotated[
-        str | None, _option(help="Parameters: optimise, sample or fix.", default="optimise", panel=SAMPLING)
+        str | None,
+        _option(help="Parameters: optimise, sample or fix.", default="optimise", panel=SAMPLING),
     ] = None,
-    chains: Annotated[int | None, _option(help="Number of chains.", default="4", panel=SAMPLING)] = None,
+    chains: Annotated[
+        int | None, _option(help="Number of chains.", default="4", panel=SAMPLING)
+    ] = None,
     warmup: Annotated[
-        int | None, _option(help="Iterations thrown away.", default="the method's, ffvd: 400", panel=SAMPLING)
+        int | None,
+        _option(help="Iterations thrown away.", default="the method's, ffvd: 400", panel=SAMPLING),
     ] = None,
     draws: Annotated[
-        int | None, _option(help="Draws kept of each chain.", default="the method's, ffvd: 250", panel=SAMPLING)
+        int | None,
+        _option(
+            help="Draws kept of each chain.", default="the method's, ffvd: 250", panel=SAMPLING
+        ),
     ] = None,
     thin: Annotated[
-        int | None, _option(help="Iterations for each draw.", default="the method's, ffvd: 2", panel=SAMPLING)
+        int | None,
+        _option(help="Iterations for each draw.", default="the method's, ffvd: 2", panel=SAMPLING),
     ] = None,
     windows: Annotated[
-        int | None, _option(help="Experiments that each file is cut into.", default="1", panel=SAMPLING)
+        int | None,
+        _option(help="Experiments that each file is cut into.", default="1", panel=SAMPLING),
     ] = None,
     keep_states: Annotated[
         str | None,
@@ -132,9 +192,16 @@ def fit(
             panel=SAMPLING,
         ),
     ] = None,
-    seed: Annotated[int | None, _option(help="Seed of all randomness.", default="0", panel=SAMPLING)] = None,
+    seed: Annotated[
+        int | None, _option(help="Seed of all randomness.", default="0", panel=SAMPLING)
+    ] = None,
     calibrate: Annotated[
-        bool | None, _option("--calibrate", help="Widen intervals by what held-out training rows say.", panel=SAMPLING)
+        bool | None,
+        _option(
+            "--calibrate",
+            help="Widen intervals by what held-out training rows say.",
+            panel=SAMPLING,
+        ),
     ] = None,
 ) -> Answer:
     """Fit a model to data and write a run folder: posterior, forecast, scores, figures, report.
@@ -144,7 +211,11 @@ def fit(
     """
     check_paths(out, config, *(data or ()))
     with usage():
-        fitted = {"state_dim": _whole_or_auto("state-dim", state_dim), "kernel": kernel, "mean": mean}
+        fitted = {
+            "state_dim": _whole_or_auto("state-dim", state_dim),
+            "kernel": kernel,
+            "mean": mean,
+        }
         fitted |= {"num_inducing": _whole_or_auto("inducing", inducing)}
         fitted |= {
             "likelihood": likelihood,
@@ -157,10 +228,28 @@ def fit(
         }
         fitted |= {"start": start, "noise": _number_or_word(noise), "calibrate": calibrate}
         fitted |= {"delay": delay and _delay(delay), "windows": windows}
-        fitted |= {"keep_states": keep_states if keep_states == "all" else _whole_or_auto("keep-states", keep_states)}
-        given = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y), "inputs": u and tuple(u)}
-        given |= {"train": None if train is None else _split(train), "dt": dt, "method": method, "seed": seed}
-        given |= {"time": time, "regrid": regrid, "controls": controls, "units": unit and _units(unit)}
+        fitted |= {
+            "keep_states": keep_states
+            if keep_states == "all"
+            else _whole_or_auto("keep-states", keep_states)
+        }
+        given = {
+            "files": data and tuple(map(str, data)),
+            "outputs": y and tuple(y),
+            "inputs": u and tuple(u),
+        }
+        given |= {
+            "train": None if train is None else _split(train),
+            "dt": dt,
+            "method": method,
+            "seed": seed,
+        }
+        given |= {
+            "time": time,
+            "regrid": regrid,
+            "controls": controls,
+            "units": unit and _units(unit),
+        }
         of_method = {"num_warmup": warmup, "num_draws": draws, "thin": thin}
         begun = out / "config.toml" if resume and out and (out / "config.toml").is_file() else None
         settings, changes = _settings(config or begun, given, fitted, of_method)
@@ -171,8 +260,18 @@ def fit(
     out = out or Path("runs") / f"{Path(settings.files[0]).stem}-{settings.method}"
     seen = Seen(screen)
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "with_report": not no_report}
-    run = execute(settings, out, **how, progress=screen.progress, say=screen.say, scored=seen, compared=seen.compared)
-    return Answer({"run": str(run.folder), "metrics": run.metrics(), "files": list(run.files)}, finished(run))
+    run = execute(
+        settings,
+        out,
+        **how,
+        progress=screen.progress,
+        say=screen.say,
+        scored=seen,
+        compared=seen.compared,
+    )
+    return Answer(
+        {"run": str(run.folder), "metrics": run.metrics(), "files": list(run.files)}, finished(run)
+    )
 
 
 @dataclass
@@ -197,20 +296,33 @@ class Seen:
 
 
 def _settings(
-    config: Path | None, given: Mapping[str, Any], fitted: Mapping[str, Any], of_method: Mapping[str, Any]
+    config: Path | None,
+    given: Mapping[str, Any],
+    fitted: Mapping[str, Any],
+    of_method: Mapping[str, Any],
 ) -> tuple["Settings", list[str]]:
     """The settings of a file and of options, and what has changed since the file was written."""
     from gpssm.cli.settings import Settings, from_toml
 
-    fields = from_toml(config) if config else {"files": (), "outputs": (), "fit": {}, "method_settings": {}}
-    changes = Settings(**fields).changes() if config and fields.get("files") and fields.get("outputs") else []
+    fields = (
+        from_toml(config)
+        if config
+        else {"files": (), "outputs": (), "fit": {}, "method_settings": {}}
+    )
+    changes = (
+        Settings(**fields).changes()
+        if config and fields.get("files") and fields.get("outputs")
+        else []
+    )
     options = _present(given)
     if options.get("method", fields.get("method")) != fields.get("method"):
         fields["method_settings"] = {}  # another method has others
     fields |= options | {"fit": fields["fit"] | _present(fitted)}
     fields["method_settings"] = fields["method_settings"] | _present(of_method)
     if not fields.get("files"):
-        raise ValueError("name a data file, gpssm fit DATA -y COLUMN, or with --resume the folder of a run, --out RUN")
+        raise ValueError(
+            "name a data file, gpssm fit DATA -y COLUMN, or with --resume the folder of a run, --out RUN"
+        )
     if not fields.get("outputs"):
         raise ValueError(f"name at least one output column with -y. {_columns(fields['files'][0])}")
     return Settings(**fields), changes
@@ -246,7 +358,9 @@ def _number(text: str) -> int | float:
 
 def _units(texts: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
-    if wrong := [text for text, (name, _, unit) in zip(texts, pairs, strict=True) if not (name and unit)]:
+    if wrong := [
+        text for text, (name, _, unit) in zip(texts, pairs, strict=True) if not (name and unit)
+    ]:
         raise ValueError(f"--unit is NAME=UNIT, as in --unit level=m; got {wrong[0]!r}")
     return {name: unit for name, _, unit in pairs}
 
@@ -257,7 +371,9 @@ def _delay(texts: list[str]) -> int | str | dict[str, int]:
         return {name: int(rows) for name, _, rows in pairs}
     if len(texts) == 1 and (texts[0] == "auto" or texts[0].isdigit()):
         return "auto" if texts[0] == "auto" else int(texts[0])
-    raise ValueError(f"--delay is a number of rows, auto, or NAME=N for each control; got {' '.join(texts)!r}")
+    raise ValueError(
+        f"--delay is a number of rows, auto, or NAME=N for each control; got {' '.join(texts)!r}"
+    )
 
 
 def _number_or_word(text: str | None) -> float | str | None:
@@ -275,7 +391,9 @@ def _whole_or_auto(name: str, text: str | None) -> int | str | None:
 
 def demo(
     screen: Screen,
-    out: Annotated[Path, _option("--out", "-o", help="Run folder.", default="runs/demo")] = Path("runs/demo"),
+    out: Annotated[Path, _option("--out", "-o", help="Run folder.", default="runs/demo")] = Path(
+        "runs/demo"
+    ),
     seed: Annotated[int, _option(help="Seed of the simulated series.", default="0")] = 0,
 ) -> Answer:
     """Simulate a driven oscillator, fit it, forecast it; write figures and a report."""
@@ -283,7 +401,9 @@ def demo(
     from gpssm.cli.pipeline import run_demo
 
     seen = Seen(screen)
-    run = run_demo(out, seed, progress=screen.progress, say=screen.say, scored=seen, compared=seen.compared)
+    run = run_demo(
+        out, seed, progress=screen.progress, say=screen.say, scored=seen, compared=seen.compared
+    )
     tables = forecast_tables(run.forecasts()["ffvd"], run.test())
     data = {"run": str(run.folder), "metrics": run.metrics(), "files": list(run.files)}
     return Answer(data, [*tables, *finished(run), f"Picture:   {run.folder}/figures/forecast.png"])

@@ -13,11 +13,21 @@ from gpssm.core.text import as_share, in_line
 def forecast(
     screen: Screen,
     run: RunFolder,
-    inputs: Annotated[Path | None, typer.Option(help="File with the controls to come, columns by name.")] = None,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Steps; default all rows of inputs, or 30.")] = None,
-    levels: Annotated[str, typer.Option(help="Intervals, in per cent or as shares (below 1).")] = "50,90",
-    seed: Annotated[int | None, typer.Option(help="Seed of the paths; default as in the run.")] = None,
-    num_paths: Annotated[int | None, typer.Option(min=2, help="Simulated futures; default as in the run.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="File with the controls to come, columns by name.")
+    ] = None,
+    horizon: Annotated[
+        int | None, typer.Option(min=1, help="Steps; default all rows of inputs, or 30.")
+    ] = None,
+    levels: Annotated[
+        str, typer.Option(help="Intervals, in per cent or as shares (below 1).")
+    ] = "50,90",
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the paths; default as in the run.")
+    ] = None,
+    num_paths: Annotated[
+        int | None, typer.Option(min=2, help="Simulated futures; default as in the run.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file to write.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
 ) -> Answer:
@@ -52,7 +62,11 @@ def forecast(
     shown = [*forecast_tables(frame, test), *(f"Note: {in_line(note)}" for note in notes)]
     shown += [f"Written to {in_line(out)}"] if out else []
     columns = {str(name): column.tolist() for name, column in frame.items()}
-    times = {} if frame.index.name == "step" else {str(frame.index.name): [str(one) for one in frame.index]}
+    times = (
+        {}
+        if frame.index.name == "step"
+        else {str(frame.index.name): [str(one) for one in frame.index]}
+    )
     return Answer({"step": result.steps.tolist(), **times, **columns, "notes": notes}, shown)
 
 

@@ -13,7 +13,9 @@ from gpssm.cli.tables import RunFolder, score_tables
 
 def compare(
     screen: Screen,
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)
+    ],
 ) -> Answer:
     """Compare runs that were judged on the same rows, with the baselines once."""
     from gpssm.cli.run_folder import Run, compare_runs
@@ -42,7 +44,12 @@ def info(screen: Screen, run: RunFolder) -> Answer:
     tables = score_tables(metrics)
     shown: list[RenderableType] = [_wrapped(printable(summary)), "", *tables]
     shown.append(table(f"Files of {run}", ["", "kB"], sizes))
-    data = {"run": str(run), "settings": found.tables(), "summary": summary.to_dict(), "files": found.files}
+    data = {
+        "run": str(run),
+        "settings": found.tables(),
+        "summary": summary.to_dict(),
+        "files": found.files,
+    }
     data |= {"scores": metrics["scores"], "by_output": metrics.get("by_output", {})}
     return Answer(data, shown)
 
