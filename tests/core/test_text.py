@@ -1,4 +1,4 @@
-"""Words, tables of figures, JSON, checks of arguments, and what is said where an optional package is missing."""
+"""Words, JSON, checks of arguments, and what is said where an optional package is missing."""
 
 import json
 import math
@@ -10,37 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpssm.core.text import as_share, check_whole, figure_table, jsonable, to_json
+from gpssm.core.text import as_share, check_whole, jsonable, to_json
 
 OPTIONAL = ("blackjax", "joblib", "pooch", "distributed", "matplotlib", "pyarrow")
-
-
-def test_a_table_of_figures():
-    rows = [
-        ("a [b]", "p30", 0.485312, 5),
-        ("mean", "full", math.nan, None),
-        ("last", "p30", "12.5*", np.float64(2e9)),
-    ]
-    text = figure_table(
-        ["method", "protocol", "RMSE", "seeds"],
-        rows,
-        words=2,
-        title="Furnace",
-        caption="* the best",
-    )
-    assert text.split("\n") == [
-        "Furnace",
-        "",
-        " method  protocol    RMSE  seeds",
-        " ───────────────────────────────",
-        " a [b]   p30       0.4853      5",
-        " mean    full           –      –",
-        " last    p30        12.5*  2e+09",
-        "",
-        "* the best",
-    ]
-    long = figure_table(["words", "x"], [("many words " * 10, 1.0)], width=40)
-    assert max(map(len, long.split("\n"))) <= 40
 
 
 def test_json_has_no_nan_and_no_numpy():

@@ -9,7 +9,7 @@ import gpssm
 from builders import make_series
 from gpssm.core.metrics import coverage, crps, rmse, score
 from gpssm.data.series import Series
-from gpssm.evaluation.compare import LEVELS, loss
+from gpssm.evaluation.compare import LEVELS
 from gpssm.posterior.forecast import Forecast
 from posteriors import make_posterior
 
@@ -82,13 +82,6 @@ def test_outputs_in_other_units_rank_the_same(test_rows):
     assert [
         text.count(word) for word in ("ncrps", " mae", "all outputs, 4 steps", "b, 4 steps")
     ] == [1, 2, 1, 1]
-
-
-def test_what_is_lost_in_a_figure():
-    values = np.array([0.2, 0.8, 1.0])
-    np.testing.assert_allclose(loss("coverage_90", values), [0.7, 0.1, 0.1])
-    np.testing.assert_allclose(loss("fit", values), -values)
-    np.testing.assert_allclose(loss("crps", values), values)
 
 
 def test_columns_go_by_name(compared, test_rows):

@@ -7,14 +7,15 @@ set; the table after it has the geometric mean and the worst of a method's ratio
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpssm.bench.problems import SUITES
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED
 from gpssm.bench.sweep import VARIANTS, Record, load_results
 from gpssm.core.files import make_folder
-from gpssm.core.text import DASH, figure_table
+from gpssm.core.table import Table
+from gpssm.core.text import DASH
 from gpssm.methods import METHODS
 
 if TYPE_CHECKING:
@@ -37,24 +38,6 @@ training outputs, means over outputs. The ratio is that of RMSE (DaISy: of CRPS,
 NRMSE) over the best of {", ".join(BASELINES)} on the same set. "cover" is the coverage of 90 %
 intervals, "CPU s" the CPU seconds of a fit with compilation. summary.csv has more figures.
 """
-
-
-class Table(NamedTuple):
-    """A title, the names of the columns, and rows of text; the first column is words."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def __str__(self) -> str:
-        return figure_table(self.columns, self.rows, title=self.title, width=100)
-
-    @property
-    def markdown(self) -> str:
-        """The table for a Markdown page."""
-        align = ["---", *["---:"] * (len(self.columns) - 1)]
-        lines = ["| " + " | ".join(row) + " |" for row in (self.columns, align, *self.rows)]
-        return "\n".join([f"## {self.title}", "", *lines, ""])
 
 
 def summarise(results: Iterable[Record]) -> "pd.DataFrame":
@@ -106,7 +89,7 @@ def result_tables(summary: "pd.DataFrame") -> list[Table]:
                 rows.append([f"  {method}*", _mean(*figure)])
         columns = ["", *(LABELS[name] for name in leading), "ratio", "cover", "CPU s", "seeds"]
         rows = [row + [""] * (len(columns) - len(row)) for row in rows]
-        tables.append(Table(title + " (* published)" * ("*" in str(rows)), columns, rows))
+        tables.append(Table(columns, rows, title + " (* published)" * ("*" in str(rows))))
         if part.ratio.notna().any():
             figure = LABELS[ranked_figure(suite, protocol)]
             tables.append(_ratio_table(part, f"{title}: {figure} over the best baseline"))
@@ -121,7 +104,7 @@ def _ratio_table(part: "pd.DataFrame", title: str) -> Table:
         mean = math.prod(ratios) ** (1 / len(ratios))
         worst = f"{_number(ratios.max())} ({ratios.idxmax()})"
         rows.append([str(method), _number(mean), worst, str(len(ratios))])
-    return Table(title, ["", "geometric mean", "worst", "sets"], rows)
+    return Table(["", "geometric mean", "worst", "sets"], rows, title)
 
 
 def provenance(results: Sequence[Record]) -> list[str]:

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from gpssm.core.text import check_path, in_line, printable, rich_table, to_json
+from gpssm.core.table import Table
+from gpssm.core.text import check_path, in_line, printable, to_json
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 LONGEST = 1600  # characters of an error
@@ -213,4 +213,4 @@ def table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1
 ) -> Table:
     """A table whose first `left` columns are text, and the others numbers, of names that are not ours."""
-    return rich_table(columns, rows, words=left, title=title)
+    return Table(columns, rows, title, words=left)

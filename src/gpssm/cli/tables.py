@@ -137,7 +137,7 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
 
 def score_table(
     title: str, scores: Mapping[str, Mapping[str, float | None]], shown: Mapping[str, str] = ONE
-) -> Table:
+) -> RenderableType:
     """Scores by name; a star marks the best of each."""
     best = {name: _best(name, [one.get(name) for one in scores.values()]) for name in shown}
     rows = [

@@ -2,7 +2,6 @@
 
 import errno
 import importlib.util
-import io
 import json
 import math
 import os
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
 DASH = "–"  # for a figure that does not exist
 FORMULA = (
@@ -117,69 +115,6 @@ def shortened(text: str, most: int) -> str:
         return text
     half = (most - 1) // 2
     return f"{text[: most - 1 - half]}…{text[len(text) - half :]}"
-
-
-def rich_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    *,
-    words: int = 1,
-    title: str = "",
-    caption: str = "",
-) -> "Table":
-    """Figures as a table for a terminal; `figure_table` gives it as text.
-
-    The first `words` columns are text and begin at the left, the others are numbers and end at the right. A cell is
-    written as `figure` does it: numbers in four digits, a dash for None and NaN. One that is to look otherwise, with a
-    mark or with other digits, is given as a string.
-    """
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=in_line(title) or None,
-        caption=caption or None,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        header_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    for number, name in enumerate(columns):
-        table.add_column(
-            in_line(name), justify="left" if number < words else "right", no_wrap=number >= words
-        )
-    for row in rows:
-        table.add_row(*(in_line(figure(cell)) for cell in row))
-    return table
-
-
-def figure_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, width: int = 120, **settings: Any
-) -> str:
-    """`rich_table` as lines of text, for `print` and `__str__`.
-
-        print(figure_table(["method", "RMSE", "seeds"], [("arx", 0.4853, 5), ("mean", None, 0)], title="Furnace"))
-
-    :param width: in characters, to which words are wrapped.
-    :param settings: others of `rich_table`.
-    """
-    from rich.console import Console
-
-    page = io.StringIO()
-    # Names of columns are the user's: brackets and colons in them are no markup.
-    as_it_is: dict[str, Any] = {
-        "markup": False,
-        "emoji": False,
-        "highlight": False,
-        "color_system": None,
-    }
-    Console(file=page, width=width, force_jupyter=False, **as_it_is).print(
-        rich_table(columns, rows, **settings)
-    )
-    return "\n".join(printable(line).rstrip() for line in page.getvalue().split("\n")).strip("\n")
 
 
 def to_json(value: Any, indent: int | None = 1, **options: Any) -> str:

@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.text import check_whole, count, figure_table, is_real
+from gpssm.core.table import Table
+from gpssm.core.text import check_whole, count, is_real
 from gpssm.data.series import Series, as_list
 
 LONGEST = 30  # rows of a delay that are looked at
@@ -42,7 +43,7 @@ class Delays(NamedTuple):
         for name, rows in self.rows.items():
             time = None if self.dt is None else rows * self.dt
             lines.append((name, str(rows), time, float(self.bic[name][0] - self.bic[name][rows])))
-        return figure_table(["control", "delay in rows", "in time", "gain in BIC over none"], lines)
+        return str(Table(["control", "delay in rows", "in time", "gain in BIC over none"], lines))
 
 
 def delays(series: Any, longest: int = LONGEST) -> Delays:

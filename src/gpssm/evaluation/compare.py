@@ -8,14 +8,13 @@ import numpy as np
 
 from gpssm.core.metrics import LEVELS
 from gpssm.core.notebook import card
+from gpssm.core.table import Table, loss
 from gpssm.core.text import (
     check_choice,
     check_kind,
     check_seed,
     check_shares,
     check_whole,
-    figure,
-    figure_table,
     in_line,
 )
 from gpssm.data.dataset import align_columns
@@ -218,21 +217,6 @@ def _forecast(
         raise ValueError(f"{name} does not fit the test rows: {error}") from error
 
 
-def loss(figure: str, values: np.ndarray) -> np.ndarray:
-    """What to minimise of a figure: itself, −fit, or a coverage's distance from its level."""
-    if figure.startswith("coverage_"):
-        return np.abs(values - float(figure.removeprefix("coverage_")) / 100)
-    return -values if figure == "fit" else values
-
-
-def _mark(figure: str, values: np.ndarray) -> list[str]:
-    """A star behind the best values, if there is anything to choose from."""
-    if figure.startswith("width") or len(values) < 2 or np.isnan(values).all():
-        return [""] * len(values)
-    losses = loss(figure, values)
-    return ["*" if one == np.nanmin(losses) else "" for one in losses]
-
-
 def print_by_output(
     frame: "pd.DataFrame",
     by_output: "pd.DataFrame",
@@ -267,22 +251,5 @@ def print_figures(frame: "pd.DataFrame", first: str, caption: str, starred: bool
         *widths[:-1],
         *(["nrmse", "ncrps"] if "rmse" in frame else []),
     }
-    shown = [name for name in frame if name not in left]
-    marks = (
-        {str(name): _mark(str(name), frame[name].to_numpy(float)) for name in shown}
-        if starred
-        else None
-    )
-    rows = [
-        (
-            str(index),
-            *(
-                figure(float(frame[name].iloc[row])) + (marks[str(name)][row] if marks else "")
-                for name in shown
-            ),
-        )
-        for row, index in enumerate(frame.index)
-    ]
-    return figure_table(
-        [first, *(str(name).replace("_", " ") for name in shown)], rows, caption=caption
-    )
+    shown = frame.drop(columns=list(left.intersection(frame))).rename_axis(index=first)
+    return str(Table.of(shown, starred=starred, caption=caption))

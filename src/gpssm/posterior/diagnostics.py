@@ -17,7 +17,8 @@ from scipy import stats
 from gpssm.core.mixing import Values, bfmi, ess_bulk, ess_tail, rhat
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import figure_table, readable
+from gpssm.core.table import Table
+from gpssm.core.text import readable
 from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -138,7 +139,7 @@ class Diagnostics:
             f"gradients {self.gradients:.0f}   {seconds}",
             *(f"note: {note}" for note in self.notes),
         ]
-        return "\n".join([figure_table(head, rows, caption=caption, width=80), "", *lines])
+        return "\n".join([Table(head, rows, caption=caption).text(80), "", *lines])
 
 
 def diagnose(posterior: "Posterior") -> Diagnostics:

@@ -1,0 +1,156 @@
+"""One table for all results: in a terminal, on a page, in a notebook and as a data frame."""
+
+import html
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpssm.core.text import figure, in_line, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table as RichTable
+
+
+@dataclass(frozen=True)
+class Table:
+    """Names of columns, rows of cells, and what to call them.
+
+    Numbers are shown with four significant digits, None and NaN as a dash. A cell that should look
+    different is given as text; one that has an `__html__` method stands on a page as it is.
+
+        print(Table(["method", "RMSE"], [("arx", 0.4853), ("mean", None)], title="Furnace"))
+
+    Parameters
+    ----------
+    columns
+        Names of the columns.
+    rows
+        The cells, one sequence per row.
+    title
+        Heading above the table.
+    caption
+        Explanation below it.
+    words
+        Number of leading columns that are text, aligned to the left; the others are numbers.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    title: str = ""
+    caption: str = ""
+    words: int = 1
+
+    @classmethod
+    def of(cls, frame: "pd.DataFrame", *, starred: bool = False, **settings: Any) -> "Table":
+        """The table of a data frame, with its index as the first column.
+
+        Parameters
+        ----------
+        frame
+            The data frame.
+        starred
+            Whether to put a star behind the best figures of each column, see `loss`.
+        **settings
+            Title and caption.
+        """
+        columns = [frame[name].tolist() for name in frame]
+        if starred:
+            columns = [
+                [f"{figure(value)}{mark}" for value, mark in zip(column, marks, strict=True)]
+                for column, marks in zip(columns, map(_stars, frame, columns), strict=True)
+            ]
+        names = [str(frame.index.name or ""), *(str(name).replace("_", " ") for name in frame)]
+        index = [str(label) for label in frame.index]
+        return cls(names, list(zip(index, *columns, strict=True)), **settings)
+
+    def __rich__(self) -> "RichTable":
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=Text(in_line(self.title), style="bold") if self.title else None,
+            caption=Text(self.caption, style="italic") if self.caption else None,
+            title_justify="left",
+            caption_justify="left",
+            header_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            collapse_padding=True,
+        )
+        for number, name in enumerate(self.columns):
+            text = number < self.words
+            justify = "left" if text else "right"
+            table.add_column(Text(in_line(name)), justify=justify, no_wrap=not text)
+        for row in self.rows:
+            table.add_row(*(Text(in_line(figure(cell))) for cell in row))
+        return table
+
+    def text(self, width: int = 120) -> str:
+        """The table as lines of text, with long words wrapped to `width` characters in all."""
+        from rich.console import Console
+
+        page = io.StringIO()
+        Console(file=page, width=width, force_jupyter=False, color_system=None).print(self)
+        lines = (printable(line).rstrip() for line in page.getvalue().split("\n"))
+        return "\n".join(lines).strip("\n")
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __html__(self) -> str:
+        """The table for a page or a notebook, in which every text is escaped."""
+        head = "".join(f'<th scope="col">{_escaped(name)}</th>' for name in self.columns)
+        body = "".join(
+            f'<tr><th scope="row">{_escaped(first)}</th>'
+            + "".join(f"<td>{_escaped(cell)}</td>" for cell in rest)
+            + "</tr>"
+            for first, *rest in self.rows
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    _repr_html_ = __html__
+
+    @property
+    def markdown(self) -> str:
+        """The table and its title for a Markdown page."""
+        align = ["---"] * self.words + ["---:"] * (len(self.columns) - self.words)
+        rows = [self.columns, align, *([figure(cell) for cell in row] for row in self.rows)]
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        return "\n".join([f"## {self.title}", "", *lines, ""])
+
+    def shortened(self, most: int) -> "Table":
+        """The table with a row of dots in place of the middle rows where it has more than `most`."""
+        if len(self.rows) <= most:
+            return self
+        dots = ["…"] * len(self.columns)
+        half = most // 2
+        return replace(self, rows=[*self.rows[:half], dots, *self.rows[-half:]])
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """The cells as a data frame, with the first column as its index."""
+        import pandas
+
+        frame = pandas.DataFrame(list(self.rows), columns=list(self.columns))
+        return frame.set_index(self.columns[0])
+
+
+def loss(name: str, values: Any) -> Any:
+    """What to minimise of a figure: itself, minus a fit, or a coverage's distance from its level."""
+    if name.startswith("coverage_"):
+        return abs(values - float(name.removeprefix("coverage_")) / 100)
+    return -values if name == "fit" else values
+
+
+def _stars(name: str, column: Sequence[Any]) -> list[str]:
+    """A star for the best values of a column; none for widths, where narrow is not better."""
+    losses = [loss(name, float(value)) for value in column]
+    best = min((value for value in losses if value == value), default=None)
+    shown = len(losses) > 1 and not name.startswith("width")
+    return ["*" if shown and value == best else "" for value in losses]
+
+
+def _escaped(cell: Any) -> str:
+    return cell.__html__() if hasattr(cell, "__html__") else html.escape(figure(cell))
