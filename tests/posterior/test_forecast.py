@@ -445,7 +445,7 @@ def test_text_says_what_it_is():
     assert repr(forecast) == "Forecast(12 steps from row 50, 400 paths, outputs=('level', 'flow'))"
     text = str(forecast)
     assert "level 95%" in text
-    assert "note: Paths that left what the model knows: 10 %" in text
+    assert "note: Paths outside the training data: 10 %" in text
     assert len(text.splitlines()) == 1 + 2 + STEPS + 1
 
 
