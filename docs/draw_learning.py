@@ -48,7 +48,7 @@ def rolling(
     """The forecasts and their row of the table."""
     options = {"forgetting": forgetting} if how == "learn" else {}
     began = time.perf_counter()
-    found = gpssm.backtest(test, posterior, refit=how, max_draws=DRAWS, progress=False, **options)
+    found = gpssm.backtest(posterior, test, refit=how, max_draws=DRAWS, progress=False, **options)
     seconds, score = time.perf_counter() - began, found.scores
     words = f"{score['rmse']:>9.4f}{score['crps']:>9.4f}{score['coverage_90']:>9.2f}{seconds:>9.0f}"
     print(f"{row}{how:<8}{words}", flush=True)
