@@ -177,14 +177,14 @@ def test_paths_that_left_are_copies_of_paths_that_stayed():
     posterior = linear_posterior([[0.8, 0.8, 0.8], [2.0, 2.0, 2.0]])
     found = posterior.forecast(20, CONTROLS, num_paths=60, bounds=10.0)
     assert found.diagnostics.share_left == 0.5
-    assert "left what the model knows: 50 %" in found.diagnostics.notes[0]
+    assert "outside the training data: 50 %" in found.diagnostics.notes[0]
     same = np.all(found.paths[30:, None, -1] == found.paths[None, :30, -1], axis=-1)
     assert np.all(same.sum(1) == 1)
 
 
 def test_once_most_paths_have_left_they_start_anew_from_their_own_training_states():
     posterior = linear_posterior([[2.0, 2.5, 2.2], [3.0, 2.0, 2.4]])
-    with pytest.warns(UserWarning, match="do not trust this forecast from step"):
+    with pytest.warns(UserWarning, match="Do not trust this forecast from step"):
         found = posterior.forecast(30, CONTROLS, num_paths=60, noise=False)
     left = found.diagnostics.left_by_step
     assert left[-1] == 1
@@ -506,7 +506,7 @@ def test_text_says_what_it_is():
     assert repr(forecast) == "Forecast(12 steps from row 50, 400 paths, outputs=('level', 'flow'))"
     text = str(forecast)
     assert "level 95%" in text
-    assert "note: Paths that left what the model knows: 10 %" in text
+    assert "note: Paths outside the training data: 10 %" in text
     assert len(text.splitlines()) == 1 + 2 + STEPS + 1
 
 
@@ -514,9 +514,9 @@ def test_text_says_what_it_is():
     ("left", "words"),
     [
         ([0.0, 0.05], []),
-        ([0.0, 0.06], ["left what the model knows: 6 %"]),
-        ([0.2, 0.6], ["left what the model knows: 60 %", "do not trust"]),
-        ([0.2, 1.0, 1.0], ["left what the model knows: 100 %", "do not trust", "from step 2 on"]),
+        ([0.0, 0.06], ["outside the training data: 6 %"]),
+        ([0.2, 0.6], ["outside the training data: 60 %", "Do not trust"]),
+        ([0.2, 1.0, 1.0], ["outside the training data: 100 %", "Do not trust", "from step 2 on"]),
     ],
 )
 def test_notes_get_louder(left, words):

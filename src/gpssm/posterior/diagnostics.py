@@ -111,7 +111,7 @@ class Diagnostics:
     def _repr_html_(self) -> str:
         facts = {
             "acceptance": " ".join(f"{one:.2f}" for one in self.acceptance),
-            "divergent moves": self.divergences,
+            "divergent transitions": self.divergences,
             "E-BFMI": " ".join(f"{one:.2f}" for one in self.bfmi),
             "gradients": f"{self.gradients:.0f}",
             "seconds": ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
@@ -135,7 +135,7 @@ class Diagnostics:
             " ".join(f"{one:.2f}" for one in chains) for chains in (self.acceptance, self.bfmi)
         )
         lines = [
-            f"acceptance {acceptance}   divergent moves {self.divergences}   E-BFMI {bfmi}",
+            f"acceptance {acceptance}   divergent transitions {self.divergences}   E-BFMI {bfmi}",
             f"gradients {self.gradients:.0f}   {seconds}",
             *(f"note: {note}" for note in self.notes),
         ]
