@@ -185,7 +185,7 @@ CALLS = {
         gpssm.backtest,
         {
             "series": ROWS,
-            "method": POSTERIOR,
+            "forecaster": POSTERIOR,
             "horizon": 2,
             "step": 8,
             "num_paths": 6,
