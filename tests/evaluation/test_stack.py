@@ -105,7 +105,7 @@ def test_other_verbs_are_mixtures_too(even, posteriors, verb):
 def test_smoothed_outputs_are_mixed_and_missing_ones_filled_in(posteriors):
     stack = Stack.of(posteriors, [0.5, 0.5])
     found = stack.smooth()
-    assert found.outputs.paths.shape[1:] == (len(TRAIN), 1)
+    assert found.paths.shape[1:] == (len(TRAIN), 1)
     np.testing.assert_array_equal(found.imputed, TRAIN.y)
 
 

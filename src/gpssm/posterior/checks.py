@@ -44,6 +44,9 @@ SHARE_LEFT = (
     0.05  # share of paths that left above which a forecast has a note; above MANY, a problem
 )
 
+SLIGHT_EXCURSION = 0.05  # widths of its range by which an input may leave it
+LARGE_EXCURSION = 1.0  # widths of its range from which a forecast warns
+
 SAMPLER = "the sampler's own figures"
 DRAWS = "all draws"
 
@@ -384,3 +387,32 @@ def check_paths(paths: "ForecastDiagnostics") -> Check:
         "range they had in training, or reduce state_dim."
     )
     return Check(name, "problem", percent(share), words, protocol)
+
+
+def check_inputs(paths: "ForecastDiagnostics") -> Iterator[Check]:
+    """Check whether the inputs of a forecast stay in the range they had in training.
+
+    Parameters
+    ----------
+    paths
+        The diagnostics of the forecast.
+
+    Yields
+    ------
+    Check
+        One check for each input that leaves its range.
+    """
+    for column, (name, (low, high)) in enumerate(paths.input_range.items()):
+        steps = np.flatnonzero(paths.excursion[:, column] > SLIGHT_EXCURSION) + 1
+        if not steps.size:
+            continue
+        u = np.asarray(paths.u)[:, column]
+        figure = f"{np.min(u):.4g} to {np.max(u):.4g}, in training {low:.4g} to {high:.4g}"
+        words = (
+            "Nothing was learned about such inputs: do not trust the forecast from "
+            f"step {steps[0]} on."
+        )
+        protocol = f"the forecast of {count(len(u), 'step')}"
+        yield Check(
+            f"Input {name} outside of its training range", "caution", figure, words, protocol
+        )
