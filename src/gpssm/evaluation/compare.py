@@ -17,7 +17,7 @@ from gpssm.core.text import (
     check_whole,
     in_line,
 )
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked

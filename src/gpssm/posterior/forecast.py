@@ -28,7 +28,8 @@ from gpssm.core.text import (
     printable,
 )
 from gpssm.data.clock import Clock
-from gpssm.data.dataset import Dataset, align_columns
+from gpssm.data.columns import align_columns
+from gpssm.data.dataset import Dataset
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
