@@ -147,6 +147,15 @@ class Dataset:
         """The standard deviation of each output over all rows, in the user's units."""
         return output_spread(self.experiments)
 
+    @property
+    def input_range(self) -> dict[str, tuple[float, float]]:
+        """The lowest and highest value of each input by name, in the user's units."""
+        u = np.concatenate([one.u for one in self.experiments])
+        return {
+            name: (float(np.nanmin(column)), float(np.nanmax(column)))
+            for name, column in zip(self.inputs, u.T, strict=True)
+        }
+
     @cached_property
     def acting(self) -> tuple[Series, ...]:
         """The experiments with inputs in the rows on which they act, in the user's units."""

@@ -295,7 +295,7 @@ class StaticGain:
 
 @in_double_precision
 def linearise(
-    posterior: "Posterior", at: Any = None, row: int | None = None, index: int = 0
+    posterior: "Posterior", at: Any = None, row: int | None = None, index: int = -1
 ) -> Linearisation:
     """See `Posterior.linearise`."""
     dataset = posterior.dataset
