@@ -22,7 +22,7 @@ from gpssm.core.text import (
     is_real,
     is_whole,
 )
-from gpssm.data.series import Series, as_given
+from gpssm.data.series import Series
 from gpssm.evaluation.compare import MIXED_UNITS, figure_table, single_series, training_data
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
@@ -274,7 +274,7 @@ def backtest(
         rows = forecaster.dataset.align(series)
         start = 0 if start is None else start
     else:
-        rows = single_series("backtest", as_given(series, None, outputs, inputs))
+        rows = single_series("backtest", Series.of(series, None, outputs, inputs))
         start = 0.5 if start is None else start
         fit_arguments = {"method": forecaster, "seed": seed, **fit_arguments}
     scheme = replace(BACKTEST, horizon=int(horizon), step=int(step), num_paths=num_paths)

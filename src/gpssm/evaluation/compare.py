@@ -10,7 +10,8 @@ from gpssm.core.metrics import LEVELS
 from gpssm.core.notebook import card
 from gpssm.core.table import Table, loss
 from gpssm.core.text import check_choice, check_seed, check_shares, check_whole, in_line
-from gpssm.data.dataset import Dataset, align_columns
+from gpssm.data.columns import align_columns
+from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked

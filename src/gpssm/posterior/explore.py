@@ -21,9 +21,8 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import check_seed
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns, to_columns, where_first
 from gpssm.data.scaler import FAR
-from gpssm.data.series import to_columns, where_first
 from gpssm.model.bases import FeaturePoints
 from gpssm.model.kernels import Feature
 from gpssm.model.likelihoods import Custom, Likelihood

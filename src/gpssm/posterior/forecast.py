@@ -28,7 +28,7 @@ from gpssm.core.text import (
     printable,
 )
 from gpssm.data.clock import Clock, Times
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns
 from gpssm.data.series import Series
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import stretch
