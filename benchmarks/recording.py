@@ -127,7 +127,7 @@ def rows_that_follow() -> Arrays:
         "learn": arrays(posterior.learn(rows)),
         "update": arrays(posterior.update(rows, num_warmup=6, num_draws=4)),
         "load": arrays(loaded),
-        "smooth": {"states": smoothed.states, "outputs": smoothed.outputs.paths},
+        "smooth": {"states": smoothed.states, "outputs": smoothed.paths},
         "predict": {"paths": posterior.predict(rows, 3, num_paths=20).paths},
     }
     return {

@@ -181,7 +181,7 @@ def test_a_forecast_is_marked_where_it_should_be_trusted_less():
 @pytest.mark.parametrize("index", [0, 1])
 def test_smoothed_outputs_have_data_bands_and_what_was_missing(posterior, index):
     figure = drawn(plots.plot_smoothed(posterior, index))
-    y, outputs = posterior.dataset.experiments[index].y, smooth(posterior, index).outputs
+    y, outputs = posterior.dataset.experiments[index].y, smooth(posterior, index)
     assert [panel.get_ylabel() for panel in figure.axes] == list(
         posterior.dataset.experiments[index].outputs
     )

@@ -9,7 +9,7 @@ from scipy import stats
 
 from gpssm.core.metrics import pit
 from gpssm.core.text import check_kind, check_shares
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns
 from gpssm.plots.style import BLUE, GREY, LIGHT, LINES, MARKERS, in_house_style, legend, panels
 from gpssm.posterior.forecast import LEVELS, Forecast
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpssm.core.text import as_share, check_kind, check_output
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns
 from gpssm.plots.quantities import LEVEL
 from gpssm.plots.style import (
     BLACK,

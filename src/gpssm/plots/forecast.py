@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpssm.core.text import check_kind, check_shares
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns
 from gpssm.plots.style import (
     BLACK,
     BLUE,

@@ -32,7 +32,7 @@ NAME = 18  # letters of a name that a panel has room for
 
 @in_house_style()
 def plot_residuals(
-    posterior: Posterior, index: int = 0, num_paths: int = 300, rows: int = 1000
+    posterior: Posterior, index: int = -1, num_paths: int = 300, rows: int = 1000
 ) -> "Figure":
     """One-step-ahead residuals of training series `index`, their auto-correlation and their correlation with controls.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @in_house_style()
 def plot_smoothed(
-    posterior: Posterior, index: int = 0, found: tuple[Forecast, Forecast] | None = None
+    posterior: Posterior, index: int = -1, found: tuple[Forecast, Forecast] | None = None
 ) -> "Figure":
     """Outputs of training series `index`: data, median and 90 % bands of E[y_t | x_{t+1}] and, lighter, of y_t itself.
 

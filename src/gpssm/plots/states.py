@@ -16,7 +16,7 @@ STATES, CHAINS = 8, 4  # at most
 
 
 @in_house_style()
-def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
+def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
     """The states x₀..x_T of training series `index` in scaled units: median and 90 % band, a colour each chain.
 
     States are identified only up to a change of coordinates, in which chains may differ: where they do, the lines part
