@@ -240,7 +240,7 @@ DAISY: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True)
 class TestRecord:
-    """Where the test record of a benchmark is, and how many of its first rows are given to find the state by."""
+    """Location of a benchmark's test record, and the number of first rows that determine its state."""
 
     __test__ = False  # no class of tests
 
@@ -255,12 +255,12 @@ RECORDS: dict[str, TestRecord] = {
 
 
 def names() -> tuple[str, ...]:
-    """Names that `load` knows: benchmarks of one series and of two records, and further experiments on some."""
+    """Names that `load` knows."""
     return tuple(REGISTRY)
 
 
 def load(name: str) -> Series:
-    """All rows of the benchmark of that name; `series.split(0.5)` gives the usual train and test halves.
+    """Load a benchmark series; `series.split(0.5)` gives the usual training and test halves.
 
     Read from the folder GPSSM_DATA if that is set, otherwise downloaded once; see the head of this file. A simulated
     series is named `sim:duffing`, or with options of its simulator `sim:duffing:num_steps=120:noise_std=0.1`.
@@ -286,7 +286,7 @@ def load(name: str) -> Series:
 
 
 def load_records(name: str) -> tuple[Series, Series]:
-    """The training record and the test record of a benchmark that has two; `test.window` rows are given of the latter.
+    """Load the training and the test record of a benchmark; `test.window` rows of the latter are given.
 
     train, test = load_records("emps")
     free = gpssm.fit(train).simulate(test.u[test.window:], warmup=test[:test.window])
@@ -530,7 +530,7 @@ def simulate_duffing(
     process_std: float = 0.01,
     noise_std: float = 0.05,
 ) -> Simulated:
-    """A driven, damped Duffing oscillator: a mass on a spring that stiffens, pushed by a multisine.
+    """A driven, damped Duffing oscillator: a mass on a stiffening spring, driven by a multisine.
 
     T steps with states (position p, velocity ṗ) and outputs y_t = p + N(0, noise_std²):
 
@@ -574,7 +574,7 @@ SIMULATORS: dict[str, Callable[..., Simulated]] = {
 
 
 def simulate(name: str, **options: Any) -> Simulated:
-    """Simulate the system of that name; all take `num_steps` and `seed`, see its own function for more.
+    """Simulate a system by name; all take `num_steps` and `seed`, see the simulators for more.
 
     truth = simulate("kink", num_steps=100, seed=1, noise_std=0.1)
     truth.series, truth.states, truth.transition

@@ -47,7 +47,7 @@ class Delays(NamedTuple):
 
 
 def delays(series: Any, longest: int = LONGEST) -> Delays:
-    """How many rows later each control acts, estimated from training rows.
+    """Estimate after how many rows each input acts, from training rows.
 
         print(gpssm.delays(train))
         posterior = gpssm.fit(train, delay="auto")  # with what it finds
@@ -77,7 +77,7 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
 
 
 def delayed(series: Any, rows: Rows) -> Any:
-    """The series with controls as they arrive, u'; the first rows, at which unknown ones do, are left out.
+    """The series with delayed inputs; the first rows, whose inputs are unknown, are dropped.
 
     A model fitted to it is given delayed controls ever after; `fit(series, delay=rows)` is not. A list of series gives
     a list.

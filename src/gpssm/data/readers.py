@@ -48,7 +48,7 @@ def read(
     controls: Controls = "hold",
     units: Mapping[str, str] | None = None,
 ) -> Series:
-    """Read the columns `outputs` and `inputs` of a file into a Series, one row a time step.
+    """Read the columns `outputs` and `inputs` of a file into a Series, one row per time step.
 
         read("tank.csv", outputs=["level"], inputs=["pump", "valve"], dt=0.1)
         read("ballbeam.dat", outputs=1, inputs=0)

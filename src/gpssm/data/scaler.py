@@ -16,7 +16,7 @@ FAR = 1e12  # standard deviations from the training data at which nothing can be
 
 @dataclass(frozen=True)
 class Scaler:
-    """The affine maps y ↦ (y − output_mean) / output_std and u ↦ (u − input_mean) / input_std, a column each.
+    """The affine maps y ↦ (y − output_mean) / output_std and u ↦ (u − input_mean) / input_std, column by column.
 
         scaler = Scaler.fit(train)
         scaled = scaler.scale(test)
@@ -73,7 +73,7 @@ class Scaler:
         return replace(series, y=y, u=u)
 
     def scale_inputs(self, u: Any) -> Float[np.ndarray, "*batch T Du"]:
-        """Controls (..., T, Du) in scaled units: (u − input_mean) / input_std."""
+        """Inputs (..., T, Du) in scaled units: (u − input_mean) / input_std."""
         return _to_scaled(u, self.input_mean, self.input_std, "inputs")
 
     def unscale_mean(self, y: Any) -> Float[np.ndarray, "*batch Dy"]:

@@ -38,7 +38,7 @@ TARGET_SEED = 1_000_003  # added to the seed: the noises of what one wants to kn
 
 @dataclass(frozen=True)
 class Design:
-    """Experiments by name, and by how much each is expected to reduce the variance of the forecasts of interest.
+    """Experiments by name, with the expected reduction of the variance of the target forecasts.
 
     `reduction` is a share of the variance over all steps and outputs, each output in units of its training data, and
     `by_output` that of each output. Below zero: so little that it is lost among the draws.
@@ -50,12 +50,12 @@ class Design:
 
     @property
     def best(self) -> str:
-        """The name of the experiment to do."""
+        """The name of the most informative experiment."""
         return max(self.reduction, key=self.reduction.__getitem__)
 
     @property
     def table(self) -> "pd.DataFrame":
-        """A row an experiment, the best first."""
+        """One row per experiment, the best first."""
         import pandas
 
         names = sorted(self.reduction, key=lambda name: -self.reduction[name])
@@ -79,7 +79,7 @@ def informative(
     max_draws: int = 200,
     seed: int = 0,
 ) -> Design:
-    """Rank plans of controls by what their outputs would teach about the forecasts under the target's controls.
+    """Rank input plans by how much their outputs would sharpen the forecasts under the target's inputs.
 
         posterior.informative({"steps": steps, "sines": sines}, target=usual).best
 

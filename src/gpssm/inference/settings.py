@@ -41,7 +41,7 @@ class Assumptions(NamedTuple):
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """Settings that all methods share, and what they say of themselves unless they say otherwise.
+    """Settings that all methods share, with defaults for what a method may override.
 
     :param num_warmup: iterations that adapt and are thrown away.
     :param num_draws: draws kept in each chain.
@@ -77,7 +77,7 @@ class MethodSettings:
         return build(spec, linear, key, self.slack(len(linear.z)))
 
     def slack(self, rows: int) -> float:
-        """How far a linear mean may stray from the linear fit to so many rows that is the start."""
+        """Prior standard deviation of a linear mean around the linear fit, given the number of rows."""
         return SLACK
 
     def adopt(self, model: GPSSM) -> GPSSM:

@@ -95,14 +95,14 @@ class FFVD(MethodSettings):
             )
 
     def slack(self, rows: int) -> float:
-        """How far a linear mean may stray from the linear fit to so many rows that is the start.
+        """Prior standard deviation of a linear mean around the linear fit, given the number of rows.
 
         One that is free soon leaves what free runs need, and learns the next step; of few rows the fit knows little.
         """
         return min(SLACK, SLACK_OF_ROWS / rows)
 
     def most_steps(self, rows: int) -> int:
-        """The steps of a trajectory at most, for so many rows."""
+        """The largest number of steps of a trajectory, given the number of rows."""
         return (
             min(self.num_leapfrog, max(FEWEST, STEPS_TIMES_ROWS // rows))
             if on_cpu()

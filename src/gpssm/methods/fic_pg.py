@@ -33,7 +33,7 @@ from gpssm.model.types import FeynmanKac, Method
 
 @dataclass(frozen=True)
 class FICParticleGibbs(ParticleSettings):
-    """Settings of `fic-pg`. A sweep takes long, so iterations are few, and Adam's steps the larger.
+    """Settings of `fic-pg`. A sweep is slow, so there are few iterations, with larger steps of Adam.
 
     :param num_particles: particles in each sweep, the present path among them.
     """

@@ -130,7 +130,7 @@ class ARX(Baseline):
 
 @dataclass(frozen=True)
 class RegularisedARX(Baseline):
-    """A long regression whose impulse responses are smooth and die out, as the data say.
+    """A long regression with smooth, decaying impulse responses, regularised by marginal likelihood.
 
     See `gpssm.linear.arx`. It is reduced to the state-space model that forecasts as it does.
 
@@ -145,7 +145,7 @@ class RegularisedARX(Baseline):
             check_whole("each of lags", count, 1)
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """The reduction without the components that say next to nothing."""
+        """The reduction without negligible components."""
         components = reduce(
             regress_regularised(series, *self.lags).regression, series, MOST_STATES, HORIZON
         )
@@ -184,7 +184,7 @@ class Last(Baseline):
     """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """One state an output."""
+        """One state per output."""
         return fit_last(series)
 
 
@@ -193,7 +193,7 @@ class Average(Baseline):
     """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """One state an output."""
+        """One state per output."""
         return fit_mean(series)
 
 

@@ -44,7 +44,7 @@ LARGEST = 1.0  # norm of a gradient: longer ones are cut
 
 @dataclass(frozen=True)
 class LSTMNetwork(MethodSettings):
-    """Settings of `lstm`. Draws differ by next to nothing, and filters of so many states are slow: a few are kept.
+    """Settings of `lstm`. Draws hardly differ and filters of so many states are slow, so few draws are kept.
 
     :param units: H, the width of the layer.
     :param max_epochs: steps of Adam at most, each on all data.

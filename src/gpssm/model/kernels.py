@@ -621,7 +621,7 @@ class Linear(DotProduct):
 
 
 class Polynomial(DotProduct):
-    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²)^p: polynomials of degree p, two unless told."""
+    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²)^p: polynomials of degree p (default 2)."""
 
     degree: int = eqx.field(static=True, default=2)
 

@@ -52,7 +52,7 @@ class Likelihood(eqx.Module):
         """Draw y given x."""
 
     def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """Outputs on a scale where a linear-Gaussian model makes sense, to start from; NaN stays NaN."""
+        """Outputs on a scale where a linear-Gaussian start makes sense; NaN stays NaN."""
         return y
 
     def log_prob(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, " N"]:
@@ -62,7 +62,7 @@ class Likelihood(eqx.Module):
 
 
 class LinearPredictor(eqx.Module):
-    """What likelihoods share that see the state through η = C x + d."""
+    """Base of likelihoods that see the state through η = C x + d."""
 
     C: Float[Array, "Dy Dx"]
     d: Float[Array, " Dy"]
@@ -175,7 +175,7 @@ LENGTH, AMPLITUDE = (
 
 
 class Wiener(LinearPredictor, GaussianNoise):
-    """y ~ N(h(C x + d), R) with h(η) = η + A(η) w, w ~ N(0, I): a Gaussian process around the identity, one an output.
+    """y ~ N(h(C x + d), R) with h(η) = η + A(η) w, w ~ N(0, I): one Gaussian process around the identity per output.
 
     A(η) = a k(η, Z) L⁻ᵀ at knots Z from −3 to 3, L Lᵀ = k(Z, Z), a squared exponential: beyond them h is η again. The
     w are leaves of the model, `likelihood.weights`, optimised or sampled with the rest.
@@ -187,7 +187,7 @@ class Wiener(LinearPredictor, GaussianNoise):
     def build(
         cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
     ) -> Self:
-        """From an output map and noise standard deviations: the identity to begin with."""
+        """From an output map and noise standard deviations, starting at the identity."""
         return cls(C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS), C.dtype))
 
     @staticmethod
@@ -212,7 +212,7 @@ class Wiener(LinearPredictor, GaussianNoise):
 
 
 class MonotoneWiener(LinearPredictor, GaussianNoise):
-    """y ~ N(h(C x + d), R) with an h that rises everywhere (`curves.rising`).
+    """y ~ N(h(C x + d), R) with an increasing h (`curves.rising`).
 
     `likelihood.weights` are the logarithms of its slopes, which are zero for h(η) = η.
     """
@@ -223,7 +223,7 @@ class MonotoneWiener(LinearPredictor, GaussianNoise):
     def build(
         cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
     ) -> Self:
-        """From an output map and noise standard deviations: the identity to begin with."""
+        """From an output map and noise standard deviations, starting at the identity."""
         return cls(
             C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS - 1), C.dtype)
         )
@@ -373,7 +373,7 @@ class Bernoulli(LinearPredictor, Likelihood):
 
 
 class Custom(Likelihood):
-    """log p(y | x) = function(x, y), for one state (Dx,) and one output row (Dy,): one value an output (Dy,).
+    """log p(y | x) = function(x, y), for one state (Dx,) and one output row (Dy,): one value per output (Dy,).
 
     Inference needs `function` alone. Forecasts need `emission(x) → (mean (Dy,), variance (Dy,))` and
     `sampler(key, x) → y (Dy,)` as well. Any of the three may be an `equinox.Module` with arrays to learn.

@@ -28,7 +28,7 @@ class Mean(eqx.Module):
 
 
 class Identity(Mean):
-    """m(x, u) = x: without evidence the state stays where it is."""
+    """m(x, u) = x: without evidence the state does not change."""
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """x."""
@@ -60,7 +60,7 @@ class LinearMap(Mean):
 
 
 class Curved(Mean):
-    """m(x, u) = A x + B g(u) + b with a curve g_j of each control that rises everywhere (`curves.rising`).
+    """m(x, u) = A x + B g(u) + b with an increasing curve g_j of each input (`curves.rising`).
 
     `mean.weights` are the logarithms of its slopes, which are zero for g(u) = u.
     """
@@ -74,7 +74,7 @@ class Curved(Mean):
 
 
 class Function(Mean):
-    """m(x, u) = function(x, u), for a function of one state (Dx,) and one control (Du,).
+    """m(x, u) = function(x, u), for a function of one state (Dx,) and one input (Du,).
 
     The function may be an `equinox.Module`: its arrays are then leaves of the model: fix, optimise or sample.
     """
@@ -117,7 +117,7 @@ class Shifted(Mean):
 
 
 class PhysicsMean(Mean):
-    """m(x, u) = step(S x, μ + σ u, θ) / S: known physics of states and controls in the user's units, with parameters θ.
+    """m(x, u) = step(S x, μ + σ u, θ) / S: known physics of states and inputs in the user's units, with parameters θ.
 
     θ is a dictionary of arrays, which are leaves of the model, `mean.parameters.*`: fix, optimise or sample them.
     """

@@ -61,7 +61,7 @@ class Simulation(NamedTuple):
 
 
 class GPSSM(eqx.Module):
-    """A model: immutable parts, a prior for each leaf and what is to be done with it.
+    """A model: immutable parts, and a prior and a role for each leaf.
 
     Leaves go by dotted names such as `kernel.log_lengthscale`, `basis.locations`, `likelihood.C`,
     `log_process_std`; priors and roles are set by name or by pattern (`kernel.*`). Build one with

@@ -21,7 +21,7 @@ SHOWN = (1, 2, 5, 10, 20, 30, 50, 100, 200)  # steps ahead in a table
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Factors s (H, Dy) by step ahead and output, and what they were measured on.
+    """Factors s (H, Dy) by step ahead and output, and the rows they were measured on.
 
     `coverage` (H, Dy) is the share of the outputs inside the model's own 90 % intervals there, `effective` (H,) the
     number of independent forecasts that the overlapping ones from all `origins` are worth, and `rows` says which rows
@@ -55,7 +55,7 @@ class Calibration:
         return self.factors[np.minimum(steps, self.horizon) - 1]
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for a few steps ahead: factors, coverage without them, independent forecasts."""
+        """A table over a few steps ahead: factors, coverage without them, independent forecasts."""
         return [
             {
                 "step": step,

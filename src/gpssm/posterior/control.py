@@ -48,7 +48,7 @@ class StateEnsemble(NamedTuple):
 
 
 class Rollout(eqx.Module):
-    """A forecast as a function of states and controls: `rollout(states, u)` gives paths (N, H, Dy) in the user's units.
+    """A forecast as a function of states and inputs: `rollout(states, u)` gives paths (N, H, Dy) in the user's units.
 
         rollout = posterior.rollout(num_paths=100)
         value = jax.jit(lambda u: jnp.mean((rollout(rollout.start, u) - target) ** 2))

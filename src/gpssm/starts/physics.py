@@ -33,7 +33,7 @@ NOISE_STD = 0.03  # of the outputs, in their standard deviations, to begin with
 
 @dataclasses.dataclass(frozen=True)
 class Unknown:
-    """A scalar function h of a feature of state and control, and where it enters.
+    """A scalar function h of a feature of state and input, and where it enters.
 
     :param feature: φ(x, u), a number (or a vector).
     :param into: the state whose transition it enters.
@@ -55,7 +55,7 @@ class Unknown:
 
 @dataclasses.dataclass(frozen=True)
 class Physics:
-    """What is known of a plant, in the user's units, for `gpssm.fit(series, physics=...)`.
+    """Known equations of a system in the user's units, for `gpssm.fit(series, physics=...)`.
 
     :param step: (x, u, θ) → the next x, for one state (Dx,) and one control (Du,).
     :param unknown: what is not known.
