@@ -98,7 +98,6 @@ def given(tmp_path_factory):
         out,
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "num_threads", lambda: 1)
         patch.setattr(pipeline, "BASELINES", ("last",))
         found = CliRunner().invoke(app, fit)
     assert found.exit_code == 0, found.output
