@@ -175,4 +175,4 @@ def test_all_texts_that_no_option_was_meant_for(try_texts, command, option):
 def test_every_command_was_tried():
     tried = {name for name, _ in options()}
     assert {"fit", "demo", "forecast", "bench", "data fetch", "bench report"} <= tried
-    assert len([*options()]) >= 48
+    assert len([*options()]) >= 43

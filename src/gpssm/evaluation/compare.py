@@ -85,7 +85,7 @@ class Comparison:
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
         """Medians and central intervals over each other, with what happened; all outputs, or the one named."""
-        from gpssm.plots.comparison import plot_comparison
+        from gpssm.plots.forecasts import plot_comparison
 
         return plot_comparison(self.forecasts, self.actual, None, output, level)
 
