@@ -40,7 +40,7 @@ def row(system: str, rows: int, seed: int, hyper: str, rate: float) -> str:
     }
     posterior = gpssm.fit(train, method=method, hyper=hyper, **settings)
     tested = gpssm.backtest(
-        rest, posterior, step=STEP, max_draws=100, num_paths=400, progress=False
+        posterior, rest, step=STEP, max_draws=100, num_paths=400, progress=False
     ).scores
     found = posterior.diagnostics()
     groups = [found[name] for name in ("log target", "smoothed outputs", "30-step forecast mean")]

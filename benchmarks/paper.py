@@ -232,7 +232,7 @@ def study_fits(out: Path, selections: Path | None) -> None:
 def draw_fit(panel: Any, posterior: Posterior, test: Any) -> None:
     """Outputs without noise before the line, the forecast with its 90 % interval after it."""
     horizon, length = 30, len(posterior.dataset.experiments[0])
-    smoothed, forecast = posterior.smooth().outputs, posterior.forecast(horizon, test.u[:horizon])
+    smoothed, forecast = posterior.smooth(), posterior.forecast(horizon, test.u[:horizon])
     shown = min(length, 4 * horizon)
     for paths, first, color, label in (
         (smoothed, 0, BLUE, "smoothed"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
-PAGES = ("tutorial.md", "guides/control.md")
+PAGES = ("tutorial.md",)
 FENCE = re.compile(r"^```python\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 INCLUDED = re.compile(r'^--8<-- "(.*?):(.*?)"$', re.MULTILINE)
 IMAGE = re.compile(r"\s*!\[.*?\]\((.*?)\)")

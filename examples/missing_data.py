@@ -33,7 +33,7 @@ def main() -> None:
 
     posterior = gpssm.fit(series, state_dim=2, progress=False, **(QUICK if options.quick else {}))
     smoothed = posterior.smooth(noise=True)
-    low, high = smoothed.outputs.interval(0.9)
+    low, high = smoothed.interval(0.9)
     held = (low <= complete.y) & (complete.y <= high)
     error = np.sqrt(np.mean((smoothed.imputed - complete.y)[gaps] ** 2))
     print(

@@ -43,7 +43,6 @@ GOOD = {
     "predict": {"series": SERIES, "num_paths": 6},
     "simulate": {"u": U, "warmup": SERIES, "num_paths": 6},
     "transition": {"x": np.zeros((3, 2)), "u": U[:3]},
-    "function": {"x": np.zeros((3, 2)), "u": U[:3]},
     "derivatives": {"x": np.zeros((3, 2)), "u": U[:3]},
 }
 OPTIONS = (
@@ -92,7 +91,6 @@ ENTRIES = {
     "Dataset.experiment": POSTERIOR.dataset.experiment,
     "smooth": POSTERIOR.smooth,
     "smooth(seed=)": lambda value: POSTERIOR.smooth(seed=value),
-    "outputs": POSTERIOR.outputs,
     "to_arviz": lambda value: POSTERIOR.to_arviz(seed=value),
     "update": lambda value: POSTERIOR.update(value),
     **{
@@ -187,7 +185,7 @@ CALLS = {
         gpssm.backtest,
         {
             "series": ROWS,
-            "method": POSTERIOR,
+            "forecaster": POSTERIOR,
             "horizon": 2,
             "step": 8,
             "num_paths": 6,

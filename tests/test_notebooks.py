@@ -60,7 +60,7 @@ def test_a_card_escapes_what_it_shows_and_leaves_out_the_middle_of_long_tables()
     assert "img" not in Tags(text).seen
     assert text.count(html.escape(HOSTILE)) == 8
     assert text.count("<tr>") == 1 + 1 + MOST_ROWS + 1
-    assert "<th>39</th><td>39</td><td>–</td>" in text
+    assert '<th scope="row">39</th><td>39</td><td>–</td>' in text
 
 
 def test_everything_that_people_hold_shows_itself():

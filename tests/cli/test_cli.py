@@ -398,9 +398,10 @@ def test_a_forecast_takes_inputs_by_name(linear_run, data, tmp_path):
     future = data.parent / "future.csv"
     found = answer("forecast", linear_run, "--inputs", future, "--levels", "80", "--out", out)
     assert found["step"] == list(range(40, 80))
-    assert set(found) == {"step", "y mean", "y std", "y 10%", "y 50%", "y 90%", "notes"}
+    figures = {"y mean", "y std", "y 10%", "y 50%", "y 90%"}
+    assert set(found) == {"step", *figures, "trusted", "notes"}
     header, *rows = out.read_text().splitlines()
-    assert header == "step,y mean,y std,y 10%,y 50%,y 90%"
+    assert header == "step,y mean,y std,y 10%,y 50%,y 90%,trusted"
     assert len(rows) == 40
     assert "--overwrite" in complaint("forecast", linear_run, "--out", out, code=2)
     held_out = answer("forecast", linear_run)

@@ -78,8 +78,11 @@ def test_whole_numbers():
         check_whole("window", 0, 1, none="for all rows")
 
 
-@pytest.mark.parametrize(
-    ("level", "share"), [(0.9, 0.9), (90, 0.9), (99.5, 0.995), (1.5, 0.015), (0.01, 0.01)]
-)
-def test_levels_are_shares_or_per_cent(level, share):
-    assert as_share(level) == share
+def test_levels_are_shares():
+    assert as_share(np.float64(0.9)) == 0.9
+    for level, hint in ((1.5, r"For 1\.5 % give 0\.015"), (90, r"For 90 % give 0\.9")):
+        with pytest.raises(ValueError, match=rf"a share between 0 and 1, .* got {level}\. {hint}"):
+            as_share(level)
+    for level in (0, 1, -0.1, 100, np.nan, True, "0.9"):
+        with pytest.raises(ValueError, match="a share between 0 and 1"):
+            as_share(level)

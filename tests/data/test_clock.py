@@ -35,7 +35,10 @@ def test_numbers_on_a_grid_may_be_rounded():
     [
         ([0, 1, 2, 4, 5], "row 3 .*is 4, 2 after the row before; most are 1 apart.*regrid=True"),
         ([0, 1, 1, 2, 3], "row 2 .*is 1, as the row before"),
-        ([3, 2, 1, 0], "row 1 .*is 2, before that of the row before, 3"),
+        (
+            [3, 2, 1, 0],
+            "rows are out of time order: .*row 1 .*is 2, before that of the row before, 3",
+        ),
         ([0, 1, 2.4, 3, 4], "row 2 .*is 2.4, 1.4 after"),
         ([0, np.nan, 2], "row 1 .*is missing"),
         (
@@ -60,12 +63,17 @@ def test_day_and_month_are_told_apart_by_the_days_between():
 
 def test_a_grid_has_gaps_for_missing_rows_and_a_rule_for_controls():
     times, y, u = [0.0, 4.0, 1.0, 1.0, 5.0], [0.0, 4.0, 1.0, 1.5, 5.0], [0.0, 4.0, 1.0, 1.0, 5.0]
-    held = Series.on_grid(times, y, u)
-    np.testing.assert_array_equal(held.y[:, 0], [0, 1.5, np.nan, np.nan, 4, 5])
+    with pytest.warns(
+        UserWarning, match="1 row of 5 fell on a point .* the first at 1: .*averaged"
+    ):
+        held = Series.on_grid(times, y, u)
+    np.testing.assert_array_equal(held.y[:, 0], [0, 1.25, np.nan, np.nan, 4, 5])
     np.testing.assert_array_equal(held.u[:, 0], [0, 1, 1, 1, 4, 5])
-    np.testing.assert_array_equal(
-        Series.on_grid(times, y, u, controls="interpolate").u[:, 0], np.arange(6)
+    single = [0, 1, 2, 4]
+    between = Series.on_grid(
+        *(np.array(part)[single] for part in (times, y, u)), controls="interpolate"
     )
+    np.testing.assert_array_equal(between.u[:, 0], np.arange(6))
     np.testing.assert_array_equal(held.time, np.arange(6))
     with pytest.raises(ValueError, match="1000001 rows for 4"):
         Series.on_grid([0, 1, 2, 1e6], np.arange(4.0))
@@ -109,3 +117,109 @@ def test_a_sampling_time_counts_on_in_slices():
         Series(np.arange(3.0), time=[0, 0.1, 0.2], dt=2)
     with pytest.raises(ValueError, match="cannot be split at '2024-01-01'"):
         series.split("2024-01-01")
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize("frequency", ["2MS", "2QS", "2YS", "2D", "3W", "5B"])
+def test_every_other_row_of_several_months_or_days(frequency, zone):
+    dates = pd.date_range("2024-03-01", periods=24, freq=frequency, tz=zone)
+    series = Series(np.arange(24.0), time=dates)
+    wanted = series.decimated(2).to_dataframe().index
+    pd.testing.assert_index_equal(wanted, dates[1::2], exact=False, check_names=False)
+
+
+def test_dates_that_nanoseconds_cannot_count_are_refused():
+    far = pd.date_range("3000-01-01", periods=5, unit="s")
+    with pytest.raises(ValueError, match=r"dates outside of 1677 to 2262.*numbers"):
+        Series(np.arange(5.0), time=far)
+    series = Series(np.arange(5.0), time=pd.date_range("2024-01-01", periods=5))
+    with pytest.raises(ValueError, match="dates end in 2262"):
+        series.clock.times(10**6)
+
+
+def test_an_hour_that_summer_time_skips_is_the_next_one():
+    wall = pd.date_range("2024-03-25 02:30", periods=12)
+    dates = wall.tz_localize("Europe/Berlin", nonexistent="shift_forward")
+    series = Series(np.arange(12.0), time=dates)
+    assert series.clock.calendar == "D"
+    index = Series(np.arange(3.0), time=dates[:3]).clock.index(12)
+    pd.testing.assert_index_equal(index, dates, exact=False, check_names=False)
+    pd.testing.assert_index_equal(
+        series.to_dataframe().index, dates, exact=False, check_names=False
+    )
+
+
+def test_seconds_since_1970_keep_their_fractions():
+    times = 1.7e9 + 5e-4 * np.arange(1000)
+    series = Series(np.arange(1000.0), time=times)
+    assert len(np.unique(series.time)) == 1000
+    np.testing.assert_allclose(series.time, times, rtol=0, atol=1e-5)
+    assert len(set(series.clock.texts(1000))) == 1000
+
+
+def test_one_reading_of_day_and_month_is_taken_and_said():
+    months = pd.date_range("2024-01-01", periods=12, freq="MS")
+    texts = months.strftime("%d/%m/%Y")
+    frame = pd.DataFrame({"y": np.arange(12.0), "when": texts})
+    with pytest.warns(UserWarning, match="month first, as 12 January 2024; .* 01 December 2024"):
+        series = Series.from_dataframe(frame, "y", time="when")
+    assert series.dt == 86400
+    series = Series.from_dataframe(frame, "y", time="when", dayfirst=True)
+    pd.testing.assert_index_equal(
+        series.to_dataframe().index, months, exact=False, check_names=False
+    )
+    longer = pd.date_range("2024-01-01", periods=24, freq="MS")
+    clock = Clock.of(longer.strftime("%d/%m/%Y"))
+    pd.testing.assert_index_equal(clock.index(24), longer, exact=False, check_names=False)
+    with pytest.raises(
+        ValueError, match=r"row 1 .*'13/01/2024', which is no date with the month first"
+    ):
+        Series.from_dataframe(
+            pd.DataFrame({"y": [1.0, 2.0], "when": ["12/01/2024", "13/01/2024"]}),
+            "y",
+            time="when",
+            dayfirst=False,
+        )
+
+
+def test_a_jittered_clock_has_no_gaps():
+    rng = np.random.default_rng(0)
+    times = np.arange(5000) + rng.uniform(-0.2, 0.2, 5000)
+    series = Series.on_grid(times, np.arange(5000.0))
+    assert (len(series), series.dt) == (5000, 1.0)
+    assert not np.isnan(series.y).any()
+    dates = pd.Timestamp("2024-01-01") + pd.to_timedelta(times * 60, unit="s")
+    assert Series.on_grid(dates, np.arange(5000.0)).dt == 60
+    gap = np.r_[times[:2000], times[2010:]]
+    filled = Series.on_grid(gap, np.arange(4990.0))
+    assert np.flatnonzero(np.isnan(filled.y[:, 0])).tolist() == list(range(2000, 2010))
+
+
+def test_an_hour_that_occurs_twice_is_kept_in_its_time_zone():
+    dates = pd.date_range("2024-10-26", periods=72, freq="30min", tz="Europe/Berlin")
+    frame = pd.DataFrame({"y": np.arange(72.0), "when": dates.tz_localize(None).astype(str)})
+    series = Series.from_dataframe(frame, "y", time="when", regrid=True, zone="Europe/Berlin")
+    np.testing.assert_array_equal(series.y[:, 0], np.arange(72.0))
+    pd.testing.assert_index_equal(
+        series.to_dataframe().index, dates, exact=False, check_names=False
+    )
+    with pytest.warns(UserWarning, match=r"2 rows of 72 fell .* zone='Europe/Berlin'"):
+        Series.from_dataframe(frame, "y", time="when", regrid=True)
+    with pytest.raises(ValueError, match=r"rows are out of time order: .*2024-10-27 02:00:00"):
+        Series.from_dataframe(frame, "y", time="when")
+
+
+def test_rows_at_the_same_times():
+    hours = pd.date_range("2024-03-30", periods=60, freq="h", tz="Europe/Berlin")
+    clock = Clock.of(hours[:40])
+    rows = Series(np.arange(60.0), time=hours)
+    assert clock.common_rows(40, 10, rows) == (slice(0, 10), slice(40, 50))
+    assert clock.common_rows(40, 10, rows[45:]) == (slice(5, 10), slice(0, 5))
+    assert clock.common_rows(40, 10, rows.to_dataframe()) == (slice(0, 10), slice(40, 50))
+    assert clock.common_rows(40, 10, np.zeros((4, 1))) == (slice(0, 4), slice(0, 4))
+    with pytest.raises(ValueError, match="none is at the same time"):
+        clock.common_rows(40, 10, rows[50:])
+    with pytest.raises(ValueError, match="apart, and those of the training data"):
+        clock.common_rows(40, 10, rows.decimated(2))
+    numbers = Series(np.arange(60.0), time=np.arange(60) / 10)
+    assert numbers.clock.common_rows(40, 10, numbers[38:]) == (slice(0, 10), slice(2, 12))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpssm.data.series import default_names, to_columns, where_first
+from gpssm.data.columns import default_names, to_columns, where_first
 
 TABLES = hnp.arrays(
     np.float64,

@@ -9,7 +9,8 @@ import pytest
 import gpssm
 from builders import make_series
 from gpssm.data import dataset
-from gpssm.data.dataset import Dataset, align_columns
+from gpssm.data.columns import align_columns
+from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from random_walk import PaddedWalk, RandomWalk
 
@@ -51,7 +52,7 @@ def test_what_is_kept_is_as_if_all_were(whole, short):
 def test_the_rows_that_were_kept_are_a_posterior_of_their_own(whole, short):
     found, expected = short.with_states().smooth(), whole.smooth()
     np.testing.assert_array_equal(found.states, expected.states[:, -KEPT - 1 :])
-    np.testing.assert_allclose(found.outputs.paths, expected.outputs.paths[:, -KEPT:])
+    np.testing.assert_allclose(found.paths, expected.paths[:, -KEPT:])
     assert [row.name for row in short.diagnostics().rows] == [
         row.name for row in whole.diagnostics().rows
     ]
@@ -279,6 +280,16 @@ def test_inputs_ahead(late):
         late.inputs_ahead(None, 4)
     with pytest.raises(ValueError, match=r"row 1 .* of u is NaN or infinite"):
         late.inputs_ahead(np.where(VALUES == 2, np.nan, VALUES))
+
+
+def test_rows_of_another_step_are_refused_at_every_door():
+    series = Series(SERIES.y, SERIES.u, dt=0.1)
+    slow = Series(SERIES.y, SERIES.u, dt=10.0)
+    dataset = Dataset.of(series)
+    for call in (dataset.align, dataset.inputs_ahead, lambda rows: Dataset.of([series, rows])):
+        assert call(series) is not None
+        with pytest.raises(ValueError, match="rows are 10 apart, and those of the training data 0"):
+            call(slow)
 
 
 def test_a_model_without_inputs_says_so():

@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from gpssm.data.preparing import detrend, merge, resample
-from gpssm.data.series import Series, as_given
+from gpssm.data.series import Series
 
 TIME = np.arange(400)
 
@@ -46,18 +45,3 @@ def test_experiments_have_the_columns_of_the_first():
     assert both[1].units == {"a": "V"}
     with pytest.raises(ValueError, match="'a' is in mV, and in V before"):
         merge(first, replace(second, units={"a": "mV"}))
-
-
-def test_what_a_user_calls_data():
-    y, u = np.arange(6.0), np.ones((6, 1))
-    frame = pd.DataFrame({"level": y, "pump": 1.0, "note": "fine"})
-    of_frame = as_given(frame, outputs="level", inputs=["pump"])
-    assert of_frame == Series(y, u, outputs=["level"], inputs=["pump"])
-    assert as_given(y, u, "level", "pump") == of_frame
-    assert as_given([frame, frame], outputs="level") == [Series(y, outputs=["level"])] * 2
-    assert as_given(of_frame) is of_frame
-    assert as_given(y.tolist()) == Series(y)
-    with pytest.raises(ValueError, match="it has level, pump, note"):
-        as_given(frame)
-    with pytest.raises(ValueError, match="a Series has its own"):
-        as_given(of_frame, outputs="level")

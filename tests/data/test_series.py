@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
+import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpssm.data.series import Series, as_list, check_trainable, varying
+from gpssm.data.series import Series, align_rows, as_list, check_trainable, varying
 
 
 @st.composite
@@ -160,10 +162,85 @@ def test_of_takes_benchmark_objects_series_and_lists():
     assert Series.of(SimpleNamespace(u=[1], y=[2])) == Series([2], [1])
 
 
-@pytest.mark.parametrize("thing", [np.zeros(3), [[1.0, 2.0]], None])
-def test_of_refuses_what_has_no_inputs_and_outputs(thing):
-    with pytest.raises(TypeError, match=r"Use Series\(y, u\)"):
-        Series.of(thing)
+def test_of_takes_arrays_and_tables_of_every_library():
+    y, u = np.arange(6.0), np.ones((6, 1))
+    days = pd.date_range("2024-01-01", periods=6, tz="Europe/Berlin", name="day")
+    frame = pd.DataFrame({"level": y, "pump": 1.0, "note": "fine"}, index=days)
+    table = pl.from_dict({"day": list(days), "level": y, "pump": u[:, 0]})
+    table = table.with_columns(pl.col("day").cast(pl.Datetime("ns", "Europe/Berlin")))
+    names = {"outputs": "level", "inputs": ["pump"]}
+    expected = Series(y, u, outputs="level", inputs="pump", time=days)
+    assert expected.clock.zone == "Europe/Berlin"
+    assert Series.of(frame, **names) == expected
+    assert Series.of(frame.reset_index(), **names) == expected
+    assert Series.of(table, **names) == expected
+    assert Series.of(table.lazy(), **names) == expected
+    naive = frame.tz_localize(None)
+    dataset = naive[["level", "pump"]].to_xarray()
+    assert Series.of(dataset, **names) == Series.of(naive, **names)
+    assert Series.of(table[["level", "pump"]], **names) == Series.of(y, u, "level", "pump")
+    assert Series.of([frame, table], outputs="level")[1] == Series(y, outputs="level", time=days)
+    assert Series.of(expected) is expected
+    assert Series.of(y.tolist()) == Series(y)
+    assert Series(dataset["level"], dataset["pump"]).clock == Series.of(naive, **names).clock
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((None,), TypeError, "expected a Series, an array or a DataFrame; got None"),
+        ((pd.DataFrame({"a": [1.0]}),), ValueError, r"outputs=\[...\].*from_dataframe; it has a"),
+        ((pl.DataFrame({"a": [1.0]}),), ValueError, r"outputs=\[...\].*from_dataframe; it has a"),
+        ((pd.DataFrame({"a": [1.0]}), [1.0], "a"), ValueError, "u is for arrays"),
+        ((Series([1.0]), None, "a"), ValueError, "a Series has its own"),
+        (
+            (xr.Dataset({"a": (("t", "s"), np.ones((2, 2)))}), None, "a"),
+            ValueError,
+            "one dimension",
+        ),
+    ],
+)
+def test_of_says_what_is_missing(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Series.of(*arguments)
+
+
+def test_experiments_are_matched_by_name_unit_and_step():
+    u = np.arange(12.0).reshape(6, 2)
+    first = Series(u[:, 0], u, outputs="level", inputs=["a", "b"], dt=0.1, units={"level": "m"})
+    turned = Series(u[:, 0], u[:, ::-1], outputs="level", inputs=["b", "a"], dt=0.1)
+    assert as_list([first, turned]) == [first, first]
+    frame = pd.DataFrame({"b": u[:, 1], "other": 0.0, "level": u[:, 0], "a": u[:, 0]})
+    assert align_rows(frame, first) == replace(first, dt=None)
+    for changes, message in [
+        ({"inputs": ["a", "c"]}, r"series 1 .*Missing: b; unknown: c \(nearest: b\)"),
+        ({"outputs": "temperature", "units": {}}, "unknown: temperature"),
+        ({"units": {"level": "cm"}}, "'level' is in cm, and in m before"),
+        ({"dt": 10.0}, "rows are 10 apart, and those of the training data 0.1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            as_list([first, replace(first, **changes)])
+
+
+@pytest.mark.parametrize("frequency", ["D", "B", "MS", "2QS", "h"])
+def test_a_few_rows_of_a_calendar_have_its_step(frequency):
+    dates = pd.date_range("2024-01-01", periods=60, freq=frequency, tz="Europe/Berlin")
+    series = Series(np.arange(60.0), time=dates)
+    for first in range(50):
+        for length in (1, 2, 3, 6):
+            rows = slice(first, first + length)
+            few = Series(series.y[rows], time=dates[rows])
+            assert align_rows(few, series) == few
+    daily = Series(np.arange(20.0), time=pd.date_range("2024-03-01", periods=20))
+    if frequency != "D":
+        with pytest.raises(ValueError, match="apart, and those of the training data"):
+            align_rows(daily, series)
+
+
+def test_outputs_and_inputs_at_different_times_are_refused():
+    days, hours = (pd.date_range("2024-01-01", periods=9, freq=step) for step in ("D", "h"))
+    with pytest.raises(ValueError, match=r"step of 86400 s, u at 2024-01-01 00:00:00 with a step"):
+        Series(pd.Series(np.ones(9), days), pd.Series(np.ones(9), hours))
 
 
 def test_as_list_of_one_or_several():
@@ -172,7 +249,9 @@ def test_as_list_of_one_or_several():
     assert as_list((series, series[1:])) == [series, series[1:]]
     with pytest.raises(ValueError, match="empty list"):
         as_list([])
-    with pytest.raises(ValueError, match="series 0 has 2 and 1, series 1 has 1 and 0"):
+    with pytest.raises(
+        ValueError, match="series 1 does not go with series 0: y must have 2 columns"
+    ):
         as_list([series, Series([1, 2])])
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+import pandas
 import pytest
 
 import gpssm
@@ -28,14 +29,14 @@ def posterior():
 
 @pytest.fixture(scope="module")
 def found():
-    return gpssm.backtest(SERIES, METHOD, start=START, num_chains=1, **SETTINGS)
+    return gpssm.backtest(METHOD, SERIES, start=START, num_chains=1, **SETTINGS)
 
 
 def test_origins_leave_a_horizon_of_rows(found):
     np.testing.assert_array_equal(found.origins, [50, 57, 64, 71])
     assert [forecast.start for forecast in found.forecasts] == [50, 57, 64, 71]
     assert all(forecast.paths.shape == (PATHS, HORIZON, 1) for forecast in found.forecasts)
-    last = gpssm.backtest(SERIES, METHOD, start=75, num_chains=1, **SETTINGS)
+    last = gpssm.backtest(METHOD, SERIES, start=75, num_chains=1, **SETTINGS)
     np.testing.assert_array_equal(last.origins, [75])
     np.testing.assert_array_equal(last.series.y[75:], SERIES.y[-HORIZON:])
 
@@ -92,7 +93,7 @@ def test_what_comes_after_an_origin_does_not_change_its_forecast(found):
     y[57:] += 2.0
     u[57 + HORIZON :] -= 2.0
     spoilt = gpssm.backtest(
-        Series(y, u, outputs="level", inputs="pump"), METHOD, start=START, num_chains=1, **SETTINGS
+        METHOD, Series(y, u, outputs="level", inputs="pump"), start=START, num_chains=1, **SETTINGS
     )
     for index in (0, 1):
         np.testing.assert_array_equal(spoilt.forecasts[index].paths, found.forecasts[index].paths)
@@ -100,7 +101,7 @@ def test_what_comes_after_an_origin_does_not_change_its_forecast(found):
 
 
 def test_a_posterior_goes_on_with_the_rows_after_its_own(found, posterior):
-    again = gpssm.backtest(SERIES[START:], posterior, **SETTINGS)
+    again = gpssm.backtest(posterior, SERIES[START:], **SETTINGS)
     np.testing.assert_array_equal(again.origins, found.origins - START)
     for one, other in zip(again.forecasts, found.forecasts, strict=True):
         np.testing.assert_allclose(one.paths, other.paths, rtol=1e-9, atol=1e-9)
@@ -109,12 +110,22 @@ def test_a_posterior_goes_on_with_the_rows_after_its_own(found, posterior):
         SERIES.y, np.hstack([SERIES.u, SERIES.u]), outputs="level", inputs=["pump", "valve"]
     )
     with pytest.raises(ValueError, match="unknown: valve"):
-        gpssm.backtest(swapped[START:], posterior, **SETTINGS)
+        gpssm.backtest(posterior, swapped[START:], **SETTINGS)
+
+
+def test_a_frame_is_taken_where_a_series_is(found, posterior):
+    frame = pandas.DataFrame({"pump": SERIES.u[:, 0], "other": 0.0, "level": SERIES.y[:, 0]})
+    columns = {"outputs": "level", "inputs": ["pump"]}
+    fitted = gpssm.backtest(METHOD, frame, start=START, num_chains=1, **columns, **SETTINGS)
+    assert fitted.scores == pytest.approx(found.scores)
+    compared = gpssm.compare({"arx": posterior}, frame[START:60], num_paths=20, progress=False)
+    plain = gpssm.compare({"arx": posterior}, SERIES[START:60], num_paths=20, progress=False)
+    assert compared.scores["arx"] == pytest.approx(plain.scores["arx"])
 
 
 def test_a_new_experiment_starts_afresh(posterior):
     other = tank_series(40, seed=1)
-    found = gpssm.backtest(other, posterior, start=0.5, new_experiment=True, **SETTINGS)
+    found = gpssm.backtest(posterior, other, start=0.5, new_experiment=True, **SETTINGS)
     expected = (
         posterior.thinned(200)
         .condition(other[:27], new_experiment=True)
@@ -126,7 +137,7 @@ def test_a_new_experiment_starts_afresh(posterior):
 
 def test_refitting_learns_from_all_rows_before_each_origin():
     settings = SETTINGS | {"start": 60, "step": 10}
-    found = gpssm.backtest(SERIES, METHOD, refit="fit", num_chains=1, seed=3, **settings)
+    found = gpssm.backtest(METHOD, SERIES, refit="fit", num_chains=1, seed=3, **settings)
     for seed, origin, forecast in zip((3, 4), (60, 70), found.forecasts, strict=True):
         there = gpssm.fit(SERIES[:origin], method=METHOD, num_chains=1, seed=3, progress=False)
         expected = there.forecast(HORIZON, SERIES.u[origin:], num_paths=PATHS, seed=seed)
@@ -144,7 +155,7 @@ def test_updating_is_given_the_rows_since_the_last_origin(posterior, monkeypatch
     monkeypatch.setattr(type(posterior), "update", update)
     rows = SERIES[START:75]
     found = gpssm.backtest(
-        rows, posterior, refit="update", new_experiment=new_experiment, **SETTINGS
+        posterior, rows, refit="update", new_experiment=new_experiment, **SETTINGS
     )
     assert [len(one) for one, _ in given] == [7, 7]
     np.testing.assert_array_equal(np.concatenate([one.y for one, _ in given]), rows.y[:14])
@@ -164,7 +175,7 @@ def test_learning_is_given_the_rows_since_the_last_origin(posterior, monkeypatch
     monkeypatch.setattr(type(posterior), "learn", learn)
     rows = SERIES[START:75]
     found = gpssm.backtest(
-        rows, posterior, refit="learn", forgetting="auto", max_draws=9, **SETTINGS
+        posterior, rows, refit="learn", forgetting="auto", max_draws=9, **SETTINGS
     )
     assert given == [(7, "auto", False, 9), (7, None, False, 9)]
     expected = posterior.condition(rows[:14]).forecast(
@@ -172,27 +183,27 @@ def test_learning_is_given_the_rows_since_the_last_origin(posterior, monkeypatch
     )
     np.testing.assert_allclose(found.forecasts[2].paths, expected.paths, rtol=1e-9, atol=1e-9)
     with pytest.raises(ValueError, match="forgetting is for refit='learn'"):
-        gpssm.backtest(rows, posterior, forgetting=0.9, **SETTINGS)
+        gpssm.backtest(posterior, rows, forgetting=0.9, **SETTINGS)
 
 
 def test_what_cannot_be_updated_says_so_and_where(posterior):
     with pytest.raises(
         ValueError, match="row 7 failed: 'arx' finds its parameters before it samples: fit it again"
     ):
-        gpssm.backtest(SERIES[START:], posterior, refit="update", **SETTINGS)
+        gpssm.backtest(posterior, SERIES[START:], refit="update", **SETTINGS)
 
 
 def test_origins_compile_once(posterior):
     compiled = []
     longer = tank_series(140)[START:]
-    gpssm.backtest(longer[:20], posterior, **SETTINGS)
+    gpssm.backtest(posterior, longer[:20], **SETTINGS)
 
     def listen(event, *_, **__):
         compiled.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        assert len(gpssm.backtest(longer, posterior, **SETTINGS).origins) == 13
+        assert len(gpssm.backtest(posterior, longer, **SETTINGS).origins) == 13
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert not [event for event in compiled if "compile" in event]
@@ -203,7 +214,7 @@ def test_windows_without_outputs_have_no_score(posterior):
     y[7:12] = np.nan
     y[14] = np.nan
     found = gpssm.backtest(
-        Series(y, SERIES.u[START:], outputs="level", inputs="pump"), posterior, **SETTINGS
+        posterior, Series(y, SERIES.u[START:], outputs="level", inputs="pump"), **SETTINGS
     )
     rmse = found.table["rmse"].to_numpy()
     assert np.isnan(rmse[1])
@@ -224,9 +235,9 @@ def test_pages_and_figures(found, capsys, posterior):
     assert len(coverages.lines) == 6
     with pytest.raises(ValueError, match="no output 'depth'; there are level"):
         found.plot("depth")
-    gpssm.backtest(SERIES[START:64], posterior, **SETTINGS | {"progress": "plain"})
+    gpssm.backtest(posterior, SERIES[START:64], **SETTINGS | {"progress": "plain"})
     assert "backtest 2/2, origin at row 7" in capsys.readouterr().err
-    gpssm.backtest(SERIES[START:64], posterior, **SETTINGS | {"progress": True})
+    gpssm.backtest(posterior, SERIES[START:64], **SETTINGS | {"progress": True})
     assert "2/2" in capsys.readouterr().out
 
 
@@ -241,7 +252,7 @@ def test_a_failing_origin_is_named(posterior, monkeypatch):
 
     monkeypatch.setattr(Forecast, "score", fail)
     with pytest.raises(ValueError, match="forecast from row 14 failed: paths must be finite"):
-        gpssm.backtest(SERIES[START:], posterior, **SETTINGS)
+        gpssm.backtest(posterior, SERIES[START:], **SETTINGS)
 
 
 def test_bad_calls_are_explained(posterior):
@@ -257,13 +268,15 @@ def test_bad_calls_are_explained(posterior):
         ({"refit": "fit"}, "needs a method to fit"),
     ):
         with pytest.raises(ValueError, match=message):
-            gpssm.backtest(rows, posterior, **SETTINGS | settings)
+            gpssm.backtest(posterior, rows, **SETTINGS | settings)
     with pytest.raises(TypeError, match="takes no state_dim"):
-        gpssm.backtest(rows, posterior, state_dim=2, **SETTINGS)
+        gpssm.backtest(posterior, rows, state_dim=2, **SETTINGS)
+    with pytest.raises(TypeError, match="takes a posterior or the name of a method first"):
+        gpssm.backtest(rows, posterior, **SETTINGS)
     with pytest.raises(TypeError, match="one series at a time"):
-        gpssm.backtest([rows, rows], posterior, **SETTINGS)
+        gpssm.backtest(posterior, [rows, rows], **SETTINGS)
     with pytest.raises(ValueError, match="new_experiment is for a posterior"):
-        gpssm.backtest(SERIES, METHOD, new_experiment=True, **SETTINGS)
+        gpssm.backtest(METHOD, SERIES, new_experiment=True, **SETTINGS)
 
 
 def test_outputs_are_judged_apart_and_in_units_of_their_spread(found):

@@ -41,7 +41,7 @@ def test_forecasts_and_scores_are_those_of_the_posterior(found, posterior, rows)
 
 def test_rolling_figures_are_those_of_a_backtest(found, posterior, rows):
     expected = gpssm.backtest(
-        rows[1], posterior, horizon=10, step=10, num_paths=500, max_draws=100, progress=False
+        posterior, rows[1], horizon=10, step=10, num_paths=500, max_draws=100, progress=False
     )
     for output, shown in found.rolling.entries[0].by_step.items():
         np.testing.assert_allclose(shown, expected.by_step(output)["rmse"], rtol=1e-12)

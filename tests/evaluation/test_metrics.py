@@ -372,10 +372,10 @@ WRONG = [
     ),
     (
         lambda: metrics.coverage(PATHS, ACTUAL, 100),
-        r"is a share, as 0.9, or per cent, as 90; got 100",
+        r"a share between 0 and 1, such as 0.9; got 100",
     ),
-    (lambda: metrics.interval_width(PATHS, 0.0), r"is a share, as 0.9, or per cent"),
-    (lambda: metrics.score(PATHS, ACTUAL, levels=(1.0,)), r"got 1.0; 1 could mean 1 % or all"),
+    (lambda: metrics.interval_width(PATHS, 0.0), r"a share between 0 and 1"),
+    (lambda: metrics.score(PATHS, ACTUAL, levels=(1.0,)), r"got 1.0"),
     (
         lambda: metrics.nlpd(PATHS, PATHS[:3] ** 2, ACTUAL),
         r"the shape of mean, \(40, 7, 2\); got \(3, 7, 2\)",

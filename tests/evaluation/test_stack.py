@@ -105,7 +105,7 @@ def test_other_verbs_are_mixtures_too(even, posteriors, verb):
 def test_smoothed_outputs_are_mixed_and_missing_ones_filled_in(posteriors):
     stack = Stack.of(posteriors, [0.5, 0.5])
     found = stack.smooth()
-    assert found.outputs.paths.shape[1:] == (len(TRAIN), 1)
+    assert found.paths.shape[1:] == (len(TRAIN), 1)
     np.testing.assert_array_equal(found.imputed, TRAIN.y)
 
 
@@ -191,7 +191,7 @@ def test_a_mixture_is_calibrated_as_one(even, tmp_path):
 
 
 def test_it_goes_wherever_a_posterior_goes(even):
-    found = gpssm.backtest(TEST, even, horizon=10, num_paths=20, progress=False)
+    found = gpssm.backtest(even, TEST, horizon=10, num_paths=20, progress=False)
     assert np.isfinite(found.scores["crps"])
     assert gpssm.compare({"stack": even}, TEST, horizon=5, num_paths=20).scores["stack"]["rmse"] > 0
     assert "second order 0.75" in repr(even)

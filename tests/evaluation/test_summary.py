@@ -156,16 +156,16 @@ def test_chains_with_models_of_their_own_are_judged_each_by_itself():
     summary = posterior.summary()
     assert summary.sampling.rhat_forecast > 1.2
     assert all(rhat < 1.05 and ess > 100 for rhat, ess in summary.sampling.within.values())
-    assert summary.sampling.verdict == "fair"
+    assert summary.sampling.verdict == "poor"
     (said,) = (doubt for doubt in summary.doubts if "hain" in doubt)
     assert "(em, noise free)" in said
     json.dumps(summary.to_dict(), allow_nan=False)
     # The same chains of one kernel are one posterior, which they do not agree about.
     one = replace(posterior, draws=posterior.draws._replace(leaves={})).with_notes().notes
-    assert "Chains disagree: raise num_warmup" in one[0]
+    assert "Chains disagree. Increase num_warmup" in one[0]
     weights[0] += np.linspace(0, 0.3, 400)[:, None, None]
     (note,) = replace(posterior, draws=posterior.draws._replace(weights=weights)).with_notes().notes
-    assert "each by itself, have not settled" in note
+    assert "have not converged" in note
 
 
 def test_after_conditioning_it_is_still_about_the_training_data(posterior, series, summary):

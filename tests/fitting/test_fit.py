@@ -169,9 +169,8 @@ def test_progress_changes_nothing(posterior, capsys):
 def test_functions_of_a_draw(posterior):
     x, u = np.array([[0.3], [-1.0]]), np.array([[0.1], [0.5]])
     step = posterior.model_at(1, 3).transition()(jnp.asarray(x), jnp.asarray(u))
-    np.testing.assert_allclose(
-        posterior.function(x, u)[1, 3], step.given(posterior.draws.weights[1, 3]), rtol=1e-9
-    )
+    values = posterior.transition(x, posterior.dataset.decode_inputs(u)).draws
+    np.testing.assert_allclose(values[1, 3], step.given(posterior.draws.weights[1, 3]), rtol=1e-9)
 
 
 def test_outputs_are_in_the_users_units(posterior):
@@ -180,8 +179,9 @@ def test_outputs_are_in_the_users_units(posterior):
         model.likelihood.d
     )
     expected = y * np.std(small_series().y) + np.mean(small_series().y)
-    np.testing.assert_allclose(posterior.outputs()[0, 2], expected, rtol=1e-9)
-    error = np.mean(posterior.outputs(), axis=(0, 1)) - small_series().y
+    smoothed = posterior.smooth()
+    np.testing.assert_allclose(smoothed.paths[2], expected, rtol=1e-9)
+    error = smoothed.mean - small_series().y
     assert np.sqrt(np.mean(error**2)) < 0.5 * np.std(small_series().y)
 
 
@@ -214,7 +214,7 @@ def test_several_series_of_unequal_length_without_controls():
         several, method=RandomWalk(2, 2), state_dim=1, num_inducing=4, num_chains=2, progress=False
     )
     assert [path.shape for path in found.draws.states] == [(2, 2, 21, 1), (2, 2, 16, 1)]
-    assert found.outputs(1).shape == (2, 2, 15, 1)
+    assert found.smooth(1).paths.shape == (4, 15, 1)
     assert forecast_mean(found, np.zeros((4, 0)), index=1).shape == (2, 2, 4, 1)
 
 

@@ -177,7 +177,7 @@ def test_a_forecast_is_marked_where_it_should_be_trusted_less():
 @pytest.mark.parametrize("index", [0, 1])
 def test_smoothed_outputs_have_data_bands_and_what_was_missing(posterior, index):
     figure = drawn(plots.plot_smoothed(posterior, index))
-    y, outputs = posterior.dataset.experiments[index].y, smooth(posterior, index).outputs
+    y, outputs = posterior.dataset.experiments[index].y, smooth(posterior, index)
     assert [panel.get_ylabel() for panel in figure.axes] == list(
         posterior.dataset.experiments[index].outputs
     )
@@ -410,7 +410,7 @@ def test_effective_sizes_are_those_of_the_diagnostics(posterior):
 
 
 def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
-    figure = drawn(plots.plot_residuals(posterior, num_paths=12, rows=20))
+    figure = drawn(plots.plot_residuals(posterior, 0, num_paths=12, rows=20))
     axes = np.reshape(figure.axes, (2, 3))
     for column, (own, correlations, cross) in enumerate(axes):
         shown = own.lines[0].get_ydata()

@@ -18,6 +18,8 @@ from posteriors import make_posterior
 LENGTH, HORIZON, LEVELS = 40, 20, (0.5, 0.8, 0.9)
 simulate = eqx.filter_jit(lambda model, key, u: model.simulate(key, u))
 SCALER = Scaler((3.0,), (2.0,), (0.5,), (4.0,))
+# The inputs are drawn without regard to the few rows of the training data.
+OUTSIDE = pytest.mark.filterwarnings("ignore:Input u outside of its training range")
 
 
 def simulated(model, seed):
@@ -66,10 +68,12 @@ def assert_calibrated(found):
     assert np.abs(scores).max() < 3.5
 
 
+@OUTSIDE
 def test_intervals_cover_as_often_as_they_say():
     assert_calibrated(coverages(40, None))
 
 
+@OUTSIDE
 @pytest.mark.slow
 @pytest.mark.parametrize("num_particles", [None, 200])
 def test_intervals_cover_as_often_as_they_say_over_many_series(num_particles):

@@ -91,7 +91,7 @@ def test_new_rows_go_on_where_the_last_ones_ended(late, plain, rows, tmp_path):
     assert_same_paths(loaded.condition(rows[0][2:6]).forecast(u=future), wanted)
     assert_same_paths(late.predict(rows[0][:6], 2), plain.predict(rows[1][:6], 2))
     found, wanted = (
-        gpssm.backtest(test, one, horizon=H, step=4, num_paths=20, progress=False)
+        gpssm.backtest(one, test, horizon=H, step=4, num_paths=20, progress=False)
         for one, test in ((late, rows[0]), (plain, rows[1]))
     )
     for first, second in zip(found.forecasts, wanted.forecasts, strict=True):

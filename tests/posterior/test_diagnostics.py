@@ -129,7 +129,8 @@ def test_the_dynamics_as_outputs_show_them():
     draws, model = posterior.draws, posterior.model
     draw = jax.tree.map(lambda leaf: leaf[1, 3], draws)
     leaves = {name: np.asarray(leaf) for name, leaf in (model.leaves() | draw.leaves).items()}
-    f = explore.function_values(posterior, draw.states[0][:-1], posterior.dataset.scaled[0].u)[1, 3]
+    u = posterior.dataset.acting[0].u
+    f = posterior.transition(draw.states[0][:-1], u).draws[1, 3]
     with jax.enable_x64(True):
         found = np.asarray(
             diagnostics._one_step(
@@ -160,7 +161,7 @@ def test_the_diagnostics_of_a_posterior():
         *("30-step forecast mean", "log target"),
     ]
     assert found["smoothed outputs"].rhat == pytest.approx(
-        np.max(diagnostics.rhat(posterior.outputs()))
+        np.max(diagnostics.rhat(explore.outputs_of(posterior)))
     )
     assert found["function values"].number == 20 * 2
     assert found["log target"].ess_bulk == pytest.approx(

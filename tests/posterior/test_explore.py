@@ -21,13 +21,16 @@ def test_outputs_are_those_of_each_draws_own_likelihood():
     found = posterior.smooth(1)
     C, states = np.asarray(base.model.likelihood.C), np.asarray(posterior.draws.states[1])
     expected = posterior.dataset.scaler.unscale_mean(states[:, :, 1:] @ C.T + offsets[:, :, None])
-    np.testing.assert_allclose(found.outputs.paths, expected.reshape(6, 5, 2), rtol=1e-9)
-    np.testing.assert_allclose(posterior.outputs(1), expected, rtol=1e-9)
-    assert (found.outputs.start, found.outputs.horizon) == (0, 5)
+    np.testing.assert_allclose(found.paths, expected.reshape(6, 5, 2), rtol=1e-9)
+    assert (found.start, found.horizon, found.outputs) == (0, 5, ("y0", "y1"))
+    part = found[1:3]
+    np.testing.assert_array_equal(part.states, found.states[:, 1:4])
+    np.testing.assert_array_equal(part.imputed, found.imputed[1:3])
+    np.testing.assert_array_equal(posterior.smooth().paths, found.paths)  # the last series
 
 
 def test_states_are_in_scaled_units_with_the_initial_one(posterior):
-    found = posterior.smooth()
+    found = posterior.smooth(0)
     states = np.asarray(posterior.draws.states[0]).reshape(6, 10, 2)
     np.testing.assert_array_equal(found.states, states)
     np.testing.assert_allclose(found.state_mean, states.mean(0))
@@ -35,11 +38,11 @@ def test_states_are_in_scaled_units_with_the_initial_one(posterior):
 
 
 def test_only_missing_outputs_are_imputed(posterior):
-    found, y = posterior.smooth(), posterior.dataset.experiments[0].y
+    found, y = posterior.smooth(0), posterior.dataset.experiments[0].y
     missing = np.isnan(y)
     assert missing.sum() == 3
     np.testing.assert_array_equal(found.imputed[~missing], y[~missing])
-    np.testing.assert_allclose(found.imputed[missing], found.outputs.mean[missing])
+    np.testing.assert_allclose(found.imputed[missing], found.mean[missing])
 
 
 def test_noise_is_that_of_the_outputs():
@@ -50,11 +53,11 @@ def test_noise_is_that_of_the_outputs():
     scale = np.exp(posterior.model.likelihood.log_std) * np.array(
         posterior.dataset.scaler.output_std
     )
-    np.testing.assert_allclose(found.outputs.std / scale, 1, atol=4 / np.sqrt(6000))
-    np.testing.assert_allclose(found.outputs.moments[1], np.broadcast_to(scale**2, (3000, 5, 2)))
-    flat = found.outputs.paths.reshape(3000, -1)
+    np.testing.assert_allclose(found.std / scale, 1, atol=4 / np.sqrt(6000))
+    np.testing.assert_allclose(found.moments[1], np.broadcast_to(scale**2, (3000, 5, 2)))
+    flat = found.paths.reshape(3000, -1)
     assert np.abs(np.corrcoef(flat.T) - np.eye(10)).max() < 5 / np.sqrt(3000)
-    assert np.all(posterior.smooth(1, noise=True, seed=1).outputs.paths != found.outputs.paths)
+    assert np.all(posterior.smooth(1, noise=True, seed=1).paths != found.paths)
 
 
 def test_an_unknown_series_is_refused(posterior):
@@ -83,7 +86,7 @@ def test_the_spread_is_that_between_draws_and_within(posterior):
     np.testing.assert_allclose(found.mean, means.mean(0), rtol=1e-9)
     np.testing.assert_allclose(found.std**2, means.var(0) + residuals.mean(0), rtol=1e-6)
     np.testing.assert_allclose(found.novelty, np.mean(residuals / priors, axis=(0, 2)), rtol=1e-6)
-    np.testing.assert_allclose(posterior.function(X, scaled), means.reshape(2, 3, 4, 2), rtol=1e-9)
+    np.testing.assert_allclose(found.draws, means.reshape(2, 3, 4, 2), rtol=1e-9)
 
 
 def test_far_away_nothing_is_known(posterior):
@@ -97,7 +100,7 @@ def test_derivatives_agree_with_differences_in_the_users_units(posterior):
     found, size = posterior.derivatives(X, U), 1e-5
 
     def values(x, u):
-        return posterior.function(x, posterior.dataset.scaler.scale_inputs(u)).reshape(6, 4, 2)
+        return posterior.transition(x, u).draws.reshape(6, 4, 2)
 
     state = np.stack([values(X + size * e, U) - values(X - size * e, U) for e in np.eye(2)], -1) / (
         2 * size

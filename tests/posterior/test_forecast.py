@@ -60,6 +60,7 @@ def gaussian_recursion(posterior, rate, u, start):
         yield scaler.unscale_mean(C @ mean + d), scale @ (C @ covariance @ C.T + R) @ scale
 
 
+@pytest.mark.filterwarnings("ignore:Input u outside of its training range")
 def test_a_linear_model_follows_the_exact_gaussian_recursion():
     states = [np.broadcast_to(np.random.default_rng(1).normal(size=(9, 2)), (1, 2, 9, 2))]
     posterior = linear_posterior(
@@ -176,19 +177,19 @@ def test_paths_that_left_are_copies_of_paths_that_stayed():
     posterior = linear_posterior([[0.8, 0.8, 0.8], [2.0, 2.0, 2.0]])
     found = posterior.forecast(20, CONTROLS, num_paths=60, bounds=10.0)
     assert found.diagnostics.share_left == 0.5
-    assert "left what the model knows: 50 %" in found.diagnostics.notes[0]
+    assert "outside the training data: 50 %" in found.diagnostics.notes[0]
     same = np.all(found.paths[30:, None, -1] == found.paths[None, :30, -1], axis=-1)
     assert np.all(same.sum(1) == 1)
 
 
 def test_once_most_paths_have_left_they_start_anew_from_their_own_training_states():
     posterior = linear_posterior([[2.0, 2.5, 2.2], [3.0, 2.0, 2.4]])
-    with pytest.warns(UserWarning, match="do not trust this forecast from step"):
+    with pytest.warns(UserWarning, match="Do not trust this forecast from step"):
         found = posterior.forecast(30, CONTROLS, num_paths=60, noise=False)
     left = found.diagnostics.left_by_step
     assert left[-1] == 1
     lost = int(np.argmax(left > 0.5))
-    assert f"from step {lost + 1} on" in found.diagnostics.notes[-1]
+    assert f"from step {lost + 1} on" in found.diagnostics.notes[0]
     # Each path that has left emits what one of the nine training states of its own draw does, at that step.
     states = np.repeat(posterior.draws.states[0].reshape(6, 1, 9, 2), 10, axis=1).reshape(60, 9, 2)
     emitted = posterior.model.likelihood.moments(states.reshape(-1, 2))[0].reshape(60, 9, 2)
@@ -233,6 +234,12 @@ def test_units_are_the_users(posterior, factor, shift):
     inputs = tuple(factor * value + shift for value in old.input_mean)
     stds = (tuple(factor * value for value in stds) for stds in (old.output_std, old.input_std))
     changed = with_scaler(posterior, Scaler(means, next(stds), inputs, next(stds)))
+    rows = tuple(
+        dataclasses.replace(one, y=factor * one.y + shift, u=factor * one.u + shift)
+        for one in posterior.dataset.experiments
+    )
+    dataset = dataclasses.replace(changed.dataset, experiments=rows)
+    changed = dataclasses.replace(changed, dataset=dataset)
     ours = posterior.forecast(6, CONTROLS, num_paths=30)
     theirs = changed.forecast(6, factor * CONTROLS + shift, num_paths=30)
     np.testing.assert_allclose(theirs.paths, factor * ours.paths + shift, rtol=1e-6)
@@ -389,9 +396,9 @@ def test_statistics_are_over_paths():
     np.testing.assert_allclose(np.stack([low, high]), forecast.quantile([0.1, 0.9]))
     inside = np.mean((forecast.paths >= low) & (forecast.paths <= high), axis=0)
     np.testing.assert_allclose(inside, 0.8, atol=0.01)
-    np.testing.assert_array_equal(np.stack(forecast.interval(80)), np.stack([low, high]))
-    with pytest.raises(ValueError, match="1 could mean 1 % or all"):
-        forecast.interval(1)
+    for level in (1, 1.5, 80):
+        with pytest.raises(ValueError, match="a share between 0 and 1"):
+            forecast.interval(level)
 
 
 def test_a_table_has_a_row_a_step_and_named_columns():
@@ -402,7 +409,8 @@ def test_a_table_has_a_row_a_step_and_named_columns():
         for name in ("level", "flow")
         for figure in ("mean", "std", "5%", "50%", "95%")
     ]
-    assert list(table.columns) == ["time", *expected]
+    assert list(table.columns) == ["time", *expected, "trusted"]
+    assert table["trusted"].all()
     assert list(table.index) == list(range(50, 62))
     np.testing.assert_allclose(table["time"], 0.5 * table.index)
     np.testing.assert_allclose(table["flow 95%"], forecast.interval(0.9)[1][:, 1])
@@ -440,12 +448,65 @@ def test_scores_are_those_of_the_metrics():
         forecast.score(actual[:5])
 
 
+def test_rows_are_matched_by_time():
+    dates = pd.date_range("2024-03-31", periods=100, freq="h", tz="Europe/Berlin", name="when")
+    rows = Series(np.arange(200.0).reshape(100, 2), outputs=("level", "flow"), time=dates)
+    forecast = make_forecast(clock=rows.clock)
+    np.testing.assert_array_equal(forecast.rows_of(rows), rows.y[50:62])
+    np.testing.assert_array_equal(forecast.rows_of(rows[45:]), rows.y[50:62])
+    np.testing.assert_array_equal(forecast[3:5].rows_of(rows.to_dataframe()), rows.y[53:55])
+    np.testing.assert_array_equal(forecast.rows_of(rows.y), rows.y[:12])
+    gaps = rows.to_dataframe().drop(index=dates[48])
+    np.testing.assert_array_equal(forecast.rows_of(gaps), rows.y[50:62])
+    message = r"of 2024-04-02 03:00:00\+02:00 to .* have none at 2024-04-02 03:00:00\+02:00"
+    for other in (rows[70:], rows[:40], gaps.iloc[60:]):
+        with pytest.raises(ValueError, match=message):
+            forecast.score(other)
+    with pytest.raises(ValueError, match=r"have none at 2024-04-02 13:00"):
+        forecast.score(rows[:60])
+    # Rows that are only counted by their sampling time have no time to match.
+    counted = Series(rows.y, outputs=rows.outputs, dt=1.0)
+    np.testing.assert_array_equal(forecast.rows_of(counted[70:]), rows.y[70:82])
+
+
+def test_steps_outside_of_the_training_data_are_marked():
+    u = np.ones((STEPS, 1))
+    u[4:6] = 3.5
+    left = np.where(np.arange(STEPS) < 9, 0.02, 0.1)
+    shown = make_diagnostics(left, u=u, input_range={"pump": (0.0, 2.0)})
+    forecast = make_forecast(diagnostics=shown)
+    expected = ~np.isin(np.arange(STEPS), [4, 5, 9, 10, 11])
+    np.testing.assert_array_equal(forecast.trusted, expected)
+    np.testing.assert_array_equal(forecast.to_dataframe()["trusted"], expected)
+    np.testing.assert_array_equal(forecast[5:10].trusted, expected[5:10])
+    np.testing.assert_allclose(shown.excursion[4], 0.75)
+    assert "Input pump outside of its training range: 1 to 3.5, in training 0 to 2" in str(forecast)
+    slight = dataclasses.replace(shown, u=np.full((STEPS, 1), 2.05))
+    assert make_forecast(diagnostics=slight).trusted[:9].all()
+
+
+def test_a_forecast_far_outside_of_the_inputs_of_training_warns():
+    posterior = make_posterior()
+    low, high = posterior.dataset.input_range["u"]
+    u = np.full((4, 1), high)
+    u[2] = high + 1.1 * (high - low)
+    with pytest.warns(UserWarning, match="Input u outside of its training range.* from step 3 on"):
+        found = posterior.forecast(u=u, num_paths=6)
+    np.testing.assert_array_equal(found.trusted, [True, True, False, True])
+    delayed = dataclasses.replace(
+        posterior, dataset=dataclasses.replace(posterior.dataset, delay=(1,))
+    )
+    with pytest.warns(UserWarning, match="from step 4 on"):
+        found = delayed.forecast(u=u, num_paths=6)
+    np.testing.assert_array_equal(found.trusted, [True, True, True, False])
+
+
 def test_text_says_what_it_is():
     forecast = make_forecast(diagnostics=make_diagnostics(np.full(STEPS, 0.1)))
     assert repr(forecast) == "Forecast(12 steps from row 50, 400 paths, outputs=('level', 'flow'))"
     text = str(forecast)
     assert "level 95%" in text
-    assert "note: Paths that left what the model knows: 10 %" in text
+    assert "note: Paths outside the training data: 10 %" in text
     assert len(text.splitlines()) == 1 + 2 + STEPS + 1
 
 
@@ -453,9 +514,9 @@ def test_text_says_what_it_is():
     ("left", "words"),
     [
         ([0.0, 0.05], []),
-        ([0.0, 0.06], ["left what the model knows: 6 %"]),
-        ([0.2, 0.6], ["left what the model knows: 60 %", "do not trust"]),
-        ([0.2, 1.0, 1.0], ["left what the model knows: 100 %", "do not trust", "from step 2 on"]),
+        ([0.0, 0.06], ["outside the training data: 6 %"]),
+        ([0.2, 0.6], ["outside the training data: 60 %", "Do not trust"]),
+        ([0.2, 1.0, 1.0], ["outside the training data: 100 %", "Do not trust", "from step 2 on"]),
     ],
 )
 def test_notes_get_louder(left, words):

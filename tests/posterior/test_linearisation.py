@@ -90,8 +90,7 @@ def test_of_a_nonlinear_model_too_the_operating_point_is_at_rest():
     posterior = make_posterior()
     found = posterior.linearise(at=[0.2])
     assert len(found.A) + found.missing == 6
-    u = posterior.dataset.scaler.scale_inputs(np.array([[0.2]]))
-    settled = posterior.function(found.x[:1], u).reshape(6, 2)
+    settled = posterior.transition(found.x[:1], [[0.2]]).draws.reshape(6, 2)
     assert np.min(np.abs(settled - found.x[0]).max(1)) < 1e-6
     # Its slopes are those of `derivatives` at the same point, draw by draw.
     x = found.x[0]
@@ -120,7 +119,7 @@ def test_a_system_without_rest_says_so():
     [
         ({"at": {"pump": 1.0}}, "the model has the controls u; got pump"),
         ({"at": 1.0, "row": 2}, "give one of them"),
-        ({"row": 99}, "has 9 rows, counted from 0; got row 99"),
+        ({"row": 99}, "has 5 rows, counted from 0; got row 99"),
         ({"at": ([1.0], [0.0])}, "needs a state of 2 numbers"),
         ({"at": [1.0, 2.0]}, "u must have 1 columns: u; got 2"),
     ],

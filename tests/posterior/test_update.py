@@ -38,7 +38,7 @@ def test_states_cover_old_and_new_rows(posterior, rows, updated):
 
 
 def test_it_starts_near_the_new_outputs(rows, updated):
-    fitted = np.mean(updated.outputs(), axis=(0, 1))[20:]
+    fitted = updated.smooth().mean[20:]
     assert np.std(fitted - rows.y) < 0.4 * np.std(rows.y)
 
 

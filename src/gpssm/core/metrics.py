@@ -126,7 +126,7 @@ def energy_score(
 def central_interval(paths: ArrayLike, level: float = 0.9) -> tuple[Entries, Entries]:
     """Lower and upper ends (H, Dy) of the central interval: the (1 − level)/2 and (1 + level)/2 quantiles of paths.
 
-    A level is a share, 0.9, or per cent, 90.
+    A level is a share between 0 and 1.
 
     Quantile p is order statistic p (S + 1), interpolated, so that a value from the same distribution falls inside with
     probability `level` from S ≥ (1 + level) / (1 − level) on; NumPy's default makes it about level (S − 1) / (S + 1).

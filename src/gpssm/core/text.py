@@ -38,21 +38,15 @@ def percent(share: float) -> str:
 
 
 def as_share(level: float) -> float:
-    """The level of an interval as a share: 0.9 and 90 are both 90 %.
-
-    Numbers between 0 and 1 are shares, between 1 and 100 per cent; 1 could be either, and is refused.
-    """
-    if not is_real(level) or not (0 < level < 1 or 1 < level < 100):
+    """Return the level of an interval as a float; raise unless it is a share between 0 and 1."""
+    if not is_real(level) or not 0 < level < 1:
         hint = (
-            "; 1 could mean 1 % or all: give 0.01, or less than 1"
-            if is_real(level) and level == 1
-            else ""
+            f". For {level:g} % give {level / 100:g}" if is_real(level) and 1 < level < 100 else ""
         )
         raise ValueError(
-            f"the level of an interval is a share, as 0.9, or per cent, as 90; got {level!r}{hint}"
+            f"The level of an interval must be a share between 0 and 1, such as 0.9; got {level!r}{hint}."
         )
-    # 99.5 / 100 is not the nearest number to .995, and limits are named by it.
-    return float(level) if level < 1 else round(float(level) / 100, 12)
+    return float(level)
 
 
 def join_names(names: Sequence[str]) -> str:

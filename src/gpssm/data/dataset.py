@@ -16,7 +16,6 @@ and is dropped when the windows are joined again:
 of its last rows, on which forecasts and diagnostics rest.
 """
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,16 +26,11 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.text import check_whole, count, demand, is_whole
+from gpssm.data.clock import clock_of
+from gpssm.data.columns import align_columns, where_first
 from gpssm.data.delays import Rows, arriving, find_lags
 from gpssm.data.scaler import Scaler, Scaling, output_spread
-from gpssm.data.series import (
-    Series,
-    as_list,
-    check_trainable,
-    default_names,
-    to_columns,
-    where_first,
-)
+from gpssm.data.series import Series, align_rows, as_list, check_trainable
 
 StoredRows = int | Literal["auto", "all"]
 STORED_BYTES = 2**31  # of states in all draws, above which "auto" stores the last of them only
@@ -118,8 +112,7 @@ class Dataset:
         outputs_scaling
             How outputs are scaled: see `Scaler.fit`.
         """
-        first, *others = as_list(series)
-        experiments = [first, *(align_rows(one, first) for one in others)]
+        experiments = as_list(series)
         lags = find_lags(experiments, delay)
         check_trainable([_without_unknown(one, max(lags, default=0)) for one in experiments])
         check_whole("windows", windows, 1)
@@ -153,6 +146,15 @@ class Dataset:
     def output_spread(self) -> Float[np.ndarray, " Dy"]:
         """The standard deviation of each output over all rows, in the user's units."""
         return output_spread(self.experiments)
+
+    @property
+    def input_range(self) -> dict[str, tuple[float, float]]:
+        """The lowest and highest value of each input by name, in the user's units."""
+        u = np.concatenate([one.u for one in self.experiments])
+        return {
+            name: (float(np.nanmin(column)), float(np.nanmax(column)))
+            for name, column in zip(self.inputs, u.T, strict=True)
+        }
 
     @cached_property
     def acting(self) -> tuple[Series, ...]:
@@ -228,11 +230,12 @@ class Dataset:
             The inputs of the rows before, as in `encode`.
         """
         check_whole("horizon", horizon, 1, none="for as many steps as u has rows")
-        ahead = (
-            np.zeros((0, len(self.inputs)))
-            if u is None
-            else align_columns(u, self.inputs, "u")[:horizon]
-        )
+        ahead = np.zeros((0, len(self.inputs)))
+        if u is not None:
+            ahead = align_columns(u, self.inputs, "u")[:horizon]
+            axis = self.experiments[0].axis
+            if axis is not None:
+                axis.check_step(u.axis if isinstance(u, Series) else clock_of(u), len(u))
         steps, spare = horizon or max(len(ahead), 1), min(self.delay, default=0)
         if self.inputs and len(ahead) < steps - spare:
             allowance = f", but the last {spare}" if spare else ""
@@ -349,61 +352,6 @@ class Dataset:
         return pairwise(len(one) * number // self.windows for number in range(self.windows + 1))
 
 
-def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarray, "T D"]:
-    """The columns `names` of what a user gave as y or u, in that order.
-
-    Columns with names of their own (of a DataFrame or a Series) go by name; those without go by position. A DataFrame
-    may have others too.
-    """
-    own = None
-    if isinstance(values, Series):
-        values, own = (values.y, values.outputs) if letter == "y" else (values.u, values.inputs)
-    elif (
-        names
-        and isinstance(columns := getattr(values, "columns", None), Iterable)
-        and set(names) <= set(columns)
-    ):
-        values = values[list(names)]
-    table, labels = to_columns(values, own, letter)
-    if set(labels) == set(names):
-        return table[:, [labels.index(name) for name in names]]
-    expected = (
-        f"{letter} must have {len(names)} columns: {', '.join(names)}"
-        if names
-        else f"the model has no {letter}"
-    )
-    if labels != default_names(letter, table):
-        missing, unknown = (
-            [name for name in a if name not in b] for a, b in ((names, labels), (labels, names))
-        )
-        raise ValueError(
-            f"{expected}. Missing: {', '.join(missing) or 'none'}; unknown: "
-            f"{', '.join(_with_nearest(name, names) for name in unknown) or 'none'}. "
-            "Rename or drop columns, or pass an array to go by position"
-        )
-    if len(labels) != len(names):
-        raise ValueError(f"{expected}; got {len(labels)}")
-    return table
-
-
-def align_rows(rows: Any, like: Series) -> Series:
-    """One experiment with the columns and units of another; units that both have must agree."""
-    series = Series.of(rows)
-    if isinstance(series, list):
-        raise TypeError(
-            f"new data come as one series at a time; got a list of {len(series)}. Call once for each"
-        )
-    for name, unit in series.units.items():
-        if like.units.get(name, unit) != unit:
-            raise ValueError(
-                f"{name!r} is in {unit}, and in {like.units[name]} before: convert one of them first"
-            )
-    y, u = align_columns(series, like.outputs, "y"), align_columns(series, like.inputs, "u")
-    names = (*like.outputs, *like.inputs)
-    units = {name: unit for name, unit in series.units.items() if name in names} | dict(like.units)
-    return replace(series, y=y, u=u, outputs=like.outputs, inputs=like.inputs, units=units)
-
-
 def _unknown(delay: Sequence[int]) -> Float[np.ndarray, "K Du"]:
     """The inputs before the first row of an experiment, which nobody knows."""
     return np.full((max(delay, default=0), len(delay)), np.nan)
@@ -424,8 +372,3 @@ def _without_unknown(series: Series, rows: int) -> Series:
     return replace(
         series, y=np.concatenate([np.full_like(series.y[:rows], np.nan), series.y[rows:]])
     )
-
-
-def _with_nearest(name: str, names: tuple[str, ...]) -> str:
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-    return f"{name} (nearest: {nearest[0]})" if nearest else name

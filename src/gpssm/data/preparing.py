@@ -13,7 +13,6 @@ from jaxtyping import Float
 
 from gpssm.core.runtime import check_memory
 from gpssm.core.text import check_whole, is_real
-from gpssm.data.dataset import align_rows
 from gpssm.data.series import Series, as_list
 
 
@@ -92,10 +91,7 @@ def merge(*series: Any) -> list[Series]:
 
     Each is a series, or a list of them, or of frames read by `Series.from_dataframe`. Units must agree.
     """
-    several = [one for thing in series for one in as_list(thing)]
-    if not several:
-        raise ValueError("nothing to merge: give at least one series")
-    return [align_rows(one, several[0]) for one in several]
+    return as_list([one for thing in series for one in as_list(thing)])
 
 
 def _ratio(factor: float) -> tuple[int, int]:

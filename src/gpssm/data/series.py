@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float
 
 from gpssm.core.notebook import card
-from gpssm.core.text import check_kind, is_real, is_whole
-from gpssm.data.clock import Clock, Controls, on_grid
+from gpssm.core.text import is_real, is_whole
+from gpssm.data.clock import Clock, Controls, clock_of, localised, on_grid
+from gpssm.data.columns import align_columns, as_frame, default_names, to_columns, where_first
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,54 +118,77 @@ class Series:
     @classmethod
     def from_dataframe(
         cls,
-        frame: "pd.DataFrame",
+        frame: Any,
         outputs: Sequence[str] | str,
         inputs: Sequence[str] | str = (),
         *,
-        time: str | None = None,
+        time: str | None = "auto",
         regrid: bool | float | str = False,
         controls: Controls = "hold",
+        dayfirst: bool | None = None,
+        zone: str | None = None,
         **settings: Any,
     ) -> "Series":
-        """From columns of a DataFrame, with the time of a column or of its index.
+        """From columns of a table, with the time of a column or of its index.
 
             Series.from_dataframe(frame, outputs=["level"], inputs=["pump"], units={"level": "m"})
 
-        :param time: the column with the times; by default the index, if it has dates.
-        :param regrid: whether rows go to the nearest point of a regular grid, missing ones as missing outputs; a number
-            of seconds (or of the unit of `time`), or text like "10min", is the grid's step.
-        :param controls: the rule for controls where rows are missing: "hold" or "interpolate".
-        :param settings: others of `Series`: name, dt, window, units.
+        Parameters
+        ----------
+        frame
+            A DataFrame of pandas or polars, or a Dataset of xarray.
+        outputs, inputs
+            Names of the columns.
+        time
+            The column of times; "auto" takes the index, if it has dates, or else the first column
+            of dates; None counts rows.
+        regrid
+            Whether rows go to the nearest point of a regular grid, missing ones as missing outputs;
+            a number of seconds (or of the unit of `time`), or text like "10min", is the grid's step.
+        controls
+            The rule for inputs where rows are missing: "hold" or "interpolate".
+        dayfirst
+            Whether dates written like 01/02/2024 begin with the day.
+        zone
+            The time zone of dates without one, such as "Europe/Berlin".
+        **settings
+            Others of `Series`: name, dt, window, units.
         """
-        import pandas
-
-        check_kind("frame", frame, pandas.DataFrame)
-        outputs, inputs = (_as_names(one) for one in (outputs, inputs))
+        table = as_frame(frame)
+        if table is None:
+            raise TypeError(
+                "frame must be a DataFrame of pandas or polars, or a Dataset of xarray; "
+                f"got {type(frame).__module__}.{type(frame).__name__}"
+            )
+        outputs, inputs = (_as_names(names) for names in (outputs, inputs))
         if not (time is None or isinstance(time, str)):
-            raise TypeError(f"time is the name of a column, or None for the index; got {time!r}")
+            raise TypeError(f"time is the name of a column, 'auto', or None; got {time!r}")
         if not isinstance(regrid, bool | str) and not is_real(regrid):
             raise TypeError(f"regrid is True, False, a number or text like '10min'; got {regrid!r}")
-        wanted = (*outputs, *inputs, *(() if time is None else (time,)))
+        named = (time,) if time not in (None, "auto") else ()
         if missing := [
-            name for name in wanted if name not in frame.columns and name != frame.index.name
+            name
+            for name in (*outputs, *inputs, *named)
+            if name not in table.columns and name != table.index.name
         ]:
-            known = ", ".join(map(str, frame.columns))
+            known = ", ".join(map(str, table.columns))
             raise ValueError(
                 f"the frame has no column {', '.join(map(repr, missing))}; it has {known}"
             )
-        times = None if time is None else frame[time] if time in frame.columns else frame.index
-        rows = frame.reset_index(drop=True) if time is not None or regrid else frame
-        y, u = rows[list(outputs)], rows[list(inputs)]
+        times = None
+        if time == "auto":
+            times = _column_of_times(table, (*outputs, *inputs))
+        elif time is not None:
+            times = table[time] if time in table.columns else table.index
+        if times is None and regrid:
+            times = table.index
+        if times is not None and (dayfirst is not None or zone is not None):
+            times = localised(times, dayfirst, zone)
+        table = table.reset_index(drop=True)
+        y, u = table[list(outputs)], table[list(inputs)]
         if not regrid:
             return cls(y, u, outputs=outputs, inputs=inputs, time=times, **settings)
-        return cls.on_grid(
-            frame.index if times is None else times,
-            y,
-            u,
-            regrid=regrid,
-            controls=controls,
-            **settings,
-        )
+        return cls.on_grid(times, y, u, regrid=regrid, controls=controls, **settings)
 
     @classmethod
     def on_grid(
@@ -292,13 +316,33 @@ class Series:
         )
 
     @staticmethod
-    def of(thing: Any) -> "Series | list[Series]":
-        """From a Series, a `nonlinear_benchmarks` data set (anything with .u and .y), or a list of those.
+    def of(
+        data: Any,
+        u: Any = None,
+        outputs: Sequence[str] | str | None = None,
+        inputs: Sequence[str] | str | None = None,
+    ) -> "Series | list[Series]":
+        """From whatever holds a series; a list or tuple of those gives a list.
 
-        Of a data set, `sampling_time` and `state_initialization_window_length` become `dt` and `window`.
-        A list or tuple gives a list.
+            Series.of(y, u)
+            Series.of(frame, outputs=["level"], inputs=["pump"])
+            Series.of([first, second])
+
+        Parameters
+        ----------
+        data
+            A Series; outputs as an array; a DataFrame of pandas or polars or a Dataset of xarray,
+            whose columns `outputs` and `inputs` name; or an object with `.u` and `.y`, whose
+            `sampling_time` and `state_initialization_window_length` become `dt` and `window`, as
+            `nonlinear_benchmarks` has them.
+        u
+            Inputs, where outputs are an array.
+        outputs, inputs
+            Columns of a table, or names for those of arrays.
         """
-        return [_single(item) for item in thing] if type(thing) in (list, tuple) else _single(thing)
+        if type(data) in (list, tuple) and (not data or any(map(_holds_series, data))):
+            return [_single(item, u, outputs, inputs) for item in data]
+        return _single(data, u, outputs, inputs)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Series):
@@ -340,55 +384,76 @@ class Series:
         return card(f"Series {self.name or ''}".strip(), facts, {"": table})
 
 
-def as_list(series: Any) -> list[Series]:
-    """One or several series as a non-empty list; all must have the same Dy and the same Du."""
-    several = Series.of(series)
-    several = several if isinstance(several, list) else [several]
-    if not several:
+def as_list(
+    data: Any,
+    u: Any = None,
+    outputs: Sequence[str] | str | None = None,
+    inputs: Sequence[str] | str | None = None,
+) -> list[Series]:
+    """What `Series.of` takes as a non-empty list, all with the columns, units and step of the first."""
+    series = Series.of(data, u, outputs, inputs)
+    if isinstance(series, Series):
+        return [series]
+    if not series:
         raise ValueError("at least one series is needed; got an empty list")
-    first = several[0]
-    for index, other in enumerate(several):
-        if (other.output_dim, other.input_dim) != (first.output_dim, first.input_dim):
-            raise ValueError(
-                f"all series must have the same outputs and inputs: series 0 has {first.output_dim} and "
-                f"{first.input_dim}, series {index} has {other.output_dim} and {other.input_dim}"
-            )
-    return several
+    first, *others = series
+    experiments = [first]
+    for number, other in enumerate(others, start=1):
+        try:
+            experiments.append(align_rows(other, first))
+        except ValueError as error:
+            raise ValueError(f"series {number} does not go with series 0: {error}") from None
+    return experiments
 
 
-def as_given(data: Any, u: Any = None, outputs: Any = None, inputs: Any = None) -> Any:
-    """What a user calls data, for `as_list`: arrays y and u, DataFrames with the names of columns, or series.
+def align_rows(rows: Any, like: Series) -> Series:
+    """Rows of one experiment with the columns and units of another.
 
-    as_given(frame, outputs=["level"], inputs=["pump"])
-    as_given(y, u)
+    Columns go by name, or by position where they have no names. Units and sampling times that both
+    have must agree.
+
+    Parameters
+    ----------
+    rows
+        What `Series.of` takes, one experiment; of a table, the columns that `like` has.
+    like
+        The other experiment.
     """
-    named = {
-        name: value
-        for name, value in (("outputs", outputs), ("inputs", inputs))
-        if value is not None
-    }
-    first = data[0] if type(data) in (list, tuple) and len(data) else data
-    if hasattr(first, "columns"):
-        if outputs is None:
-            raise ValueError(
-                f"name the outputs of the frame, outputs=[...]; it has {', '.join(map(str, first.columns))}"
-            )
-        if u is not None:
-            raise ValueError("controls of a frame are named, inputs=[...]; u is for arrays")
-        frames = data if first is not data else [data]
-        found = [
-            Series.from_dataframe(frame, outputs, inputs if inputs is not None else ())
-            for frame in frames
-        ]
-        return found if first is not data else found[0]
-    known = isinstance(first, Series) or (hasattr(first, "y") and hasattr(first, "u"))
-    if not known and (u is not None or hasattr(data, "ndim") or isinstance(first, int | float)):
-        return Series(data, u, **named)
-    if named or u is not None:
-        raise ValueError(
-            "outputs, inputs and u go with arrays and frames; a Series has its own: leave them out"
+    table = as_frame(rows)
+    if table is not None:
+        rows = Series.of(table, outputs=like.outputs, inputs=like.inputs)
+    series = Series.of(rows)
+    if isinstance(series, list):
+        raise TypeError(
+            f"new data come as one series at a time; got a list of {len(series)}. Call once for each"
         )
-    return data
+    for name, unit in series.units.items():
+        if like.units.get(name, unit) != unit:
+            raise ValueError(
+                f"{name!r} is in {unit}, and in {like.units[name]} before: convert one of them first"
+            )
+    if like.axis is not None:
+        like.axis.check_step(series.axis, len(series))
+    if (series.outputs, series.inputs, series.units) == (like.outputs, like.inputs, like.units):
+        return series
+    y = align_columns(series, like.outputs, "y")
+    u = align_columns(series, like.inputs, "u")
+    names = (*like.outputs, *like.inputs)
+    units = {name: unit for name, unit in series.units.items() if name in names} | dict(like.units)
+    return replace(series, y=y, u=u, outputs=like.outputs, inputs=like.inputs, units=units)
+
+
+def _column_of_times(table: "pd.DataFrame", taken: Sequence[str]) -> Any:
+    """The index of a table if it has dates, or else its first column of dates that is not taken."""
+    import pandas
+
+    dates = pandas.DatetimeIndex, pandas.PeriodIndex, pandas.TimedeltaIndex
+    if isinstance(table.index, dates):
+        return table.index
+    is_date = pandas.api.types.is_datetime64_any_dtype
+    columns = (name for name in table.columns if name not in taken and is_date(table[name]))
+    name = next(columns, None)
+    return None if name is None else table[name]
 
 
 def check_trainable(series: Any, min_length: int = 10) -> None:
@@ -424,115 +489,38 @@ def varying(rows: Float[np.ndarray, "T D"]) -> Bool[np.ndarray, " D"]:
     return highest - lowest > RELATIVE_SPREAD * np.maximum(np.abs(highest), np.abs(lowest))
 
 
-def to_columns(
-    values: Any, names: Sequence[str] | str | None, letter: str
-) -> tuple[Float[np.ndarray, "T D"], tuple[str, ...]]:
-    """A read-only float64 copy (T, D) of `values`, and its columns' names: those given, its own, or defaults.
+def _holds_series(thing: Any) -> bool:
+    return as_frame(thing) is not None or (hasattr(thing, "y") and hasattr(thing, "u"))
 
-    A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
-    """
-    table = _table(values, letter)
-    several = (
-        isinstance(names, Iterable)
-        and not isinstance(names, str)
-        and getattr(names, "ndim", 1) == 1
-    )
-    given: tuple[Any, ...] = () if names is None else tuple(names) if several else (names,)
-    if not all(isinstance(name, str) for name in given):
-        raise TypeError(
-            f"the names of the columns of {letter} are text, one a column; got {names!r}"
-        )
-    chosen = given or _own_names(values) or default_names(letter, table)
-    if len(chosen) != table.shape[1] or len(set(chosen)) != len(chosen):
+
+def _single(data: Any, u: Any, outputs: Any, inputs: Any) -> Series:
+    """The series of `Series.of` that is not of a list."""
+    table = as_frame(data)
+    if table is not None:
+        if outputs is None:
+            raise ValueError(
+                f"name the outputs of the frame, outputs=[...], or use Series.from_dataframe; "
+                f"it has {', '.join(map(str, table.columns))}"
+            )
+        if u is not None:
+            raise ValueError("controls of a frame are named, inputs=[...]; u is for arrays")
+        return Series.from_dataframe(table, outputs, () if inputs is None else inputs)
+    if not _holds_series(data):
+        if data is None or isinstance(data, str):
+            raise TypeError(f"expected a Series, an array or a DataFrame; got {data!r}")
+        return Series(data, u, outputs=outputs, inputs=inputs)
+    if not (u is None and outputs is None and inputs is None):
         raise ValueError(
-            f"{letter} has {table.shape[1]} columns and needs as many different names; got {chosen}"
+            "outputs, inputs and u go with arrays and frames; a Series has its own: leave them out"
         )
-    numbers = np.array(_numbers(table, chosen), dtype=np.float64)
-    numbers.flags.writeable = False
-    return numbers.view(), chosen  # a view of what is read-only cannot be made writeable again
-
-
-def default_names(letter: str, values: Any) -> tuple[str, ...]:
-    """Names for the columns of an array: y0, y1, ...; y for a single one; none for what has no shape."""
-    width = (getattr(values, "shape", None) or (0,))[-1]
-    return (letter,) if width == 1 else tuple(f"{letter}{column}" for column in range(width))
-
-
-def where_first(bad: Bool[np.ndarray, "T D"], names: Sequence[str]) -> str:
-    """Column and row of the first entry that is bad, in words that begin an error message."""
-    row, column = np.argwhere(bad)[0]
-    return f"column {names[column]!r}, row {row} (counted from 0),"
-
-
-def _own_names(values: Any) -> tuple[str, ...] | None:
-    """Column names that a pandas or xarray object carries; None when it has none that are text."""
-    if hasattr(values, "columns"):
-        names = values.columns
-    elif hasattr(values, "coords") and values.ndim == 2:
-        names = values.coords[values.dims[1]].values if values.dims[1] in values.coords else [None]
-    else:
-        names = [getattr(values, "name", None)]
-    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else None
-
-
-def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
-    """The values as an array of two dimensions and of whatever type they have."""
-    try:
-        table = (
-            np.ma.filled(values.astype(np.float64), np.nan)
-            if np.ma.isMA(values)
-            else np.asarray(values)
-        )
-    except (TypeError, OverflowError) as error:
-        raise TypeError(
-            f"{letter} must be an array of numbers; got {type(values).__name__}: {error}"
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"the rows of {letter} must all have the same length: {error}") from None
-    table = table[:, None] if table.ndim == 1 else table
-    if table.ndim != 2:
-        raise ValueError(
-            f"{letter} must have shape (T,) or (T, columns), one row a time step; got {table.shape}"
-        )
-    return table
-
-
-def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped[np.ndarray, "T D"]:
-    """The table as numbers; whatever is neither a number nor missing is an error."""
-    if table.dtype.kind in "biuf":
-        return table
-    if table.dtype.kind == "V":
-        raise TypeError(
-            f"columns must be of numbers; got records with the fields {table.dtype.names}"
-        )
-    import pandas
-
-    cells = pandas.DataFrame(table, dtype=object)
-    numbers = cells.apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.complex128)
-    wrong = np.isnan(numbers) & ~cells.isna().to_numpy() | (np.imag(numbers) != 0)
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise ValueError(
-            f"{where_first(wrong, names)} is {str(table[row, column])!r}, which is not a number. "
-            "Correct it, use NaN where an output is missing, or leave the column out"
-        )
-    return np.real(numbers)
-
-
-def _single(thing: Any) -> Series:
-    """Series of a Series, or of an object with the attributes of a `nonlinear_benchmarks` data set."""
-    if isinstance(thing, Series):
-        return thing
-    if not (hasattr(thing, "y") and hasattr(thing, "u")):
-        raise TypeError(
-            f"expected a Series, or an object with .u and .y; got {type(thing)}. Use Series(y, u)"
-        )
+    if isinstance(data, Series):
+        return data
     return Series(
-        thing.y,
-        thing.u,
-        name=getattr(thing, "name", None),
-        dt=getattr(thing, "sampling_time", None),
-        window=getattr(thing, "state_initialization_window_length", None),
+        data.y,
+        data.u,
+        name=getattr(data, "name", None),
+        dt=getattr(data, "sampling_time", None),
+        window=getattr(data, "state_initialization_window_length", None),
     )
 
 
@@ -559,23 +547,25 @@ def _check_values(
 
 def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
     """The clock of the times given, or of the dates that y or u have as their index."""
-    clocks = [
-        Clock.of(index, getattr(index, "name", None) or "time")
-        for values in (y, u)
-        if type(index := getattr(values, "index", None)).__name__
-        in ("DatetimeIndex", "PeriodIndex", "TimedeltaIndex")
-    ]
     if time is not None:
         if len(time) != rows:
             raise ValueError(
                 f"time must have an entry for each of the {rows} rows; got {len(time)}"
             )
         return Clock.of(time)
-    if len(clocks) == 2 and clocks[0] and clocks[1] and clocks[0].show(0) != clocks[1].show(0):
+    if rows < 2:
+        return None
+    clock, other = clock_of(y), clock_of(u)
+    if (
+        clock
+        and other
+        and replace(clock, name=None, zone=None) != replace(other, name=None, zone=None)
+    ):
         raise ValueError(
-            f"y begins at {clocks[0].show(0)}, u at {clocks[1].show(0)}: give both the same rows, or arrays"
+            f"y begins at {clock.show(0)} with a step of {clock.step_text()}, u at {other.show(0)} with a step of "
+            f"{other.step_text()}: give both the same rows, or arrays"
         )
-    return next(iter(clocks), None)
+    return clock or other
 
 
 def _as_names(names: Any) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gpssm.core import metrics
+from gpssm.core.messages import distinct_warnings
 from gpssm.core.notebook import card
 from gpssm.core.text import (
     check_choice,
@@ -22,12 +23,11 @@ from gpssm.core.text import (
     is_whole,
 )
 from gpssm.data.series import Series
-from gpssm.evaluation.compare import MIXED, print_figures
+from gpssm.evaluation.compare import MIXED_UNITS, figure_table, single_series, training_data
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.methods import MethodSettings
 from gpssm.posterior.forecast import Forecast
-from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.validation import BACKTEST, extended, rolling_forecasts
 
 if TYPE_CHECKING:
@@ -181,21 +181,21 @@ class Backtest:
         origins = self.table.describe().loc[["mean", "std", "min", "50%", "max"]]
         shown = sorted({step for step in SHOWN if step < self.horizon} | {self.horizon})
         steps = self.by_step().loc[shown]
-        pages = [print_figures(steps, "step", "over origins, by step ahead")]
+        pages = [figure_table(steps, "step", "over origins, by step ahead")]
         if self.series.output_dim > 1:
             # Errors in different units have no mean.
-            origins = origins.drop(columns=list(MIXED.intersection(origins)))
+            origins = origins.drop(columns=list(MIXED_UNITS.intersection(origins)))
             units = "in standard deviations of the training outputs"
             pages = [
-                print_figures(self.by_output, "", "mean over origins, in units of each output"),
-                print_figures(steps, "step", f"the same by step ahead, {units}"),
+                figure_table(self.by_output, "", "mean over origins, in units of each output"),
+                figure_table(steps, "step", f"the same by step ahead, {units}"),
             ]
-        return "\n".join([repr(self), print_figures(origins, "", "over origins"), *pages])
+        return "\n".join([repr(self), figure_table(origins, "", "over origins"), *pages])
 
 
 def backtest(
+    forecaster: Any,
     series: Any,
-    method: str | MethodSettings | Posterior = "ffvd",
     *,
     horizon: int = BACKTEST.horizon,
     step: int = BACKTEST.step,
@@ -208,20 +208,22 @@ def backtest(
     new_experiment: bool = False,
     seed: int = 0,
     progress: Mode = True,
+    outputs: Sequence[str] | str | None = None,
+    inputs: Sequence[str] | str | None = None,
     **fit_arguments: Any,
 ) -> Backtest:
     """Forecasts from every `step`-th row of a series while `horizon` rows remain.
 
-        print(gpssm.backtest(series, "ffvd", start=0.5, state_dim=2))
-        print(gpssm.backtest(test, posterior))
+        print(gpssm.backtest(posterior, test))
+        print(gpssm.backtest("ffvd", series, start=0.5, state_dim=2))
 
     Parameters
     ----------
+    forecaster
+        A posterior or a stack, whose data the series follows; or a method, by name or with its
+        settings, to fit to the rows before `start`.
     series
-        One series in the user's units.
-    method
-        A method to fit to the rows before `start`; or a posterior, in which case the series follows
-        its data, or is a new experiment.
+        One series in the user's units: a Series or a DataFrame.
     horizon : int
         Steps of each forecast.
     step : int
@@ -250,6 +252,8 @@ def backtest(
         Seed of fits, filters and paths.
     progress
         True for a bar over the origins, "plain" for one line each, False for silence.
+    outputs, inputs
+        Columns of a DataFrame, for a method.
     **fit_arguments
         Further arguments of `gpssm.fit`.
 
@@ -258,37 +262,25 @@ def backtest(
     Backtest
     """
     check_choice("refit", refit, get_args(Refit))
-    if forgetting is not None and refit != "learn":
-        raise ValueError(f"forgetting is for refit='learn'; got refit={refit!r}")
     check_flag("new_experiment", new_experiment)
     check_progress(progress)
-    levels = tuple(check_shares("levels", levels))
-    seed = check_seed(seed)
     for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
         check_whole(name, value, 1)
-    rows = Series.of(series)
-    if not isinstance(rows, Series):
-        raise TypeError(f"backtest takes one series at a time; got a list of {len(rows)}")
-    fitted = isinstance(method, Posterior)
-    if fitted and refit == "fit":
-        raise ValueError("refit='fit' needs a method to fit. Update a posterior: refit='update'")
-    if fitted and fit_arguments:
-        raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
-    if not fitted and new_experiment:
-        raise ValueError("new_experiment is for a posterior; here the first rows are fitted")
+    levels = tuple(check_shares("levels", levels))
+    seed = check_seed(seed)
+    fitted = not isinstance(forecaster, str | MethodSettings)
+    _check_combination(forecaster, fitted, refit, forgetting, new_experiment, fit_arguments)
     if fitted:
-        rows = method.dataset.align(rows)
-    if start is None:
-        start = 0 if fitted else 0.5
-    scheme = replace(BACKTEST, horizon=horizon, step=step, num_paths=num_paths)
-    origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
-    if fitted:
-        posterior = method
-        known = 0
+        rows = forecaster.dataset.align(series)
+        start = 0 if start is None else start
     else:
-        fit_arguments = {"method": method, "seed": seed, **fit_arguments}
-        known = origins[0]
-        posterior = fit(rows[:known], progress=progress, **fit_arguments)
+        rows = single_series("backtest", Series.of(series, None, outputs, inputs))
+        start = 0.5 if start is None else start
+        fit_arguments = {"method": forecaster, "seed": seed, **fit_arguments}
+    scheme = replace(BACKTEST, horizon=int(horizon), step=int(step), num_paths=num_paths)
+    origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
+    known = 0 if fitted else origins[0]
+    posterior = forecaster if fitted else fit(rows[:known], progress=progress, **fit_arguments)
     rest = rows[known:]
     stops = [origin - known for origin in origins]
     first: dict[str, Any] = {"new_experiment": new_experiment}
@@ -305,22 +297,42 @@ def backtest(
     rolling = rolling_forecasts(at_origins, rows, origins, scheme, seed=seed, quiet=False)
     forecasts = []
     figures = []
-    for origin in tracked(origins, progress, "backtest", lambda row: f"origin at row {row}"):
-        try:
-            one = next(rolling)
-            missing = np.isnan(one.rows.y).all()
-            figures.append({} if missing else one.forecast.score(one.rows, levels))
-        except ValueError as error:
-            raise ValueError(f"the forecast from row {origin} failed: {error}") from error
-        forecasts.append(one.forecast)
-    return Backtest(
-        series=rows,
-        origins=np.array(origins),
-        forecasts=tuple(forecasts),
-        figures=tuple(figures),
-        levels=levels,
-        refit=refit,
-    )
+    with distinct_warnings():
+        for origin in tracked(origins, progress, "backtest", lambda row: f"origin at row {row}"):
+            try:
+                result = next(rolling)
+                missing = np.isnan(result.rows.y).all()
+                figures.append({} if missing else result.forecast.score(result.rows, levels))
+            except ValueError as error:
+                raise ValueError(f"the forecast from row {origin} failed: {error}") from error
+            forecasts.append(result.forecast)
+    return Backtest(rows, np.array(origins), tuple(forecasts), tuple(figures), levels, refit)
+
+
+def _check_combination(
+    forecaster: Any,
+    fitted: bool,
+    refit: Refit,
+    forgetting: Any,
+    new_experiment: bool,
+    fit_arguments: Mapping[str, Any],
+) -> None:
+    """Raise if arguments do not go together, as those of a fit and a posterior do not."""
+    if forgetting is not None and refit != "learn":
+        raise ValueError(f"forgetting is for refit='learn'; got refit={refit!r}")
+    if not fitted:
+        if new_experiment:
+            raise ValueError("new_experiment is for a posterior; here the first rows are fitted")
+        return
+    if training_data(forecaster) is None:
+        raise TypeError(
+            "backtest(forecaster, series) takes a posterior or the name of a method first; got "
+            f"{type(forecaster).__name__}"
+        )
+    if refit == "fit":
+        raise ValueError("refit='fit' needs a method to fit. Update a posterior: refit='update'")
+    if fit_arguments:
+        raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
 
 
 def _first_origin(start: Any, rows: int, horizon: int) -> int:

@@ -216,8 +216,8 @@ def roll(posterior: Posterior, judged: RollingRows) -> Backtest:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # paths that left are told of beside the forecast
         return backtest(
-            judged.rows,
             posterior,
+            judged.rows,
             horizon=judged.horizon,
             step=judged.step,
             start=judged.start,

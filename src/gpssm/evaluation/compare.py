@@ -1,4 +1,4 @@
-"""Posteriors and forecasts side by side, judged on the same rows."""
+"""Forecasters side by side, judged on the same rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,42 +9,41 @@ import numpy as np
 from gpssm.core.metrics import LEVELS
 from gpssm.core.notebook import card
 from gpssm.core.table import Table, loss
-from gpssm.core.text import (
-    check_choice,
-    check_kind,
-    check_seed,
-    check_shares,
-    check_whole,
-    in_line,
-)
-from gpssm.data.dataset import align_columns
+from gpssm.core.text import check_choice, check_seed, check_shares, check_whole, in_line
+from gpssm.data.columns import align_columns
+from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.posterior.forecast import Forecast
-from gpssm.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-MIXED = {
-    "rmse",
-    "mae",
-    "crps",
-    "energy",
-    *(f"width_{100 * level:g}" for level in LEVELS),
-}  # averages over all units
+# Averages over outputs in different units, which mean little.
+MIXED_UNITS = {"rmse", "mae", "crps", "energy", *(f"width_{100 * level:g}" for level in LEVELS)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Forecasts of the same rows under several names, and what `Forecast.score` makes of each.
+    """Forecasts of the same rows by name, and their scores.
 
-    `print` it for a table in which a star marks the best figure: the lowest, the highest `fit`, the coverage nearest to
-    its level. Widths have none: a narrow interval is better only if it covers. Where there are several outputs, the
-    first table has `nrmse` and `ncrps`, errors in standard deviations of the training outputs, and each output a table
-    of its own in its own units.
+    `print` it for a table in which a star marks the best figure: the lowest, the highest `fit`, the
+    coverage nearest to its level. Widths have no star, since narrow intervals are better only if
+    they cover. With several outputs the first table has `nrmse` and `ncrps`, errors in standard
+    deviations of the training outputs, and each output has a table in its own units.
+
+    Parameters
+    ----------
+    forecasts : dict of str to Forecast
+        The forecasts by name.
+    actual : Series
+        The rows they are judged on.
+    levels : tuple of float
+        Levels of the intervals that were scored.
+    scores : dict of str to dict
+        `Forecast.score` by name.
     """
 
     forecasts: Mapping[str, Forecast]
@@ -54,28 +53,27 @@ class Comparison:
 
     @property
     def table(self) -> "pd.DataFrame":
-        """A row a name, a column a figure."""
+        """One row per forecast, one column per figure."""
         import pandas
 
         return pandas.DataFrame(list(self.scores.values()), index=list(self.scores))
 
     @property
     def by_output(self) -> "pd.DataFrame":
-        """A row an output and name, a column a figure, each in that output's units."""
+        """One row per output and forecast, one column per figure, each in that output's units."""
         import pandas
 
         rows = {
             (output, name): figures
-            for name, one in self.forecasts.items()
-            for output, figures in one.score_outputs(self.actual, self.levels).items()
+            for name, forecast in self.forecasts.items()
+            for output, figures in forecast.score_outputs(self.actual, self.levels).items()
         }
         index = pandas.MultiIndex.from_tuples(rows, names=["output", ""])
-        return pandas.DataFrame(list(rows.values()), index=index).sort_index(
-            level=0, sort_remaining=False
-        )
+        frame = pandas.DataFrame(list(rows.values()), index=index)
+        return frame.sort_index(level=0, sort_remaining=False)
 
     def best(self, figure: str | None = None) -> str:
-        """The name with the best figure: by default the CRPS, in standard deviations of the training outputs."""
+        """The name with the best figure, by default the CRPS in standard deviations."""
         figure = ("ncrps" if "ncrps" in self.table else "crps") if figure is None else figure
         check_choice("figure", figure, map(str, self.table))
         column = self.table[figure].to_numpy(float)
@@ -84,7 +82,7 @@ class Comparison:
         return list(self.scores)[int(np.nanargmin(loss(figure, column)))]
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
-        """Medians and central intervals over each other, with what happened; all outputs, or the one named."""
+        """Medians and central intervals of all outputs, or the one named, with what happened."""
         from gpssm.plots.forecasts import plot_comparison
 
         return plot_comparison(self.forecasts, self.actual, None, output, level)
@@ -97,11 +95,21 @@ class Comparison:
 
     def __str__(self) -> str:
         caption = f"{len(self.actual)} steps ahead; * the best"
-        return print_by_output(self.table, self.by_output, "", caption, starred=True)
+        outputs = list(dict.fromkeys(self.by_output.index.get_level_values(0)))
+        if len(outputs) < 2:
+            return figure_table(self.table, "", caption, starred=True)
+        total = self.table
+        if "ncrps" in total:
+            total = total.drop(columns=list(MIXED_UNITS.intersection(total)))
+        pages = [figure_table(total, "", f"all outputs, {caption}", starred=True)]
+        for name in outputs:
+            frame = self.by_output.loc[name]
+            pages.append(figure_table(frame, "", f"{name}, {caption}", starred=True))
+        return "\n\n".join(pages)
 
 
 def compare(
-    candidates: Mapping[str, Posterior | Forecast],
+    candidates: Mapping[str, Any],
     test: Any,
     *,
     horizon: int | None = None,
@@ -113,64 +121,87 @@ def compare(
 ) -> Comparison:
     """Judge posteriors, and forecasts made already, on the same test rows.
 
-        print(gpssm.compare({"2 states": small, "4 states": large}, test, horizon=30, baselines=["arx", "last"]))
+        fits = {"2 states": small, "4 states": large}
+        print(gpssm.compare(fits, test, horizon=30, baselines=["arx", "last"]))
 
-    :param candidates: by name. A posterior forecasts from the end of its data, under the controls of `test`.
-    :param test: the rows that follow that data, in the user's units.
-    :param horizon: number of steps; without it, that of the forecasts given, or else all rows of `test`.
-    :param baselines: methods to fit to the training data of the first posterior, and to judge with the others.
-    :param progress: True for a bar over what is to be compared, "plain" for a line each, False for silence.
+    Parameters
+    ----------
+    candidates : mapping of str to Posterior, Stack or Forecast
+        A posterior forecasts from the end of its data, under the inputs of `test`.
+    test
+        The rows that follow that data, in the user's units: a Series or a DataFrame.
+    horizon : int, optional
+        Number of steps; by default that of the forecasts among the candidates, or else all rows of
+        `test`.
+    levels
+        Levels of the intervals to score.
+    baselines : sequence of str
+        Methods to fit to the training data of the first posterior and to judge with the others.
+    num_paths : int
+        Paths of each forecast.
+    seed : int
+        Seed of forecasts and baselines.
+    progress
+        True for a bar over the candidates, "plain" for one line each, False for silence.
+
+    Returns
+    -------
+    Comparison
     """
+    import pandas
+
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(
             "nothing to compare: give a dict of at least one posterior or forecast by name"
         )
+    if isinstance(baselines, str) or not all(isinstance(name, str) for name in baselines):
+        raise TypeError(f"baselines is a list of names of methods; got {baselines!r}")
     check_progress(progress)
     check_whole("num_paths", num_paths, 1)
-    if isinstance(baselines, str) or not isinstance(baselines, Sequence):
-        raise TypeError(f"baselines is a list of names of methods; got {baselines!r}")
-    for name in baselines:
-        check_kind("a baseline", name, str)
-    rows, seed, levels = Series.of(test), check_seed(seed), tuple(check_shares("levels", levels))
     check_whole("horizon", horizon, 1, none="for all rows of test")
-    if not isinstance(rows, Series):
-        raise TypeError(
-            f"test must be one series; got a list of {len(rows)}. Compare on each by itself"
-        )
-    posterior = _trained(candidates, baselines)
-    horizon, forecasts = _common_horizon(candidates, rows, horizon), {}
+    seed = check_seed(seed)
+    levels = tuple(check_shares("levels", levels))
+    rows = test if isinstance(test, pandas.DataFrame) else single_series("compare", test)
+    horizon = _common_horizon(candidates, len(rows), horizon)
+    trained = _trained(candidates, baselines)
+    forecasts = {}
     for name in tracked([*candidates, *baselines], progress, "compare"):
-        one = candidates.get(name)
-        if one is None and posterior is not None:
-            train, delay = list(posterior.dataset.experiments), posterior.dataset.delay or 0
-            one = fit(train, method=name, delay=delay, seed=seed, progress=False)
-        forecasts[name] = _forecast(name, one, rows, horizon, num_paths, seed)
+        candidate = candidates.get(name)
+        if candidate is None and trained is not None:
+            train = list(trained.experiments)
+            delay = trained.delay or 0
+            candidate = fit(train, method=name, delay=delay, seed=seed, progress=False)
+        forecasts[name] = _forecast(name, candidate, rows, horizon, num_paths, seed)
+    forecasts = _in_same_units(forecasts)
     outputs = next(iter(forecasts.values())).outputs
-    y = align_columns(rows, outputs, "y")
-    actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
-    # All in the same units: those of the first that knows its training data.
-    units = next(
-        (
-            dict(zip(one.outputs, one.scale, strict=True))
-            for one in forecasts.values()
-            if one.scale is not None
-        ),
-        None,
-    )
-    if units is not None:
-        scales = {
-            name: np.array([units[output] for output in one.outputs])
-            for name, one in forecasts.items()
-        }
-        forecasts = {name: replace(one, scale=scales[name]) for name, one in forecasts.items()}
+    if isinstance(rows, Series):
+        y = align_columns(rows, outputs, "y")
+        actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
+    else:
+        actual = Series.from_dataframe(rows, list(outputs))[:horizon]
     scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
     return Comparison(forecasts, actual, levels, scores)
 
 
-def _trained(candidates: Mapping[str, Any], names: Sequence[str]) -> Posterior | None:
-    """The posterior whose training data baselines of these names are fitted to."""
-    posterior = next((one for one in candidates.values() if isinstance(one, Posterior)), None)
-    if names and posterior is None:
+def single_series(caller: str, rows: Any) -> Series:
+    """One series out of anything `Series.of` takes; raise if there are several."""
+    series = Series.of(rows)
+    if isinstance(series, list):
+        raise TypeError(f"{caller} takes one series at a time; got a list of {len(series)}")
+    return series
+
+
+def training_data(candidate: Any) -> Dataset | None:
+    """The dataset of what forecasts from data of its own, a posterior or a stack; else None."""
+    dataset = getattr(candidate, "dataset", None)
+    return dataset if isinstance(dataset, Dataset) else None
+
+
+def _trained(candidates: Mapping[str, Any], names: Sequence[str]) -> Dataset | None:
+    """The dataset of the first posterior, to which baselines of these names are fitted."""
+    datasets = map(training_data, candidates.values())
+    dataset = next((dataset for dataset in datasets if dataset is not None), None)
+    if names and dataset is None:
         raise ValueError(
             "baselines are fitted to the training data of a posterior, and there is none to compare"
         )
@@ -178,78 +209,80 @@ def _trained(candidates: Mapping[str, Any], names: Sequence[str]) -> Posterior |
         raise ValueError(
             f"{', '.join(taken)} is a candidate already: leave it out of baselines, or rename it"
         )
-    return posterior
+    return dataset
 
 
-def _common_horizon(candidates: Mapping[str, Any], test: Series, horizon: int | None) -> int:
+def _common_horizon(candidates: Mapping[str, Any], rows: int, horizon: int | None) -> int:
     """The number of steps that everything is judged on."""
-    given = {name: one.horizon for name, one in candidates.items() if isinstance(one, Forecast)}
-    wanted = {*given.values(), *([] if horizon is None else [horizon])}
+    made = {name: one.horizon for name, one in candidates.items() if isinstance(one, Forecast)}
+    wanted = {*made.values(), *([] if horizon is None else [horizon])}
     if len(wanted) > 1:
-        found = ", ".join(f"{name} has {steps}" for name, steps in given.items())
-        asked = "" if horizon is None else f", and horizon={horizon} was asked for"
+        lengths = ", ".join(f"{name} has {steps}" for name, steps in made.items())
+        request = "" if horizon is None else f", and horizon={horizon} was asked for"
         raise ValueError(
-            f"forecasts must have the same horizon: {found}{asked}. Cut the longer ones, forecast[:n]"
+            f"forecasts must have the same horizon: {lengths}{request}. Cut the longer ones, "
+            "forecast[:n]"
         )
-    common = wanted.pop() if wanted else len(test)
-    if not 1 <= common <= len(test):
+    common = wanted.pop() if wanted else rows
+    if not 1 <= common <= rows:
         raise ValueError(
-            f"horizon must lie between 1 and the number of test rows, {len(test)}; got {common}"
+            f"horizon must lie between 1 and the number of test rows, {rows}; got {common}"
         )
     return common
 
 
 def _forecast(
-    name: str, candidate: Any, test: Series, horizon: int, num_paths: int, seed: int
+    name: str, candidate: Any, rows: Any, horizon: int, num_paths: int, seed: int
 ) -> Forecast:
     """The candidate's forecast of the test rows, whose outputs must be its own."""
-    if not isinstance(candidate, Posterior | Forecast):
+    dataset = training_data(candidate)
+    if dataset is None and not isinstance(candidate, Forecast):
         raise TypeError(f"{name} must be a Posterior or a Forecast; got {type(candidate)}")
-    known = candidate.dataset if isinstance(candidate, Posterior) else candidate
     try:
-        align_columns(test, known.outputs, "y")
-        if isinstance(candidate, Forecast):
+        align_columns(rows, candidate.outputs if dataset is None else dataset.outputs, "y")
+        if dataset is None:
             return candidate
-        return candidate.forecast(
-            horizon, test if known.inputs else None, num_paths=num_paths, seed=seed
-        )
+        u = rows if dataset.inputs else None
+        return candidate.forecast(horizon, u, num_paths=num_paths, seed=seed)
     except ValueError as error:
         raise ValueError(f"{name} does not fit the test rows: {error}") from error
 
 
-def print_by_output(
-    frame: "pd.DataFrame",
-    by_output: "pd.DataFrame",
-    first: str,
-    caption: str,
-    starred: bool = False,
-) -> str:
-    """A table of figures; of several outputs, their total in units of the training data, and a table for each."""
-    outputs = list(dict.fromkeys(by_output.index.get_level_values(0)))
-    if len(outputs) < 2:
-        return print_figures(frame, first, caption, starred=starred)
-    total = frame.drop(columns=list(MIXED.intersection(frame))) if "ncrps" in frame else frame
-    pages = [print_figures(total, first, f"all outputs, {caption}", starred=starred)]
-    pages += [
-        print_figures(by_output.loc[name], first, f"{name}, {caption}", starred=starred)
-        for name in outputs
-    ]
-    return "\n\n".join(pages)
+def _in_same_units(forecasts: Mapping[str, Forecast]) -> dict[str, Forecast]:
+    """The forecasts with the output scales of the first that knows its training data."""
+    known = [one for one in forecasts.values() if one.scale is not None]
+    if not known:
+        return dict(forecasts)
+    units = dict(zip(known[0].outputs, known[0].scale, strict=True))
+    return {
+        name: replace(one, scale=np.array([units[output] for output in one.outputs]))
+        for name, one in forecasts.items()
+    }
 
 
-def print_figures(frame: "pd.DataFrame", first: str, caption: str, starred: bool = False) -> str:
-    """Figures as a text table, a row an index: all but those that say little more than another does.
+def figure_table(frame: "pd.DataFrame", first: str, caption: str, *, starred: bool = False) -> str:
+    """Figures as a text table, without those that say little more than another does.
 
-    These are the paper's log score, the energy score where it is the CRPS, the widths but that of the last level, and
-    errors in standard deviations where they stand in the user's units. A star marks the best of a column.
+    These are the paper's log score, the energy score where it is the CRPS, all widths but the last,
+    and errors in standard deviations where they stand in the user's units.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row per forecast, step or output, one column per figure.
+    first : str
+        Heading of the first column.
+    caption : str
+        Explanation below the table.
+    starred : bool
+        Whether a star marks the best of each column.
     """
     same = "energy" in frame and np.allclose(frame["energy"], frame["crps"], equal_nan=True)
     widths = [name for name in frame if str(name).startswith("width")]
-    left = {
-        "nmll_paper",
-        *(["energy"] if same else []),
-        *widths[:-1],
-        *(["nrmse", "ncrps"] if "rmse" in frame else []),
-    }
-    shown = frame.drop(columns=list(left.intersection(frame))).rename_axis(index=first)
+    hidden = {"nmll_paper", *widths[:-1]}
+    if same:
+        hidden.add("energy")
+    if "rmse" in frame:
+        hidden |= {"nrmse", "ncrps"}
+    shown = frame.drop(columns=list(hidden.intersection(frame))).rename_axis(index=first)
     return str(Table.of(shown, starred=starred, caption=caption))

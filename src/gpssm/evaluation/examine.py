@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from gpssm.core.files import digest
 from gpssm.core.text import count
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.baselines import (

@@ -9,6 +9,8 @@ from gpssm.core.text import check_path
 from gpssm.evaluation.stack import load_stack
 from gpssm.posterior.posterior import Posterior, load_posterior
 
+RUN_POSTERIOR = "posterior.nc"  # in the folder of a run
+
 
 def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
     """Load the posterior that `Posterior.save` wrote, or the stack that `Stack.save` wrote.
@@ -18,7 +20,7 @@ def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
     Parameters
     ----------
     path
-        The file.
+        The file, or the folder of a run of the command line, `runs/tank`.
     parts
         The user's own functions in the model by dotted name. If one is missing, the error names it.
 
@@ -28,4 +30,5 @@ def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
         The posterior, equal to the saved one to the last bit.
     """
     path = check_path(path)
+    path = path / RUN_POSTERIOR if path.is_dir() else path
     return load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)

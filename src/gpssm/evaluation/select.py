@@ -151,8 +151,8 @@ def _score(
     """The scores of a candidate, fitted to the rows before `start`, on the others."""
     posterior = fit(series[:start], **settings)
     return backtest(
-        series[start:],
         posterior,
+        series[start:],
         horizon=scheme.horizon,
         step=scheme.step,
         seed=seed,

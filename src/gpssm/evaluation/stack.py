@@ -142,15 +142,15 @@ class Stack(Posterior):
             [make(self.members[name], share) for name, _, share in self._shares(num_paths)]
         )
 
-    def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
+    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
         """As `Posterior.smooth`: the outputs are the mixture's, the states the heaviest member's in its coordinates."""
         draws = min(one.num_chains * one.num_draws for one in self.members.values())
         found = [
             self.members[name].thinned(n).smooth(index, noise, seed)
             for name, _, n in self._shares(draws)
         ]
-        outputs, y = Forecast.join([one.outputs for one in found]), self.dataset.experiment(index).y
-        return Smoothed(outputs, found[0].states, np.where(np.isnan(y), outputs.mean, y))
+        joint, y = Smoothed.join(found), self.dataset.experiment(index).y
+        return dataclasses.replace(joint, imputed=np.where(np.isnan(y), joint.mean, y))
 
     def condition(self, *args: Any, **options: Any) -> Self:  # type: ignore[override]
         """As `Posterior.condition`, every member; the weights stay."""

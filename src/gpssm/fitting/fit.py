@@ -13,7 +13,7 @@ from gpssm.core.elapsed import ticks
 from gpssm.core.files import digest
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.data.dataset import Dataset
-from gpssm.data.series import as_given, as_list
+from gpssm.data.series import as_list
 from gpssm.fitting.choose import choose_starts
 from gpssm.fitting.transfer import check_prior, inherited_spec
 from gpssm.inference.runner import Runtime, run_chains
@@ -70,7 +70,7 @@ def fit(
     """
     began = ticks()
     spec, runtime = with_settings(spec or Spec(), runtime or Runtime(), settings)
-    experiments = as_list(as_given(series, u, outputs, inputs))
+    experiments = as_list(series, u, outputs, inputs)
     if spec.prior is not None:
         experiments = check_prior(spec.prior, spec.prior_strength, experiments)
         spec = inherited_spec(spec)

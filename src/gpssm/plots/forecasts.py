@@ -10,7 +10,7 @@ from scipy import stats
 
 from gpssm.core.metrics import pit
 from gpssm.core.text import as_share, check_kind, check_output, check_shares, is_whole
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import Backtest
 from gpssm.plots.style import (

@@ -56,7 +56,7 @@ Traces = dict[str, Float[np.ndarray, "chain draw"]]
 
 @figure_of(Posterior)
 def plot_smoothed(
-    posterior: Posterior, index: int = 0, smoothed: tuple[Forecast, Forecast] | None = None
+    posterior: Posterior, index: int = -1, smoothed: tuple[Forecast, Forecast] | None = None
 ) -> "Figure":
     """Outputs of one training series in hindsight: data, median, and 90 % bands.
 
@@ -109,7 +109,7 @@ def _draw_missing(
 
 
 @figure_of(Posterior)
-def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
+def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
     """The states x₀..x_T of one training series in scaled units, a colour per chain.
 
     States are identified only up to a change of coordinates, in which chains may differ: where they
@@ -147,7 +147,7 @@ def plot_states(posterior: Posterior, index: int = 0) -> "Figure":
 
 @figure_of(Posterior)
 def plot_residuals(
-    posterior: Posterior, index: int = 0, num_paths: int = 300, rows: int = 1000
+    posterior: Posterior, index: int = -1, num_paths: int = 300, rows: int = 1000
 ) -> "Figure":
     """One-step residuals, their autocorrelation and their correlation with inputs.
 

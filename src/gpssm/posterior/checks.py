@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from gpssm.core.mixing import bfmi
-from gpssm.core.text import count, percent
+from gpssm.core.text import count, join_names, percent
 from gpssm.model.types import Info
 from gpssm.posterior.rollout import MANY
 
@@ -44,6 +44,9 @@ SHARE_LEFT = (
     0.05  # share of paths that left above which a forecast has a note; above MANY, a problem
 )
 
+SLIGHT_EXCURSION = 0.05  # widths of its range by which an input may leave it
+LARGE_EXCURSION = 1.0  # widths of its range from which a forecast warns
+
 SAMPLER = "the sampler's own figures"
 DRAWS = "all draws"
 
@@ -69,20 +72,35 @@ def worst(checks: Sequence[Check]) -> Level:
 
 
 def doubts(checks: Sequence[Check]) -> list[Check]:
-    """Return the checks that ask for caution or worse, the gravest first."""
+    """Return the checks that ask for caution or worse, the gravest first, one per cause.
+
+    Checks with the same words have one cause and become one check, which has the level and the
+    figure of the gravest of them and names the others.
+    """
     doubtful = [check for check in checks if check.level in ("caution", "problem")]
-    return sorted(doubtful, key=lambda check: -LEVELS.index(check.level))
+    causes: dict[str, list[Check]] = {}
+    for check in sorted(doubtful, key=lambda check: -LEVELS.index(check.level)):
+        causes.setdefault(check.words, []).append(check)
+    return [
+        first._replace(name=_and_more([first.name, *(check.name for check in others)]))
+        for first, *others in causes.values()
+    ]
 
 
-def count_up(checks: Sequence[Check]) -> str:
-    """Say in one sentence how many checks found problems or ask for caution."""
-    levels = [check.level for check in checks]
-    problems = levels.count("problem")
-    cautions = levels.count("caution")
-    if not problems and not cautions:
+def _and_more(names: Sequence[str]) -> str:
+    """Return the first two names, and how many more there are."""
+    if len(names) <= 2:
+        return join_names(names)
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more"
+
+
+def headline(checks: Sequence[Check]) -> str:
+    """Return one line on all checks: the gravest doubt leads, or all of them passed."""
+    doubtful = doubts(checks)
+    if not doubtful:
         return f"All {len(checks)} checks passed."
-    verdict = count(problems, "problem") if problems else "No problem"
-    return f"{verdict}; {cautions} of {len(checks)} checks ask for caution."
+    others = f" ({count(len(doubtful) - 1, 'more warning')}.)" if len(doubtful) > 1 else ""
+    return f"{doubtful[0].sentence}{others}"
 
 
 def sampling_verdict(
@@ -138,8 +156,8 @@ def check_sampler(info: Info) -> Iterator[Check]:
             f"Chain {chain}",
             "problem",
             f"the log target was not finite in {percent(share)} of the draws",
-            "The transition probably ran away from the data: raise num_warmup, lower state_dim, or "
-            "take mean='linear'. Do not use this chain.",
+            "The transition probably ran away from the data. Do not use this chain; increase "
+            "num_warmup or reduce state_dim.",
             SAMPLER,
         )
     if not is_chain(info):
@@ -154,7 +172,7 @@ def check_sampler(info: Info) -> Iterator[Check]:
             f"Chain {chain}",
             "problem",
             f"stuck: no move was accepted for {rejected[chain]} draws in a row",
-            "The step size is too large for where it is: raise num_warmup, or start from another seed.",
+            "The step size is too large for this region. Increase num_warmup or use another seed.",
             SAMPLER,
         )
     if not np.any(info.gradients):
@@ -167,7 +185,7 @@ def check_sampler(info: Info) -> Iterator[Check]:
         return  # every move was accepted: there is no step size to judge
     acceptance = np.mean(info.acceptance, 1)
     suits = acceptance.min() >= ACCEPTANCE[0] and acceptance.max() <= ACCEPTANCE[1]
-    words = "The step size does not suit it: raise num_warmup."
+    words = "The step size does not suit the posterior. Increase num_warmup."
     if suits:
         words = "The step size suits the posterior."
     figure = f"{acceptance.min():.2f} to {acceptance.max():.2f}"
@@ -175,7 +193,7 @@ def check_sampler(info: Info) -> Iterator[Check]:
     energy = bfmi(info.energy)
     if np.isfinite(energy).all():
         free = energy.min() >= LOW_BFMI
-        words = "Energies are explored slowly: raise num_draws."
+        words = "Energies are explored slowly. Increase num_draws."
         if free:
             words = "Energies are explored freely."
         figure = f"{energy.min():.2f} at worst"
@@ -186,18 +204,21 @@ def _check_divergences(info: Info) -> Check:
     """Check the share of moves whose energy error diverged."""
     share = float(np.mean(info.divergent))
     level: Level = "good"
-    words = "No move broke down."
+    words = "No transition diverged."
     if share > MANY_DIVERGENT:
         level = "problem"
         words = (
-            "The posterior has parts too sharply curved for the step size, mostly a noise variance "
-            "near zero: raise num_warmup, give that noise a stronger prior, or fix it."
+            "Parts of the posterior are too sharply curved for the step size, usually a noise "
+            "variance near zero. Increase num_warmup, give that noise a stronger prior, or fix it."
         )
     elif share:
         level = "caution"
-        words = "Some moves broke down: if more than a few, raise num_warmup or give the noise a stronger prior."
+        words = (
+            "Some transitions diverged. If there are more than a few, increase num_warmup or give "
+            "the noise a stronger prior."
+        )
     figure = f"{int(np.sum(info.divergent))} ({percent(share)})"
-    return Check("Divergent moves", level, figure, words, SAMPLER)
+    return Check("Divergent transitions", level, figure, words, SAMPLER)
 
 
 def _check_bias(info: Info) -> Check:
@@ -213,13 +234,15 @@ def _check_bias(info: Info) -> Check:
     figure = f"{100 * bias:+.1f} % in the variances of the states, {percent(acceptance)} of exact moves accepted"
     size = abs(bias) - 2 * error
     level: Level = "good"
-    words = "Moves without an accept step are as good as exact ones."
+    words = "Skipping the accept step has not biased the draws."
     if acceptance < FEW_EXACT or size > LARGE_BIAS:
         level = "problem"
-        words = "Draws are not from the posterior: lower energy_error, raise num_warmup, or take method='ffvd'."
+        words = (
+            "The draws are biased. Reduce energy_error, increase num_warmup, or use method='ffvd'."
+        )
     elif size > SOME_BIAS:
         level = "caution"
-        words = "Intervals are a little off: lower energy_error, or take method='ffvd'."
+        words = "Intervals are slightly biased. Reduce energy_error or use method='ffvd'."
     return Check("Bias", level, figure, words, SAMPLER)
 
 
@@ -257,42 +280,60 @@ def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
     if starts:
         yield from _check_agreement([row for row in rows if row.is_output], starts)
         rows = [row for row in rows if row.within]
+    between = [row for row in rows if _is_identified(row) and not row.within]
+    disagree = any(row.rhat >= MIXING["good"][0] for row in between)
     for row in sorted(rows, key=lambda row: not row.is_output):
-        relative = not (row.is_absolute or row.is_output)
-        level: Level = "caution" if relative else "problem"
+        level: Level = "problem" if _is_identified(row) else "caution"
         if row.rhat < MIXING["caution"][0] and row.ess_bulk >= MIXING["caution"][1]:
             good = row.rhat < MIXING["good"][0] and row.ess_bulk >= MIXING["good"][1]
             level = "good" if good else "caution"
-        words = "Chains disagree: raise num_warmup and num_draws, lower state_dim, or compare the chains' forecasts."
-        if level == "good":
-            agreement = "Each chain by itself has settled" if starts else "Chains agree"
-            words = f"{agreement}, and there are draws enough."
-        elif np.isnan(row.rhat):
-            words = "There are too few draws to tell whether chains agree: raise num_draws."
-        elif row.rhat < MIXING["good"][0]:
-            words = "Few independent draws: raise num_draws."
-        elif row.within:
-            words = "Chains, each by itself, have not settled: raise num_warmup and num_draws."
-        elif row.name == "log target":
-            words = "Chains have not settled, even where forecasts agree: raise num_warmup and num_draws."
-        elif relative:
-            words = (
-                "Chains disagree, perhaps only about the states' coordinates, which are free: see "
-                "log target and smoothed outputs, and raise num_warmup if those are not good."
-            )
         figure = "no R-hat" if np.isnan(row.rhat) else f"R-hat {row.rhat:.3f}"
         if np.isnan(row.ess_bulk):
             figure += ", too few draws to count"
         else:
             figure += f", {row.ess_bulk:.0f} effective draws"
+        words = _about_mixing(row, disagree)
+        if level == "good":
+            agreement = "Each chain has converged" if starts else "Chains agree"
+            words = f"{agreement}, and there are enough draws."
         yield Check(row.title, level, figure, words, DRAWS)
+
+
+def _is_identified(row: "Row") -> bool:
+    """Return whether the quantities do not depend on the states' coordinates."""
+    return row.is_absolute or row.is_output
+
+
+def _about_mixing(row: "Row", disagree: bool) -> str:
+    """Say why a group of quantities has mixed badly, and what to do about it.
+
+    Parameters
+    ----------
+    row
+        The group.
+    disagree
+        Whether chains disagree about a quantity that does not depend on the states' coordinates:
+        that is then the cause of all that is wrong.
+    """
+    if np.isnan(row.rhat):
+        return "There are too few draws to tell whether chains agree. Increase num_draws."
+    if disagree:
+        return "Chains disagree. Increase num_warmup or reduce state_dim."
+    if row.rhat < MIXING["good"][0]:
+        return "There are few independent draws. Increase num_draws."
+    if row.within:
+        return "Chains have not converged. Increase num_warmup and num_draws."
+    return (
+        "Chains disagree, perhaps only about the states' coordinates, which are arbitrary: forecasts "
+        "are not affected."
+    )
 
 
 def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
     """Check whether chains with models of their own agree about the outputs.
 
-    Chains that have not settled differ from each other as each differs from itself: that is no
-    disagreement yet.
+    Chains that have not converged differ from each other as each differs from itself: that is no
+    disagreement yet. It is a problem where chains of one posterior would have one.
     """
     finite = [row for row in rows if np.isfinite(row.rhat)]
     between = {row.group: row.rhat for row in finite if not row.within}
@@ -302,17 +343,15 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
     agree = all(
         rhat < max(MIXING["good"][0], within.get(group, 0.0)) for group, rhat in between.items()
     )
-    words = f"Each chain has a model of its own, from its own start ({starts}). "
-    if agree:
-        words += "They agree, as far as each by itself has settled."
-    else:
-        words += (
-            "They found different things: the forecast is their average, and its intervals hold "
-            "what they do not agree on. posterior.chain(k) is one of them."
+    words = f"Chains from different starts ({starts}) agree."
+    if not agree:
+        words = (
+            f"Chains from different starts ({starts}) found different models. The forecast averages "
+            "over them; posterior.chain(k) is one of them."
         )
     figure = ", ".join(f"R-hat {rhat:.3f} of {group}" for group, rhat in between.items())
-    level: Level = "good" if agree else "caution"
-    yield Check("Chains from starts of their own", level, figure, words, DRAWS)
+    level: Level = "problem" if max(between.values()) >= MIXING["caution"][0] else "caution"
+    yield Check("Chains from different starts", "good" if agree else level, figure, words, DRAWS)
 
 
 def check_paths(paths: "ForecastDiagnostics") -> Check:
@@ -331,20 +370,49 @@ def check_paths(paths: "ForecastDiagnostics") -> Check:
     share = paths.share_left
     protocol = f"the forecast of {count(len(paths.left_by_step), 'step')}"
     if not paths.replaced:
-        words = "Leave bounds at a number." if share else "All paths stayed finite."
+        words = "Set bounds to a number." if share else "All paths stayed finite."
         level: Level = "problem" if share else "good"
         return Check("Paths that overflowed", level, percent(share), words, protocol)
-    name = "Paths that left what the model knows"
+    name = "Paths outside the training data"
     if share <= SHARE_LEFT:
         words = "The forecast stays where the model has seen data."
         return Check(name, "good", percent(share), words, protocol)
     if share <= MANY:
-        words = "The forecast is that of the paths that stayed."
+        words = "The forecast is that of the paths that stayed inside."
         return Check(name, "caution", percent(share), words, protocol)
     step = np.argmax(paths.left_by_step > MANY) + 1
     words = (
-        f"Most paths left: do not trust this forecast from step {step} on, where they start anew "
-        "from anywhere in the training data. Shorten the horizon, check that u stays in the range "
-        "it had in training, or fit with mean='linear' or a smaller state_dim."
+        f"Most paths left. Do not trust this forecast from step {step} on, where paths restart at "
+        "random points of the training data. Shorten the horizon, check that inputs stay in the "
+        "range they had in training, or reduce state_dim."
     )
     return Check(name, "problem", percent(share), words, protocol)
+
+
+def check_inputs(paths: "ForecastDiagnostics") -> Iterator[Check]:
+    """Check whether the inputs of a forecast stay in the range they had in training.
+
+    Parameters
+    ----------
+    paths
+        The diagnostics of the forecast.
+
+    Yields
+    ------
+    Check
+        One check for each input that leaves its range.
+    """
+    for column, (name, (low, high)) in enumerate(paths.input_range.items()):
+        steps = np.flatnonzero(paths.excursion[:, column] > SLIGHT_EXCURSION) + 1
+        if not steps.size:
+            continue
+        u = np.asarray(paths.u)[:, column]
+        figure = f"{np.min(u):.4g} to {np.max(u):.4g}, in training {low:.4g} to {high:.4g}"
+        words = (
+            "Nothing was learned about such inputs: do not trust the forecast from "
+            f"step {steps[0]} on."
+        )
+        protocol = f"the forecast of {count(len(u), 'step')}"
+        yield Check(
+            f"Input {name} outside of its training range", "caution", figure, words, protocol
+        )

@@ -148,11 +148,12 @@ def predict(
     check_paths(num_paths, bounds, len(given) * (given.output_dim + posterior.model.state_dim))
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     cloud = begin(posterior, draws, new_experiment, num_particles, seed, index)
+    encoded = posterior.dataset.encode(given, posterior.past_inputs(index, new_experiment))
     found = run_predictions(
         members_of(posterior, draws),
         filter_keys(seed, draws),
         cloud,
-        posterior.dataset.encode(given, posterior.past_inputs(index, new_experiment)),
+        encoded,
         min(steps, len(given)),
         path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each),
         jnp.asarray(slots),
@@ -162,9 +163,10 @@ def predict(
     )
     result = Forecast.of_paths(
         found,
-        posterior.dataset,
+        posterior,
         bounds,
         given.u,
+        encoded.u,
         start=int(cloud.rows),
         dt=given.dt or posterior.dataset.experiments[index].dt,
         clock=experiment_clock(posterior, given, new_experiment, index),
@@ -237,6 +239,7 @@ def experiment_clock(
     if said := clock.complaint("the new rows", rows, known):
         words = "They are taken to follow; give new_experiment=True if they do not, or put missing rows in as NaN"
         warnings.warn(said + words, stacklevel=4)
+        return own and own.shifted(-known)
     return clock
 
 

@@ -24,7 +24,7 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.checks import MIXING, check_mixing, check_sampler
 from gpssm.posterior.draws import map_draws, merge_chains
-from gpssm.posterior.explore import function_values, outputs_of
+from gpssm.posterior.explore import outputs_of
 from gpssm.posterior.forecast import HORIZON
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Diagnostics:
     def _repr_html_(self) -> str:
         facts = {
             "acceptance": " ".join(f"{one:.2f}" for one in self.acceptance),
-            "divergent moves": self.divergences,
+            "divergent transitions": self.divergences,
             "E-BFMI": " ".join(f"{one:.2f}" for one in self.bfmi),
             "gradients": f"{self.gradients:.0f}",
             "seconds": ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
@@ -135,7 +135,7 @@ class Diagnostics:
             " ".join(f"{one:.2f}" for one in chains) for chains in (self.acceptance, self.bfmi)
         )
         lines = [
-            f"acceptance {acceptance}   divergent moves {self.divergences}   E-BFMI {bfmi}",
+            f"acceptance {acceptance}   divergent transitions {self.divergences}   E-BFMI {bfmi}",
             f"gradients {self.gradients:.0f}   {seconds}",
             *(f"note: {note}" for note in self.notes),
         ]
@@ -158,7 +158,8 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
     chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
     u = posterior.dataset.scaled[0].u
-    f = function_values(posterior, x[chosen], u[chosen])
+    inputs = (jnp.asarray(x[chosen]), jnp.asarray(u[chosen]))
+    f = map_draws(_function, posterior.model, posterior.draws, inputs)
     one_step = map_draws(_one_step, posterior.model, posterior.draws, jnp.asarray(u))
     inside = parameters | {"function values": f}
     seen = {
@@ -227,7 +228,15 @@ def own_starts(posterior: "Posterior") -> str:
 
 def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"]:
     """The mean forecast of each draw under the last controls, held: what a user sees first of all."""
-    return forecast_mean(posterior, np.repeat(posterior.dataset.experiments[0].u[-1:], HORIZON, 0))
+    u = np.repeat(posterior.dataset.experiments[0].u[-1:], HORIZON, 0)
+    return forecast_mean(posterior, u, index=0)
+
+
+def _function(
+    model: GPSSM, draw: Draw, inputs: tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]
+) -> Float[Array, "N Dx"]:
+    """E[f(z) | v] = m(z) + A(z) v."""
+    return model.transition()(*inputs).given(draw.weights)
 
 
 def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dy"]:
@@ -282,7 +291,7 @@ def row_within(name: str, values: Values) -> Row:
 
 @in_double_precision
 def forecast_mean(
-    posterior: "Posterior", u: Float[ArrayLike, "H Du"], index: int = 0
+    posterior: "Posterior", u: Float[ArrayLike, "H Du"], index: int = -1
 ) -> Float[np.ndarray, "chain draw H Dy"]:
     """The mean path of each draw after the end of training series `index`, without noise, in the user's units:
 

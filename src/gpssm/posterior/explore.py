@@ -1,7 +1,7 @@
 """What a posterior says of the data and of the system, at every draw.
 
     smooth                            what happened in the training data: states, and outputs without their noise
-    function_values, transition       what was learned: f at any state and control, and where it has seen data
+    transition                        what was learned: f at any state and control, and where it has seen data
     derivatives                       its slopes, at any state and control
     unknown                           the unknown function inside of known physics
     relevance                         how much each state and control moves each transition, along the data
@@ -10,8 +10,8 @@ Averages over draws are averages over chains too, which may settle in different 
 `Posterior.diagnostics` shows that they did, look at one chain at a time.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -21,9 +21,8 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import check_seed
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns, to_columns, where_first
 from gpssm.data.scaler import FAR
-from gpssm.data.series import to_columns, where_first
 from gpssm.model.bases import FeaturePoints
 from gpssm.model.kernels import Feature
 from gpssm.model.likelihoods import Custom, Likelihood
@@ -41,18 +40,24 @@ RELEVANCE_DRAWS, RELEVANCE_POINTS = 40, 200  # that are enough for a picture
 Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # states and controls, both scaled
 
 
-@dataclass(frozen=True, eq=False)
-class Smoothed:
-    """One training series as the posterior sees it, S draws.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Smoothed(Forecast):
+    """One training series as the posterior sees it: paths of its outputs (S, T, Dy), one of each of S draws.
 
-    `outputs` has the paths (S, T, Dy) of the outputs in the user's units, with everything a `Forecast` offers; `states`
-    (S, T+1, Dx) are x₀..x_T in scaled units, and `imputed` (T, Dy) is y with the mean output where it is missing.
-    Chains may settle in different coordinates of the states: compare outputs across chains, not states.
+    It has everything that a `Forecast` has. `states` (S, T+1, Dx) are x₀..x_T in scaled units, and `imputed` (T, Dy) is
+    y with the mean output where it is missing. Chains may settle in different coordinates of the states: compare
+    outputs across chains, not states.
     """
 
-    outputs: Forecast
     states: Float[np.ndarray, "S T+1 Dx"]
     imputed: Float[np.ndarray, "T Dy"]
+
+    def __getitem__(self, rows: slice) -> Self:
+        part = super().__getitem__(rows)
+        first = part.start - self.start
+        stop = first + part.horizon
+        states = self.states[:, first : stop + 1]
+        return replace(part, states=states, imputed=self.imputed[first:stop])
 
     @property
     def state_mean(self) -> Float[np.ndarray, "T+1 Dx"]:
@@ -66,7 +71,7 @@ class Smoothed:
 
 
 @in_double_precision
-def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
+def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
     """States and outputs E[y_t | x_{t+1}] of each draw along training series `index`; y ~ p(y | x_{t+1}) with noise."""
     posterior.check_states("smooth")
     dataset, seed = posterior.dataset, check_seed(seed)
@@ -77,7 +82,7 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
     }
     found = _emitted(posterior.model, leaves, keys, jnp.asarray(states[:, 1:]), noise)
     paths, moments, _ = found.in_units(dataset)
-    outputs = Forecast(
+    return Smoothed(
         paths,
         series.outputs,
         0,
@@ -88,17 +93,16 @@ def smooth(posterior: "Posterior", index: int = 0, noise: bool = False, seed: in
         clock=series.axis,
         units=series.units,
         scale=dataset.output_spread,
-    )
-    return Smoothed(
-        outputs, states, np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y)
+        states=states,
+        imputed=np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y),
     )
 
 
-def smoothed_outputs(posterior: "Posterior", index: int = 0) -> tuple[Forecast, Forecast]:
+def smoothed_outputs(posterior: "Posterior", index: int = -1) -> tuple[Forecast, Forecast]:
     """Outputs along training series `index` without and with noise; both without where a likelihood cannot draw any."""
-    outputs = smooth(posterior, index).outputs
+    outputs = smooth(posterior, index)
     noisy = can_draw(posterior.model.likelihood)
-    return outputs, smooth(posterior, index, noise=True).outputs if noisy else outputs
+    return outputs, smooth(posterior, index, noise=True) if noisy else outputs
 
 
 def can_draw(likelihood: Likelihood) -> bool:
@@ -106,9 +110,9 @@ def can_draw(likelihood: Likelihood) -> bool:
     return not isinstance(likelihood, Custom) or likelihood.sampler is not None
 
 
-def outputs_of(posterior: "Posterior", index: int = 0) -> Float[np.ndarray, "chain draw T Dy"]:
+def outputs_of(posterior: "Posterior", index: int = -1) -> Float[np.ndarray, "chain draw T Dy"]:
     """E[y_t | x_{t+1}] of each draw along training series `index`, in the user's units."""
-    paths = smooth(posterior, index).outputs.paths
+    paths = smooth(posterior, index).paths
     return paths.reshape(posterior.num_chains, posterior.num_draws, *paths.shape[1:])
 
 
@@ -127,11 +131,16 @@ def _emitted(
 
 
 class TransitionEstimate(NamedTuple):
-    """f at N inputs: mean and standard deviation of what is known about it, and novelty, the mean of B / k(z, z)."""
+    """f at N inputs.
+
+    Mean and standard deviation of what is known about it; `novelty`, the mean of B / k(z, z) over draws and states; and
+    E[f | v] of each draw in `draws`.
+    """
 
     mean: Float[np.ndarray, "N Dx"]
     std: Float[np.ndarray, "N Dx"]
     novelty: Float[np.ndarray, " N"]
+    draws: Float[np.ndarray, "chain draw N Dx"]
 
 
 class Derivatives(NamedTuple):
@@ -149,24 +158,6 @@ class Derivatives(NamedTuple):
 
 
 @in_double_precision
-def function_values(
-    posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Float[ArrayLike, "N Du"]
-) -> Float[np.ndarray, "chain draw N Dx"]:
-    """E[f(z) | v] = m(z) + A(z) v of each draw at the inputs z = [x; u], both in scaled units."""
-    states, (controls, _) = _states(posterior, x), to_columns(u, None, "u")
-    shape = (len(states), len(posterior.dataset.inputs))
-    if controls.shape != shape or not np.isfinite(controls).all():
-        raise ValueError(f"u must be finite, of shape {shape}, a row a state; got {controls.shape}")
-    return map_draws(
-        _function, posterior.model, posterior.draws, (jnp.asarray(states), jnp.asarray(controls))
-    )
-
-
-def _function(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx"]:
-    return model.transition()(*inputs).given(draw.weights)
-
-
-@in_double_precision
 def transition(
     posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None
 ) -> TransitionEstimate:
@@ -176,7 +167,8 @@ def transition(
     )
     mean, residual, share = np.moveaxis(found, 2, 0)
     std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(residual, axis=(0, 1)))
-    return TransitionEstimate(np.mean(mean, axis=(0, 1)), std, np.mean(share, axis=(0, 1, 3)))
+    novelty = np.mean(share, axis=(0, 1, 3))
+    return TransitionEstimate(np.mean(mean, axis=(0, 1)), std, novelty, mean)
 
 
 def _function_and_doubt(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "3 N Dx"]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core import metrics
 from gpssm.core.notebook import card
@@ -27,8 +27,9 @@ from gpssm.core.text import (
     percent,
     printable,
 )
-from gpssm.data.clock import Clock
-from gpssm.data.dataset import Dataset, align_columns
+from gpssm.data.clock import Clock, Times
+from gpssm.data.columns import align_columns
+from gpssm.data.series import Series
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import stretch
 from gpssm.posterior.draws import merge_chains
@@ -62,12 +63,15 @@ class ForecastDiagnostics:
 
     `left_by_step` is the share of the paths that had left the region the model knows by each step (or were not finite,
     where paths are not replaced), and `novelty` the mean over living paths of B(z)/k(z, z): the share of the prior
-    variance of f that the data leave open, 0 where f is known and 1 far from all data.
+    variance of f that the data leave open, 0 where f is known and 1 far from all data. `u` are the inputs in the rows
+    on which they act, in the user's units, and `input_range` the lowest and highest value of each in training.
     """
 
     left_by_step: Float[np.ndarray, " H"]
     novelty: Float[np.ndarray, " H"]
     replaced: bool = True  # whether paths that left were continued by others, or anew
+    u: Float[np.ndarray, "H Du"] | None = None
+    input_range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def share_left(self) -> float:
@@ -75,10 +79,26 @@ class ForecastDiagnostics:
         return float(self.left_by_step[-1])
 
     @property
+    def excursion(self) -> Float[np.ndarray, "H Du"]:
+        """How far each input is outside of its training range, in widths of that range; 0 inside."""
+        if self.u is None or not self.input_range:
+            return np.zeros((len(self.left_by_step), 0))
+        low, high = np.reshape(list(self.input_range.values()), (-1, 2)).T
+        distance = np.maximum(np.maximum(low - self.u, self.u - high), 0.0)
+        width = np.maximum(high - low, 1e-9 * np.maximum(np.abs(low), np.abs(high)))
+        return distance / np.maximum(width, np.finfo(float).tiny)
+
+    @property
+    def trusted(self) -> Bool[np.ndarray, " H"]:
+        """Whether inputs are in their training range and hardly any path has left the known region, by step."""
+        inside = (self.excursion <= checks.SLIGHT_EXCURSION).all(axis=1)
+        return inside & (self.left_by_step <= checks.SHARE_LEFT)
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """In plain words, what to distrust; empty when there is nothing."""
-        check = checks.check_paths(self)
-        return () if check.level == "good" else (check.sentence,)
+        """Warnings about the forecast, one sentence each; empty where there are none."""
+        found = (checks.check_paths(self), *checks.check_inputs(self))
+        return tuple(check.sentence for check in found if check.level != "good")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,12 +130,22 @@ class Forecast:
 
     @classmethod
     def of_paths(
-        cls, found: Paths, dataset: Dataset, bounds: float | None, u: np.ndarray, **settings: Any
+        cls,
+        found: Paths,
+        posterior: "Posterior",
+        bounds: float | None,
+        u: np.ndarray,
+        acting: np.ndarray,
+        **settings: Any,
     ) -> Self:
         """What a rollout within these bounds found over the rows of u, in the user's units.
 
-        It may have gone further. `settings` are start, dt and clock.
+        It may have gone further. `acting` are the inputs in the rows on which they act, in the model's units, and
+        `settings` are start, dt and clock.
         """
+        dataset = posterior.dataset
+        # The range of the rows that `learn` has seen is not known.
+        input_range = {} if posterior.learned else dataset.input_range
         # In NumPy, which compiles nothing for a new horizon.
         emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], found)
         emission = jax.tree.map(
@@ -127,7 +157,13 @@ class Forecast:
             u=u,
             moments=moments,
             moments_ahead=ahead,
-            diagnostics=ForecastDiagnostics(left, novelty, bounds is not None),
+            diagnostics=ForecastDiagnostics(
+                left,
+                novelty,
+                bounds is not None,
+                dataset.decode_inputs(acting),
+                input_range,
+            ),
             outputs=dataset.outputs,
             inputs=dataset.inputs,
             units=dataset.units,
@@ -136,7 +172,7 @@ class Forecast:
         )
 
     @classmethod
-    def join(cls, parts: Sequence["Forecast"]) -> "Forecast":
+    def join(cls, parts: Sequence[Self]) -> Self:
         """All paths of forecasts of the same steps: a mixture of them, each with the weight of its paths."""
 
         def pair(name: str) -> Pair | None:
@@ -157,7 +193,8 @@ class Forecast:
                 )
                 for name in ("left_by_step", "novelty")
             )
-            diagnostics = ForecastDiagnostics(left, novelty, all(one.replaced for one in known))
+            replaced = all(one.replaced for one in known)
+            diagnostics = replace(known[0], left_by_step=left, novelty=novelty, replaced=replaced)
         paths = np.concatenate([one.paths for one in parts])
         both = {"moments": pair("moments"), "moments_ahead": pair("moments_ahead")}
         return replace(parts[0], paths=paths, diagnostics=diagnostics, **both)
@@ -181,6 +218,11 @@ class Forecast:
     def time(self) -> np.ndarray:
         """When the steps are (H,): dates (datetime64[ns], UTC), numbers, or row numbers where no time is known."""
         return self.steps if self.axis is None else self.axis.times(self.horizon, self.start)
+
+    @property
+    def trusted(self) -> Bool[np.ndarray, " H"]:
+        """Whether the model knows the region of each step, as `ForecastDiagnostics.trusted`."""
+        return self.diagnostics.trusted if self.diagnostics else np.ones(self.horizon, bool)
 
     @property
     def mean(self) -> Float[np.ndarray, "H Dy"]:
@@ -214,9 +256,10 @@ class Forecast:
         return metrics.central_interval(self.paths, level)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
-        """A pandas DataFrame with a row a step: mean, std and the limits of the central intervals, e.g. `level 5%`.
+        """A pandas DataFrame with one row per step: mean, std and limits of the central intervals, e.g. `level 5%`.
 
-        Its index continues that of the training data, where they had times; else it counts rows, `step`.
+        Its index continues that of the training data, where they had times; else it counts rows, `step`. The last
+        column says whether the step is `trusted`.
         """
         import pandas
 
@@ -238,7 +281,7 @@ class Forecast:
             f"{output} {name}": values[row, :, j]
             for j, output in enumerate(self.outputs)
             for row, name in enumerate(names)
-        }
+        } | ({"trusted": self.trusted} if self.diagnostics else {})
         index = self.clock.index(self.horizon, self.start) if self.clock and named else None
         return pandas.DataFrame(
             time | columns, index=pandas.Index(self.steps, name="step") if index is None else index
@@ -288,8 +331,12 @@ class Forecast:
         return plot_forecast(self, actual, history, levels, ax)
 
     def rows_of(self, actual: Any) -> Float[np.ndarray, "H Dy"]:
-        """The first H rows of what happened."""
+        """What happened at the steps: the rows at their times where both have times, else the first H rows."""
         values = align_columns(actual, self.outputs, "y")
+        times = _times_of(actual)
+        clock = self.clock
+        if times is not None and clock and clock.name is not None and times.dates == clock.dates:
+            return values[self._rows_at(times)]
         if len(values) < self.horizon:
             raise ValueError(
                 f"the forecast has {self.horizon} steps and needs as many rows of what happened; got {len(values)}. "
@@ -297,7 +344,24 @@ class Forecast:
             )
         return values[: self.horizon]
 
-    def __getitem__(self, rows: slice) -> "Forecast":
+    def _rows_at(self, times: Times) -> Int[np.ndarray, " H"]:
+        """The numbers of the rows at the times of the steps; raise if there is none for some step."""
+        assert self.clock is not None
+        steps = self.clock.times(self.horizon, self.start).astype(times.ticks.dtype)
+        middles = times.ticks[:-1] + np.diff(times.ticks) / 2
+        rows = np.searchsorted(middles, steps)
+        missing = 2 * np.abs(times.ticks[rows] - steps) > self.clock.step
+        if missing.any():
+            first = int(np.argmax(missing))
+            raise ValueError(
+                f"the forecast is of {self.clock.show(self.start)} to "
+                f"{self.clock.show(self.start + self.horizon - 1)}, and the rows given, of {times.show(0)} to "
+                f"{times.show(-1)}, have none at {self.clock.show(self.start + first)}. Give the rows at the times of "
+                "the forecast, cut it, forecast[a:b], or give an array to go by position"
+            )
+        return rows
+
+    def __getitem__(self, rows: slice) -> Self:
         if not isinstance(rows, slice):
             raise TypeError(
                 f"a Forecast takes slices, forecast[a:b]; got {rows!r}. For one step use .paths[:, t]"
@@ -318,11 +382,17 @@ class Forecast:
             moments_ahead=self.moments_ahead
             and (self.moments_ahead[0][:, kept], self.moments_ahead[1][:, kept]),
             diagnostics=shown
-            and replace(shown, left_by_step=shown.left_by_step[kept], novelty=shown.novelty[kept]),
+            and replace(
+                shown,
+                left_by_step=shown.left_by_step[kept],
+                novelty=shown.novelty[kept],
+                u=None if shown.u is None else shown.u[kept],
+            ),
         )
 
     def __repr__(self) -> str:
-        return f"Forecast({self.horizon} steps from row {self.start}, {len(self.paths)} paths, outputs={self.outputs})"
+        size = f"{self.horizon} steps from row {self.start}, {len(self.paths)} paths"
+        return f"{type(self).__name__}({size}, outputs={self.outputs})"
 
     def _repr_html_(self) -> str:
         notes = self.diagnostics.notes if self.diagnostics else ()
@@ -334,6 +404,18 @@ class Forecast:
         return printable(
             "\n".join([repr(self), table, *(f"note: {in_line(note)}" for note in notes)])
         )
+
+
+def _times_of(rows: Any) -> Times | None:
+    """The times of rows that have some: of a Series with a clock, or a DataFrame with dates as its index."""
+    if isinstance(rows, Series):
+        return (
+            None
+            if rows.clock is None or rows.clock.name is None
+            else Times.of(rows.clock.index(len(rows)))
+        )
+    index = getattr(rows, "index", None)
+    return Times.of(index) if type(index).__name__ == "DatetimeIndex" else None
 
 
 @in_double_precision
@@ -376,7 +458,7 @@ def forecast(
         one_function and can_draw_functions(posterior.model),
     )
     result = Forecast.of_paths(
-        found, dataset, bounds, inputs, start=start, dt=series.dt, clock=clock
+        found, posterior, bounds, inputs, encoded, start=start, dt=series.dt, clock=clock
     )
     warn_of_paths(result)
     return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
@@ -392,7 +474,10 @@ def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
 
 def warn_of_paths(found: Forecast) -> None:
     """Warn of a forecast most of whose paths left, or that is not finite."""
-    if found.diagnostics and found.diagnostics.share_left > MANY:
+    if found.diagnostics and (
+        found.diagnostics.share_left > MANY
+        or (found.diagnostics.excursion > checks.LARGE_EXCURSION).any()
+    ):
         warnings.warn(" ".join(found.diagnostics.notes), stacklevel=5)
     elif not np.isfinite(found.paths).all():
         share = percent(1 - np.isfinite(found.paths).mean())

@@ -26,7 +26,7 @@ from jaxtyping import Array, ArrayLike, Complex, Float
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import as_share, check_choice, check_whole, count, is_whole
-from gpssm.data.dataset import align_columns
+from gpssm.data.columns import align_columns
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
@@ -295,7 +295,7 @@ class StaticGain:
 
 @in_double_precision
 def linearise(
-    posterior: "Posterior", at: Any = None, row: int | None = None, index: int = 0
+    posterior: "Posterior", at: Any = None, row: int | None = None, index: int = -1
 ) -> Linearisation:
     """See `Posterior.linearise`."""
     dataset = posterior.dataset

@@ -323,28 +323,18 @@ class Posterior:
         """
         write_export(self, path, num_draws, overwrite)
 
-    def smooth(self, index: int = 0, noise: bool = False, seed: int = 0) -> Smoothed:
+    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
         """States and outputs along training series `index`, with missing outputs filled in.
 
         Outputs are E[y_t | x_{t+1}] of each draw; with `noise`, drawn from p(y_t | x_{t+1}).
         """
         return explore.smooth(self, index, noise, seed)
 
-    def outputs(self, index: int = 0) -> Float[np.ndarray, "chain draw T Dy"]:
-        """E[y_t | x_{t+1}] of each draw along series `index`, in the user's units."""
-        return explore.outputs_of(self, index)
-
-    def function(
-        self, x: Float[ArrayLike, "N Dx"], u: Float[ArrayLike, "N Du"]
-    ) -> Float[np.ndarray, "chain draw N Dx"]:
-        """E[f(z) | v] = m(z) + A(z) v of each draw at the inputs z = [x; u], in scaled units."""
-        return explore.function_values(self, x, u)
-
     def transition(self, x: Float[ArrayLike, "N Dx"], u: Any = None) -> TransitionEstimate:
-        """f(x, u) with its standard deviation, without process noise, and how new the inputs are to the model.
+        """The next state f(x, u), without process noise: of each draw, mean, standard deviation, and novelty.
 
         :param x: states (N, Dx) in the coordinates of `draws.states`.
-        :param u: controls (N, Du) in the user's units.
+        :param u: inputs (N, Du) in the user's units.
         """
         return explore.transition(self, x, u)
 
@@ -360,7 +350,9 @@ class Posterior:
         """How much each state and control moves each transition along the data; `gpssm.plots.plot_wiring` draws it."""
         return explore.relevance(self.with_states())
 
-    def linearise(self, *, at: Any = None, row: int | None = None, index: int = 0) -> Linearisation:
+    def linearise(
+        self, *, at: Any = None, row: int | None = None, index: int = -1
+    ) -> Linearisation:
         """The model around an operating point: poles, step, impulse and frequency responses, with bands over draws.
 
             posterior.linearise(at={"pump": 3.0}).step_response(50).plot()
@@ -410,7 +402,7 @@ class Posterior:
 
         return summarise(self)
 
-    def plot(self, index: int = 0) -> "Figure":
+    def plot(self, index: int = -1) -> "Figure":
         """The outputs of training series `index` as the model sees them, with the data; more are in `gpssm.plots`."""
         from gpssm.plots.posteriors import plot_smoothed
 

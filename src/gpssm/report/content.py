@@ -18,7 +18,7 @@ from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.summary import Summary
-from gpssm.posterior.checks import Check, count_up, doubts, worst
+from gpssm.posterior.checks import Check, doubts, headline, worst
 from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.posterior import Posterior
@@ -134,7 +134,7 @@ def compose(
         checks=found.checks,
         doubts=doubts(found.checks),
         level=worst(found.checks),
-        checked=count_up(found.checks),
+        checked=headline(found.checks),
         rolling=rolling,
         methods=keys_of(one.method for one in rolling.entries),
         units={name: history.units.get(name, "") for name in history.outputs},

@@ -14,7 +14,8 @@ APART = {
     "good": "Each chain, from a start of its own, has settled, and they agree about outputs and forecasts.",
     "fair": "Each chain has a model of its own, from its own start. Forecasts are the average over them, and intervals "
     "hold what they do not agree on: usable, but for their last digit.",
-    "poor": "Chains, each by itself, have not settled: take everything below as provisional, and run it longer.",
+    "poor": "Chains from different starts have not converged, or found different models: take everything below as "
+    "provisional.",
 }  # where chains have models of their own
 SLIGHT, MARKED = 0.01, 0.1  # shares of the change of the states that no linear map explains
 

@@ -39,7 +39,7 @@ def forecast(
     check_paths(inputs, out)
     with usage():
         try:
-            shares = tuple(as_share(float(part)) for part in levels.replace("%", "").split(","))
+            shares = tuple(map(_share, levels.split(",")))
         except ValueError:
             raise ValueError(
                 "--levels are per cent or shares, like 50,90 or 0.5,0.9; "
@@ -68,6 +68,13 @@ def forecast(
         data[str(frame.index.name)] = list(map(str, frame.index))
     data |= {str(name): column.tolist() for name, column in frame.items()}
     return Answer(data | {"notes": notes}, shown)
+
+
+def _share(text: str) -> float:
+    """Return a level as a share: 0.9, 90 and "90 %" are the same."""
+    value = float(text.replace("%", ""))
+    # 99.5 / 100 is not the nearest number to .995, and limits are named by it.
+    return as_share(round(value / 100, 12) if value > 1 else value)
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -1,0 +1,169 @@
+"""Columns of numbers from whatever a user gives: arrays, tables of pandas, polars and xarray."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Shaped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def to_columns(
+    values: Any, names: Sequence[str] | str | None, letter: str
+) -> tuple[Float[np.ndarray, "T D"], tuple[str, ...]]:
+    """A read-only float64 copy (T, D) of `values`, and its columns' names: those given, its own, or defaults.
+
+    A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
+    """
+    table = _table(values, letter)
+    several = (
+        isinstance(names, Iterable)
+        and not isinstance(names, str)
+        and getattr(names, "ndim", 1) == 1
+    )
+    given: tuple[Any, ...] = () if names is None else tuple(names) if several else (names,)
+    if not all(isinstance(name, str) for name in given):
+        raise TypeError(
+            f"the names of the columns of {letter} are text, one a column; got {names!r}"
+        )
+    chosen = given or _own_names(values) or default_names(letter, table)
+    if len(chosen) != table.shape[1] or len(set(chosen)) != len(chosen):
+        raise ValueError(
+            f"{letter} has {table.shape[1]} columns and needs as many different names; got {chosen}"
+        )
+    numbers = np.array(_numbers(table, chosen), dtype=np.float64)
+    numbers.flags.writeable = False
+    return numbers.view(), chosen  # a view of what is read-only cannot be made writeable again
+
+
+def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarray, "T D"]:
+    """The columns `names` of what a user gave as y or u, in that order.
+
+    Columns with names of their own go by name; those without go by position. A table may have
+    others too.
+    """
+    table = as_frame(values)
+    columns = None
+    if hasattr(values, "outputs") and hasattr(values, "inputs"):  # a Series
+        columns = values.outputs if letter == "y" else values.inputs
+        values = values.y if letter == "y" else values.u
+    elif table is not None:
+        values = table[list(names)] if names and set(names) <= set(table.columns) else table
+    numbers, labels = to_columns(values, columns, letter)
+    if set(labels) == set(names):
+        return numbers[:, [labels.index(name) for name in names]]
+    expected = (
+        f"{letter} must have {len(names)} columns: {', '.join(names)}"
+        if names
+        else f"the model has no {letter}"
+    )
+    if labels != default_names(letter, numbers):
+        missing = [name for name in names if name not in labels]
+        unknown = [_with_nearest(name, names) for name in labels if name not in names]
+        raise ValueError(
+            f"{expected}. Missing: {', '.join(missing) or 'none'}; unknown: "
+            f"{', '.join(unknown) or 'none'}. "
+            "Rename or drop columns, or pass an array to go by position"
+        )
+    if len(labels) != len(names):
+        raise ValueError(f"{expected}; got {len(labels)}")
+    return numbers
+
+
+def as_frame(data: Any) -> "pd.DataFrame | None":
+    """A DataFrame of pandas or polars, or a Dataset of xarray, as one of pandas; else None."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(data).__mro__}
+    if "pandas" in packages and hasattr(data, "columns"):
+        return data
+    if "polars" in packages and hasattr(data, "lazy"):  # not a column
+        import pandas
+
+        data = data.lazy().collect()
+        table = pandas.DataFrame({name: data[name].to_numpy() for name in data.columns})
+        for name, kind in zip(data.columns, data.dtypes, strict=True):
+            if zone := getattr(kind, "time_zone", None):
+                table[name] = table[name].dt.tz_localize("UTC").dt.tz_convert(zone)
+        return table
+    if "xarray" in packages and hasattr(data, "data_vars"):
+        if len(data.dims) != 1:
+            raise ValueError(
+                f"an xarray Dataset must have one dimension, the time; got {', '.join(map(str, data.dims))}: "
+                "choose one of each other, dataset.isel(station=0)"
+            )
+        return data.to_dataframe()
+    return None
+
+
+def default_names(letter: str, values: Any) -> tuple[str, ...]:
+    """Names for the columns of an array: y0, y1, ...; y for a single one; none for what has no shape."""
+    width = (getattr(values, "shape", None) or (0,))[-1]
+    return (letter,) if width == 1 else tuple(f"{letter}{column}" for column in range(width))
+
+
+def where_first(bad: Bool[np.ndarray, "T D"], names: Sequence[str]) -> str:
+    """Column and row of the first entry that is bad, in words that begin an error message."""
+    row, column = np.argwhere(bad)[0]
+    return f"column {names[column]!r}, row {row} (counted from 0),"
+
+
+def _own_names(values: Any) -> tuple[str, ...] | None:
+    """Column names that a pandas or xarray object carries; None when it has none that are text."""
+    if hasattr(values, "columns"):
+        names = values.columns
+    elif hasattr(values, "coords") and values.ndim == 2:
+        names = values.coords[values.dims[1]].values if values.dims[1] in values.coords else [None]
+    else:
+        names = [getattr(values, "name", None)]
+    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else None
+
+
+def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
+    """The values as an array of two dimensions and of whatever type they have."""
+    try:
+        table = (
+            np.ma.filled(values.astype(np.float64), np.nan)
+            if np.ma.isMA(values)
+            else np.asarray(values)
+        )
+    except (TypeError, OverflowError) as error:
+        raise TypeError(
+            f"{letter} must be an array of numbers; got {type(values).__name__}: {error}"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"the rows of {letter} must all have the same length: {error}") from None
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2:
+        raise ValueError(
+            f"{letter} must have shape (T,) or (T, columns), one row a time step; got {table.shape}"
+        )
+    return table
+
+
+def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped[np.ndarray, "T D"]:
+    """The table as numbers; whatever is neither a number nor missing is an error."""
+    if table.dtype.kind in "biuf":
+        return table
+    if table.dtype.kind == "V":
+        raise TypeError(
+            f"columns must be of numbers; got records with the fields {table.dtype.names}"
+        )
+    import pandas
+
+    cells = pandas.DataFrame(table, dtype=object)
+    numbers = cells.apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.complex128)
+    wrong = np.isnan(numbers) & ~cells.isna().to_numpy() | (np.imag(numbers) != 0)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"{where_first(wrong, names)} is {str(table[row, column])!r}, which is not a number. "
+            "Correct it, use NaN where an output is missing, or leave the column out"
+        )
+    return np.real(numbers)
+
+
+def _with_nearest(name: str, names: tuple[str, ...]) -> str:
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"{name} (nearest: {nearest[0]})" if nearest else name
