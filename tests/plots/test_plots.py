@@ -432,7 +432,7 @@ def test_parameters_show_prior_posterior_and_optimised(posterior):
     )
     assert len(panels) == len(optimised) + 2
     for entry in range(2):
-        curve = lines(panels["process std"], "posterior, a line per entry")[entry]
+        curve = lines(panels["process std"], "posterior")[entry]
         values = np.exp(np.asarray(posterior.draws.leaves["log_process_std"])[..., entry])
         assert values.min() < curve.get_xdata()[np.argmax(curve.get_ydata())] < values.max()
     ticks = panels["kernel lengthscale"].lines[-1].get_xdata()

@@ -306,7 +306,7 @@ def _fit(cell: Cell) -> tuple[Any, Record]:
 
 def _cpu_seconds() -> float:
     """CPU time of this process, all its threads, and its child processes that have ended."""
-    return sum(os.times()[:4])
+    return time.process_time() + sum(os.times()[2:4])
 
 
 @functools.cache

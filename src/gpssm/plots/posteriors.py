@@ -425,10 +425,9 @@ def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style
 def _draw_entries(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
     """The density of each entry; one that does not vary is a line."""
     few = entries.shape[1] <= len(LINES)
-    label = "posterior, a line per entry" if entries.shape[1] > 1 else "posterior"
     for number, values in enumerate(entries.T):
         style = LINES[number] if few else {"color": BLUE, "linestyle": "-", "alpha": 0.4}
         if np.ptp(values) == 0:
-            panel.axvline(values[0], **style, label=label)
+            panel.axvline(values[0], **style, label="posterior")
         else:
-            _draw_density(panel, values, values, **style, label=label)
+            _draw_density(panel, values, values, **style, label="posterior")
