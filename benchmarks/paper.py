@@ -59,7 +59,7 @@ METHODS: dict[str, type[MethodSettings]] = {"ffvd-m": FFVDM, "ffvd-c-m": FFVDCM,
 ADAPTING, EVERY, CHAINS = 1_000, 10, 4
 DEEPEST = 600  # below the level, shown of a trace
 ITERATIONS = {0.01: 24_000, 0.05: 4_000}  # by the step size, of which the paper takes the first
-# What rolling forecasts inside the training halves chose, see docs/results.md.
+# What rolling forecasts inside the training halves chose.
 CHOSEN: dict[str, dict[str, Any]] = {
     "actuator": {"state_dim": 3},
     "ballbeam": {"state_dim": 3},

@@ -1,6 +1,6 @@
 """Data that try a model: does each fit end with finite forecasts and intervals that hold, or with a refusal in words?
 
-    python benchmarks/sane.py                 # all cases, a table for docs/testing.md
+    python benchmarks/sane.py                 # all cases, as a table
     python benchmarks/sane.py "ten rows" ...  # some of them
 
 Each case is a series with known truth: the first rows train, the next 30 are forecast, and the share of them inside the

@@ -11,7 +11,7 @@ jax.config.update("jax_enable_x64", True)
 
 
 def main() -> None:
-    """Climb the collapsed density a little, from the linear model's states."""
+    """Take a few gradient steps on the collapsed density from the linear model's states."""
     simulated = gpssm.datasets.simulate("duffing", num_steps=200, seed=1)
     train, _ = simulated.series.split(0.5)
     series = gpssm.Scaler.fit(train).scale(train)
@@ -24,9 +24,9 @@ def main() -> None:
     )
     states = jnp.asarray(start.states[0])
     for step in range(5):
-        value, slope = density(states)
+        value, gradient = density(states)
         print(f"step {step}: log q*(x) = {value:.3f}")
-        states += 1e-5 * slope
+        states += 1e-5 * gradient
 
     weights = gpssm.target.weights_given_states(model, states, series)
     print("weights given states:", weights.mean.shape, "with precision", weights.precision.shape)

@@ -1,11 +1,11 @@
-"""Physics with one unknown function inside: what is the friction of a positioning stage, as a function of its speed?
+"""Physics with one unknown function: the friction of a positioning stage as a function of its speed.
 
     q_{t+1} = q_t + dt v_t                                              position
     v_{t+1} = v_t + dt (k V_t − friction(v_t)) + noise                  speed; V is the motor's voltage
 
-The stage is the benchmark EMPS (datasets `emps` and `emps-pulses`: GPSSM_DATA, or a download). k is a parameter to be
-learned and the friction a Gaussian process of the speed alone. The model learns from one record and runs freely through
-another, given its voltages and its first rows to find the state by.
+The stage is the benchmark EMPS (datasets `emps` and `emps-pulses`: GPSSM_DATA, or a download). k is a parameter
+to be learned and the friction a Gaussian process of the speed. The model is fitted to one record and
+simulates another from its voltages and first rows.
 
     python examples/friction.py [--out FILE] [--every 20] [--quick]
 """
@@ -19,19 +19,19 @@ from jaxtyping import Array
 
 import gpssm
 
-STEP = 1e-3  # seconds of a row of the records
+STEP = 1e-3  # seconds per row of the records
 QUICK = {"num_chains": 1, "num_warmup": 20, "num_draws": 10}
 
 
 def coarse(record: gpssm.Series, every: int) -> gpssm.Series:
-    """Every so many rows of 1 ms. v_t is the mean speed over a row, so it is pushed by the voltages around its end."""
+    """Decimate the record. v_t is the mean speed over a row, so it responds to the voltages around its end."""
     rows = record.decimated(every)
     following = np.concatenate([rows.u[1:], rows.u[-1:]])
     return dataclasses.replace(rows, u=0.5 * (rows.u + following))
 
 
 def stage(dt: float) -> gpssm.Physics:
-    """What is known of the stage: positions in m, speeds in m/s."""
+    """The known equations of the stage: positions in m, speeds in m/s."""
 
     # --8<-- [start:physics]
     def step(x: Array, u: Array, p: dict[str, Array]) -> Array:
@@ -45,13 +45,13 @@ def stage(dt: float) -> gpssm.Physics:
     return gpssm.Physics(
         step,
         gpssm.Unknown(
-            feature=lambda x, u: x[1],  # friction depends on the speed alone,
-            into=1,  # changes the speed,
-            factor=lambda x, u: -dt,  # and is taken off
+            feature=lambda x, u: x[1],  # friction depends on the speed,
+            into=1,  # enters the speed's equation,
+            factor=lambda x, u: -dt,  # and is subtracted
             at=np.linspace(-0.2, 0.2, 25),
             size=0.5,  # m/s²
             length=0.03,  # m/s
-            kernel="matern32",  # there may be a kink where the stage stands still
+            kernel="matern32",  # there may be a kink at standstill
         ),
         outputs=[[1.0, 0.0]],
         states=states,
@@ -70,17 +70,15 @@ def friction_of(posterior: gpssm.Posterior, speeds: np.ndarray) -> tuple[np.ndar
 
 
 def main() -> None:
-    """Learn from one record, run freely through the other, draw the friction."""
+    """Fit one record, simulate the other, draw the friction."""
     parser = argparse.ArgumentParser(description="The friction of a stage.")
     parser.add_argument("--out", default="friction.png")
-    parser.add_argument("--every", type=int, default=20, help="rows of 1 ms in a row of the model")
+    parser.add_argument("--every", type=int, default=20, help="rows of 1 ms per row of the model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", default="free", help="free, small or a number")
-    parser.add_argument(
-        "--quick", action="store_true", help="few draws and rows, to see that all runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="few draws and rows, for a smoke test")
     options = parser.parse_args()
-    train, test = (coarse(one, options.every) for one in gpssm.datasets.load_records("emps"))
+    train, test = (coarse(record, options.every) for record in gpssm.datasets.load_records("emps"))
     train, test = (train[:80], test[:60]) if options.quick else (train, test)
     noise = options.noise if options.noise in ("free", "small") else float(options.noise)
     # --8<-- [start:fit]
@@ -93,18 +91,16 @@ def main() -> None:
         progress=False,
         **(QUICK if options.quick else {"num_chains": 2, "num_warmup": 300, "num_draws": 100}),
     )
-    known = 2  # rows
-    free = posterior.simulate(test.u[known:], warmup=test[:known])
+    given = 2  # rows that determine the initial state
+    simulation = posterior.simulate(test.u[given:], warmup=test[:given])
     # --8<-- [end:fit]
-    rmse = 1e3 * np.sqrt(np.mean((free.mean - test.y[known:]) ** 2))
-    low, high = free.interval(0.9)
-    inside = np.mean((test.y[known:] >= low) & (test.y[known:] <= high))
+    rmse = 1e3 * np.sqrt(np.mean((simulation.mean - test.y[given:]) ** 2))
+    low, high = simulation.interval(0.9)
+    inside = np.mean((test.y[given:] >= low) & (test.y[given:] <= high))
     print(
-        f"{len(train)} rows of {1e3 * STEP * options.every:.0f} ms; gain {float(_gain(posterior)):.4f} m/s² a volt"
+        f"{len(train)} rows of {1e3 * STEP * options.every:.0f} ms; gain {float(_gain(posterior)):.4f} m/s² per volt"
     )
-    print(
-        f"free run through the other record: RMSE {rmse:.2f} mm, 90 % intervals cover {inside:.0%}"
-    )
+    print(f"simulation of the other record: RMSE {rmse:.2f} mm, 90 % intervals cover {inside:.0%}")
     speeds = np.linspace(-0.18, 0.18, 121)
     draw(speeds, *friction_of(posterior, speeds), options.out)
 

@@ -1,13 +1,13 @@
-"""Model predictive control: a pump that fills a tank close to its rim, and hardly ever beyond.
+"""Model predictive control: a pump keeps a tank close to its rim without overflowing.
 
-The level of a tank with an outlet at its foot follows dh = a·pump − b·√h, with noise, and is measured with noise. A
-model learns it from a record. Then, row by row, in closed loop: a filter finds the state from the last measurement
-(`condition`), the forecast's paths are optimised over the next pumps (`rollout`), and the first of these is applied.
+The level of a tank with an outlet follows dh = a·pump − b·√h with noise and is measured with noise. A
+model learns it from a record. Then, in closed loop, `condition` filters each measurement, the forecast's
+paths are optimised over the next pump rates (`rollout`), and the first of these is applied.
 
-    minimise over u   mean over paths and steps of (level − target)² + a little (change of u)²
+    minimise over u   mean over paths and steps of (level − target)² + small multiple of (change of u)²
     such that         P(level ≤ limit) ≥ 0.9 at each step, 0 ≤ u ≤ 2
 
-The probability is taken over paths: their 90 % quantile may not pass the limit, and costs a lot where it does.
+The probability is over paths: exceeding the limit at their 90 % quantile has a high cost.
 
     python examples/mpc.py [--quick] [--out figure.png]
 """
@@ -31,14 +31,14 @@ QUICK = {"num_inducing": 10, "num_chains": 1, "num_warmup": 60, "num_draws": 20}
 
 
 def flow(level: float, pump: float, rng: np.random.Generator) -> float:
-    """The plant one row later, of which the controller knows nothing."""
+    """One step of the true system, which the controller does not know."""
     return max(
         level + DT * (0.5 * pump - 0.3 * np.sqrt(max(level, 0.0))) + NOISE * rng.normal(), 0.0
     )
 
 
 def record(rows: int, rng: np.random.Generator) -> gpssm.Series:
-    """An experiment: the pump jumps to another rate every few rows."""
+    """An experiment in which the pump rate changes every few rows."""
     level, levels = 1.0, []
     pumps = np.repeat(rng.uniform(LOWEST, HIGHEST, rows // 8 + 1), 8)[:rows]
     for pump in pumps:
@@ -49,7 +49,7 @@ def record(rows: int, rng: np.random.Generator) -> gpssm.Series:
 
 # --8<-- [start:planner]
 def make_planner(rollout: Rollout) -> Callable[[StateEnsemble, jax.Array, jax.Array], jax.Array]:
-    """A compiled function: from where the state is and the last plan to the next plan, by gradients of the paths."""
+    """A compiled function from the present state and the last plan to the next plan."""
 
     def cost(free: jax.Array, start: StateEnsemble, before: jax.Array) -> jax.Array:
         u = LOWEST + (HIGHEST - LOWEST) * jax.nn.sigmoid(free)
@@ -83,7 +83,7 @@ def make_planner(rollout: Rollout) -> Callable[[StateEnsemble, jax.Array, jax.Ar
 def control(
     posterior: gpssm.Posterior, rows: int, num_paths: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Closed loop: levels, pumps, and seconds a row of filter and search."""
+    """Closed loop: levels, pump rates, and seconds per row of filter and search."""
     history, now = posterior.dataset.experiments[-1], posterior
     level = float(history.y[-1, 0])
     with jax.enable_x64(True):
@@ -110,18 +110,16 @@ def control(
             pumps.append(pump)
             free = jnp.append(
                 free[1:], free[-1]
-            )  # the rest of the plan is where the next search begins
+            )  # the next search starts from the rest of the plan
     return np.array(levels), np.array(pumps), np.array(seconds)
 
 
 def main() -> None:
-    """Learn, then control."""
+    """Fit, then control."""
     parser = argparse.ArgumentParser(
         description="Receding-horizon control with a chance constraint."
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="few rows and draws, to see that all runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="few rows and draws, for a smoke test")
     parser.add_argument("--out", help="a figure of the closed loop")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -134,11 +132,11 @@ def main() -> None:
         f"{len(levels)} rows: level {settled.mean():.3f} on average after the first ten, target {TARGET}"
     )
     print(
-        f"beyond {LIMIT} in {np.mean(settled > LIMIT):.0%} of the rows, with {1 - SURE:.0%} allowed at each step"
+        f"above {LIMIT} in {np.mean(settled > LIMIT):.0%} of the rows, with {1 - SURE:.0%} allowed at each step"
     )
     filtering, searching = 1e3 * np.median(seconds[2:], axis=0)
     print(
-        f"{filtering:.0f} ms a row for the filter, {searching:.0f} ms for {SEARCH} gradients of 100 paths"
+        f"{filtering:.0f} ms per row for the filter, {searching:.0f} ms for {SEARCH} gradients of 100 paths"
     )
     if options.out:
         from gpssm.plots.style import in_house_style, panels

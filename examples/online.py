@@ -1,7 +1,7 @@
-"""Online use: a model learned once follows a running process, row by row, and forecasts after each.
+"""Online use: a fitted model follows a running process and forecasts after each row.
 
-Each row costs the same however many came before: functions and parameters stay as they were learned, a particle filter
-carries the state. Now and then `update` learns from the rows gathered since.
+Each row costs the same however many came before: the function and the parameters stay as they were
+learned, and a filter carries the state.
 
     python examples/online.py [--quick]
 """
@@ -18,34 +18,33 @@ QUICK = {"num_inducing": 8, "start": "em", "num_chains": 2, "num_warmup": 20, "n
 
 
 def follow(posterior: gpssm.Posterior, rows: gpssm.Series) -> gpssm.Posterior:
-    """Take in one row at a time, after forecasting it and what comes next; print how it went."""
-    inside, seconds = [], []
+    """Forecast the next rows, take one in, repeat; print speed and coverage."""
+    covered = []
+    seconds = []
     for t in range(len(rows) - HORIZON):
         forecast = posterior.forecast(HORIZON, rows.u[t : t + HORIZON], num_paths=200)
         low, high = forecast.interval(0.9)
-        inside.append((low <= rows.y[t : t + HORIZON]) & (rows.y[t : t + HORIZON] <= high))
+        covered.append((low <= rows.y[t : t + HORIZON]) & (rows.y[t : t + HORIZON] <= high))
         began = time.perf_counter()
         posterior = posterior.condition(rows[t : t + 1])
         seconds.append(time.perf_counter() - began)
-    print(f"{len(seconds)} rows: {1e3 * np.median(seconds):.1f} ms a row to take in")
-    print(f"90 % intervals of the next {HORIZON} rows held {np.mean(inside):.0%}")
+    print(f"{len(seconds)} rows: {1e3 * np.median(seconds):.1f} ms per row")
+    print(f"90 % intervals of the next {HORIZON} rows cover {np.mean(covered):.0%}")
     return posterior
 
 
 def main() -> None:
-    """Learn from the first rows, follow the rest."""
+    """Fit the first rows, follow the rest."""
     parser = argparse.ArgumentParser(description="Condition on rows as they arrive.")
-    parser.add_argument(
-        "--quick", action="store_true", help="few rows and draws, to see that all runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="few rows and draws, for a smoke test")
     options = parser.parse_args()
     series = gpssm.datasets.simulate(
         "duffing", num_steps=120 if options.quick else 400, seed=1
     ).series
     train, rest = series.split(len(series) - (HORIZON + 5 if options.quick else 150))
     posterior = gpssm.fit(train, state_dim=2, progress=False, **(QUICK if options.quick else {}))
-    now = follow(posterior.thinned(100), rest)
-    print(now.forecast(HORIZON, np.zeros((HORIZON, 1))))
+    latest = follow(posterior.thinned(100), rest)
+    print(latest.forecast(HORIZON, np.zeros((HORIZON, 1))))
 
 
 if __name__ == "__main__":

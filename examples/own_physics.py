@@ -1,9 +1,9 @@
-"""Known physics with a Gaussian process on what it misses: a tank that is filled by a pump and drains by itself.
+"""Known physics plus a Gaussian process: a tank that is filled by a pump and drains by itself.
 
     level_{t+1} = level_t + dt · pump_t + f(level_t) + noise        y_t = level_{t+1} + noise
 
-What the pump brings in is known; f, what runs out through the hole, is not. It is a function of the level alone, so
-that is all the Gaussian process gets to see. The truth here is f = −.4 dt √level.
+The inflow is known; the outflow f is not. It is a function of the level alone, so the level is all
+that the Gaussian process sees. The truth here is f = −.4 dt √level.
 
     python examples/own_physics.py [--out FILE] [--quick]
 """
@@ -38,20 +38,20 @@ def simulate(num_steps: int, seed: int = 0) -> gpssm.Series:
 # --8<-- [start:method]
 @dataclass(frozen=True)
 class TankMethod(gpssm.methods.FFVD):
-    """The default sampler, on a model and from states of our own."""
+    """The default sampler with its own model and starting states."""
 
     input_mean: float = 0.0
     input_std: float = 1.0
 
     def inflow(self, x: Float[Array, " 1"], u: Float[Array, " 1"]) -> Float[Array, " 1"]:
-        """The physics, m(x, u) = level + dt · pump. Controls come scaled: back to the pump's units first."""
+        """The physics, m(x, u) = level + dt · pump. Inputs are scaled: convert them first."""
         return x + DT * (self.input_mean + self.input_std * u)
 
     def prepare(self, series: list[gpssm.Series], spec: gpssm.Spec, key: PRNGKeyArray) -> Start:
-        """The model, and where each series' states start: at the measured levels."""
-        states = [np.concatenate([one.y[:1], one.y]) for one in series]
+        """The model, and starting states at the measured levels."""
+        states = [np.concatenate([rows.y[:1], rows.y]) for rows in series]
         levels = np.linspace(0.0, 1.2 * np.max(np.concatenate(states)), 12)
-        # f sees column 0 of z = [level; pump]; the second coordinate of the locations is of no effect.
+        # f sees column 0 of z = [level; pump]; the second coordinate of the locations has no effect.
         inner = gpssm.kernels.SquaredExponential.build(1, 1, variance=0.05, lengthscale=1.0)
         model = gpssm.GPSSM.create(
             kernel=gpssm.kernels.Active(inner, dims=(0,)),
@@ -83,10 +83,10 @@ def fit(train: gpssm.Series, **settings: int) -> gpssm.Posterior:
 
 
 def main() -> None:
-    """Fit, compare with models that know no physics, and draw what was learned about the outflow."""
+    """Fit, compare with models without physics, and draw the learned outflow."""
     parser = argparse.ArgumentParser(description="A mean function of your own.")
     parser.add_argument("--out", default="own_physics.png")
-    parser.add_argument("--quick", action="store_true", help="few draws, to see that all runs")
+    parser.add_argument("--quick", action="store_true", help="few draws, for a smoke test")
     options = parser.parse_args()
     train, test = simulate(200).split(0.5)
     posterior = fit(train, **(QUICK if options.quick else {}))
@@ -94,7 +94,7 @@ def main() -> None:
     print(gpssm.compare({"tank": posterior}, test, baselines=["arx", "lgssm"]))
 
     levels = np.linspace(0.1, float(np.max(train.y)), 50)
-    # At a pump that stands still, f is what the next level lacks of this one.
+    # With the pump off, f is the drop in level.
     learned = posterior.transition(levels[:, None], np.zeros((50, 1)))
     outflow, spread = levels - learned.mean[:, 0], learned.std[:, 0]
     truth = DT * OUTFLOW * np.sqrt(levels)

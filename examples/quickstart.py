@@ -17,7 +17,7 @@ QUICK = {"num_inducing": 8, "start": "em", "num_chains": 2, "num_warmup": 20, "n
 
 
 def write_csv(path: Path, num_steps: int) -> None:
-    """A file with a header and the columns force and position, a row a time step."""
+    """A file with a header and the columns force and position, one row per time step."""
     series = gpssm.datasets.simulate("duffing", num_steps=num_steps, seed=0).series
     np.savetxt(
         path, np.hstack([series.u, series.y]), delimiter=",", header="force,position", comments=""
@@ -25,14 +25,14 @@ def write_csv(path: Path, num_steps: int) -> None:
 
 
 def main() -> None:
-    """All steps, each with what it prints."""
+    """All steps."""
     parser = argparse.ArgumentParser(description="From a CSV file to a forecast.")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--output", default="position")
     parser.add_argument("--input", default="force")
     parser.add_argument("--out", type=Path, default=Path("quickstart"))
     parser.add_argument(
-        "--quick", action="store_true", help="a short series and few draws, to see that all runs"
+        "--quick", action="store_true", help="a short series and few draws, for a smoke test"
     )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def main() -> None:
 
     forecast = posterior.forecast(HORIZON, test.u[:HORIZON])
     print(forecast)
-    print(gpssm.compare({"ffvd": posterior}, test, horizon=HORIZON, baselines=["arx", "last"]))
+    print(gpssm.compare({"gpssm": posterior}, test, horizon=HORIZON, baselines=["arx", "last"]))
 
     posterior.save(options.out / "posterior.nc", overwrite=True)
     again = gpssm.load(options.out / "posterior.nc")

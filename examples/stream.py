@@ -1,14 +1,14 @@
-"""A model that keeps up: rows are read as they come, learned from, and kept safe; a change of the plant is noticed.
+"""Learning from a stream: rows are read as they arrive, learned from and saved; changes are detected.
 
-The rows are lines `u,y` of a file that may still be growing. After each of them the posterior has learned (`learn`)
-and is saved in one move: a process that is killed at any moment goes on from there, and ends where it would have
-ended. Before each row its output is predicted; the errors, in units of what was expected of
-them, go into Page's test (CUSUM) of errors twice as large, which sounds a false alarm once in e^ALARM rows at most.
-Where that test stands is in a second file, beside the posterior's.
+The rows are lines `u,y` of a file that may still be growing. The posterior learns from each of them
+(`learn`) and is saved atomically: a process that is killed at any moment continues from there and ends
+where it would have ended. Each output is predicted before it is used; the standardised errors go into
+Page's test (CUSUM) for errors twice as large, which has at most one false alarm in e^ALARM rows. The
+state of that test is in a second file beside the posterior's.
 
     python examples/stream.py [--rows rows.csv] [--state state.nc] [--quick]
 
-Without a file of rows it makes one, of a tank whose outlet clogs half-way.
+Without a file of rows it simulates a tank whose outlet clogs half-way through.
 """
 
 import argparse
@@ -24,14 +24,14 @@ import numpy as np
 import gpssm
 
 ALARM = 7.0
-PATIENCE = 2.0  # seconds without a new line after which the stream is taken to have ended
-END = "end"  # the line that says so at once
-TRAINING = 150  # rows to begin with
-FORGETTING = 0.98  # of what was learned, a row
+PATIENCE = 2.0  # seconds without a new line after which the stream has ended
+END = "end"  # a line that ends the stream at once
+TRAINING = 150  # rows of the first fit
+FORGETTING = 0.98  # factor per row
 
 
 def plant(length: int, changes: int, seed: int = 0) -> gpssm.Series:
-    """The level of a tank under a pump: h' = h + .2 (u − c √h), whose outlet c shrinks to a half at row `changes`."""
+    """The level of a tank under a pump: h' = h + .2 (u − c √h), whose outlet c shrinks at row `changes`."""
     rng = np.random.default_rng(seed)
     u = 1.0 + 0.5 * np.repeat(rng.random(length // 10 + 1), 10)[:length]
     level, levels = 1.5, []
@@ -62,14 +62,14 @@ def lines(path: Path, first: int) -> Iterator[tuple[float, float]]:
 
 
 def test_after(rows: int, state: Path) -> dict[str, Any]:
-    """Where the test of errors stands after so many rows of the stream: its score, and the rows of all alarms."""
+    """The change test after so many rows of the stream: its score, and the rows of all alarms."""
     file = state.with_suffix(".json")
     tests = json.loads(file.read_text()) if file.exists() else {}
     return tests.get(str(rows), {"score": 0.0, "alarms": []})
 
 
 def follow(posterior: gpssm.Posterior, rows: Path, state: Path) -> gpssm.Posterior:
-    """Learn from every row of the stream that the posterior does not know yet."""
+    """Learn from every row of the stream that the posterior has not seen."""
     known = posterior.learned.rows if posterior.learned else 0
     test = test_after(known, state)
     for number, (u, y) in enumerate(lines(rows, known), start=known + 1):
@@ -82,10 +82,10 @@ def follow(posterior: gpssm.Posterior, rows: Path, state: Path) -> gpssm.Posteri
         test = {"score": score, "alarms": before["alarms"]}
         if score > ALARM:
             test = {"score": 0.0, "alarms": [*before["alarms"], number]}
-            print(f"row {number}: the plant is not what it was", flush=True)
+            print(f"row {number}: the system has changed", flush=True)
         row = gpssm.Series([[y]], [[u]], outputs="level", inputs="pump")
         posterior = posterior.learn(row, forgetting=FORGETTING)
-        # A kill between the two files leaves the test one row ahead, so the row before is written, too.
+        # A kill between the two writes leaves the test one row ahead, so the previous row is kept too.
         part = state.with_suffix(".part")
         part.write_text(json.dumps({number - 1: before, number: test}))
         part.replace(state.with_suffix(".json"))
@@ -96,15 +96,13 @@ def follow(posterior: gpssm.Posterior, rows: Path, state: Path) -> gpssm.Posteri
 
 
 def main() -> None:
-    """Begin with a fit, or go on from the file of an earlier run."""
+    """Start from a fit, or continue from the file of an earlier run."""
     parser = argparse.ArgumentParser(description="Learn from a stream of rows.")
     parser.add_argument("--rows", type=Path, help="a file of lines u,y")
     parser.add_argument(
-        "--state", type=Path, default=Path("state.nc"), help="where to keep what is known"
+        "--state", type=Path, default=Path("state.nc"), help="file of the posterior"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="few rows and draws, to see that all runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="few rows and draws, for a smoke test")
     options = parser.parse_args()
     length = 40 if options.quick else 150
     series = plant(TRAINING + length, TRAINING + length // 2)
@@ -117,7 +115,7 @@ def main() -> None:
         options.rows.write_text("".join([*text, END, "\n"]))
     if options.state.exists():
         posterior = gpssm.load(options.state)
-        print(f"going on from {options.state}, after {posterior.learned.rows} rows", flush=True)
+        print(f"continuing from {options.state}, after {posterior.learned.rows} rows", flush=True)
     else:
         sizes = (
             {"num_warmup": 60, "num_draws": 10, "num_chains": 2}
@@ -131,8 +129,8 @@ def main() -> None:
     posterior = follow(posterior, options.rows, options.state)
     alarms = test_after(posterior.learned.rows, options.state)["alarms"]
     print(f"alarms at rows {alarms}" if alarms else "no alarm")
-    held = np.full((20, 1), 1.25)
-    print(posterior.forecast(20, held, num_paths=200))
+    constant = np.full((20, 1), 1.25)
+    print(posterior.forecast(20, constant, num_paths=200))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Study(NamedTuple):
     states: np.ndarray  # (chain, draw, T+1)
     inducing: np.ndarray  # (chain, draw, M)
     function: np.ndarray  # f at GRID
-    notes: tuple[str, ...]  # what the sampler complains of
+    notes: tuple[str, ...]  # warnings of the sampler
 
 
 def run(truth: Simulated, seed: int, config: MethodSettings) -> Study:
@@ -91,7 +91,7 @@ def num_modes(values: np.ndarray) -> np.ndarray:
 
 
 def report(method: str, study: Study) -> None:
-    """Print the shares of marginals found not Gaussian, and what tells whether to believe them."""
+    """Print the shares of marginals found not Gaussian, and the diagnostics behind them."""
     print(f"  {method}", *study.notes, sep="\n    ")
     still = np.mean(np.ptp(study.states, axis=(0, 1)) < 1e-6)
     if still:
@@ -110,7 +110,7 @@ def report(method: str, study: Study) -> None:
     low, high = np.quantile(study.states, (0.05, 0.95), axis=(0, 1))
     covered = np.mean((low <= study.truth.states[:, 0]) & (study.truth.states[:, 0] <= high))
     print(
-        f"    R-hat of x₀ {rhat(study.states[:, :, :1])[0]:.2f}; 90 % intervals hold {covered:.0%} of the true states"
+        f"    R-hat of x₀ {rhat(study.states[:, :, :1])[0]:.2f}; 90 % intervals cover {covered:.0%} of the true states"
     )
 
 
@@ -211,7 +211,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[4])
     parser.add_argument("--out", default="synthetic.png")
-    parser.add_argument("--quick", action="store_true", help="few draws, to see that all runs")
+    parser.add_argument("--quick", action="store_true", help="few draws, for a smoke test")
     options = parser.parse_args()
     for seed in options.seeds:
         truth = gpssm.datasets.simulate("sparse_gp", seed=seed)

@@ -93,6 +93,12 @@ def test_the_documentation_stays_short():
     assert sum(len(page.read_text(encoding="utf-8").split()) for page in PAGES) <= MAX_WORDS
 
 
+def test_no_page_names_a_commit():
+    commit = re.compile(r"(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])\b[0-9a-f]{7,40}\b")
+    for page in [*SHOWN, ROOT / "CHANGELOG.md"]:
+        assert not commit.search(page.read_text(encoding="utf-8")), page
+
+
 def test_no_table_is_on_two_pages():
     headers = [
         line

@@ -153,7 +153,7 @@ def test_from_end_to_end(tmp_path):
     np.testing.assert_array_equal(
         loaded.forecast(u=u, num_paths=20).paths, posterior.forecast(u=u, num_paths=20).paths
     )
-    assert loaded.model.kernel.wiring == posterior.model.kernel.wiring
+    assert loaded.model.kernel.mask == posterior.model.kernel.mask
     assert len(gpssm.plots.plot_wiring(loaded).axes) == 2
 
 

@@ -16,35 +16,42 @@ from gpssm.inference.whitening import unstack, whiten
 from gpssm.linear.fit import linear_fit
 from gpssm.methods.spec import Spec
 from gpssm.model.bases import (
-    Apart,
-    CommonPoints,
+    BlockDiagonal,
+    CoregionalisedPoints,
     InducingPoints,
     LinearFeatures,
-    MixedPoints,
     Stacked,
 )
 from gpssm.model.conditionals import process_noise_given
-from gpssm.model.kernels import Common, Mixed, make_kernel
+from gpssm.model.kernels import Coregionalised, Masked, make_kernel
 from gpssm.model.target import feynman_kac, log_collapsed, log_target, weights_given_states
 
 RNG = np.random.default_rng(0)
 Z = jnp.asarray(RNG.normal(size=(6, 4)))
 LOCATIONS = jnp.asarray(RNG.normal(size=(5, 4)))
 MIXING = jnp.asarray(RNG.normal(size=(3, 2)))
+SCALES = jnp.array([0.5, 1.0, 2.0])
+
+
+def one_kernel(scales, **changes):
+    """One kernel for all dimensions but for their scales."""
+    inner = make_kernel("se", 1, 4, 1.0, 1.3)
+    return Coregionalised(inner, jnp.log(scales)[:, None], positive=True, **changes)
 
 
 def make(kind):
     """Three states, a control; two latent functions where they are mixed."""
     plain = builders.make_model("linear", state_dim=3, output_dim=1)
     if kind == "shared":
-        kernel = Common(make_kernel("se", 1, 4, 1.0, 1.3), jnp.log(jnp.array([0.5, 1.0, 2.0])))
-        basis = Stacked((CommonPoints(InducingPoints(LOCATIONS)), LinearFeatures.build(3, 4, 0.3)))
+        kernel = one_kernel(SCALES)
+        points = CoregionalisedPoints(InducingPoints(LOCATIONS), 1, common=False)
+        basis = Stacked((points, LinearFeatures.build(3, 4, 0.3)))
     else:
         inner = make_kernel("se", 2, 4, 1.0, 1.3)
         inner = dataclasses.replace(inner, log_lengthscale=inner.log_lengthscale.at[1].add(0.4))
-        kernel = Mixed(inner, MIXING)
-        linear = Apart(LinearFeatures.build(3, 4, 0.3), 3)
-        basis = Stacked((MixedPoints(InducingPoints(LOCATIONS), 2), linear))
+        kernel = Coregionalised(inner, MIXING)
+        linear = BlockDiagonal(LinearFeatures.build(3, 4, 0.3), 3)
+        basis = Stacked((CoregionalisedPoints(InducingPoints(LOCATIONS), 2), linear))
     return type(plain).create(
         kernel, basis, plain.mean, plain.likelihood, jnp.exp(plain.log_process_std)
     )
@@ -176,7 +183,7 @@ def test_weights_of_each_dimension_are_a_case_of_shared_ones():
     """The same model with its weights in one vector: the same target, and the same coordinates to sample in."""
     plain = builders.make_model("stacked")
     parts = (plain.mean, plain.likelihood, jnp.exp(plain.log_process_std))
-    whole = type(plain).create(plain.kernel, Apart(plain.basis, 2), *parts)
+    whole = type(plain).create(plain.kernel, BlockDiagonal(plain.basis, 2), *parts)
     series = [builders.make_series(n, missing=True, seed=n) for n in (7, 5)]
     states = jnp.asarray(np.concatenate([builders.make_states(n, seed=n) for n in (7, 5)]))
 
@@ -232,17 +239,17 @@ def test_from_end_to_end(tmp_path):
 
 def test_one_kernel_takes_a_wiring_that_is_the_same_in_all_functions():
     """It is then the kernel of each dimension, wired: zero where nothing enters, blind where something does not."""
-    scales = jnp.array([0.5, 1.0, 2.0])
     mask = ((False,) * 4, (True, True, False, True), (True, True, False, True))
-    shared = Common(make_kernel("se", 1, 4, 1.0, 1.3), jnp.log(scales)).wired(mask)
-    plain = make_kernel("se", 3, 4, scales**2, 1.3).wired(mask)
+    shared = one_kernel(SCALES, silent=(True, False, False))
+    shared = dataclasses.replace(shared, inner=Masked(shared.inner, mask[1:2]))
+    plain = Masked(make_kernel("se", 3, 4, SCALES**2, 1.3), mask)
     np.testing.assert_allclose(shared(Z, LOCATIONS), plain(Z, LOCATIONS), atol=1e-12)
     np.testing.assert_allclose(shared.diagonal(Z), plain.diagonal(Z), atol=1e-12)
-    assert shared.silent == plain.silent == (True, False, False)
+    assert shared.silent == plain.silent
     mine, other = (
         basis.projector(kernel)(Z)
         for basis, kernel in (
-            (CommonPoints(InducingPoints(LOCATIONS)), shared),
+            (CoregionalisedPoints(InducingPoints(LOCATIONS), 1, common=False), shared),
             (InducingPoints(LOCATIONS), plain),
         )
     )

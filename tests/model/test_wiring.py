@@ -8,7 +8,7 @@ import pytest
 
 import builders
 from gpssm.model.bases import InducingPoints, LinearFeatures, RandomFourier, Stacked
-from gpssm.model.kernels import Active, Kernel, make_kernel
+from gpssm.model.kernels import Active, Masked, make_kernel
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import LinearMap, Wired
 from gpssm.model.model import GPSSM
@@ -32,7 +32,7 @@ def wired_model(kernel="se", part="inducing"):
     )
     linear = LinearMap(*(jnp.asarray(RNG.normal(size=shape)) for shape in ((3, 3), (3, 1), 3)))
     return GPSSM.create(
-        covariance.wired(WIRING.mask),
+        Masked(covariance, WIRING.mask),
         Stacked((basis, LinearFeatures.build(3, 4, 0.3, WIRING.mask))),
         Wired(linear, KNOWN, WIRING.mask),
         Gaussian.build(jnp.eye(3)[:1], jnp.zeros(1), jnp.ones(1)),
@@ -113,7 +113,7 @@ def test_gradients_are_finite_and_forbidden_lengthscales_have_none():
 
     found = slope(model.leaves())
     assert all(np.isfinite(leaf).all() for leaf in found.values())
-    lengthscale = np.asarray(found["kernel.log_lengthscale"])
+    lengthscale = np.asarray(found["kernel.inner.log_lengthscale"])
     assert np.all((lengthscale == 0) == ~np.array(WIRING.mask))
     assert np.all(np.asarray(found["mean.inner.transition"])[~np.array(WIRING.mask)[:, :3]] == 0)
 
@@ -199,17 +199,3 @@ BAD = {
 def test_bad_wirings_say_what_to_do(words):
     with pytest.raises((KeyError, TypeError, ValueError), match=words):
         BAD[words]()
-
-
-def test_a_kernel_without_wiring_says_so():
-    class Own(Kernel):
-        def __call__(self, left, right):
-            return left
-
-        def diagonal(self, z):
-            return z
-
-    with pytest.raises(TypeError, match="takes no wiring"):
-        Own().wired(((True,),))
-    with pytest.raises(ValueError, match=r"shape \(1, 2\)"):
-        make_kernel("se", 2, 2).wired(((True, True),))

@@ -12,8 +12,8 @@ from builders import make_model, make_series
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.methods.spec import Spec
-from gpssm.model.bases import Apart, InducingPoints, MixedPoints, Stacked
-from gpssm.model.kernels import Mixed, make_kernel
+from gpssm.model.bases import BlockDiagonal, CoregionalisedPoints, InducingPoints, Stacked
+from gpssm.model.kernels import Coregionalised, make_kernel
 from gpssm.model.likelihoods import LINKS, LinkedGaussian
 from gpssm.model.target import weights_given_states
 from gpssm.posterior import learning
@@ -81,11 +81,11 @@ def test_with_known_states_it_is_the_batch_posterior_of_the_weights(basis):
 def test_with_known_states_shared_weights_are_one_gaussian():
     """P = I + Σ_td A_d(z_t) A_d(z_t)ᵀ / (Q_d + B_d(z_t)): every state's transition tells of the same weights."""
     own = make_model("linear")
-    kernel = Mixed(make_kernel("se", 1, 3, 1.0, 1.3), jnp.array([[0.7], [-0.4]]))
-    points = MixedPoints(
+    kernel = Coregionalised(make_kernel("se", 1, 3, 1.0, 1.3), jnp.array([[0.7], [-0.4]]))
+    points = CoregionalisedPoints(
         InducingPoints(jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)))), 1
     )
-    basis = Stacked((points, Apart(own.basis, 2)))
+    basis = Stacked((points, BlockDiagonal(own.basis, 2)))
     model = type(own).create(kernel, basis, own.mean, own.likelihood, jnp.exp(own.log_process_std))
     model = model.with_leaves(NOISE_FREE)
     rows = make_series(12, seed=3)

@@ -21,11 +21,10 @@ from gpssm.evaluation.checks import check_training
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.stack import Stack
 from gpssm.model.bases import (
-    CommonPoints,
+    CoregionalisedPoints,
     FeaturePoints,
     InducingPoints,
     LinearFeatures,
-    MixedPoints,
     parts_of,
 )
 from gpssm.model.kernels import Kernel, Product, Sum
@@ -376,7 +375,7 @@ def _facts(posterior: Posterior) -> Facts:
     model, mean, dataset = posterior.model, posterior.model.mean, posterior.dataset
     raw = dataset.experiments
     points = [
-        part.points if isinstance(part, CommonPoints | MixedPoints) else part
+        part.points if isinstance(part, CoregionalisedPoints) else part
         for part in parts_of(model.basis)
     ]
     inducing = [part.size for part in points if isinstance(part, InducingPoints | FeaturePoints)]

@@ -60,7 +60,7 @@ def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: i
     told = GPSSM.create(
         model.kernel,
         Informed(model.basis, factor),
-        Shifted(model.mean, model.kernel, model.basis.prepared(model.kernel), centre),
+        Shifted(model.mean, model.kernel, model.basis, centre, model.factorise()),
         model.likelihood,
         jnp.exp(model.log_process_std),
     )

@@ -2,30 +2,32 @@
 
     f_d(z) | v_d ~ N( m_d(z) + A_d(z)·v_d , B_d(z) ),   v_d ~ N(0, I)
 
-`gain` is A and `residual` is B. Everything that does not depend on z is worked out once by `projector`, so that scans
-over time and chains of gradients only multiply matrices. `InducingPoints` is the sparse Gaussian process of the
-free-form posterior; `Hilbert`, `RandomFourier` and `LinearFeatures` have no residual; `Stacked` puts several side by
-side, and `Informed` has a prior from other data. How many of each and where, for given data, is for `starts/build.py`.
+`gain` is A and `residual` is B. What does not depend on z is computed once by `factorise`, so that
+scans over time and chains of gradients only multiply matrices. `InducingPoints` is the sparse
+Gaussian process of the free-form posterior; `Hilbert`, `RandomFourier` and `LinearFeatures` have no
+residual; `Stacked` puts several side by side, and `Informed` has a prior from other data. How many
+of each and where, for given data, is for `starts/build.py`.
 """
 
 import abc
 import functools
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, product_moments
-from gpssm.model.kernels import Common, Feature, Kernel, Mixed, Stationary
+from gpssm.core.linalg import gram, inverse_lower, inverse_root, product_moments
+from gpssm.model.kernels import Coregionalised, Feature, Kernel, Masked, Stationary
 from gpssm.model.wiring import Mask
 
 JITTER = 1e-6  # of k(Z, Z), relative to its mean diagonal
+
+Factor = Any  # what `factorise` of a basis returns
 
 
 class Projection(NamedTuple):
@@ -35,70 +37,106 @@ class Projection(NamedTuple):
     residual: Float[Array, "Dx N"]
 
 
-class BasisSums(NamedTuple):
-    """Sums over N inputs: AᵀA, AᵀE with what stands beside the gain, and ΣB."""
+class Sums(NamedTuple):
+    """Sums over N inputs: AᵀA, AᵀE with the columns E beside the gain, and ΣB."""
 
     gram: Float[Array, "Dx M M"]
     cross: Float[Array, "Dx M P"]
     residual: Float[Array, " Dx"]
 
 
-Projector = Callable[[Float[Array, "N Dz"]], Projection]
-Summer = Callable[[Float[Array, "N Dz"], Float[Array, "Dx N P"], Float[Array, " N"]], BasisSums]
-Folded = Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]
-K = TypeVar("K", bound=Kernel)
-Function = Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]]
-
-
 class Basis(eqx.Module):
-    """What turns (kernel, z) into (A, B)."""
+    """What turns (kernel, z) into (A, B): a basis defines `size` and `project`.
+
+    `sums` and `function` follow from `project`; a basis that has them at less cost overrides them.
+    """
 
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """M, the number of weights a state dimension."""
+        """M, the number of weights of a state dimension."""
 
     @property
     def shared(self) -> bool:
-        """Whether all state dimensions have the same weights, f_d | v ~ N(m_d + A_d·v, B_d): functions are coupled."""
+        """Whether all state dimensions have the same weights, f_d | v ~ N(m_d + A_d·v, B_d)."""
         return False
 
+    def factorise(self, kernel: Kernel) -> Factor:
+        """Return what `project` needs of the kernel that does not depend on z."""
+        return None
+
     @abc.abstractmethod
-    def projector(self, kernel: Kernel) -> Projector:
-        """The function z → (A(z), B(z)) with all factorisations done."""
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return A(z) and B(z).
 
-    def summer(self, kernel: Kernel) -> Summer:
-        """The function (z, E, w) → (AᵀA, AᵀE, ΣB) over the rows with w = 1: all that the collapsed density needs of a
-        gain. Others have w = 0."""
-        projector = self.projector(kernel)
+        Parameters
+        ----------
+        kernel
+            The kernel.
+        factor
+            What `factorise` returned for it.
+        z
+            Inputs [x; u].
+        """
 
-        def add_up(
-            z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]
-        ) -> BasisSums:
-            gain, residual = projector(z)
-            gain = counts[None, :, None] * gain
-            return BasisSums(
-                gram(gain), jnp.matmul(gain.mT, beside), jnp.sum(counts[None] * residual, -1)
-            )
+    def projector(self, kernel: Kernel) -> Callable[[Float[Array, "N Dz"]], Projection]:
+        """Return the function z → (A(z), B(z)) with all factorisations done."""
+        return functools.partial(self.project, kernel, self.factorise(kernel))
 
-        return add_up
+    def sums(
+        self,
+        kernel: Kernel,
+        factor: Factor,
+        z: Float[Array, "N Dz"],
+        columns: Float[Array, "Dx N P"],
+        counts: Float[Array, " N"],
+    ) -> Sums:
+        """Return AᵀA, AᵀE and ΣB over rows, all that the collapsed density needs of a gain.
 
-    def folded(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Folded:
-        """The function z → A(z)·v of these weights."""
-        projector = self.projector(kernel)
-        return lambda z: jnp.matmul(projector(z).gain, weights[:, :, None])[:, :, 0].T
+        Parameters
+        ----------
+        kernel, factor, z
+            As of `project`.
+        columns
+            E.
+        counts
+            1 for a row that counts, 0 for one that does not.
+        """
+        gain, residual = self.project(kernel, factor, z)
+        gain = counts[None, :, None] * gain
+        return Sums(gram(gain), jnp.matmul(gain.mT, columns), jnp.sum(counts[None] * residual, -1))
 
-    def prepared(self, kernel: Kernel) -> "Basis":
-        """The basis for as long as the kernel stays as it is, with its factorisations done once for all projectors."""
-        return self
+    def function(
+        self, kernel: Kernel, factor: Factor, weights: Float[Array, "Dx M"]
+    ) -> Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]:
+        """Return the function z → A(z)·v of these weights."""
+
+        def evaluate(z: Float[Array, "N Dz"]) -> Float[Array, "N Dx"]:
+            gain = self.project(kernel, factor, z).gain
+            return jnp.matmul(gain, weights[:, :, None])[:, :, 0].T
+
+        return evaluate
 
     def correction(
-        self, kernel: Kernel, function: Function, state_dim: int
+        self,
+        kernel: Kernel,
+        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
+        state_dim: int,
     ) -> Float[Array, "Dx M"]:
-        """What these weights know of a function g drawn from the kernel's process, in whitened coordinates: c.
+        """Return what the weights know of a function, in whitened coordinates.
 
-        g(z) − A(z) c then has the covariance of what they leave open about f, whose diagonal is B. A basis without a
-        residual knows nothing of g: zero.
+        For a function g drawn from the kernel's process and these weights c, g(z) − A(z) c has the
+        covariance of what the weights leave open about f, whose diagonal is B. A basis without a
+        residual knows nothing of g: c = 0.
+
+        Parameters
+        ----------
+        kernel
+            The kernel.
+        function
+            g.
+        state_dim
+            Dx.
         """
         return jnp.zeros((state_dim, self.size))
 
@@ -106,8 +144,8 @@ class Basis(eqx.Module):
 class InducingPoints(Basis):
     """A_d(z) = k_d(z, Z) L_d⁻ᵀ,  B_d(z) = k_d(z, z) − |A_d(z)|²,  L_d L_dᵀ = k_d(Z, Z).
 
-    The inducing outputs are U_d = m_d(Z) + L_d v_d. The factor and its inverse are in float64 where JAX
-    has it switched on, whatever the dtype of the rest: that keeps float32 stable.
+    The inducing outputs are U_d = m_d(Z) + L_d v_d. The factor is computed in float64 where JAX has
+    it switched on, whatever the dtype of the rest: that keeps float32 stable.
     """
 
     locations: Float[Array, "M Dz"]
@@ -117,188 +155,130 @@ class InducingPoints(Basis):
         """M, the number of locations."""
         return self.locations.shape[0]
 
-    def covariance(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
-        """k_d(Z, Z) in the widest float at hand."""
+    def factorise(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
+        """Return L_d⁻ᵀ, of k_d(Z, Z) with jitter."""
         widest = jax.dtypes.canonicalize_dtype(jnp.float64)
         wide, locations = jax.tree.map(lambda leaf: leaf.astype(widest), (kernel, self.locations))
         square = wide(locations, locations)
-        if silent := kernel.silent:
+        if isinstance(kernel, Masked) and any(kernel.silent):
             # No function in these dimensions: A = 0 and B = 0, whatever the factor.
-            square = (
-                square
-                + jnp.asarray(silent, widest)[:, None, None]
-                * jnp.eye(self.size, dtype=widest)[None]
-            )
-        return square
+            silent = jnp.asarray(kernel.silent, widest)[:, None, None]
+            square = square + silent * jnp.eye(self.size, dtype=widest)[None]
+        return inverse_root(square, JITTER).mT.astype(self.locations.dtype)
 
-    def factor(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
-        """L_d with L_d L_dᵀ = k_d(Z, Z), jittered."""
-        return cholesky(self.covariance(kernel), JITTER)
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return A and B by a kernel matrix and one product."""
+        gain = jnp.matmul(kernel(z, self.locations), factor)
+        return Projection(gain, kernel.diagonal(z) - jnp.sum(gain**2, -1))
 
-    def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
-        """L_d⁻ᵀ."""
-        return inverse_root(self.covariance(kernel), JITTER).mT.astype(self.locations.dtype)
+    def sums(
+        self,
+        kernel: Kernel,
+        factor: Factor,
+        z: Float[Array, "N Dz"],
+        columns: Float[Array, "Dx N P"],
+        counts: Float[Array, " N"],
+    ) -> Sums:
+        """Return the sums without the gain, one product less in gradients; ΣB = Σk(z, z) − tr AᵀA."""
+        matrix = counts[None, :, None] * kernel(z, self.locations)
+        square, cross = product_moments(matrix, factor, columns)
+        variance = jnp.sum(counts[None] * kernel.diagonal(z), -1)
+        return Sums(square, cross, variance - jnp.trace(square, axis1=-2, axis2=-1))
 
-    def prepared(self, kernel: Kernel) -> "InducingPoints":
-        """With L_d⁻ᵀ at hand."""
-        return Factored(self.locations, self.whitener(kernel))
-
-    def projector(self, kernel: Kernel) -> Projector:
-        """Factor once; then a kernel matrix and one product."""
-        whiten = self.whitener(kernel)
-
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            gain = jnp.matmul(kernel(z, self.locations), whiten)
-            # B = k(z, z) − |A|²
-            return Projection(gain, kernel.diagonal(z) - jnp.sum(gain**2, -1))
-
-        return project
-
-    def summer(self, kernel: Kernel) -> Summer:
-        """By one product less than by way of the gain in gradients; ΣB = Σk(z, z) − tr AᵀA."""
-        whiten = self.whitener(kernel)
-
-        def add_up(
-            z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]
-        ) -> BasisSums:
-            counted = counts[None, :, None] * kernel(z, self.locations)
-            square, cross = product_moments(counted, whiten, beside)
-            residual = jnp.sum(counts[None] * kernel.diagonal(z), -1) - jnp.trace(
-                square, axis1=-2, axis2=-1
-            )
-            return BasisSums(square, cross, residual)
-
-        return add_up
-
-    def folded(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Folded:
-        """k(z, Z)·L⁻ᵀv: one product a point."""
-        coefficients = self.coefficients(kernel, weights)
+    def function(
+        self, kernel: Kernel, factor: Factor, weights: Float[Array, "Dx M"]
+    ) -> Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]:
+        """Return z → k(z, Z)·L⁻ᵀv: one product a point."""
+        coefficients = jnp.matmul(factor, weights[:, :, None])
         return lambda z: jnp.matmul(kernel(z, self.locations), coefficients)[:, :, 0].T
 
-    def coefficients(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Float[Array, "Dx M 1"]:
-        """L_d⁻ᵀ v_d."""
-        return solve_triangular(self.factor(kernel), weights[:, :, None], lower=True, trans=1)
-
     def correction(
-        self, kernel: Kernel, function: Function, state_dim: int
+        self,
+        kernel: Kernel,
+        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
+        state_dim: int,
     ) -> Float[Array, "Dx M"]:
-        """L_d⁻¹ g_d(Z): the inducing outputs know k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) of g (Wilson et al. 2021)."""
-        return jnp.matmul(self.whitener(kernel).mT, function(self.locations)[:, :, None])[:, :, 0]
+        """Return L_d⁻¹ g_d(Z).
+
+        The inducing outputs know k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) of g (Wilson et al. 2021).
+        """
+        values = function(self.locations)[:, :, None]
+        return jnp.matmul(self.factorise(kernel).mT, values)[:, :, 0]
 
 
-class Factored(InducingPoints):
-    """Inducing points that need not be factorised again: gradients along a trajectory have one kernel."""
+class CoregionalisedPoints(Basis):
+    """A_d(z) = [W_d1 A_1(z), ..., W_dR A_R(z)],  B_d(z) = Σ_r W_dr² B_r(z), for f_d = Σ_r W_dr g_r.
 
-    inverse: Float[Array, "Dx M M"]
+    For a kernel `Coregionalised`, which has W and the kernels of the g. Where the g are `common`,
+    all dimensions share their weights, those of g. Otherwise each has its own.
 
-    def whitener(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
-        """L_d⁻ᵀ, as it was found."""
-        return self.inverse
-
-    def coefficients(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Float[Array, "Dx M 1"]:
-        """L_d⁻ᵀ v_d, by a product."""
-        return jnp.matmul(self.inverse, weights[:, :, None])
-
-
-class CommonPoints(Basis):
-    """A_d(z) = s_d A(z),  B_d(z) = s_d² B(z), for a kernel `Common`: one factorisation for all dimensions."""
-
-    points: InducingPoints
-
-    @property
-    def size(self) -> int:
-        """M, the number of locations."""
-        return self.points.size
-
-    def prepared(self, kernel: Kernel) -> "Basis":
-        """With the one factor at hand."""
-        return CommonPoints(self.points.prepared(_of(kernel, Common).inner))
-
-    def projector(self, kernel: Kernel) -> Projector:
-        """Once for all, times the scale of each."""
-        common = _of(kernel, Common)
-        project_inner, scale = self.points.projector(common.inner), common.scale
-
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            gain, residual = project_inner(z)
-            return Projection(scale[:, None, None] * gain, scale[:, None] ** 2 * residual)
-
-        return project
-
-
-class MixedPoints(Basis):
-    """f = W g with R latent functions:  A_d(z) = [W_d1 A_1(z), ..., W_dR A_R(z)],  B_d(z) = Σ_r W_dr² B_r(z).
-
-    The weights are those of g, so that all dimensions share them: M = R times the number of locations. For a kernel
-    `Mixed`, which has W.
+    Parameters
+    ----------
+    points
+        The inducing points of every g.
+    rank
+        R, the number of latent functions.
+    common
+        Whether there is one set of latent functions for all dimensions.
     """
 
     points: InducingPoints
     rank: int = eqx.field(static=True)
+    common: bool = eqx.field(static=True, default=True)
 
     @property
     def size(self) -> int:
-        """Those of all latent functions."""
+        """The number of weights of all latent functions."""
         return self.rank * self.points.size
 
     @property
     def shared(self) -> bool:
-        """Always."""
-        return True
+        """Whether the latent functions are common to all dimensions."""
+        return self.common
 
-    def prepared(self, kernel: Kernel) -> "Basis":
-        """With the factors of the latent functions at hand."""
-        return MixedPoints(self.points.prepared(_of(kernel, Mixed).inner), self.rank)
+    def factorise(self, kernel: Kernel) -> Factor:
+        """Return the factors of the latent functions."""
+        if not isinstance(kernel, Coregionalised):
+            raise TypeError(
+                f"CoregionalisedPoints are for a kernel Coregionalised, not {type(kernel).__name__}."
+            )
+        return self.points.factorise(kernel.inner)
 
-    def projector(self, kernel: Kernel) -> Projector:
-        """Those of the latent functions, mixed."""
-        mixed_kernel = _of(kernel, Mixed)
-        project_inner, mixing = self.points.projector(mixed_kernel.inner), mixed_kernel.mixing
-
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            gain, residual = project_inner(z)
-            # (Dx, N, R, M) → (Dx, N, R M)
-            mixed = mixing[:, None, :, None] * jnp.moveaxis(gain, 0, 1)[None]
-            return Projection(mixed.reshape(*mixed.shape[:2], -1), jnp.matmul(mixing**2, residual))
-
-        return project
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return those of the latent functions, mixed."""
+        assert isinstance(kernel, Coregionalised)
+        gain, residual = self.points.project(kernel.inner, factor, z)
+        # (Dx, N, R, M) → (Dx, N, R M)
+        mixed = kernel.W[:, None, :, None] * jnp.moveaxis(gain, 0, 1)[None]
+        variance = jnp.matmul(kernel.W**2, residual)
+        return Projection(mixed.reshape(*mixed.shape[:2], -1), variance)
 
 
-class Apart(Basis):
-    """A basis with weights for each dimension, beside one whose weights are shared: each has its place among all."""
+class BlockDiagonal(Basis):
+    """A_d in block d and zeros elsewhere: a basis with weights of each dimension beside a shared one."""
 
     inner: Basis
     state_dim: int = eqx.field(static=True)
 
     @property
     def size(self) -> int:
-        """Those of all dimensions."""
+        """The number of weights of all dimensions."""
         return self.state_dim * self.inner.size
 
     @property
     def shared(self) -> bool:
-        """In form."""
+        """True, although each dimension uses a block of its own."""
         return True
 
-    def projector(self, kernel: Kernel) -> Projector:
-        """A_d in block d, zeros elsewhere."""
-        inner = self.inner.projector(kernel)
+    def factorise(self, kernel: Kernel) -> Factor:
+        """Return that of the inner basis."""
+        return self.inner.factorise(kernel)
 
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            gain, residual = inner(z)
-            blocks = jnp.einsum("de,dnm->dnem", jnp.eye(self.state_dim, dtype=gain.dtype), gain)
-            return Projection(blocks.reshape(*gain.shape[:2], -1), residual)
-
-        return project
-
-
-def _of(kernel: Kernel, kind: type[K]) -> K:
-    """The kernel, of the kind that a basis is made for."""
-    if not isinstance(kernel, kind):
-        raise TypeError(
-            f"this basis is for a kernel `{kind.__name__}`, not {type(kernel).__name__}."
-        )
-    return kernel
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return the inner gain in its blocks."""
+        gain, residual = self.inner.project(kernel, factor, z)
+        blocks = jnp.einsum("de,dnm->dnem", jnp.eye(self.state_dim, dtype=gain.dtype), gain)
+        return Projection(blocks.reshape(*gain.shape[:2], -1), residual)
 
 
 class FeaturePoints(Basis):
@@ -314,25 +294,26 @@ class FeaturePoints(Basis):
         """M, the number of values of the feature."""
         return self.locations.shape[0]
 
-    def projector(self, kernel: Kernel) -> Projector:
-        """Those of h, in their place and times the factor."""
-        own = _of(kernel, Feature)
-        inner = InducingPoints(self.locations).projector(own.inner)
+    def factorise(self, kernel: Kernel) -> Factor:
+        """Return that of the inducing points for h."""
+        if not isinstance(kernel, Feature):
+            raise TypeError(f"FeaturePoints are for a kernel Feature, not {type(kernel).__name__}.")
+        return InducingPoints(self.locations).factorise(kernel.inner)
 
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            features, factors = own.parts(z)
-            gain, residual = inner(features)
-            factors = factors[None]
-            return Projection(
-                own.spread(gain * factors[:, :, None]), own.spread(residual * factors**2)
-            )
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return those of h, in their place and times g."""
+        assert isinstance(kernel, Feature)
+        features, factors = kernel.parts(z)
+        gain, residual = InducingPoints(self.locations).project(kernel.inner, factor, features)
+        factors = factors[None]
+        return Projection(
+            kernel.spread(gain * factors[:, :, None]), kernel.spread(residual * factors**2)
+        )
 
-        return project
-
-    def function(
-        self, kernel: "Feature", weights: Float[Array, "Dx M"], values: Float[Array, "N P"]
+    def unknown(
+        self, kernel: Feature, weights: Float[Array, "Dx M"], values: Float[Array, "N P"]
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """Mean and variance of h given the weights, at values of the feature."""
+        """Return mean and variance of h given the weights, at values of the feature."""
         gain, residual = InducingPoints(self.locations).projector(kernel.inner)(values)
         return jnp.matmul(gain[0], weights[kernel.into]), jnp.maximum(residual[0], 0.0)
 
@@ -342,9 +323,9 @@ class Hilbert(Basis):
 
         φ_j(z) = Π_i L_i^{−½} sin(√λ_{j,i} (z_i − c_i + L_i)),   √λ_{j,i} = π j_i / (2 L_i)
 
-    The index set is of total degree, so that it does not explode with the number of inputs. Beyond the box
-    inputs are moved to its wall, where every φ_j is zero: the function returns to its mean there, and stays
-    continuous.
+    The index set is of total degree, so that it does not explode with the number of inputs. Beyond
+    the box inputs are moved to its wall, where every φ_j is zero: the function returns to its mean
+    there, and stays continuous.
     """
 
     center: Float[Array, " Dz"]
@@ -353,7 +334,7 @@ class Hilbert(Basis):
 
     @classmethod
     def build(cls, center: Float[Array, " Dz"], half_width: Float[Array, " Dz"], num: int) -> Self:
-        """The `num` functions of lowest total degree on the box."""
+        """Return the `num` functions of lowest total degree on the box."""
         return cls(center, half_width, jnp.asarray(total_degree_indices(center.shape[0], num)))
 
     @property
@@ -361,31 +342,32 @@ class Hilbert(Basis):
         """M, the number of basis functions."""
         return self.indices.shape[0]
 
-    def projector(self, kernel: Kernel) -> Projector:
-        """√S at every frequency once; then products of sines."""
-        width = self.half_width[None]
-        frequencies = 0.5 * jnp.pi * self.indices / width
+    def factorise(self, kernel: Kernel) -> tuple[Float[Array, "M Dz"], Float[Array, "Dx M"]]:
+        """Return √λ_j, and √S there over the volume of the box."""
+        frequencies = 0.5 * jnp.pi * self.indices / self.half_width[None]
         scale = jnp.sqrt(kernel.spectral_density(frequencies) / jnp.prod(self.half_width))
+        return frequencies, scale
 
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            offset = jnp.clip(z - self.center[None] + width, 0.0, 2 * width)
-            sines = jnp.prod(jnp.sin(frequencies[None] * offset[:, None, :]), -1)
-            gain = scale[:, None, :] * sines[None]
-            return Projection(gain, jnp.zeros(gain.shape[:2], gain.dtype))
-
-        return project
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return products of sines."""
+        frequencies, scale = factor
+        width = self.half_width[None]
+        offset = jnp.clip(z - self.center[None] + width, 0.0, 2 * width)
+        sines = jnp.prod(jnp.sin(frequencies[None] * offset[:, None, :]), -1)
+        return _without_residual(scale[:, None, :] * sines[None])
 
 
 def total_degree_indices(dim: int, num: int) -> np.ndarray:
-    """The first `num` multi-indices j ≥ 1 in `dim` coordinates, by Σ_i (j_i − 1), then by largest entry.
+    """Return the first `num` multi-indices j ≥ 1 in `dim` coordinates, integers (num, dim).
 
-    :returns: integers (num, dim); the constant-like function (1, ..., 1) comes first.
+    They are ordered by Σ_i (j_i − 1), then by their largest entry; the constant-like function
+    (1, ..., 1) comes first.
     """
     rows: list[tuple[int, ...]] = []
     degree = 0
     while len(rows) < num:
         choices = itertools.combinations_with_replacement(range(dim), degree)
-        layer = [tuple(1 + chosen.count(i) for i in range(dim)) for chosen in choices]
+        layer = [tuple(1 + choice.count(i) for i in range(dim)) for choice in choices]
         rows += sorted(layer, key=lambda row: (max(row), row))
         degree += 1
     return np.array(rows[:num])
@@ -394,15 +376,15 @@ def total_degree_indices(dim: int, num: int) -> np.ndarray:
 class RandomFourier(Basis):
     """A_d(z) = σ_d J^{−½} [cos(ω_j·z/ℓ_d), sin(ω_j·z/ℓ_d)]_{j=1..J},  B = 0,  M = 2J.
 
-    ω_j is drawn once from the spectral law of the kernel with unit lengthscales, so A·Aᵀ is an unbiased
-    estimate of k, and exact on the diagonal.
+    ω_j is drawn once from the spectral law of the kernel with unit lengthscales, so A·Aᵀ is an
+    unbiased estimate of k, and exact on the diagonal.
     """
 
     frequencies: Float[Array, "J Dz"]
 
     @classmethod
     def build(cls, kernel: Kernel, num: int, dim: int, key: PRNGKeyArray) -> Self:
-        """`num` weights, rounded up to an even number."""
+        """Draw frequencies for `num` weights, rounded up to an even number."""
         return cls(kernel.unit_frequencies(key, (num + 1) // 2, dim))
 
     @property
@@ -410,53 +392,51 @@ class RandomFourier(Basis):
         """M = 2J."""
         return 2 * self.frequencies.shape[0]
 
-    def projector(self, kernel: Kernel) -> Projector:
-        """The features at the kernel's current lengthscales and variance."""
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return the features at the kernel's current lengthscales and variance."""
+        if isinstance(kernel, Masked):
+            gain, residual = self.project(kernel.inner, factor, kernel.hide(z))
+            return Projection(kernel.silence(gain), residual)
         if not isinstance(kernel, Stationary):
             raise TypeError(
                 f"Random Fourier features need a stationary kernel, got {type(kernel).__name__}."
             )
         amplitude = jnp.sqrt(kernel.variance / self.frequencies.shape[0])
-
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            angle = jnp.matmul(kernel.scaled(z), self.frequencies.T)
-            gain = amplitude[:, None, None] * jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], -1)
-            return Projection(gain, jnp.zeros(gain.shape[:2], gain.dtype))
-
-        return project
+        angle = jnp.matmul(kernel.scaled(z), self.frequencies.T)
+        waves = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], -1)
+        return _without_residual(amplitude[:, None, None] * waves)
 
 
 class LinearFeatures(Basis):
-    """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map's weights, Gaussian around the model's mean function.
+    """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map's weights, Gaussian around the mean function.
 
-    With a wiring, σ_d is zero for what does not enter, and for all of a dimension into which nothing does.
+    With a mask, σ_d is zero for what does not enter, and for all of a dimension that nothing enters.
     """
 
     log_scale: Float[Array, "Dx Dz+1"]
-    wiring: Mask | None = eqx.field(static=True, default=None)
+    mask: Mask | None = eqx.field(static=True, default=None)
 
     @classmethod
-    def build(cls, state_dim: int, dim: int, scale: float, wiring: Mask | None = None) -> Self:
-        """The same prior standard deviation for every coefficient and the offset."""
-        return cls(jnp.asarray(np.full((state_dim, dim + 1), np.log(scale))), wiring)
+    def build(cls, state_dim: int, dim: int, scale: float, mask: Mask | None = None) -> Self:
+        """Return the same prior standard deviation for every coefficient and the offset."""
+        return cls(jnp.asarray(np.full((state_dim, dim + 1), np.log(scale))), mask)
 
     @property
     def size(self) -> int:
         """M = Dz + 1."""
         return self.log_scale.shape[1]
 
-    def projector(self, kernel: Kernel) -> Projector:
-        """The features alone; the kernel has no part in them."""
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return the features alone; the kernel has no part in them."""
         scale = jnp.exp(self.log_scale)
-        if self.wiring is not None:
-            scale = scale * jnp.asarray([(*row, any(row)) for row in self.wiring])
+        if self.mask is not None:
+            scale = scale * jnp.asarray([(*row, any(row)) for row in self.mask])
+        features = jnp.concatenate([z, jnp.ones((z.shape[0], 1), z.dtype)], -1)
+        return _without_residual(scale[:, None, :] * features[None])
 
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            features = jnp.concatenate([z, jnp.ones((z.shape[0], 1), z.dtype)], -1)
-            gain = scale[:, None, :] * features[None]
-            return Projection(gain, jnp.zeros(gain.shape[:2], gain.dtype))
 
-        return project
+def _without_residual(gain: Float[Array, "Dx N M"]) -> Projection:
+    return Projection(gain, jnp.zeros(gain.shape[:2], gain.dtype))
 
 
 class Stacked(Basis):
@@ -471,71 +451,78 @@ class Stacked(Basis):
 
     @property
     def shared(self) -> bool:
-        """Whether the parts' weights are: of all of them or of none."""
+        """Whether the weights of the parts are, of all of them or of none."""
         return self.parts[0].shared
 
-    def prepared(self, kernel: Kernel) -> "Basis":
-        """Each part prepared."""
-        return Stacked(tuple(part.prepared(kernel) for part in self.parts))
+    def factorise(self, kernel: Kernel) -> Factor:
+        """Return those of the parts."""
+        return tuple(part.factorise(kernel) for part in self.parts)
 
-    def projector(self, kernel: Kernel) -> Projector:
-        """A = [A₁, A₂, ...],  B = ΣB_i."""
-        projectors = [part.projector(kernel) for part in self.parts]
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return A = [A₁, A₂, ...] and B = ΣB_i."""
+        projections = [
+            part.project(kernel, own, z) for part, own in zip(self.parts, factor, strict=True)
+        ]
+        gains, residuals = zip(*projections, strict=True)
+        return Projection(jnp.concatenate(gains, -1), functools.reduce(jnp.add, residuals))
 
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            gains, residuals = zip(*(one(z) for one in projectors), strict=True)
-            return Projection(jnp.concatenate(gains, -1), functools.reduce(jnp.add, residuals))
-
-        return project
-
-    def summer(self, kernel: Kernel) -> Summer:
-        """The first part's, beside which all others stand as they are: they are narrow ones."""
-        first = self.parts[0].summer(kernel)
+    def sums(
+        self,
+        kernel: Kernel,
+        factor: Factor,
+        z: Float[Array, "N Dz"],
+        columns: Float[Array, "Dx N P"],
+        counts: Float[Array, " N"],
+    ) -> Sums:
+        """Return those of the first part, with the others, which are narrow, as columns beside it."""
+        first = self.parts[0]
         if len(self.parts) == 1:
-            return first
-        others = Stacked(self.parts[1:]).projector(kernel)
+            return first.sums(kernel, factor[0], z, columns, counts)
+        gain, residual = Stacked(self.parts[1:]).project(kernel, factor[1:], z)
+        gain = counts[None, :, None] * gain
+        beside = jnp.concatenate([gain, columns], -1)
+        square, cross, first_residual = first.sums(kernel, factor[0], z, beside, counts)
+        mixed, cross = jnp.split(cross, [gain.shape[-1]], -1)
+        upper = jnp.concatenate([square, mixed], -1)
+        lower = jnp.concatenate([mixed.mT, gram(gain)], -1)
+        return Sums(
+            jnp.concatenate([upper, lower], -2),
+            jnp.concatenate([cross, jnp.matmul(gain.mT, columns)], -2),
+            first_residual + jnp.sum(counts[None] * residual, -1),
+        )
 
-        def add_up(
-            z: Float[Array, "N Dz"], beside: Float[Array, "Dx N P"], counts: Float[Array, " N"]
-        ) -> BasisSums:
-            gain, residual = others(z)
-            gain = counts[None, :, None] * gain
-            square, cross, own = first(z, jnp.concatenate([gain, beside], -1), counts)
-            mixed, cross = jnp.split(cross, [gain.shape[-1]], -1)
-            upper = jnp.concatenate([square, mixed], -1)
-            lower = jnp.concatenate([mixed.mT, gram(gain)], -1)
-            cross = jnp.concatenate([cross, jnp.matmul(gain.mT, beside)], -2)
-            return BasisSums(
-                jnp.concatenate([upper, lower], -2),
-                cross,
-                own + jnp.sum(counts[None] * residual, -1),
+    def function(
+        self, kernel: Kernel, factor: Factor, weights: Float[Array, "Dx M"]
+    ) -> Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]:
+        """Return the sum of the parts' functions."""
+        ends = np.cumsum([part.size for part in self.parts])[:-1]
+        functions = [
+            part.function(kernel, own, block)
+            for part, own, block in zip(
+                self.parts, factor, jnp.split(weights, ends, -1), strict=True
             )
-
-        return add_up
-
-    def folded(self, kernel: Kernel, weights: Float[Array, "Dx M"]) -> Folded:
-        """The sum of the parts'."""
-        ends = itertools.accumulate((part.size for part in self.parts), initial=0)
-        places = zip(self.parts, itertools.pairwise(ends), strict=True)
-        parts = [part.folded(kernel, weights[:, begin:end]) for part, (begin, end) in places]
-        return lambda z: functools.reduce(jnp.add, (part(z) for part in parts))
+        ]
+        return lambda z: functools.reduce(jnp.add, (function(z) for function in functions))
 
     def correction(
-        self, kernel: Kernel, function: Function, state_dim: int
+        self,
+        kernel: Kernel,
+        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
+        state_dim: int,
     ) -> Float[Array, "Dx M"]:
-        """Those of the parts side by side, of which one at most has a residual."""
+        """Return those of the parts side by side, of which one at most has a residual."""
         return jnp.concatenate(
             [part.correction(kernel, function, state_dim) for part in self.parts], -1
         )
 
 
 class Informed(Basis):
-    """The weights of another basis in coordinates in which what is known of them already is N(0, I):
+    """The weights of another basis in coordinates in which their present law is N(0, I):
 
         v_d = m_d + F_d w_d,  w_d ~ N(0, I):   A'_d(z) = A_d(z) F_d,  B' = B
 
-    The model's mean function has the rest, A_d(z) m_d (`means.Shifted`). It holds for the kernel that (m, F) were found
-    with.
+    The model's mean function has the rest, A_d(z) m_d (`means.Shifted`). It holds for the kernel that
+    (m, F) were found with.
     """
 
     basis: Basis
@@ -551,35 +538,31 @@ class Informed(Basis):
         """As in the other basis."""
         return self.basis.shared
 
-    def prepared(self, kernel: Kernel) -> "Basis":
-        """With the other basis prepared."""
-        return Informed(self.basis.prepared(kernel), self.factor)
+    def factorise(self, kernel: Kernel) -> Factor:
+        """Return that of the other basis."""
+        return self.basis.factorise(kernel)
 
-    def projector(self, kernel: Kernel) -> Projector:
-        """The other basis's, and one product more."""
-        other = self.basis.projector(kernel)
-
-        def project(z: Float[Array, "N Dz"]) -> Projection:
-            gain, residual = other(z)
-            return Projection(jnp.matmul(gain, self.factor), residual)
-
-        return project
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return those of the other basis, with A times F."""
+        gain, residual = self.basis.project(kernel, factor, z)
+        return Projection(jnp.matmul(gain, self.factor), residual)
 
     def correction(
-        self, kernel: Kernel, function: Function, state_dim: int
+        self,
+        kernel: Kernel,
+        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
+        state_dim: int,
     ) -> Float[Array, "Dx M"]:
-        """F_d⁻¹ c_d, so that A' c' = A c."""
-        found = self.basis.correction(kernel, function, state_dim)
-        return jnp.matmul(inverse_lower(self.factor), found[:, :, None])[:, :, 0]
+        """Return F_d⁻¹ c_d, so that A' c' = A c."""
+        correction = self.basis.correction(kernel, function, state_dim)
+        return jnp.matmul(inverse_lower(self.factor), correction[:, :, None])[:, :, 0]
 
 
 def parts_of(basis: Basis) -> list[Basis]:
-    """What a basis is made of, side by side, however it was stacked; itself if it is one piece."""
-    return (
-        [one for part in basis.parts for one in parts_of(part)]
-        if isinstance(basis, Stacked)
-        else [basis]
-    )
+    """Return what a basis is made of, side by side, however it was stacked."""
+    if not isinstance(basis, Stacked):
+        return [basis]
+    return [piece for part in basis.parts for piece in parts_of(part)]
 
 
 BASES: dict[str, type[Basis]] = {

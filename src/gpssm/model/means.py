@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.model.bases import Basis
+from gpssm.model.bases import Basis, Factor
 from gpssm.model.curves import rising
 from gpssm.model.kernels import Kernel, in_units
 from gpssm.model.wiring import Mask
@@ -89,18 +89,30 @@ class Function(Mean):
 class Shifted(Mean):
     """m(x, u) + A(z) m_v: a mean function, and what weights of mean m_v add to it under a kernel that stays.
 
-    With `bases.Informed` it makes what is known of the weights already a prior of the usual form. The basis is
-    prepared: nothing is factorised when it is called.
+    With `bases.Informed` it makes the present law of the weights a prior of the usual form.
+
+    Parameters
+    ----------
+    mean
+        m.
+    kernel, basis
+        Those of A.
+    weights
+        m_v.
+    factor
+        What the basis needs of the kernel: nothing is factorised when the mean is called.
     """
 
     mean: Mean
     kernel: Kernel
     basis: Basis
     weights: Float[Array, "Dx M"]
+    factor: Factor
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """m(x, u) + A(z) m_v."""
-        gain = self.basis.projector(self.kernel)(jnp.concatenate([x, u], -1)).gain
+        z = jnp.concatenate([x, u], -1)
+        gain = self.basis.project(self.kernel, self.factor, z).gain
         return self.mean(x, u) + jnp.matmul(gain, self.weights[:, :, None])[:, :, 0].T
 
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.model.bases import Basis
+from gpssm.model.bases import Basis, Factor
 from gpssm.model.kernels import Kernel
 from gpssm.model.likelihoods import Likelihood
 from gpssm.model.means import Mean
@@ -44,7 +44,7 @@ class Step(NamedTuple):
     residual: Float[Array, "Dx N"]
 
     def given(self, weights: Float[Array, "Dx M"]) -> Float[Array, "N Dx"]:
-        """E[f(z_n) | v] = m + A v."""
+        """Return E[f(z_n) | v] = m + A v."""
         return self.mean + jnp.matmul(self.gain, weights[:, :, None])[:, :, 0].T
 
 
@@ -66,6 +66,19 @@ class GPSSM(eqx.Module):
     Leaves go by dotted names such as `kernel.log_lengthscale`, `basis.locations`, `likelihood.C`,
     `log_process_std`; priors and roles are set by name or by pattern (`kernel.*`). Build one with
     `GPSSM.create`, or from data with `gpssm.build_model`.
+
+    Parameters
+    ----------
+    kernel, basis, mean, likelihood
+        The parts.
+    log_process_std
+        log √Q_d.
+    priors
+        The prior of each leaf by name.
+    roles
+        What is done with each leaf.
+    factor
+        What `prepared` has computed; None otherwise.
     """
 
     kernel: Kernel
@@ -75,6 +88,7 @@ class GPSSM(eqx.Module):
     log_process_std: Float[Array, " Dx"]
     priors: dict[str, Prior]
     roles: tuple[tuple[str, Role], ...] = eqx.field(static=True)
+    factor: Factor = None
 
     @classmethod
     def create(
@@ -85,7 +99,15 @@ class GPSSM(eqx.Module):
         likelihood: Likelihood,
         process_std: Float[Array, " Dx"],
     ) -> Self:
-        """A model with the default prior and role for every leaf."""
+        """Return a model with the default prior and role for every leaf.
+
+        Parameters
+        ----------
+        kernel, basis, mean, likelihood
+            The parts.
+        process_std
+            √Q_d.
+        """
         model = jax.tree.map(
             _strong, cls(kernel, basis, mean, likelihood, jnp.log(process_std), {}, ())
         )
@@ -112,22 +134,27 @@ class GPSSM(eqx.Module):
         return jnp.exp(2 * self.log_process_std)
 
     def transition(self) -> Transition:
-        """The function (x, u) → (m, A, B), with all that does not depend on x and u worked out once."""
-        project = self.basis.projector(self.kernel)
+        """Return the function (x, u) → (m, A, B), with what does not depend on x and u computed once."""
+        factor = self.factorise()
 
         def step(x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Step:
-            return Step(self.mean(x, u), *project(jnp.concatenate([x, u], -1)))
+            projection = self.basis.project(self.kernel, factor, jnp.concatenate([x, u], -1))
+            return Step(self.mean(x, u), *projection)
 
         return step
 
     def function(self, weights: Float[Array, "Dx M"]) -> Function:
-        """The function (x, u) → m(x, u) + A(z)·v of these weights, without what it takes to know A itself."""
-        folded = self.basis.folded(self.kernel, weights)
-        return lambda x, u: self.mean(x, u) + folded(jnp.concatenate([x, u], -1))
+        """Return the function (x, u) → m(x, u) + A(z)·v of these weights, without computing A."""
+        deviation = self.basis.function(self.kernel, self.factorise(), weights)
+        return lambda x, u: self.mean(x, u) + deviation(jnp.concatenate([x, u], -1))
+
+    def factorise(self) -> Factor:
+        """Return what the basis needs of the kernel, computed now unless the model is `prepared`."""
+        return self.basis.factorise(self.kernel) if self.factor is None else self.factor
 
     def prepared(self) -> Self:
-        """The model for as long as its parameters stay as they are: its transitions factorise nothing any more."""
-        return dataclasses.replace(self, basis=self.basis.prepared(self.kernel))
+        """Return the model for as long as kernel and basis stay as they are: factorised once."""
+        return dataclasses.replace(self, factor=self.factorise())
 
     def simulate(
         self,
@@ -136,60 +163,68 @@ class GPSSM(eqx.Module):
         weights: Float[Array, "Dx M"] | None = None,
         start: Float[Array, " Dx"] | None = None,
     ) -> Simulation:
-        """Draw weights and x₀ (unless given), then x_{t+1} ~ N(m + A v, B + Q) and y_t ~ p(y | x_{t+1}).
+        """Draw weights and x₀, then x_{t+1} ~ N(m + A v, B + Q) and y_t ~ p(y | x_{t+1}).
 
-        The residual B is drawn afresh at each step: the sparse model's own law, not a draw of one function.
+        The residual B is drawn afresh at each step: the sparse model's own law, not a draw of one
+        function.
+
+        Parameters
+        ----------
+        key
+            Random key.
+        u
+            Inputs.
+        weights, start
+            Weights and x₀; None to draw them.
         """
         weight_key, start_key, path_key, output_key = jax.random.split(key, 4)
-        dtype, variance, step = self.log_process_std.dtype, self.process_variance, self.transition()
+        dtype = self.log_process_std.dtype
+        transition = self.transition()
         if weights is None:
             weights = jax.random.normal(weight_key, self.weights_shape, dtype)
         if start is None:
             start = jax.random.normal(start_key, (self.state_dim,), dtype)
-        drawn = weights
 
         def move(
             x: Float[Array, " Dx"], inputs: tuple[Float[Array, " Du"], Float[Array, " Dx"]]
         ) -> tuple[Float[Array, " Dx"], Float[Array, " Dx"]]:
-            control, noise = inputs
-            now = step(x[None], control[None])
-            spread = jnp.sqrt(jnp.maximum(now.residual[:, 0], 0.0) + variance)
-            following = now.given(drawn)[0] + spread * noise
+            u, noise = inputs
+            step = transition(x[None], u[None])
+            std = jnp.sqrt(jnp.maximum(step.residual[:, 0], 0.0) + self.process_variance)
+            following = step.given(weights)[0] + std * noise
             return following, following
 
         noises = jax.random.normal(path_key, (u.shape[0], self.state_dim), dtype)
         _, path = jax.lax.scan(move, start, (u, noises))
-        return Simulation(
-            weights, jnp.vstack([start[None], path]), self.likelihood.sample(output_key, path)
-        )
+        y = self.likelihood.sample(output_key, path)
+        return Simulation(weights, jnp.vstack([start[None], path]), y)
 
     def log_prior(self) -> Float[Array, ""]:
-        """Σ log p(leaf) over the leaves that are not fixed."""
+        """Return Σ log p(leaf) over the leaves that are not fixed."""
         zero = jnp.zeros((), self.log_process_std.dtype)
         return sum(
             (self.priors[name].log_prob(leaf) for name, leaf in self.free_leaves().items()), zero
         )
 
     def free_leaves(self) -> dict[str, Array]:
-        """The arrays that are not fixed, by name."""
-        roles = dict(self.roles)
-        return {
-            name: leaf for name, leaf in self.leaves().items() if roles.get(name, "fix") != "fix"
-        }
+        """Return the arrays that are not fixed, by name."""
+        fixed = self.leaves("fix")
+        return {name: leaf for name, leaf in self.leaves().items() if name not in fixed}
 
     def leaves(self, role: Role | None = None) -> dict[str, Array]:
-        """Every array of the model by name, or those with one role; what `prepared` worked out has none."""
+        """Return the arrays of the parts by name, or those with one role."""
         roles = dict(self.roles)
         flat, _ = jax.tree_util.tree_flatten_with_path(self)
         named = [(_name(path), leaf) for path, leaf in flat if eqx.is_inexact_array(leaf)]
         return {
             name: leaf
             for name, leaf in named
-            if not name.startswith("priors.") and (role is None or roles.get(name) == role)
+            if not name.startswith(("priors.", "factor"))
+            and (role is None or roles.get(name) == role)
         }
 
     def with_leaves(self, values: Mapping[str, Float[Array, "..."]]) -> Self:
-        """The same model with some leaves replaced by name; a leaf keeps its shape and dtype."""
+        """Return the model with some leaves replaced by name; a leaf keeps its shape and dtype."""
         current = self.leaves()
         for name, value in values.items():
             if name not in current:
@@ -205,34 +240,34 @@ class GPSSM(eqx.Module):
         )
 
     def with_priors(self, priors: Mapping[str, Prior]) -> Self:
-        """The same model with priors replaced, by name or pattern."""
+        """Return the model with priors replaced, by name or pattern."""
         chosen = {name: prior for pattern, prior in priors.items() for name in self._match(pattern)}
         return dataclasses.replace(self, priors=self.priors | chosen)
 
     def with_roles(self, role: Role, *patterns: str) -> Self:
-        """The same model with these leaves to be fixed, optimised or sampled, by name or pattern."""
+        """Return the model with a role for some leaves, by name or pattern."""
         if role not in get_args(Role):
             raise ValueError(f"A role is one of {', '.join(get_args(Role))}, got {role!r}.")
         chosen = {name: role for pattern in patterns for name in self._match(pattern)}
         return dataclasses.replace(self, roles=tuple((dict(self.roles) | chosen).items()))
 
     def _match(self, pattern: str) -> list[str]:
-        found = fnmatch.filter(self.leaves(), pattern)
-        if not found:
+        names = fnmatch.filter(self.leaves(), pattern)
+        if not names:
             raise self._unknown(pattern)
-        return found
+        return names
 
     def _unknown(self, name: str) -> KeyError:
         return KeyError(f"No leaf is called {name!r}. This model has: {', '.join(self.leaves())}.")
 
 
 def _strong(leaf: Any) -> Any:
-    """The leaf without JAX's weak type, which would go at the first update and compile everything again."""
+    """Return the leaf without JAX's weak type, which an update would change, to compile everything again."""
     return jnp.asarray(leaf, leaf.dtype) if eqx.is_inexact_array(leaf) else leaf
 
 
 def _name(path: tuple[object, ...]) -> str:
-    """The dotted name of a leaf from its path in the tree."""
+    """Return the dotted name of a leaf from its path in the tree."""
     return ".".join(
         str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path
     )

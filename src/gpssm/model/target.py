@@ -89,12 +89,14 @@ def weights_given(
 
 def transition_statistics(model: GPSSM, states: States, series: Data) -> Statistics:
     """AᵀA, Aᵀr, rᵀr and ΣB over all transitions, r = x_{t+1} − m(z_t)."""
-    add_up = model.basis.summer(model.kernel)
+    factor = model.factorise()
 
     def evaluate(rows: Rows) -> Statistics:
         x, u, following, counts = rows
         error = (following - model.mean(x, u)).T * counts[None]
-        gram, cross, residual = add_up(jnp.concatenate([x, u], -1), error[:, :, None], counts)
+        gram, cross, residual = model.basis.sums(
+            model.kernel, factor, jnp.concatenate([x, u], -1), error[:, :, None], counts
+        )
         return Statistics(gram, cross[:, :, 0], jnp.sum(error**2, -1), residual)
 
     return _sum_over_rows(evaluate, states, series)

@@ -228,7 +228,7 @@ def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> Unknow
 def _unknown(model: GPSSM, draw: Draw, values: Float[Array, "N P"]) -> Float[Array, "2 N"]:
     assert isinstance(model.kernel, Feature)
     assert isinstance(model.basis, FeaturePoints)
-    return jnp.stack(model.basis.function(model.kernel, draw.weights, values))
+    return jnp.stack(model.basis.unknown(model.kernel, draw.weights, values))
 
 
 class Relevance(NamedTuple):

@@ -98,7 +98,7 @@ def _shares(
     kernel: Kernel, locations: Float[Array, "M Dz"], z: Float[Array, "N Dz"]
 ) -> tuple[Float[Array, " N"], Float[Array, "N M"]]:
     """The share of f's variance that is open at each input, and at each point once that input is a point too."""
-    whiten = InducingPoints(locations).whitener(kernel)
+    whiten = InducingPoints(locations).factorise(kernel)
     gain = jnp.matmul(kernel(z, locations), whiten)
     prior = kernel.diagonal(z)
     residual = jnp.maximum(prior - jnp.sum(gain**2, -1), JITTER * prior)
@@ -121,10 +121,12 @@ def change_basis(
         points, moved = (InducingPoints(model.leaves()[place.name]) for model in (old, now))
         count = points.size
         gain, residual = points.projector(old.kernel)(z[None])
-        rows = jnp.concatenate([points.factor(old.kernel), jnp.zeros((state_dim, count, 1))], -1)
+        rows = jnp.concatenate(
+            [inverse_lower(points.factorise(old.kernel).mT), jnp.zeros((state_dim, count, 1))], -1
+        )
         row = jnp.concatenate([gain[:, 0], jnp.sqrt(jnp.maximum(residual, 0.0))], -1)
         rows = rows.at[:, drop].set(row)
-        found = jnp.matmul(inverse_lower(moved.factor(now.kernel)), rows)
+        found = jnp.matmul(moved.factorise(now.kernel).mT, rows)
         whole = jnp.broadcast_to(jnp.eye(size), (state_dim, size, size))
         block = slice(place.first, place.first + count)
         whole = whole.at[:, block, block].set(found[:, :, :-1])

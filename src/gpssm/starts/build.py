@@ -15,18 +15,17 @@ from gpssm.core.runtime import in_double_precision
 from gpssm.linear.state_space import LinearFit, LinearSSM
 from gpssm.linear.wired import EXACT_STD
 from gpssm.model.bases import (
-    Apart,
     Basis,
-    CommonPoints,
+    BlockDiagonal,
+    CoregionalisedPoints,
     Hilbert,
     InducingPoints,
     LinearFeatures,
-    MixedPoints,
     RandomFourier,
     Stacked,
 )
 from gpssm.model.curves import KNOTS
-from gpssm.model.kernels import Common, Kernel, Mixed, make_kernel
+from gpssm.model.kernels import Coregionalised, Kernel, Masked, make_kernel
 from gpssm.model.likelihoods import Gaussian, MonotoneWiener, Wiener, make_likelihood
 from gpssm.model.means import Curved, Function, Identity, LinearMap, Mean, Wired, Zero
 from gpssm.model.model import GPSSM
@@ -152,7 +151,23 @@ def _build_kernel(
     variance = np.minimum(NOISE_RATIO * np.diagonal(linear.model.process_cov), MOST_VARIANCE)
     coupled = _couple(spec, linear, variance, key)
     kernel = make_kernel(coupled, state_dim, dim, variance, LENGTHSCALE)
-    return kernel if wiring is None else kernel.wired(wiring.mask)
+    if wiring is None:
+        return kernel
+    if isinstance(kernel, Coregionalised):
+        return _mask_shared(kernel, wiring)
+    return Masked(kernel, wiring.mask)
+
+
+def _mask_shared(kernel: Coregionalised, wiring: Wiring) -> Coregionalised:
+    """A kernel of all dimensions with a wiring: the same inputs must enter every learned transition."""
+    rows = {row for row in wiring.mask if any(row)}
+    if len(rows) != 1:
+        raise ValueError(
+            "coupling='shared' is one kernel, and the wiring lets different inputs enter different transitions: "
+            "take coupling='none', or let the same states and controls enter every transition that is learned."
+        )
+    silent = None if all(wiring.learned) else tuple(not learned for learned in wiring.learned)
+    return dataclasses.replace(kernel, inner=Masked(kernel.inner, tuple(rows)), silent=silent)
 
 
 def _build_basis(
@@ -171,23 +186,19 @@ def _build_basis(
         return linear_part
     else:
         chosen = _look_up("basis", spec.basis, _BASES)(kernel, linear.z, spec.num_inducing, key)
-    if isinstance(chosen, InducingPoints) and isinstance(kernel, Common):
-        chosen = CommonPoints(chosen)
-    if isinstance(chosen, InducingPoints) and isinstance(kernel, Mixed):
-        chosen = MixedPoints(chosen, kernel.mixing.shape[1])
+    if isinstance(chosen, InducingPoints) and isinstance(kernel, Coregionalised):
+        chosen = CoregionalisedPoints(chosen, kernel.mixing.shape[1], spec.coupling != "shared")
     if spec.mean == "linear":
-        chosen = Stacked((chosen, Apart(linear_part, state_dim) if chosen.shared else linear_part))
+        beside = BlockDiagonal(linear_part, state_dim) if chosen.shared else linear_part
+        chosen = Stacked((chosen, beside))
     return chosen
 
 
 def _free_scales(model: GPSSM) -> GPSSM:
-    """The model with the scales of a coupled kernel, s or W, to be learned in place of the variance; else as it is."""
-    if isinstance(model.kernel, Common):
-        own = {"kernel.log_scale": Normal(-1.5, 1.0)}
-    elif isinstance(model.kernel, Mixed):
-        own = {"kernel.mixing": Normal(0, 0.3)}
-    else:
+    """The model with W of a coupled kernel to be learned in place of the variances."""
+    if not isinstance(model.kernel, Coregionalised):
         return model
+    own = {"kernel.mixing": Normal(-1.5, 1.0) if model.kernel.positive else Normal(0, 0.3)}
     fixed = [
         name
         for name in model.leaves()
@@ -238,19 +249,21 @@ def _couple(
     state_dim, dim = linear.state_dim, linear.z.shape[1]
     amplitude = jnp.asarray(np.sqrt(variance))
     if spec.coupling == "shared":
-        return Common(make_kernel(spec.kernel, 1, dim, 1.0, LENGTHSCALE), jnp.log(amplitude))
+        inner = make_kernel(spec.kernel, 1, dim, 1.0, LENGTHSCALE)
+        return Coregionalised(inner, jnp.log(amplitude)[:, None], positive=True)
     if spec.coupling == "hammerstein":
         inputs = dim - state_dim
         sees = tuple(
             tuple(column == state_dim + row for column in range(dim)) for row in range(inputs)
         )
         pushes = amplitude[:, None] * jnp.sign(linear.model.control + 1e-9)
-        return Mixed(make_kernel(spec.kernel, inputs, dim, 1.0, 1.0).wired(sees), pushes)
+        inner = Masked(make_kernel(spec.kernel, inputs, dim, 1.0, 1.0), sees)
+        return Coregionalised(inner, pushes)
     if spec.coupling == "lmc" and spec.rank is not None:
         # Rows of random directions with the size that each dimension has: nothing says which functions are shared.
         directions = jax.random.normal(jax.random.fold_in(key, 1), (state_dim, spec.rank))
         directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
-        return Mixed(
+        return Coregionalised(
             make_kernel(spec.kernel, spec.rank, dim, 1.0, LENGTHSCALE),
             amplitude[:, None] * directions,
         )
@@ -290,9 +303,7 @@ def _wire_weights(basis: Basis, wiring: Wiring) -> Basis:
     if isinstance(basis, Stacked):
         return Stacked(tuple(_wire_weights(part, wiring) for part in basis.parts))
     return (
-        dataclasses.replace(basis, wiring=wiring.mask)
-        if isinstance(basis, LinearFeatures)
-        else basis
+        dataclasses.replace(basis, mask=wiring.mask) if isinstance(basis, LinearFeatures) else basis
     )
 
 
