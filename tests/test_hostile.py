@@ -291,7 +291,7 @@ CALLS = {
             "plot_poles": {"linear": LINEAR, "level": 0.9},
             "plot_residuals": {"posterior": POSTERIOR, "index": 0, "num_paths": 6, "rows": 9},
             "plot_response": {"response": LINEAR.step_response(3), "level": 0.9},
-            "plot_scores": {"table": COMPARISON.table, "metrics": ["rmse"]},
+            "plot_backtest": {"backtest": BACKTEST, "level": 0.9},
             "plot_series": {"series": SERIES, "train": SERIES, "test": SERIES},
             "plot_smoothed": {"posterior": POSTERIOR, "index": 0},
             "plot_states": {"posterior": POSTERIOR, "index": 0},

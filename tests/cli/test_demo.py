@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpssm.cli.pipeline import run_demo
+from gpssm.cli.shell import Screen
 
 COMMAND = Path(sys.executable).with_name("gpssm")
 
@@ -15,7 +16,7 @@ COMMAND = Path(sys.executable).with_name("gpssm")
 def test_it_replaces_nothing_but_itself(tmp_path):
     (tmp_path / "demo.csv").write_text("mine")
     with pytest.raises(FileExistsError, match="--out"):
-        run_demo(tmp_path / "demo", say=lambda text: None)
+        run_demo(tmp_path / "demo", Screen(silent=True))
     assert (tmp_path / "demo.csv").read_text() == "mine"
     assert not (tmp_path / "demo").exists()
 

@@ -39,8 +39,9 @@ def light():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "figures_of", lambda _: PICTURES)
         patch.setattr(pipeline, "to_png", lambda *_: b"picture" * 100)
-        patch.setattr(pipeline, "report", lambda run, _: run.write("report.html", "page" * 100))
-        patch.setattr(pipeline, "num_threads", lambda: 1)
+        patch.setattr(
+            pipeline, "write_run_report", lambda run, _: run.write("report.html", "page" * 100)
+        )
         patch.setattr(pipeline, "BASELINES", ("last",))
         yield
 
@@ -265,7 +266,7 @@ def test_a_command_that_is_asked_to_end_keeps_its_draws(data, tmp_path):
     assert process.returncode == 130, words
     assert "Traceback" not in words
     assert "Stopped after" in words
-    assert "What was sampled is saved; go on with: gpssm fit --resume" in words
+    assert "The draws so far are saved; resume with: gpssm fit --resume" in words
     assert not (out / "posterior.nc").exists()
     assert any(out.rglob("*.npz"))
 

@@ -7,7 +7,8 @@ from builders import make_series
 from examinations import make_examination
 from gpssm.cli import pipeline
 from gpssm.cli.run_folder import Run
-from gpssm.plots.gallery import figures_of
+from gpssm.cli.shell import Screen
+from gpssm.report.figures import figures_of
 from posteriors import make_posterior
 
 
@@ -25,7 +26,7 @@ def full():
 
 def draw(figures, tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "figures_of", lambda found: figures)
-    return pipeline.draw_figures(Run(tmp_path), None)
+    return pipeline.draw_figures(Run(tmp_path), None, Screen(silent=True))
 
 
 def test_a_figure_that_fails_is_a_note(tmp_path, monkeypatch):

@@ -98,7 +98,6 @@ def given(tmp_path_factory):
         out,
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "num_threads", lambda: 1)
         patch.setattr(pipeline, "BASELINES", ("last",))
         found = CliRunner().invoke(app, fit)
     assert found.exit_code == 0, found.output
@@ -176,4 +175,4 @@ def test_all_texts_that_no_option_was_meant_for(try_texts, command, option):
 def test_every_command_was_tried():
     tried = {name for name, _ in options()}
     assert {"fit", "demo", "forecast", "bench", "data fetch", "bench report"} <= tried
-    assert len([*options()]) >= 48
+    assert len([*options()]) >= 43

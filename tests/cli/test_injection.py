@@ -43,7 +43,6 @@ def run(tmp_path_factory):
     out = folder / f"run\n{LINE}"
     printed = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "num_threads", lambda: 1)
         patch.setattr(pipeline, "BASELINES", ("last",))
         columns = [
             "-y",

@@ -1,6 +1,7 @@
 """The run folder: claimed, written and read without ever destroying what is not its own."""
 
 import errno
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,8 +40,8 @@ def test_a_run_is_replaced_only_when_asked(tmp_path, settings):
 def test_a_run_that_never_sampled_anything_is_in_nobodys_way(tmp_path, settings):
     run = Run.create(tmp_path / "run", settings)
     run.write("checkpoint/fingerprint.json", "{}")
-    again = Run.create(run.folder, Settings(**vars(settings) | {"seed": 5}))
-    assert again.settings().seed == 5
+    again = Run.create(run.folder, replace(settings, fit={"seed": 5}))
+    assert again.settings().runtime.seed == 5
     assert not again.checkpoint.exists()
 
 
@@ -58,10 +59,10 @@ def test_a_folder_of_other_things_is_never_touched(tmp_path, settings, name):
 def test_a_run_goes_on_only_with_its_own_settings(tmp_path, settings):
     run = Run.create(tmp_path / "run", settings)
     Run.create(run.folder, settings, resume=True)
-    other = Settings(**vars(settings) | {"seed": 5})
+    other = replace(settings, fit={"seed": 5})
     with pytest.raises(ValueError, match=r"seed \(0 there, 5 here\)"):
         Run.create(run.folder, other, resume=True)
-    assert run.settings().seed == 0
+    assert run.settings().runtime.seed == 0
 
 
 def test_a_folder_that_cannot_be_made_is_told_of(tmp_path, settings):
@@ -108,6 +109,7 @@ def _judged(folder, settings, method, hash="1", scores=None):
     figures = {method: {"rmse": 1.0}, "arx": {"rmse": 2.0}, "last": {"rmse": 3.0}}
     scores = {"full": figures} if scores is None else scores
     content = {"method": method, "scores": scores, "horizons": {"full": 10}, "test": {"hash": hash}}
+    content |= {"units": {}, "by_output": scores, "rolling": {"methods": figures, "horizon": 30}}
     run.write_json("metrics.json", content)
     return run
 
@@ -115,9 +117,9 @@ def _judged(folder, settings, method, hash="1", scores=None):
 def test_runs_are_compared_with_the_baselines_once(tmp_path, settings):
     first, second = (_judged(tmp_path / name, settings, "ffvd") for name in ("a", "b"))
     found = compare_runs([first, second])
-    scores, horizons = found["scores"], found["horizons"]
-    assert list(scores["full"]) == [str(tmp_path / "a"), str(tmp_path / "b"), "arx", "last"]
-    assert horizons == {"full": 10}
+    methods = [str(tmp_path / "a"), str(tmp_path / "b"), "arx", "last"]
+    assert list(found["scores"]["full"]) == list(found["rolling"]["methods"]) == methods
+    assert found["horizons"] == {"full": 10}
 
 
 def test_runs_of_different_rows_are_not_compared(tmp_path, settings):

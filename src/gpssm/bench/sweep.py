@@ -7,7 +7,6 @@ recorded with its error and stops no other.
 """
 
 import contextlib
-import dataclasses
 import functools
 import gc
 import json
@@ -33,10 +32,10 @@ from gpssm.core.places import Place
 from gpssm.core.runtime import max_maps, num_maps
 from gpssm.core.text import check_choice, check_whole, jsonable, to_json
 from gpssm.evaluation.stack import stack
-from gpssm.fitting.fit import SPEC_FIELDS, fit, with_settings
+from gpssm.fitting.fit import fit, parse_settings
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.inference.runner import Runtime
-from gpssm.methods.spec import Spec, check_names
+from gpssm.methods.spec import Spec
 from gpssm.posterior.forecast import HORIZON
 
 CELLS = "cells"  # subfolder of the result files
@@ -76,7 +75,7 @@ class Cell(NamedTuple):
         return re.sub(r"[^\w.-]", "_", name)
 
 
-def parse_settings(
+def parse_method(
     method: str, settings: Mapping[str, Any]
 ) -> tuple[Spec, Runtime, dict[str, Any] | None]:
     """What a method by name and its settings ask for.
@@ -99,12 +98,9 @@ def parse_settings(
     settings = VARIANTS.get(method, {}) | dict(settings)
     stacked = dict(settings) if method == STACK else None
     settings.pop("members", None)
-    spec = Spec(method=settings.pop("method", "ffvd" if method == STACK else method))
-    fields = [one.name for one in dataclasses.fields(spec.settings) if one.name not in SPEC_FIELDS]
-    check_names(settings, [*fields, *SPEC_FIELDS, "num_chains"], method)
-    chosen = {name: settings.pop(name) for name in fields if name in settings}
-    spec = spec.replace(method=dataclasses.replace(spec.settings, **chosen))
-    return *with_settings(spec, Runtime(progress=False), settings), stacked
+    name = settings.pop("method", "ffvd" if method == STACK else method)
+    spec, runtime = parse_settings(name, settings, ("num_chains",))
+    return spec, runtime, stacked
 
 
 def make_cell(
@@ -116,7 +112,7 @@ def make_cell(
     protocols: Sequence[str] = tuple(PROTOCOLS),
 ) -> Cell:
     """The cell of a problem and a method, with those of the protocols that apply."""
-    spec, runtime, stacked = parse_settings(method, settings)
+    spec, runtime, stacked = parse_method(method, settings)
     for name in protocols:
         check_choice("a protocol", name, PROTOCOLS)
     learns = stacked is None and spec.settings.learns
@@ -186,7 +182,7 @@ def run_sweep(
         "all" (the six benchmark sets), "daisy", "records". Or a mapping of names to series or
         `BenchmarkProblem`s of the user's own.
     methods
-        Names of methods, see `parse_settings`.
+        Names of methods, see `parse_method`.
     seeds
         The seeds, or how many, from 0 on.
     protocols
@@ -200,7 +196,7 @@ def run_sweep(
     shard
         (i, n) runs the i-th of n parts of the cells, for n machines.
     settings
-        Settings by method, see `parse_settings`.
+        Settings by method, see `parse_method`.
     progress
         True for a bar, "plain" for one line per cell, False for silence.
     retry
@@ -310,7 +306,7 @@ def _fit(cell: Cell) -> tuple[Any, Record]:
 
 def _cpu_seconds() -> float:
     """CPU time of this process, all its threads, and its child processes that have ended."""
-    return sum(os.times()[:4])
+    return time.process_time() + sum(os.times()[2:4])
 
 
 @functools.cache

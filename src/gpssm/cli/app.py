@@ -42,7 +42,7 @@ for group in (fit, forecast, runs, catalogue, bench):
 
 
 def run() -> None:
-    """Run the command line. Being asked to end, by SIGTERM, is as good as Ctrl-C."""
+    """Run the command line. SIGTERM, by which systems ask a process to end, counts as Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()

@@ -1,21 +1,15 @@
-"""From settings to a finished run folder: read, fit, examine, draw, report; and the demonstration, a run on a series
-with known truth.
-"""
+"""From settings to a finished run folder: read, judge baselines, fit, examine, draw, report."""
 
-import multiprocessing
-import multiprocessing.connection
-import os
+import importlib.util
 import shutil
-import signal
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gpssm.cli.run_folder import (
     BASELINE_FOLDER,
@@ -29,13 +23,12 @@ from gpssm.cli.run_folder import (
     Run,
 )
 from gpssm.cli.settings import Settings
+from gpssm.cli.shell import Screen
+from gpssm.cli.tables import UNJUDGED, score_tables
 from gpssm.core.elapsed import ticks
-from gpssm.core.runtime import num_threads
-from gpssm.core.text import to_csv
+from gpssm.core.text import count, to_csv
 from gpssm.data.dataset import Dataset
 from gpssm.data.datasets import simulate
-from gpssm.data.delays import Rows
-from gpssm.data.readers import read
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import (
     BASELINES,
@@ -44,230 +37,191 @@ from gpssm.evaluation.baselines import (
     forecast_rows,
     judge_baselines,
 )
-from gpssm.evaluation.examine import Examination, choose_future, examine, score_forecasts
+from gpssm.evaluation.examine import Examination, choose_future, examine
 from gpssm.fitting.fit import fit
-from gpssm.inference.progress import Mode, tracked
-from gpssm.plots.gallery import figures_of
+from gpssm.inference.progress import tracked
 from gpssm.plots.style import to_png
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.report import write_report
+from gpssm.report.figures import figures_of
 
 DPI = 150
-# The demonstration's model, and its effort.
-MODEL = {"state_dim": 2, "num_inducing": 20, "num_chains": 4}
-EFFORT = {"num_warmup": 500, "num_draws": 250}
-LINEAR = (
-    "arx",
-    "lgssm",
-)  # the baselines whose scores are worth knowing before there are any of the fit
-
-Say = Callable[[str], None]
-Scored = Callable[[Mapping[str, Any]], None]
 
 
 def execute(
     settings: Settings,
     out: str | Path,
+    screen: Screen,
     *,
     resume: bool = False,
     overwrite: bool = False,
     with_report: bool = True,
-    progress: Mode = True,
-    say: Say = lambda text: None,
-    scored: Scored = lambda found: None,
-    compared: Scored = lambda found: None,
 ) -> Run:
-    """Do a run, or what of it is left to do, and give back its folder.
+    """Do a run, or the rest of it.
 
-    :param resume: go on with the run in the folder: with its checkpoint, or with its posterior if that is there.
-    :param overwrite: replace a run that is there.
-    :param with_report: draw figures and write the report, which takes longer than the scores.
-    :param say: told what is being done.
-    :param scored: given the scores as soon as they exist: see `examine`.
-    :param compared: given those of each linear baseline, while the fit goes on, in another thread.
+    Parameters
+    ----------
+    settings
+        What to do.
+    out
+        The run folder.
+    screen
+        Where to say what is being done.
+    resume
+        Continue the run in the folder from its checkpoint, or from its posterior.
+    overwrite
+        Replace a run that is there.
+    with_report
+        Draw figures and write the report.
     """
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always")
-        rows = settings.load()
-    for doubt in doubts:
-        say(str(doubt.message))
-    delay = (
-        Dataset.of(rows.train, delay=settings.spec.delay).delay or 0
-    )  # refused before there is a folder
-    settings = settings.complete()
+        data = settings.load()
+    notes = [str(doubt.message) for doubt in doubts]
+    screen.note(*(f"Warning: {note}" for note in notes))
+    # What cannot be fitted is refused before there is a folder.
+    delay = Dataset.of(data.train, delay=settings.spec.delay).delay or 0
+    if with_report and importlib.util.find_spec("matplotlib") is None:
+        screen.note("Without matplotlib there will be no figures: pip install 'gpssm[plots]'")
     with Run.claimed(out):
-        run = Run.create(out, settings, resume=resume, overwrite=overwrite)
-        with (
-            _resumable(run),
-            beside(rows.train, rows.test, settings, delay, progress, compared) as baselines,
-        ):
-            if rows.test is not None:
-                run.write_series(TEST, rows.test)
+        run = Run.create(out, settings.complete(), resume=resume, overwrite=overwrite)
+        with _advice_to_resume(run):
+            if data.test is not None:
+                run.write_series(TEST, data.test)
             if resume:
-                say(_found(run))
-            posterior = _posterior(run, settings, rows.train, delay, progress, say)
-            finish(
-                run, posterior, rows.test, settings, say, baselines, scored, with_report, progress
+                screen.say(f"Resuming: {_stage(run)}")
+            began = ticks()
+            baselines = _judge_baselines(settings, data.train, data.test, delay, screen)
+            seconds = {"baselines": ticks() - began}
+            posterior = _posterior(run, settings, data.train, delay, screen)
+            began = ticks()
+            examination = examine(
+                posterior,
+                data.test,
+                baselines=baselines,
+                num_paths=settings.num_paths,
+                say=screen.say,
             )
+            metrics = describe(examination)
+            metrics["notes"] = notes + metrics["notes"]
+            metrics["seconds"] = seconds | metrics["seconds"] | {"judge": ticks() - began}
+            _write_results(run, settings, examination, metrics, screen)
+            if with_report:
+                _write_pages(run, examination, metrics, screen)
     return run
 
 
-@contextmanager
-def beside(
-    train: list[Series],
-    test: Series | None,
-    settings: Settings,
-    delay: Rows,
-    progress: Mode,
-    compared: Scored = lambda found: None,
-) -> Iterator[Callable[[], BaselineResults]]:
-    """What the baselines make of the data, from a process of its own that runs while the method samples.
-
-    A sampler learns its parameters in one chain first: there is a core to spare. Where there is only one, or the
-    process is lost, they are judged in this one when they are asked for.
-    """
-    future, judged = choose_future(train[-1], test), choose_rows(train[-1], test)
-    how: dict[str, Any] = {"delay": delay, "num_paths": settings.num_paths, "seed": settings.seed}
+def _judge_baselines(
+    settings: Settings, train: list[Series], test: Series | None, delay: Any, screen: Screen
+) -> BaselineResults:
+    """Forecasts and scores of the baselines, which take seconds: the user sees them first."""
     names = [name for name in BASELINES if name != settings.method]
-    asked: dict[str, Future[BaselineResults]] = {}
-
-    def answer() -> BaselineResults:
-        found = []
-        for name in tracked(names, progress, "baselines"):
-            try:
-                found.append(asked[name].result())
-            except (KeyError, BrokenProcessPool):
-                found.append(judge_baselines(train, future.u, judged, [name], **how))
-        return BaselineResults.join(found)
-
-    if num_threads() < 2:
-        yield answer
-        return
-    pool = ProcessPoolExecutor(
-        1, mp_context=multiprocessing.get_context("spawn"), initializer=_step_back
-    )
-    asked |= {
-        name: pool.submit(judge_baselines, train, future.u, judged, [name], **how) for name in names
-    }
-
-    def tell(done: Future[BaselineResults]) -> None:
-        if not done.cancelled() and done.exception() is None and done.result().forecasts:
-            compared(score_forecasts(done.result().forecasts, test))
-
-    for name in LINEAR:
-        if name in asked:
-            asked[name].add_done_callback(tell)
-    try:
-        yield answer
-    finally:
-        for process in list(getattr(pool, "_processes", {}).values()):
-            process.terminate()
-        pool.shutdown(wait=False, cancel_futures=True)
+    future = choose_future(train[-1], test)
+    options = {"delay": delay, "num_paths": settings.num_paths, "seed": settings.runtime.seed}
+    parts = [
+        judge_baselines(train, future.u, choose_rows(train[-1], test), [name], **options)
+        for name in tracked(names, screen.progress, "baselines")
+    ]
+    results = BaselineResults.join(parts)
+    if test is not None:
+        screen.note(*(f"Scaled CRPS of {one.method}: {one.loss:.3g}" for one in results.entries))
+    return results
 
 
-def _step_back() -> None:
-    """Leave Ctrl-C to the process that asked; end when it does, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asking = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if asking is not None:
-            multiprocessing.connection.wait([asking.sentinel])
-            os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-@contextmanager
-def _resumable(run: Run) -> Iterator[None]:
-    """Say of whatever ends a run before its time how to go on with it."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt(f"{str(stop).split('. ')[0] or 'Stopped'}. {_go_on(run)}") from None
-    except OSError as error:
-        reason = error.strerror if error.strerror and not error.filename else str(error)
-        raise OSError(error.errno, f"{reason}. {_go_on(run)}") from error
-
-
-def _go_on(run: Run) -> str:
-    if (run.folder / POSTERIOR).is_file():
-        saved = "The posterior is saved"
-    else:
-        saved = "What was sampled is saved" if run.begun else "Nothing was sampled yet"
-    return f"{saved}; go on with: gpssm fit --resume --out {run.folder}"
-
-
-def _found(run: Run) -> str:
-    """What there is of a run that is resumed, and so what is left to do."""
-    if (run.folder / POSTERIOR).is_file():
-        return "Resuming: the posterior is saved; what comes after it is made again"
-    if run.begun:
-        return "Resuming: going on from the draws that are saved"
-    return "Resuming: nothing was sampled yet; beginning with the fit"
+def fit_model(settings: Settings, train: list[Series], **runtime: Any) -> Posterior:
+    """Fit as the settings say; `runtime` are fields of `Runtime` that do not change the result."""
+    return fit(train, spec=settings.spec, runtime=settings.runtime.replace(**runtime))
 
 
 def _posterior(
-    run: Run, settings: Settings, train: list[Series], delay: Rows, progress: Mode, say: Say
+    run: Run, settings: Settings, train: list[Series], delay: Any, screen: Screen
 ) -> Posterior:
-    """The run's posterior: the one saved, or a fit that is saved when all its draws are there."""
+    """The run's saved posterior, or a fit, which is saved when it has all its draws."""
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
-    compares = settings.spec.settings.compares and settings.spec.start == "auto"
-    verb = "Comparing starts, then fitting" if compares else "Fitting"
-    say(f"{verb} {settings.method} to {sum(map(len, train))} rows")
-    spec = settings.spec.replace(delay=delay)
-    runtime = settings.runtime.replace(progress=progress, checkpoint=run.checkpoint, resume=True)
-    posterior = fit(train, spec=spec, runtime=runtime)
-    wanted = settings.config.num_draws
+    screen.say(f"Fitting {settings.method} to {sum(map(len, train))} rows")
+    runtime = {"progress": screen.progress, "checkpoint": run.checkpoint, "resume": True}
+    settings = replace(settings, fit={**settings.fit, "delay": delay})
+    posterior = fit_model(settings, train, **runtime)
+    wanted = settings.spec.settings.num_draws
     if posterior.num_draws < wanted:
-        raise KeyboardInterrupt(f"Stopped after {posterior.num_draws} of {wanted} draws a chain")
+        draws = f"{posterior.num_draws} of {count(wanted, 'draw')}"
+        raise KeyboardInterrupt(f"Stopped after {draws} per chain")
     posterior.save(run.folder / POSTERIOR)
     shutil.rmtree(run.checkpoint, ignore_errors=True)  # a method without iterations writes none
     return posterior
 
 
-def finish(
-    run: Run,
-    posterior: Posterior,
-    test: Series | None,
-    settings: Settings,
-    say: Say,
-    baselines: Callable[[], Sequence[str] | BaselineResults] = lambda: BASELINES,
-    scored: Scored = lambda found: None,
-    with_report: bool = True,
-    progress: Mode = False,
+def _write_results(
+    run: Run, settings: Settings, examination: Examination, metrics: dict[str, Any], screen: Screen
 ) -> None:
-    """Everything that comes after the fit, from what is computed of it once."""
-    began = ticks()
-    found = examine(
-        posterior, test, baselines=baselines, num_paths=settings.num_paths, say=say, scored=scored
-    )
-    if not found.held:
-        for name, forecast in found.forecasts.items():
-            table = to_csv(forecast.to_dataframe(settings.levels))
-            run.write(
-                FORECAST if name == settings.method else f"{BASELINE_FOLDER}/{name}.csv", table
-            )
-    metrics = found.to_dict()
-    metrics["seconds"]["judge"] = ticks() - began
+    """Write forecasts and scores, and show the scores."""
+    for name, forecast in examination.forecasts.items():
+        if not examination.held:
+            own = name == settings.method
+            file = FORECAST if own else f"{BASELINE_FOLDER}/{name}.csv"
+            run.write(file, to_csv(forecast.to_dataframe(settings.levels)))
     run.write_json(METRICS, metrics)
-    if not with_report:
-        return
+    screen.show(score_tables(metrics) or [UNJUDGED])
+
+
+def _write_pages(
+    run: Run, examination: Examination, metrics: dict[str, Any], screen: Screen
+) -> None:
+    """Draw the figures and write the report."""
     began = ticks()
-    metrics["notes"] += draw_figures(run, found, progress)
+    metrics["notes"] += draw_figures(run, examination, screen)
     run.write_json(METRICS, metrics)
-    say("Writing the report")
-    report(run, found)
+    write_run_report(run, examination)
     metrics["seconds"]["report"] = ticks() - began
     run.write_json(METRICS, metrics)
 
 
-def draw_figures(run: Run, found: Examination, progress: Mode = False) -> list[str]:
-    """Draw what there is to draw, and give back what could not be drawn: a picture must not cost a run."""
-    notes, figures = [], figures_of(found)
-    for name in tracked(list(figures), progress, "figures"):
+def describe(examination: Examination) -> dict[str, Any]:
+    """The contents of metrics.json: see `run_folder.py`."""
+    metrics = examination.to_dict()
+    for entry in examination.rolling.entries:
+        outputs = metrics["rolling"]["methods"][entry.method]["outputs"]
+        for name, errors in entry.by_step.items():
+            outputs[name] = outputs[name] | {"rmse_by_step": errors.tolist()}
+    return metrics
+
+
+@contextmanager
+def _advice_to_resume(run: Run) -> Iterator[None]:
+    """Say of everything that ends a run before its time how to resume it."""
+    advice = "resume with: gpssm fit --resume --out"
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        reason = str(stop).split(". ")[0] or "Stopped"
+        raise KeyboardInterrupt(f"{reason}. {_saved(run)}; {advice} {run.folder}") from None
+    except OSError as error:
+        reason = error.strerror if error.strerror and not error.filename else str(error)
+        words = f"{reason}. {_saved(run)}; {advice} {run.folder}"
+        raise OSError(error.errno, words) from error
+
+
+def _saved(run: Run) -> str:
+    if (run.folder / POSTERIOR).is_file():
+        return "The posterior is saved"
+    return "The draws so far are saved" if run.begun else "Nothing was sampled yet"
+
+
+def _stage(run: Run) -> str:
+    if (run.folder / POSTERIOR).is_file():
+        return "the posterior is saved; all that follows it is made again"
+    if run.begun:
+        return "continuing from the draws that are saved"
+    return "nothing was sampled yet; beginning with the fit"
+
+
+def draw_figures(run: Run, examination: Examination, screen: Screen) -> list[str]:
+    """Draw the figures, and return a note on each that failed: a picture must not cost a run."""
+    notes: list[str] = []
+    figures = figures_of(examination)
+    for name in tracked(list(figures), screen.progress, "figures"):
         try:
             run.write(f"{FIGURES}/{name}.png", to_png(figures[name](), DPI))
         except OSError:
@@ -279,23 +233,22 @@ def draw_figures(run: Run, found: Examination, progress: Mode = False) -> list[s
     return notes
 
 
-def report(run: Run, found: Examination) -> Path:
-    """Write the report of a run, with the figures that are there."""
-    pictures = {path.stem: path.read_bytes() for path in (run.folder / FIGURES).glob("*.png")}
+def write_run_report(run: Run, examination: Examination) -> Path:
+    """Write the report of a run."""
     files = {
         name: (run.folder / name).read_text()
         for name in (CONFIG, METRICS)
         if (run.folder / name).is_file()
     }
-    return write_report(
-        found, run.folder / REPORT, pictures=pictures, files=files, title=run.folder.name
-    )
+    path = run.folder / REPORT
+    return write_report(examination, path, files=files, title=run.folder.name)
 
 
-def report_again(run: Run, say: Say = lambda text: None) -> Path:
+def report_again(run: Run, screen: Screen) -> Path:
     """Examine a run once more, and write its report."""
-    return report(
-        run, examine(run.posterior(), run.test(), num_paths=run.settings().num_paths, say=say)
+    paths = run.settings().num_paths
+    return write_run_report(
+        run, examine(run.posterior(), run.test(), num_paths=paths, say=screen.say)
     )
 
 
@@ -306,61 +259,85 @@ def forecast_run(
     num_paths: int | None = None,
     seed: int | None = None,
 ) -> Forecast:
-    """What follows the training data of a run, under the controls of a file, or else of the rows held out."""
-    settings, posterior = run.settings(), run.posterior()
-    if inputs is None:
-        u = run.test()
-        if u is None and posterior.dataset.inputs:
-            names = ", ".join(posterior.dataset.inputs)
-            raise ValueError(
-                f"the model has controls ({names}): give a file that has them at the steps to come, --inputs"
-            )
-    elif not posterior.dataset.inputs:
+    """Forecast the rows after the training data of a run.
+
+    Parameters
+    ----------
+    run
+        The run.
+    inputs
+        A file with the inputs of these rows; None for those of the rows held out.
+    horizon, num_paths, seed
+        As in `Posterior.forecast`; None for those of the run.
+    """
+    settings = run.settings()
+    posterior = run.posterior()
+    names = ", ".join(posterior.dataset.inputs)
+    if inputs is not None and not names:
+        raise ValueError("the model has no inputs: leave out --inputs, and give --horizon")
+    u: Any = run.test() if inputs is None else inputs_ahead(settings, posterior, inputs)
+    if u is None and names:
         raise ValueError(
-            "the model has no controls: leave out --inputs, and say how far with --horizon"
+            f"the model has inputs ({names}): give a file with their values ahead, --inputs FILE"
         )
-    else:
-        u = read(inputs, settings.inputs, time=None).y
-    seed = settings.seed if seed is None else seed
+    seed = settings.runtime.seed if seed is None else seed
     return forecast_rows(posterior, u, horizon, num_paths or settings.num_paths, seed)
 
 
-def run_demo(
-    out: str | Path,
-    seed: int = 0,
-    *,
-    progress: Mode = True,
-    say: Say = print,
-    scored: Scored = lambda found: None,
-    compared: Scored = lambda found: None,
-) -> Run:
-    """Simulate a driven Duffing oscillator, half of it to train on, and do a run on it.
+def inputs_ahead(settings: Settings, posterior: Posterior, path: str | Path) -> np.ndarray:
+    """The inputs of the rows after the training data, from a file.
 
-    The data are written beside the folder, as `demo.csv` beside `demo`. A demonstration that is there is replaced, any
-    other run or file is not.
+    Where training data and file both have times, rows are matched by these: earlier rows are left
+    out, and a file that begins later is refused. Otherwise the first row is the first one ahead.
+    """
+    options = {
+        name: settings.reader[name] for name in settings.reader if name not in ("dt", "units")
+    }
+    rows = replace(settings, reader=options).read(str(path), settings.inputs, ())
+    last = posterior.dataset.experiments[-1]
+    clock = last.clock
+    if clock is None or rows.clock is None or rows.clock.dates != clock.dates:
+        return rows.y
+    if abs(rows.clock.step - clock.step) > 0.01 * clock.step:
+        raise ValueError(
+            f"{path}: rows are {rows.clock.dt:g} apart, those of the training data {clock.dt:g}"
+        )
+    expected = clock.shifted(len(last))
+    late = (rows.clock.start - expected.start) / clock.step
+    if late > 0.5 or late <= 0.5 - len(rows):
+        raise ValueError(
+            f"{path} has inputs from {rows.clock.show(0)} to {rows.clock.show(len(rows) - 1)}, but "
+            f"the first step ahead is at {expected.show(0)}: give the inputs from there on"
+        )
+    return rows.y[max(round(-late), 0) :]
+
+
+def run_demo(out: str | Path, screen: Screen, seed: int = 0) -> Run:
+    """Simulate a driven Duffing oscillator, train on half of it, and do a run.
+
+    The data are written beside the folder, as `demo.csv` beside `demo`. A demonstration that is
+    there is replaced; any other run or file is not.
     """
     out = Path(out)
     path = out.absolute().with_name(f"{out.name}.csv")
-    series = replace(
-        simulate("duffing", seed=seed).series, outputs=("position",), inputs=("force",)
-    )
+    series = simulate("duffing", seed=seed).series
+    series = replace(series, outputs=("position",), inputs=("force",))
+    sizes = {"state_dim": 2, "num_inducing": 20, "num_warmup": 500, "num_draws": 250}
     settings = Settings(
-        (str(path),),
-        series.outputs,
-        series.inputs,
+        files=(str(path),),
+        outputs=series.outputs,
+        inputs=series.inputs,
         train=0.5,
-        dt=series.dt,
-        seed=seed,
-        fit=MODEL,
-        method_settings=EFFORT,
+        reader={"dt": series.dt},
+        fit={"seed": seed, **sizes},
     )
     again = (out / CONFIG).is_file() and Run(out).settings().files == settings.files
     if path.exists() and not again:
         raise FileExistsError(
-            f"{path} is there already, and the data of the demonstration would replace it: name another --out"
+            f"{path} is there already, and the data of the demonstration would replace it: name "
+            "another --out"
         )
-    say(f"Simulating a driven Duffing oscillator: {len(series)} rows, half of them to train on")
+    rows = len(series)
+    screen.say(f"Simulating a driven Duffing oscillator: {rows} rows, half of them to train on")
     Run(path.parent).write_series(path.name, series)
-    return execute(
-        settings, out, overwrite=again, progress=progress, say=say, scored=scored, compared=compared
-    )
+    return execute(settings, out, screen, overwrite=again)

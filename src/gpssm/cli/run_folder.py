@@ -1,11 +1,11 @@
-"""A run folder: what a fit leaves behind, all of it readable by other programs.
+"""A run folder: what a fit leaves behind, in files that other programs can read.
 
-    config.toml      every setting: `settings.py`
+    config.toml      every setting: see `settings.py`
     posterior.nc     the posterior, with the training data: `gpssm.load`
-    test.csv         the rows that were held out, outputs and controls, one row a step
-    forecast.csv     the forecast of those rows, or of the 30 after the data where there are no controls
+    test.csv         the rows that were held out, outputs and inputs
+    forecast.csv     the forecast of those rows, or of the 30 after the data where there are no inputs
     baselines/*.csv  the same of each baseline
-    metrics.json     scores of all of them, notes, seconds
+    metrics.json     scores of all of them, checks, notes, seconds
     figures/*.png    pictures
     report.html      all of it for reading
     checkpoint/      the state of the sampler while it runs
@@ -16,24 +16,24 @@
     state_dim, num_chains, num_draws
     horizons         {"30": 30, "full": 148}: the steps of each judgement; empty without test rows
     scores           {"30": {"ffvd": {"rmse": ..., "crps": ..., "coverage_90": ...}, "arx": ...}, "full": ...}
+    by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each output
     units            {"level": "m"}, of those signals that have one
-    by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each output by itself
-    test             {"rows": 148, "first": 148, "hash": ...}: what was judged on; null without test rows
-    seconds          {"setup": ..., "compile": ..., "run": ..., "judge": ..., "report": ...}
-    rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "methods": {"ffvd": ...}}
+    test             {"rows": 148, "first": 148, "hash": ...}: the test rows; null without any
+    rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "methods":
+                     {"ffvd": {"scaled_crps": ..., "outputs": {"level": {"rmse": ..., "rmse_by_step": [...]}}}}}
     checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...}, ...]
     diagnostics      R-hat and effective draws by group of quantities
     summary          what `gpssm info` shows
+    seconds          {"baselines": ..., "setup": ..., "compile": ..., "run": ..., "judge": ..., "report": ...}
     notes            what went wrong or should be known, as sentences
 
-A figure that does not exist is null. test.csv, forecast.csv and baselines/ are there as far as they can be: a forecast
-needs controls, if the model has any.
+A figure that does not exist is null.
 """
 
 import json
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,17 +137,18 @@ class Run:
 
     def check_same(self, settings: Settings) -> None:
         """Refuse to go on with the run under other settings than its own."""
-        own, wanted = self.tables(), tomllib.loads(settings.to_toml())
-        differ = [
-            f"{name} ({own[table].get(name)} there, {wanted[table].get(name)} here)"
-            for table in own
-            for name in own[table] | wanted[table]
-            if own[table].get(name) != wanted[table].get(name)
+        saved = tomllib.loads(self.settings().to_toml())
+        wanted = tomllib.loads(settings.to_toml())
+        differences = [
+            f"{name} ({saved[table].get(name)} there, {wanted[table].get(name)} here)"
+            for table in saved
+            for name in saved[table] | wanted[table]
+            if saved[table].get(name) != wanted[table].get(name)
         ]
-        if differ:
+        if differences:
             raise ValueError(
-                f"{self.folder} was begun with other settings: {'; '.join(differ)}. Leave them out to go on with it, "
-                "or name another folder with --out"
+                f"{self.folder} was begun with other settings: {'; '.join(differences)}. Leave them "
+                "out to resume it, or name another folder with --out"
             )
 
     def clear(self) -> None:
@@ -172,24 +173,20 @@ class Run:
     @property
     def files(self) -> dict[str, int]:
         """Everything in the folder that belongs to the run, with sizes in bytes."""
-        found = (
+        paths = [
             path
             for name in CONTENTS
-            for path in sorted((self.folder).glob(f"{name}/*")) or [self.folder / name]
-        )
+            for path in sorted(self.folder.glob(f"{name}/*")) or [self.folder / name]
+        ]
         return {
             str(path.relative_to(self.folder)): path.stat().st_size
-            for path in found
+            for path in paths
             if path.is_file()
         }
 
     def settings(self) -> Settings:
         """What the run was made with."""
         return Settings(**from_toml(self.folder / CONFIG))
-
-    def tables(self) -> dict[str, Any]:
-        """The same as the tables of config.toml."""
-        return tomllib.loads(self.settings().to_toml())
 
     def posterior(self) -> Posterior:
         """The posterior, with the training data in it."""
@@ -200,15 +197,15 @@ class Run:
         path = self.folder / TEST
         if not path.is_file():
             return None
-        settings, table = self.settings(), from_csv(read_csv(path))
+        settings = self.settings()
+        table = from_csv(read_csv(path))
         width = len(settings.outputs)
-        # Runs of older versions, and those without times, have outputs and controls alone.
-        time = table.iloc[:, 0] if table.shape[1] > width + len(settings.inputs) else None
-        table = table if time is None else table.iloc[:, 1:]
-        dt = None if time is not None else settings.dt
-        return Series(
-            table.iloc[:, :width], table.iloc[:, width:], dt=dt, time=time, units=settings.units
-        )
+        times: dict[str, Any] = {"dt": settings.reader.get("dt")}
+        if table.shape[1] > width + len(settings.inputs):
+            times = {"time": table.iloc[:, 0]}
+            table = table.iloc[:, 1:]
+        units = settings.reader.get("units")
+        return Series(table.iloc[:, :width], table.iloc[:, width:], units=units, **times)
 
     def metrics(self) -> dict[str, Any]:
         """The contents of metrics.json."""
@@ -224,10 +221,9 @@ class Run:
 
     def forecasts(self) -> dict[str, "pd.DataFrame"]:
         """The forecasts by method, the run's own first, each as `Forecast.to_dataframe` gives it."""
-        own = {self.metrics()["method"]: self.folder / FORECAST}
-        paths = own | {
-            path.stem: path for path in sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))
-        }
+        baselines = sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))
+        paths = {self.metrics()["method"]: self.folder / FORECAST}
+        paths |= {path.stem: path for path in baselines}
         return {
             name: from_csv(read_csv(path, index_col=0))
             for name, path in paths.items()
@@ -236,7 +232,8 @@ class Run:
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file of the run; what was there before stays until all of it is on the disk."""
-        path, data = self.folder / name, content.encode() if isinstance(content, str) else content
+        path = self.folder / name
+        data = content.encode() if isinstance(content, str) else content
         make_folder(path.parent)
         write_atomically(path, lambda file: file.write(data))
         return path
@@ -252,39 +249,48 @@ class Run:
 
 
 def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
-    """Scores of runs that were judged on the same rows, baselines once: `horizons`, `scores` and `by_output`."""
-    found = {str(run.folder): run.metrics() for run in runs}
-    if unjudged := [name for name, metrics in found.items() if not metrics["scores"]]:
+    """Scores of runs that were judged on the same rows, baselines once.
+
+    Returns
+    -------
+    dict
+        `horizons`, `units`, `scores`, `by_output` and `rolling` as in `metrics.json`, with folders
+        in place of the runs' own methods.
+    """
+    metrics = {str(run.folder): run.metrics() for run in runs}
+    if unjudged := [folder for folder, figures in metrics.items() if not figures["scores"]]:
         raise ValueError(
             f"{', '.join(unjudged)} has no scores, as no rows were held out: fit again with --train 0.8"
         )
-    rows = {name: metrics["test"]["hash"] for name, metrics in found.items()}
-    first = next(iter(found))
-    if others := [name for name in found if rows[name] != rows[first]]:
+    first = next(iter(metrics.values()))
+    others = [
+        folder
+        for folder, figures in metrics.items()
+        if figures["test"]["hash"] != first["test"]["hash"]
+    ]
+    if others:
         raise ValueError(
-            f"{', '.join(others)} was judged on other rows than {first}: compare runs of the same "
-            "file, columns and --train"
+            f"{', '.join(others)} was judged on other rows than {next(iter(metrics))}: compare runs "
+            "of the same file, columns and --train"
         )
 
-    def together(key: str) -> dict[str, dict[str, Any]]:
-        scores = {label: {} for label in found[first].get(key, {})}
-        for label, by_name in scores.items():
-            for name, one in found.items():
-                by_name |= {name: one.get(key, {}).get(label, {}).get(one["method"], {})}
-            for one in found.values():
-                others = one.get(key, {}).get(label, {})
-                by_name |= {
-                    name: others[name] for name in others if name not in (one["method"], *by_name)
-                }
-        return scores
+    def merge(select: Callable[[dict[str, Any]], Mapping[str, Any]]) -> dict[str, Any]:
+        """Scores by method of all runs together."""
+        merged = {folder: select(figures)[figures["method"]] for folder, figures in metrics.items()}
+        for figures in metrics.values():
+            for name, scores in select(figures).items():
+                if name != figures["method"]:
+                    merged.setdefault(name, scores)
+        return merged
 
-    units = found[first].get("units", {})
-    return {
-        "horizons": found[first]["horizons"],
-        "units": units,
-        "scores": together("scores"),
-        "by_output": together("by_output"),
-    }
+    merged: dict[str, Any] = {"horizons": first["horizons"], "units": first["units"]}
+    for part in ("scores", "by_output"):
+        merged[part] = {
+            label: merge(lambda figures, part=part, label=label: figures[part][label])
+            for label in first[part]
+        }
+    methods = merge(lambda figures: figures["rolling"]["methods"])
+    return merged | {"rolling": first["rolling"] | {"methods": methods}}
 
 
 def _unwritable(folder: Path, error: OSError) -> OSError:

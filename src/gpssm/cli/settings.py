@@ -1,71 +1,53 @@
-"""Everything that a run depends on, as a value that can be written down in TOML and read again.
+"""Everything that a run depends on, as a value that is written to TOML and read again.
 
-    [data]       files, outputs, inputs, train, dt, time, regrid, controls, units, and the files' SHA-256
-    [fit]        arguments of `gpssm.fit` by name
+    [data]       files, outputs, inputs, train, options of `gpssm.read`, the files' SHA-256
+    [fit]        method, and settings of `gpssm.fit` by name
     [method]     the method's own settings: num_warmup, num_draws, thin, learning_rate, ...
     [forecast]   num_paths, levels
-    [versions]   what it was made with
+    [versions]   the software that the run was made with
 
-A file may leave out any of it but files and outputs; `Settings.to_toml` writes all of it.
+A file may leave out all of it but files and outputs; `Settings.to_toml` writes all of it.
 """
 
 import dataclasses
 import datetime
-import difflib
 import hashlib
 import importlib.metadata
+import inspect
 import platform
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 import gpssm
-from gpssm.core.text import as_share, check_path
+from gpssm.core.text import as_share, check_path, count
 from gpssm.data.readers import DATE, read
 from gpssm.data.series import Series
-from gpssm.fitting.fit import with_settings
+from gpssm.fitting.fit import parse_settings
 from gpssm.inference.runner import Runtime
-from gpssm.methods import METHODS, MethodSettings
-from gpssm.methods.spec import BASIS_NAMES, MEAN_NAMES, Hyper, Spec
+from gpssm.methods import METHODS
+from gpssm.methods.spec import Spec, nearest
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
-from gpssm.model.wiring import NAMES as WIRINGS
-from gpssm.starts.build import Coupling
-from gpssm.starts.start import STARTS
 
 ALL = "all"
-DATA = (
-    "files",
-    "outputs",
-    "inputs",
-    "train",
-    "dt",
-    "time",
-    "regrid",
-    "controls",
-    "units",
-)  # fields of [data]
-# Arguments of `fit` that a run is made of; the others do not change its result, or are the method's own.
-OBJECTS = (
-    "method",
-    "physics",
-    "prior",
-    "prior_strength",
-)  # that a file cannot hold, or has elsewhere
-FIT = (
-    *(field.name for field in dataclasses.fields(Spec) if field.name not in OBJECTS),
-    *("num_chains", "keep_states"),
-)
 HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"
-
-Split = int | float | str
+TABLES = ("data", "fit", "method", "forecast", "versions")
+READER = tuple(inspect.signature(read).parameters)[3:]  # after path, outputs and inputs
+FAR = 20.0  # times the range of the middle 90 % of the values, from which a value is warned of
+# What a file of text cannot hold; the method has a table of its own.
+OBJECTS = ("method", "physics", "prior", "prior_strength")
 
 
 class RunData(NamedTuple):
-    """The series to train on, and the rows that follow the last of them to test on, if there are any."""
+    """Series to train on, and the rows after the last of them to test on, if there are any."""
 
     train: list[Series]
     test: Series | None
@@ -73,154 +55,149 @@ class RunData(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run depends on. `train` is a number of rows, a share of them, a date or "all"; it splits the last file.
+    """What a run depends on.
 
-    `time` is the column of times, "auto" to look for one, or "none".
+    Parameters
+    ----------
+    files
+        Data files, one per experiment.
+    outputs, inputs
+        Names or numbers of columns.
+    train
+        Number of rows, share of them, date, or "all"; it splits the last file.
+    reader
+        Options of `gpssm.read`; `time` is "none" to ignore all columns of times.
+    fit
+        The method and settings of `gpssm.fit` and of the method, by name.
+    num_paths, levels
+        Paths of forecasts, and levels of their intervals.
+    hashes, versions
+        Of the files and the software, if the run has been done.
     """
 
     files: tuple[str, ...]
     outputs: tuple[str, ...]
     inputs: tuple[str, ...] = ()
-    train: Split = ALL
-    dt: float | None = None
-    time: str = "auto"
-    regrid: bool | float | str = False
-    controls: str = "hold"
-    units: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    method: str = "ffvd"
-    seed: int = 0
-    fit: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    method_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    train: int | float | str = ALL
+    reader: Mapping[str, Any] = field(default_factory=dict)
+    fit: Mapping[str, Any] = field(default_factory=dict)
     num_paths: int = 1000
     levels: tuple[float, ...] = (0.5, 0.9)
     hashes: tuple[str, ...] = ()
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for what, given in (("files", self.files), ("outputs", self.outputs)):
-            if not given:
+        for what, names in (("files", self.files), ("outputs", self.outputs)):
+            if not names:
                 raise ValueError(f"no {what} were given: name at least one")
         check_train(self.train)
-        _check_name("method", self.method, METHODS)
-        _check_keys("[fit]", self.fit, FIT)
-        for part in re.split(r"[+*]", str(self.fit.get("kernel", "se"))):
-            _check_name("kernel", part.strip(), KERNELS)
-        for name, known in (
-            *(("mean", MEAN_NAMES), ("likelihood", ["auto", *LIKELIHOODS]), ("basis", BASIS_NAMES)),
-            *(
-                ("start", ["auto", *STARTS]),
-                ("hyper", get_args(Hyper)),
-                ("coupling", get_args(Coupling)),
-            ),
-        ):
-            if isinstance(self.fit.get(name), str):
-                _check_name(name, self.fit[name], known)
-        wiring = self.fit.get("wiring")
-        if isinstance(wiring, str) and not re.fullmatch(r"delay-\d+", wiring):
-            _check_name("wiring", wiring, WIRINGS)
+        _check_names("[data]", "setting", self.reader, READER)
         object.__setattr__(self, "levels", tuple(map(as_share, self.levels)))
-        _ = self.config
+        spec, _ = self._parsed
+        if isinstance(spec.kernel, str):
+            parts = [part.strip() for part in re.split(r"[+*]", spec.kernel)]
+            _check_names("gpssm", "kernel", parts, KERNELS)
+        if isinstance(spec.likelihood, str):
+            _check_names("gpssm", "likelihood", [spec.likelihood], ["auto", *LIKELIHOODS])
 
-    @property
-    def config(self) -> MethodSettings:
-        """The method with its settings."""
-        standard = METHODS[self.method]
-        known = [one.name for one in dataclasses.fields(standard)]
-        _check_keys(f"[method] of {self.method}", self.method_settings, known)
-        return dataclasses.replace(
-            standard, **{name: _frozen(value) for name, value in self.method_settings.items()}
-        )
+    @cached_property
+    def _parsed(self) -> tuple[Spec, Runtime]:
+        values = {name: _frozen(value) for name, value in self.fit.items()}
+        method = values.pop("method", "ffvd")
+        return parse_settings(method, values, ("num_chains", "seed", "keep_states"))
 
     @property
     def spec(self) -> Spec:
         """What to fit."""
-        return with_settings(Spec(method=self.config), Runtime(), self._settings)[0]
+        return self._parsed[0]
 
     @property
     def runtime(self) -> Runtime:
         """How to run."""
-        return with_settings(Spec(), Runtime(seed=self.seed), self._settings)[1]
+        return self._parsed[1]
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        return {name: _frozen(value) for name, value in self.fit.items()}
+    def method(self) -> str:
+        """The name of the method."""
+        return self.spec.method_name
+
+    def read(self, path: str, outputs: tuple[str, ...], inputs: tuple[str, ...]) -> Series:
+        """Read columns of a file as these settings say."""
+        options = dict(self.reader)
+        if options.get("time") == "none":
+            options["time"] = None
+        return read(path, outputs, inputs, **options)
 
     def load(self) -> RunData:
         """Read the files; the rows of the last one are split."""
-        how: dict[str, Any] = {
-            "dt": self.dt,
-            "regrid": self.regrid,
-            "controls": self.controls,
-            "units": self.units,
-        }
-        how["time"] = None if self.time == "none" else self.time
-        series = [read(path, self.outputs, self.inputs, **how) for path in self.files]
+        series = [self.read(path, self.outputs, self.inputs) for path in self.files]
+        for rows in series:
+            _warn_of_marks(rows)
         if self.train == ALL:
             return RunData(series, None)
         *whole, last = series
         try:
-            kept, test = last.split(self.train)
+            train, test = last.split(self.train)
         except ValueError as error:
-            why = f" ({error})" if isinstance(self.train, str) else ""
+            reason = f" ({error})" if isinstance(self.train, str) else ""
             raise ValueError(
-                f"train = {self.train} leaves no row to train on, or none to test on, of the {len(last)} of "
-                f"{self.files[-1]}: it is a number of rows, a share of them, a date, or {ALL!r}{why}"
+                f"train = {self.train} leaves no row to train on, or none to test on, of the "
+                f"{len(last)} of {self.files[-1]}: it is a number of rows, a share of them, a "
+                f"date, or {ALL!r}{reason}"
             ) from None
-        return RunData([*whole, kept], test)
+        return RunData([*whole, train], test)
 
-    def complete(self) -> "Settings":
-        """The same with every default written out, and with what is true here and now: paths, hashes, versions."""
+    def complete(self) -> Self:
+        """The same with the paths, hashes and versions of this moment."""
         paths = [Path(path).resolve() for path in self.files]
-        chosen = dataclasses.asdict(self.runtime) | self.spec.to_dict()
-        fitted = {name: chosen[name] for name in FIT}
         return dataclasses.replace(
             self,
             files=tuple(map(str, paths)),
-            fit=fitted,
-            method_settings=dataclasses.asdict(self.config),
             hashes=tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths),
-            versions=versions(),
+            versions=current_versions(),
         )
 
-    def to_toml(self) -> str:
-        """The settings as the text of a TOML file. TOML has no None: what has no value is left out."""
-        import tomli_w
-
-        data = {name: getattr(self, name) for name in DATA}
+    def to_dict(self) -> dict[str, Any]:
+        """The tables of config.toml, with every default written out; None is left out."""
+        spec = self.spec.to_dict()
+        method = spec["method"]
+        runtime = {"num_chains": self.runtime.num_chains, "keep_states": self.runtime.keep_states}
+        columns = {"files": self.files, "outputs": self.outputs, "inputs": self.inputs}
         tables = {
-            "data": data | {"sha256": self.hashes},
-            "fit": {"method": self.method, "seed": self.seed, **self.fit},
-            "method": self.method_settings,
+            "data": columns | {"train": self.train, **self.reader, "sha256": self.hashes},
+            "fit": {"method": method.pop("name"), "seed": self.runtime.seed, **runtime}
+            | {name: value for name, value in spec.items() if name not in OBJECTS},
+            "method": method,
             "forecast": {"num_paths": self.num_paths, "levels": self.levels},
             "versions": self.versions,
         }
-        return HEAD + tomli_w.dumps(
-            {
-                name: {
-                    key: list(value) if isinstance(value, tuple) else value
-                    for key, value in table.items()
-                    if value is not None
-                }
-                for name, table in tables.items()
-            }
-        )
+        return {
+            name: {key: _plain(value) for key, value in table.items() if value is not None}
+            for name, table in tables.items()
+        }
+
+    def to_toml(self) -> str:
+        """The settings as the text of a TOML file."""
+        import tomli_w
+
+        return HEAD + tomli_w.dumps(self.to_dict())
 
     def changes(self) -> list[str]:
-        """What is no longer as it was when these settings were written: versions, and the contents of files."""
-        now = versions()
-        found = [
-            f"{name} {old}, now {now[name]}"
+        """Versions and contents of files that are not what they were for these settings."""
+        versions = current_versions()
+        changed = [
+            f"{name} {old}, now {versions[name]}"
             for name, old in self.versions.items()
-            if now.get(name, old) != old
+            if versions.get(name, old) != old
         ]
         for path, old in zip(self.files, self.hashes, strict=False):
             if Path(path).is_file() and hashlib.sha256(Path(path).read_bytes()).hexdigest() != old:
-                found.append(f"contents of {path}")
-        return found
+                changed.append(f"contents of {path}")
+        return changed
 
 
 def from_toml(path: str | Path) -> dict[str, Any]:
-    """The fields of `Settings` that a file has; files that it names are relative to its own folder."""
+    """The fields of `Settings` that a file has; the files it names are relative to its folder."""
     path = check_path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -232,61 +209,79 @@ def from_toml(path: str | Path) -> dict[str, Any]:
         raise type(error)(error.errno, f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
-    _check_keys(str(path), tables, ("data", "fit", "method", "forecast", "versions"))
-    data, fitted, forecast = (dict(tables.get(name, {})) for name in ("data", "fit", "forecast"))
-    _check_keys("[data]", data, (*DATA, "sha256"))
-    if isinstance(data.get("train"), datetime.date):  # TOML has dates of its own
-        data["train"] = str(data["train"])
-    _check_keys("[forecast]", forecast, ("num_paths", "levels"))
-    hashes = data.pop("sha256", ())
-    names = {name: tuple(data.pop(name)) for name in ("files", "outputs", "inputs") if name in data}
-    if "files" in names:
-        names["files"] = tuple(str(path.parent / one) for one in names["files"])
-    chosen = {name: fitted.pop(name) for name in ("method", "seed") if name in fitted}
-    fields = data | names | chosen | forecast | {"hashes": tuple(hashes)}
-    fields |= {"levels": tuple(forecast["levels"])} if "levels" in forecast else {}
-    fields |= {"method_settings": tables.get("method", {}), "versions": tables.get("versions", {})}
-    return fields | {"fit": fitted}
+    _check_names(str(path), "table", tables, TABLES)
+    data = dict(tables.get("data", {}))
+    _check_names(
+        "[data]", "setting", data, ("files", "outputs", "inputs", "train", "sha256", *READER)
+    )
+    fields: dict[str, Any] = {
+        name: tuple(data.pop(name)) for name in ("files", "outputs", "inputs") if name in data
+    }
+    if "files" in fields:
+        fields["files"] = tuple(str(path.parent / name) for name in fields["files"])
+    if "train" in data:
+        train = data.pop("train")
+        fields["train"] = str(train) if isinstance(train, datetime.date) else train
+    fields["hashes"] = tuple(data.pop("sha256", ()))
+    forecast = tables.get("forecast", {})
+    _check_names("[forecast]", "setting", forecast, ("num_paths", "levels"))
+    fields |= forecast | {"versions": tables.get("versions", {}), "reader": data}
+    fit = dict(tables.get("fit", {}))
+    if numbers := tables.get("method"):
+        name = fit.get("method", "ffvd")
+        _check_names("gpssm", "method", [name], METHODS)
+        known = [field.name for field in dataclasses.fields(METHODS[name])]
+        _check_names(f"[method] of {name}", "setting", numbers, known)
+        fit["method"] = {"name": name} | {key: _frozen(value) for key, value in numbers.items()}
+    return fields | {"fit": fit}
 
 
-def check_train(train: Split) -> None:
-    """Refuse what says no split: it is "all", a number of rows, a share of them between 0 and 1, or a date."""
+def check_train(train: int | float | str) -> None:
+    """Raise unless it is "all", a number of rows, a share of them between 0 and 1, or a date."""
     whole = isinstance(train, int) and not isinstance(train, bool) and train >= 1
     date = isinstance(train, str) and DATE.match(train)
     if not (whole or train == ALL or date or (isinstance(train, float) and 0 < train < 1)):
         raise ValueError(
-            f"train is a number of rows, a share of them between 0 and 1, a date like 2024-03-31, or {ALL!r}; "
-            f"got {train!r}"
+            "train is a number of rows, a share of them between 0 and 1, a date like 2024-03-31, "
+            f"or {ALL!r}; got {train!r}"
         )
 
 
-def versions() -> dict[str, str]:
-    """What a result may depend on besides its settings."""
-    found = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
-    return {"gpssm": gpssm.__version__, "python": platform.python_version(), **found}
+def current_versions() -> dict[str, str]:
+    """Versions of the software that a result may depend on."""
+    libraries = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
+    return {"gpssm": gpssm.__version__, "python": platform.python_version(), **libraries}
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the known name that is most like this one, or nothing."""
-    found = difflib.get_close_matches(str(name), list(known), n=1)
-    return f" Did you mean {found[0]!r}?" if found else ""
-
-
-def _check_name(what: str, name: str, known: Iterable[str]) -> None:
-    if name not in (known := list(known)):
-        raise ValueError(
-            f"there is no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}"
-        )
-
-
-def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    known = list(known)
-    for name in given:
-        if name not in known:
-            raise ValueError(
-                f"{where} has no setting {name!r}.{nearest(name, known)} Known: {', '.join(known)}"
-            )
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def _warn_of_marks(rows: Series) -> None:
+    """Warn of values far from all others that occur several times, as marks for missing values do."""
+    for name, values in zip(
+        (*rows.outputs, *rows.inputs), np.hstack([rows.y, rows.u]).T, strict=True
+    ):
+        present = values[np.isfinite(values)]
+        low, middle, high = np.quantile(present, [0.05, 0.5, 0.95]) if present.size else (0, 0, 0)
+        far = present[np.abs(present - middle) > FAR * max(high - low, 1e-300)]
+        marks, counts = np.unique(far, return_counts=True)
+        if high > low and len(marks):
+            mark = marks[np.argmax(counts)]
+            warnings.warn(
+                f"{name}: {count(len(far), 'value')} like {mark:g} lie far from all others, which "
+                f"range from {low:.4g} to {high:.4g}. If they mark missing values, pass --na {mark:g}",
+                stacklevel=2,
+            )
+
+
+def _check_names(where: str, what: str, names: Any, known: Any) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"{where} has no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}"
+            )

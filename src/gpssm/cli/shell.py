@@ -1,8 +1,9 @@
 """What all commands share: three options, how answers are shown, and how errors end.
 
-A command is a function of a `Screen` and its own options that returns an `Answer`. `register` adds --json, --quiet and
---debug to it, shows the answer, and turns errors into one paragraph and an exit code: 1 where something failed, 2 where
-the command was used wrongly, 130 where the user stopped it. Nothing heavy is imported here: `gpssm --help` is quick.
+A command is a function of a `Screen` and its own options that returns an `Answer`. `register` adds
+--json, --quiet and --debug to it, shows the answer, and turns errors into one paragraph and an exit
+code: 1 where something failed, 2 where the command was used wrongly, 130 where it was stopped by
+Ctrl-C or SIGTERM. Nothing heavy is imported here: `gpssm --help` is quick.
 """
 
 import functools
@@ -19,16 +20,10 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gpssm.core.table import Table
 from gpssm.core.text import check_path, in_line, printable, to_json
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 LONGEST = 1600  # characters of an error
-PLAIN: dict[str, Any] = {
-    "markup": False,
-    "emoji": False,
-    "highlight": False,
-}  # names of columns are not ours to read
 OPTIONS = {
     "as_json": Annotated[
         bool, typer.Option("--json", help="Print the result as JSON and nothing else.")
@@ -39,7 +34,7 @@ OPTIONS = {
 
 
 class Answer(NamedTuple):
-    """What a command found: for programs, and for people."""
+    """The result of a command: data for programs, and what is shown to people."""
 
     data: Any
     shown: Sequence[RenderableType]
@@ -53,7 +48,7 @@ class Misuse(Exception):
 class Screen:
     """What may be printed while a command runs."""
 
-    silent: bool
+    silent: bool = False
 
     @property
     def progress(self) -> bool | Literal["plain"]:
@@ -62,20 +57,23 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Tell what is being done, on standard error."""
-        if not self.silent:
-            console(error=True).print(Text(f"{in_line(text)} ...", style="dim"))
+        self.note(f"{text} ...")
 
-    def show(self, things: Sequence[RenderableType]) -> None:
-        """Print a part of the answer that is there before the rest."""
+    def note(self, *texts: str) -> None:
+        """Tell what should be known before the answer is there, on standard error."""
+        for text in texts if not self.silent else ():
+            console(error=True).print(Text(in_line(text), style="dim"))
+
+    def show(self, parts: Sequence[RenderableType]) -> None:
+        """Print a part of the answer before the rest is there."""
         if not self.silent:
-            screen = console()
-            for one in things:
-                screen.print(one)
+            for part in parts:
+                console().print(printable(part) if isinstance(part, str) else part)
 
 
 def console(error: bool = False) -> Console:
-    """A console that takes text as it is, and leaves long lines whole where nobody watches."""
-    return Console(stderr=error, **PLAIN)
+    """A console that takes text as it is: names of columns are not markup."""
+    return Console(stderr=error, markup=False, emoji=False, highlight=False)
 
 
 def register(
@@ -91,7 +89,7 @@ def register(
 
 
 def register_group(app: typer.Typer, function: Callable[..., Answer]) -> None:
-    """Make a function what a group of commands does where options are given and none of the commands is named."""
+    """Make a function what a group does where options are given and none of its commands."""
     app.callback(invoke_without_command=True)(_with_options(function))
 
 
@@ -102,36 +100,21 @@ def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
     ) -> None:
         with ending(debug), warnings.catch_warnings():
             if context.invoked_subcommand is not None:
-                # Options of a group that stand before one of its commands would be lost.
-                sources = [
-                    (one, context.get_parameter_source(one.name or ""))
-                    for one in context.command.params
-                ]
-                if lost := [
-                    one.opts[0]
-                    for one, source in sources
-                    if source and source.name == "COMMANDLINE"
-                ]:
-                    raise Misuse(
-                        f"{lost[0]} is no option of {context.invoked_subcommand!r}, or belongs after it"
-                    )
+                _refuse_lost_options(context)
                 return
             if not debug:
-                warnings.simplefilter(
-                    "ignore"
-                )  # what a user should know is in the notes of posteriors and forecasts
+                # Users read these in the notes of posteriors and forecasts.
+                warnings.simplefilter("ignore")
             answer = function(Screen(as_json or quiet), **options)
-            show(answer, as_json, quiet)
+            if as_json:
+                typer.echo(to_json(answer.data))
+            Screen(as_json or quiet).show(answer.shown)
 
     kind = inspect.Parameter.KEYWORD_ONLY
-    hints = {
-        name: hint
-        for name, hint in get_type_hints(function, include_extras=True).items()
-        if name != "return"
-    }
-    first, *own = inspect.signature(function).parameters.values()
-    hints.pop(first.name)
-    parameters = [one.replace(annotation=hints[one.name], kind=kind) for one in own]
+    screen, *own = inspect.signature(function).parameters.values()
+    hints = get_type_hints(function, include_extras=True)
+    hints = {name: hint for name, hint in hints.items() if name not in ("return", screen.name)}
+    parameters = [option.replace(annotation=hints[option.name], kind=kind) for option in own]
     parameters += [
         inspect.Parameter(name, kind, default=False, annotation=hint)
         for name, hint in OPTIONS.items()
@@ -142,14 +125,13 @@ def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
     return run
 
 
-def show(answer: Answer, as_json: bool, quiet: bool) -> None:
-    """Print an answer."""
-    if as_json:
-        typer.echo(to_json(answer.data))
-    elif not quiet:
-        screen = console()
-        for one in answer.shown:
-            screen.print(printable(one) if isinstance(one, str) else one)
+def _refuse_lost_options(context: typer.Context) -> None:
+    """Raise if options of a group stand before one of its commands, where they would be lost."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source and source.name == "COMMANDLINE":
+            command = context.invoked_subcommand
+            raise Misuse(f"{option.opts[0]} is no option of {command!r}, or belongs after it")
 
 
 @contextmanager
@@ -173,14 +155,14 @@ def ending(debug: bool = False) -> Iterator[None]:
 
 
 def complain(message: str) -> None:
-    """One paragraph on standard error; of a very long one, both ends."""
+    """Print one paragraph on standard error; of a very long one, both ends."""
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} … {message[-LONGEST // 2 :]}"
     console(error=True).print(f"gpssm: {in_line(message)}", soft_wrap=not sys.stderr.isatty())
 
 
 def _message(error: Exception) -> str:
-    """What to tell about an error: its own words, if it was meant for the user."""
+    """The words for an error: its own, if it was meant for the user."""
     if isinstance(error, KeyError):
         return str(error.args[0] if error.args else error)
     if isinstance(error, OSError) and error.strerror and not error.filename:
@@ -194,23 +176,16 @@ def _message(error: Exception) -> str:
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Errors in here are those of the command line."""
+    """Turn errors in the options into misuse."""
     try:
         yield
-    except (ValueError, TypeError) as error:
-        raise Misuse(str(error)) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise Misuse(_message(error)) from None
 
 
 def check_paths(*paths: Path | None) -> None:
-    """Refuse as a misuse what no file or folder can be called."""
+    """Refuse as misuse what no file or folder can be called."""
     with usage():
         for path in paths:
             if path is not None:
                 check_path(path)
-
-
-def table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1
-) -> Table:
-    """A table whose first `left` columns are text, and the others numbers, of names that are not ours."""
-    return Table(columns, rows, title, words=left)

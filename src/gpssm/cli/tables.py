@@ -7,218 +7,188 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
-from gpssm.cli.shell import in_line, table
-from gpssm.core.text import figure
+from gpssm.core.table import Table, loss
+from gpssm.core.text import figure, in_line
 
 if TYPE_CHECKING:
     from gpssm.cli.run_folder import Run
     from gpssm.data.series import Series
 
-SHOWN = 12  # steps in a table
-WIDTH = 80  # characters of a terminal
-WORTH = "Worth it"  # the check that comes first
+STEPS = 12  # in a table of a forecast
+WORTH = "Worth it"  # the check of the fit against linear models and baselines
+GRAVITY = ("problem", "caution", "good", "unknown")
+MARKS = {"problem": "✕", "caution": "!", "good": "✓", "unknown": "–"}
 LEGEND = (
-    "* best. Fit: 100 % is perfect, 0 % as good as the mean. Lower is better of the\n"
-    "others; 90 % intervals should hold 90 % of what happened."
+    "* best. Lower is better, but fit: 100 % is perfect, 0 % as good as the mean.\n"
+    "90 % intervals should hold 90 % of what happened.\n"
 )
-SCALED = "\nNRMSE and NCRPS: over all outputs, in standard deviations of the training data.\n"
-ONE = {"rmse": "RMSE", "fit": "fit %", "crps": "CRPS", "nlpd": "NLPD", "coverage_90": "in 90 %"}
-ALL = {"nrmse": "NRMSE", "fit": "fit %", "ncrps": "NCRPS", "nlpd": "NLPD", "coverage_90": "in 90 %"}
 UNJUDGED = (
-    "No rows were held out to test on. Pass --train 0.8 to see how good the forecasts are, beside "
-    "those of the baselines."
+    "No rows were held out, so nothing says how good the forecasts are. Pass\n"
+    "--train 0.8 to judge them beside linear models.\n"
 )
-WORDS = {"30": "The first 30 test rows", "full": "All {steps} test rows"}
+HEADS = {"rmse": "RMSE", "nrmse": "NRMSE", "fit": "fit %", "crps": "CRPS", "ncrps": "NCRPS"}
+HEADS |= {"nlpd": "NLPD", "coverage_90": "in 90 %"}
+ONE_OUTPUT = ("rmse", "fit", "crps", "coverage_90")
+ALL_OUTPUTS = ("nrmse", "fit", "ncrps", "coverage_90")  # in units of the training data's spread
 
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder that `gpssm fit` wrote.", show_default=False)
 ]
 
 
-def finished(run: "Run") -> list[RenderableType]:
-    """What to show of a run that has been finished, after its scores: what to make of it, times, where to look."""
+def closing_lines(run: "Run") -> list[RenderableType]:
+    """What to make of a finished run: verdicts, the worst first; times; where to look."""
     metrics = run.metrics()
-    shown: list[RenderableType] = []
-    # A problem that a check found is among the notes too, for programs that read nothing else.
-    checks = metrics.get("checks", [])
-    said = [
-        note
-        for note in metrics["notes"]
-        if not any(note.startswith(f"{one['name']}: ") for one in checks)
-    ]
-    shown += [check_table(checks), *(f"Note: {in_line(note)}" for note in said)]
-    names = {
-        "setup": "setup",
-        "compile": "compile",
-        "run": "sample",
-        "judge": "judge",
-        "report": "report",
-    }
-    seconds = {
-        name: metrics["seconds"][key] for key, name in names.items() if key in metrics["seconds"]
-    }
+    shown: list[RenderableType] = [*verdicts(metrics)]
+    names = {"run": "sample"}
+    seconds = {names.get(name, name): value for name, value in metrics["seconds"].items()}
     times = ", ".join(f"{name} {value:.{int(value < 10)}f}" for name, value in seconds.items())
     shown.append(f"\nSeconds:   {times}; total {sum(seconds.values()):.0f}")
-    facts = metrics.get("summary", {}).get("facts", {})
-    if any(facts.get("delay", ())):
+    facts = metrics["summary"]["facts"]
+    if any(facts["delay"]):
         from gpssm.data.delays import name_controls
 
-        shown.append(f"Controls:  {', '.join(name_controls(facts['inputs'], facts['delay']))}")
+        shown.append(f"Inputs:    {', '.join(name_controls(facts['inputs'], facts['delay']))}")
     report = run.folder / "report.html"
-    shown += [f"Report:    {in_line(report)}"] if report.is_file() else []
+    if report.is_file():
+        shown.append(f"Report:    {in_line(report)}")
     return [*shown, f"Forecast:  gpssm forecast {in_line(run.folder)}"]
 
 
-def score_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """One line a horizon with the figures of the fit alone, before the baselines have theirs."""
-    lines = []
-    for label, by_method in metrics["scores"].items():
-        ((method, figures),) = by_method.items()
-        several = len(metrics["by_output"][label][method]) > 1
-        error = (
-            f"NRMSE {figure(figures['nrmse'])}" if several else f"RMSE {figure(figures['rmse'])}"
-        )
-        words = WORDS[label].format(steps=metrics["horizons"][label])
-        lines.append(
-            f"{words}: {method} {error}, fit {figure(figures['fit'], 3)} %, {figures['coverage_90']:.0%} in 90 %"
-        )
-    return lines
+def verdicts(metrics: Mapping[str, Any]) -> list[RenderableType]:
+    """Checks that ask for attention, the gravest first, whether the fit was worth it, and notes.
 
-
-def check_table(checks: Sequence[Mapping[str, str]]) -> Table:
-    """Whether the model was worth it, and the checks that ask for caution or worse, the gravest first."""
-    marks = {"problem": "✕", "caution": "!", "good": "✓", "unknown": "–"}
-    found = Table.grid(padding=(0, 1))
-    shown = [one for one in checks if one["name"] == WORTH]
-    shown += [
-        one
-        for level in ("problem", "caution")
-        for one in checks
-        if one["level"] == level and one not in shown
+    Whether it was worth it is not said of training rows, which flatter the more flexible model.
+    """
+    checks = metrics["checks"]
+    judged = metrics["rolling"]["held_out"]
+    shown = [
+        check
+        for check in checks
+        if (check["name"] != WORTH and check["level"] in GRAVITY[:2])
+        or (check["name"] == WORTH and judged)
     ]
-    for one in shown:
-        name = "" if one["name"] == WORTH else f"{one['name']}: "
-        found.add_row(
-            marks[one["level"]],
-            Text(in_line(f"{name}{one['figure']}. {one['words']} (On {one['protocol']}.)")),
-        )
-    return found
+    grid = Grid.grid(padding=(0, 1))
+    for check in sorted(
+        shown, key=lambda check: (GRAVITY.index(check["level"]), check["name"] != WORTH)
+    ):
+        name = "" if check["name"] == WORTH else f"{check['name']}: "
+        words = f"{name}{check['words']} ({check['figure']}; {check['protocol']}.)"
+        grid.add_row(MARKS[check["level"]], Text(in_line(words)))
+    if not shown:
+        grid.add_row(MARKS["good"], Text(f"All {len(checks)} checks passed."))
+    # A problem that a check found is among the notes too, for programs that read only these.
+    notes = [
+        f"Note: {in_line(note)}"
+        for note in metrics["notes"]
+        if not any(note.startswith(f"{check['name']}: ") for check in checks)
+    ]
+    return [grid, *notes]
 
 
 def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
-    """A table of scores a horizon; of several outputs, one of all in units of the training data, and one for each.
+    """Scores on held-out rows: of rolling forecasts, which decide, and of one simulation of all rows.
 
-    :param metrics: `scores` and `by_output`, by horizon and method, and `horizons`, their steps.
+    Parameters
+    ----------
+    metrics
+        The contents of metrics.json, or of several: see `compare_runs`.
     """
-    tables: list[RenderableType] = []
-    scores, apart = metrics["scores"], metrics.get("by_output", {})
-    for label, figures in scores.items():
-        title, by_method = (
-            WORDS[label].format(steps=metrics["horizons"][label]),
-            apart.get(label, {}),
-        )
-        outputs = list(dict.fromkeys(name for one in by_method.values() for name in one))
-        if len(outputs) < 2:
-            tables.append(score_table(title, figures, ONE))
-            continue
-        tables.append(score_table(f"{title}, all outputs", figures, ALL))
-        for name in outputs:
-            of_output = {method: one[name] for method, one in by_method.items() if name in one}
-            unit = metrics.get("units", {}).get(name)
-            tables.append(
-                score_table(f"{title}, {name}{f' [{unit}]' if unit else ''}", of_output, ONE)
-            )
-    several = any(len(one) > 1 for by_method in apart.values() for one in by_method.values())
-    return [*tables, LEGEND + (SCALED if several else "\n")] if tables else []
+    rolling = metrics["rolling"]
+    if not rolling["held_out"] or not metrics["scores"]:
+        return []
+    steps = rolling["horizon"]
+    tables: list[RenderableType] = [f"On {rolling['protocol']}:\n"]
+    methods = rolling["methods"]
+    columns = {"rmse_1": "RMSE, 1 step", f"rmse_{steps}": f"{steps} steps"}
+    columns |= {name: HEADS[name] for name in ONE_OUTPUT[1:]}
+    outputs = list(dict.fromkeys(name for entry in methods.values() for name in entry["outputs"]))
+    for output in outputs:
+        scores = {}
+        for method, entry in methods.items():
+            if output in entry["outputs"]:
+                by_step = entry["outputs"][output].get("rmse_by_step") or [None]
+                ends = {"rmse_1": by_step[0], f"rmse_{steps}": by_step[-1]}
+                scores[method] = ends | entry["outputs"][output]
+        tables.append(score_table(_with_unit(output, metrics), scores, columns))
+    if len(outputs) > 1:
+        scores = {method: {"ncrps": entry["scaled_crps"]} for method, entry in methods.items()}
+        columns = {"ncrps": "CRPS / spread of the output"}
+        tables.append(score_table("All outputs", scores, columns))
+    scores = metrics["scores"]["full"]
+    columns = {name: HEADS[name] for name in (ONE_OUTPUT if len(outputs) < 2 else ALL_OUTPUTS)}
+    title = f"On one simulation of all {metrics['horizons']['full']} held-out rows:\n"
+    return [*tables, title, score_table("", scores, columns), LEGEND]
+
+
+def _with_unit(output: str, metrics: Mapping[str, Any]) -> str:
+    unit = metrics["units"].get(output)
+    return f"{output} [{unit}]" if unit else output
 
 
 def score_table(
-    title: str, scores: Mapping[str, Mapping[str, float | None]], shown: Mapping[str, str] = ONE
-) -> RenderableType:
-    """Scores by name; a star marks the best of each."""
-    best = {name: _best(name, [one.get(name) for one in scores.values()]) for name in shown}
-    rows = [
-        (
-            method,
-            *(_score(name, figures.get(name), figures.get(name) == best[name]) for name in shown),
-        )
-        for method, figures in scores.items()
-    ]
-    return table(title, ["", *shown.values()], rows)
-
-
-def _score(name: str, value: float | None, best: bool) -> str:
-    if value is not None and (name == "fit" or name.startswith("coverage")):
-        text = f"{value:.1f}" if name == "fit" else f"{value:.0%}"
-    else:
-        text = figure(value)
-    return f"{text}{'*' if best and value is not None else ' '}"
-
-
-def _best(name: str, values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    if name == "fit":
-        return max(present, default=None)
-    return min(
-        present,
-        key=lambda value: abs(value - 0.9) if name.startswith("coverage") else value,
-        default=None,
-    )
+    title: str, scores: Mapping[str, Mapping[str, float | None]], columns: Mapping[str, str]
+) -> Table:
+    """Scores by method; a star marks the best of each column."""
+    losses = {
+        name: [
+            loss(name, figures[name]) if figures.get(name) is not None else math.inf
+            for figures in scores.values()
+        ]
+        for name in columns
+    }
+    rows = []
+    for row, (method, figures) in enumerate(scores.items()):
+        cells = []
+        for name in columns:
+            value = figures.get(name)
+            star = "*" if value is not None and losses[name][row] == min(losses[name]) else " "
+            text = (
+                f"{value:.0%}" if name == "coverage_90" and value is not None else figure(value, 3)
+            )
+            cells.append(text + star)
+        rows.append((method, *cells))
+    return Table(["", *columns.values()], rows, title)
 
 
 def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
-    """A table an output: the first and the last steps, with what happened where that is known."""
-    rows = list(range(len(frame)))
-    rows = rows if len(rows) <= SHOWN else [*rows[: SHOWN // 2], None, *rows[-SHOWN // 2 :]]
+    """Per output the first and last steps: mean, widest interval, and what happened if it is known."""
     outputs = [
         str(name).removesuffix(" mean") for name in frame.columns if str(name).endswith(" mean")
     ]
-    shown: list[RenderableType] = []
+    times = _times(frame.index)
+    tables: list[RenderableType] = []
     for number, output in enumerate(outputs):
-        columns = {
-            name.removeprefix(f"{output} "): frame[name]
-            for name in frame
-            if name.startswith(f"{output} ")
-        }
+        limits = [name for name in frame if name.startswith(f"{output} ") and name.endswith("%")]
+        names = [f"{output} mean", limits[0], limits[-1]]
+        columns = {name.removeprefix(f"{output} "): frame[name] for name in names}
         if test is not None and len(test) >= len(frame):
             columns["actual"] = test.y[: len(frame), number]
         # As many decimals as the spread of the forecast makes worth reading.
         spread = frame[f"{output} std"].median()
         place = math.floor(math.log10(spread)) if spread > 0 else 0
         shape = f".{max(2 - place, 0)}f" if -5 <= place <= 6 else ".3e"
-        cells = {
-            head: [
-                "…" if row is None else f"{one[row]:{shape}}".replace("nan", "–") for row in rows
-            ]
-            for head, one in ((head, list(map(float, values))) for head, values in columns.items())
-        }
-        times = _times(frame.index)
-        cells = {
-            str(frame.index.name or "step"): ["…" if row is None else times[row] for row in rows],
-            **cells,
-        }
-        # The limits of the widest interval say most: those inside go first where there is no room for all.
-        while (
-            len(cells) > 4
-            and sum(2 + max(map(len, (head, *one))) for head, one in cells.items()) > WIDTH - 1
-        ):
-            limits = [head for head in cells if head.endswith("%")]
-            middle = limits[(len(limits) - 1) // 2 : len(limits) // 2 + 1]
-            for head in (
-                middle if len(limits) > 2 else ["std" if "std" in cells else list(cells)[-1]]
-            ):
-                del cells[head]
-        shown.append(table(output, list(cells), list(zip(*cells.values(), strict=True)), left=0))
-    return shown
+        rows = [
+            (time, *(f"{value:{shape}}".replace("nan", "–") for value in values))
+            for time, *values in zip(times, *columns.values(), strict=True)
+        ]
+        head = [str(frame.index.name or "step"), *columns]
+        tables.append(Table(head, rows, output, words=0).shortened(STEPS))
+    return tables
 
 
 def _times(index: Any) -> list[str]:
-    """Steps or times as text, dates without hours or seconds that are all nought."""
-    texts = [str(one) for one in index]
-    for nothing in (":00", " 00:00"):
-        if all(len(text) > 10 and text.endswith(nothing) for text in texts):
-            texts = [text.removesuffix(nothing) for text in texts]
+    """Steps or times as text, dates without hours or seconds that are all zero."""
+    texts = [str(time) for time in index]
+    for end in (":00", " 00:00"):
+        if all(len(text) > 10 and text.endswith(end) for text in texts):
+            texts = [text.removesuffix(end) for text in texts]
     return texts
+
+
+def list_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A table of two columns of text."""
+    return Table(columns, rows, title, words=2)

@@ -23,7 +23,7 @@ JITTER = 0.1  # of a step, by which a time may miss the grid
 SECOND = 10**9  # in nanoseconds
 DAY = 86_400 * SECOND
 REMEDY = (
-    "A model needs rows at equal distances: correct the times, or give regrid=True (--regrid), "
+    "A model needs rows at equal distances: correct the times, or give regrid=True (--regrid auto), "
     "which puts missing rows in as missing outputs; without the times (--time none) rows are only "
     "counted"
 )

@@ -242,7 +242,7 @@ class Series:
 
     def plot(self, train: Any = None, test: Any = None) -> Any:
         """Outputs and controls along time: see `gpssm.plots.plot_series`."""
-        from gpssm.plots.series import plot_series
+        from gpssm.plots.forecasts import plot_series
 
         return plot_series(self, train, test)
 

@@ -164,7 +164,7 @@ class Backtest:
         level : float
             Level of the intervals.
         """
-        from gpssm.plots.backtest import plot_backtest
+        from gpssm.plots.forecasts import plot_backtest
 
         return plot_backtest(self, output, level)
 

@@ -83,7 +83,7 @@ class Comparison:
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
         """Medians and central intervals of all outputs, or the one named, with what happened."""
-        from gpssm.plots.comparison import plot_comparison
+        from gpssm.plots.forecasts import plot_comparison
 
         return plot_comparison(self.forecasts, self.actual, None, output, level)
 

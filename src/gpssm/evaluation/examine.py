@@ -132,22 +132,18 @@ def examine(
     test: Any = None,
     *,
     inputs: Any = None,
-    baselines: Baselines | Callable[[], Baselines] = BASELINES,
+    baselines: Baselines = BASELINES,
     num_paths: int = 1000,
     say: Callable[[str], None] = lambda text: None,
-    scored: Callable[[Mapping[str, Any]], None] = lambda found: None,
 ) -> Examination:
     """Fit baselines, forecast, judge.
 
     :param test: the rows that follow the (last) training series, in the user's units: they are forecast, and decide
         between the model and the baselines. Without them the end of the training series does, which the checks say.
     :param inputs: without `test`, the controls of the steps to forecast; else the last ones are held for 30 steps.
-    :param baselines: methods to fit to the same data, or posteriors of theirs by name, or what they made of it; or a
-        function that gives one of these, which is called when the fit's own forecast is there.
+    :param baselines: methods to fit to the same data, or posteriors of theirs by name, or what they made of it.
     :param num_paths: of each forecast.
     :param say: told what is being done.
-    :param scored: given `horizons`, `scores`, `by_output` and `units` as soon as they exist: of the fit alone, then of
-        all methods.
     """
     if posterior.current is not None:
         raise ValueError(
@@ -159,20 +155,12 @@ def examine(
     future, judged = choose_future(raw[-1], rows, inputs), choose_rows(raw[-1], rows)
     say("Forecasting")
     own = forecast_rows(posterior, future.u, len(future.u), num_paths, seed)
-    found: dict[str, Any] = score_forecasts({method: own}, rows) | {"units": dataset.units}
-    scored(found)
-    say("Fitting the baselines")
-    baselines = baselines() if callable(baselines) else baselines
     if not isinstance(baselines, BaselineResults):
+        say("Fitting the baselines")
         same = {"own": method, "delay": dataset.delay or 0, "num_paths": num_paths, "seed": seed}
         baselines = judge_baselines(raw, future.u, judged, baselines, **same)
     forecasts = {method: own, **baselines.forecasts}
-    others = score_forecasts(baselines.forecasts, rows)
-    scores, by_output = (
-        {label: found[part][label] | others[part][label] for label in found["horizons"]}
-        for part in ("scores", "by_output")
-    )
-    scored(found | {"scores": scores, "by_output": by_output})
+    found = score_forecasts(forecasts, rows)
     say("Judging")
     rolled = roll(posterior, judged)
     entry = judge_rolling(method, rolled, dataset.output_spread)
@@ -195,8 +183,8 @@ def examine(
         future=future.words,
         held=future.held,
         horizons=found["horizons"],
-        scores=scores,
-        by_output=by_output,
+        scores=found["scores"],
+        by_output=found["by_output"],
         rolling=rolling,
         diagnostics=diagnostics,
         summary=summary,

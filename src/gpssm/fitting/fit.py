@@ -127,6 +127,32 @@ def with_settings(
     return spec.replace(**wanted), runtime.replace(**chosen)
 
 
+def parse_settings(
+    method: Any, settings: Mapping[str, Any], runtime_fields: Sequence[str] = RUNTIME_FIELDS
+) -> tuple[Spec, Runtime]:
+    """Spec and runtime of a method and of settings by name, those of the method itself included.
+
+    Parameters
+    ----------
+    method
+        As in `Spec`.
+    settings
+        Fields of `Spec`, of the method's own settings, and of `Runtime`. A name that a method
+        shares with `Spec` is that of `Spec`.
+    runtime_fields
+        The fields of `Runtime` that may be set.
+    """
+    spec = Spec(method=method)
+    own = [
+        field.name for field in dataclasses.fields(spec.settings) if field.name not in SPEC_FIELDS
+    ]
+    check_names(settings, [*own, *SPEC_FIELDS, *runtime_fields], spec.method_name)
+    numbers = {name: value for name, value in settings.items() if name in own}
+    others = {name: value for name, value in settings.items() if name not in own}
+    spec = spec.replace(method=dataclasses.replace(spec.settings, **numbers))
+    return with_settings(spec, Runtime(progress=False), others)
+
+
 @in_double_precision
 def build_model(
     series: Any,

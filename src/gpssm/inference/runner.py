@@ -240,7 +240,7 @@ class Loop:
     def _note_interruption(self) -> None:
         """Note that draws are missing; without any draw, raise the interruption."""
         done = self.iterations(self.blocks_done)
-        message = f"Stopped by the user after {done} of {self.total} iterations"
+        message = f"Stopped after {done} of {self.total} iterations"
         advice = "Give the same arguments with resume=True to continue."
         if self.checkpoint is None:
             advice = "To be able to continue a run, give it a folder: checkpoint='...'."

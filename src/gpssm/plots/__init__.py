@@ -1,26 +1,37 @@
-"""Figures of data, forecasts and posteriors, in one house style: each function gives back a matplotlib `Figure`.
+"""Figures of data, forecasts and posteriors; each function returns a matplotlib `Figure`.
 
     gpssm.plots.plot_forecast(posterior.forecast(u=test.u), actual=test).savefig("forecast.pdf")
 
-They need matplotlib (`pip install gpssm[plots]`), never pyplot: nothing is shown or closed, and no display is needed.
+They need matplotlib (`pip install gpssm[plots]`), never pyplot: nothing is shown or closed, and no
+display is needed.
 """
 
-from gpssm.plots.calibration import plot_calibration
-from gpssm.plots.comparison import plot_comparison
-from gpssm.plots.ess import plot_ess
-from gpssm.plots.forecast import plot_forecast
-from gpssm.plots.linearisation import plot_bode, plot_poles, plot_response, plot_static_gain
-from gpssm.plots.parameters import plot_parameters
-from gpssm.plots.residuals import plot_residuals
-from gpssm.plots.scores import plot_scores
-from gpssm.plots.series import plot_series
-from gpssm.plots.smoothed import plot_smoothed
-from gpssm.plots.states import plot_states
-from gpssm.plots.traces import plot_traces
-from gpssm.plots.transition import plot_transition
-from gpssm.plots.wiring import plot_wiring
+from gpssm.plots.dynamics import (
+    plot_bode,
+    plot_poles,
+    plot_response,
+    plot_static_gain,
+    plot_transition,
+    plot_wiring,
+)
+from gpssm.plots.forecasts import (
+    plot_backtest,
+    plot_calibration,
+    plot_comparison,
+    plot_forecast,
+    plot_series,
+)
+from gpssm.plots.posteriors import (
+    plot_ess,
+    plot_parameters,
+    plot_residuals,
+    plot_smoothed,
+    plot_states,
+    plot_traces,
+)
 
 __all__ = [
+    "plot_backtest",
     "plot_bode",
     "plot_calibration",
     "plot_comparison",
@@ -30,7 +41,6 @@ __all__ = [
     "plot_poles",
     "plot_residuals",
     "plot_response",
-    "plot_scores",
     "plot_series",
     "plot_smoothed",
     "plot_states",

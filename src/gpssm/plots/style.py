@@ -6,15 +6,16 @@ there is no global state of pyplot, no window, nothing to close. matplotlib is i
 """
 
 import functools
+import inspect
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from gpssm.core.text import printable
+from gpssm.core.text import check_kind, printable
 from gpssm.data.clock import Clock
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ LINES = tuple(
         strict=True,
     )
 )
+LEVEL = 0.9  # of bands
+P = ParamSpec("P")
 MARKERS = ("o", "s", "D", "^", "v", "X")
 DOTTED = {"linewidth": 0.8, "marker": ".", "markersize": 3}  # data over a forecast of them
 HALF, FULL = 3.5, 7.0  # widths in inches: one column of a page, and two
@@ -89,6 +92,23 @@ def in_house_style() -> Iterator[None]:
 
     with mpl.rc_context(RC):
         yield
+
+
+def figure_of(kind: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figure]]":
+    """Decorate a function that draws an object of this class, its first argument, in house style."""
+
+    def decorate(function: "Callable[P, Figure]") -> "Callable[P, Figure]":
+        name = next(iter(inspect.signature(function).parameters))
+
+        @functools.wraps(function)
+        def draw_figure(*args: P.args, **options: P.kwargs) -> "Figure":
+            check_kind(name, args[0] if args else options.get(name), kind)
+            with in_house_style():
+                return function(*args, **options)
+
+        return draw_figure
+
+    return decorate
 
 
 def panels(

@@ -326,9 +326,9 @@ class Forecast:
             of its last rows as are twice the horizon are shown.
         :param ax: axes to draw into, one an output, of pyplot for instance: without it nothing of pyplot is used.
         """
-        from gpssm.plots.forecast import plot_fan
+        from gpssm.plots.forecasts import plot_forecast
 
-        return plot_fan(self, actual, history, levels, ax)
+        return plot_forecast(self, actual, history, levels, ax)
 
     def rows_of(self, actual: Any) -> Float[np.ndarray, "H Dy"]:
         """What happened at the steps: the rows at their times where both have times, else the first H rows."""

@@ -75,7 +75,7 @@ class Response:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """A panel for each output and input: the median and the central interval over draws."""
-        from gpssm.plots.linearisation import plot_response
+        from gpssm.plots.dynamics import plot_response
 
         return plot_response(self, level)
 
@@ -107,7 +107,7 @@ class Bode:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Magnitude above phase for each output and input, medians with the central interval over draws."""
-        from gpssm.plots.linearisation import plot_bode
+        from gpssm.plots.dynamics import plot_bode
 
         return plot_bode(self, level)
 
@@ -197,7 +197,7 @@ class Linearisation:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The poles of all draws in the unit circle."""
-        from gpssm.plots.linearisation import plot_poles
+        from gpssm.plots.dynamics import plot_poles
 
         return plot_poles(self, level)
 
@@ -288,7 +288,7 @@ class StaticGain:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The curve with its band above its slope, a column an output."""
-        from gpssm.plots.linearisation import plot_static_gain
+        from gpssm.plots.dynamics import plot_static_gain
 
         return plot_static_gain(self, level)
 

@@ -404,7 +404,7 @@ class Posterior:
 
     def plot(self, index: int = -1) -> "Figure":
         """The outputs of training series `index` as the model sees them, with the data; more are in `gpssm.plots`."""
-        from gpssm.plots.smoothed import plot_smoothed
+        from gpssm.plots.posteriors import plot_smoothed
 
         return plot_smoothed(self, index)
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from gpssm.evaluation.checks import ONE_STEP
 from gpssm.evaluation.examine import Examination
-from gpssm.plots.gallery import figures_of
 from gpssm.plots.style import to_png
+from gpssm.report.figures import figures_of
 
 DPI = 140
 

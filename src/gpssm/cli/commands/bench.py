@@ -1,12 +1,12 @@
 """`gpssm bench` and `gpssm bench report`: many methods on many data sets."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from gpssm.cli.commands.fit import parse_pairs
 from gpssm.cli.shell import Answer, Screen, check_paths, in_line, register, register_group, usage
 
 bench = typer.Typer(name="bench", no_args_is_help=True)
@@ -52,7 +52,7 @@ def sweep(
     gpssm bench report DIR
     """
     from gpssm.bench import PROTOCOLS, run_sweep
-    from gpssm.bench.sweep import STACK, VARIANTS, parse_settings
+    from gpssm.bench.sweep import STACK, VARIANTS, parse_method
     from gpssm.methods import METHODS
 
     check_paths(out)
@@ -63,10 +63,14 @@ def sweep(
         part, _, parts = shard.partition("/")
         if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
             raise ValueError(f"--shard takes I/N with I from 1 to N, as 2/4; got {shard!r}")
-        names = _names(datasets, "series")
-        settings = _settings(changes or [], chosen)
+        settings: dict[str, dict[str, Any]] = {}
+        for name, value in parse_pairs(changes or []).items():
+            method, _, key = name.rpartition(".")
+            for target in _names(method, "method", chosen) if method else chosen:
+                settings.setdefault(target, {})[key] = value
         for method, changed in settings.items():
-            parse_settings(method, changed)
+            parse_method(method, changed)
+        names = _names(datasets, "series")
     results = run_sweep(
         names,
         chosen,
@@ -95,7 +99,7 @@ def report(
     """Tabulate the results of one or more folders."""
     from gpssm.bench import load_results, write_report
 
-    check_paths(*folders, *([out] if out else []))
+    check_paths(*folders, out)
     path = write_report(*folders, out=out)
     return Answer({"report": str(path)}, [*_pages(load_results(*folders)), in_line(path)])
 
@@ -110,7 +114,7 @@ def _pages(results: list[dict[str, Any]]) -> list[str]:
 
 def _names(text: str, what: str, known: Sequence[str] = ()) -> list[str]:
     """The names of a list with commas, checked against those known."""
-    from gpssm.cli.settings import nearest
+    from gpssm.methods.spec import nearest
 
     names = [name for part in text.split(",") if (name := part.strip())]
     if not names:
@@ -120,28 +124,6 @@ def _names(text: str, what: str, known: Sequence[str] = ()) -> list[str]:
             hint = nearest(name, known)
             raise ValueError(f"there is no {what} {name!r}.{hint} Known: {', '.join(known)}")
     return names
-
-
-def _settings(changes: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Settings by method, of METHOD.NAME=VALUE, or NAME=VALUE for all methods."""
-    settings: dict[str, dict[str, Any]] = {}
-    for change in changes:
-        name, sign, text = change.partition("=")
-        method, _, key = name.rpartition(".")
-        if not sign or not key:
-            raise ValueError(f"--set takes METHOD.NAME=VALUE, or NAME=VALUE; got {change!r}")
-        for target in _names(method, "method", methods) if method else methods:
-            settings.setdefault(target, {})[key] = _value(text)
-    return settings
-
-
-def _value(text: str) -> Any:
-    """A number, true, false or null, a list of those in brackets, or else a word."""
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        return text
-    return tuple(value) if isinstance(value, list) else value
 
 
 def add_commands(app: typer.Typer) -> None:

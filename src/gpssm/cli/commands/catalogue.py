@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, check_paths, register, table, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, register, usage
+from gpssm.cli.tables import list_table
 
 data = typer.Typer(
     name="data",
@@ -21,46 +22,42 @@ def methods(screen: Screen) -> Answer:
     from gpssm.methods import METHODS
 
     homes = {name: inspect.getmodule(type(config)) for name, config in METHODS.items()}
-    # Of methods that share a file each says by itself what it is.
+    # Methods that share a file are described by their classes.
     shared = {name for name, home in homes.items() if list(homes.values()).count(home) > 1}
-    return _listed(
-        "Methods",
-        {name: type(METHODS[name]) if name in shared else home for name, home in homes.items()},
-    )
+    described = {
+        name: type(METHODS[name]) if name in shared else home for name, home in homes.items()
+    }
+    return _listed("Methods", described)
 
 
 def kernels(screen: Screen) -> Answer:
     """List the kernels; names join with + and *."""
     from gpssm.model.kernels import KERNELS
 
-    return _listed(
-        "Kernels: join them with + and *, as in se+linear",
-        {n: _class(k) for n, k in KERNELS.items()},
-    )
+    title = "Kernels: join them with + and *, as in se+linear"
+    return _listed(title, {name: _class(kernel) for name, kernel in KERNELS.items()})
 
 
 def likelihoods(screen: Screen) -> Answer:
     """List the likelihoods."""
     from gpssm.model.likelihoods import LIKELIHOODS
 
-    return _listed("Likelihoods", {name: _class(one) for name, one in LIKELIHOODS.items()})
+    return _listed("Likelihoods", {name: _class(build) for name, build in LIKELIHOODS.items()})
 
 
 def _listed(title: str, things: Mapping[str, Any]) -> Answer:
-    """A table of names and what the first paragraph of their documentation says."""
-    words = {
-        name: _first_paragraph(name, inspect.getdoc(thing) or "") for name, thing in things.items()
-    }
-    return Answer(words, [table(title, ["name", "what it is"], list(words.items()), left=2)])
+    """A table of names and the first paragraph of their documentation."""
+    words = {name: _first_paragraph(name, thing) for name, thing in things.items()}
+    return Answer(words, [list_table(title, ["name", "description"], list(words.items()))])
 
 
 def _class(build: Any) -> Any:
-    """The class of which this is the method `build`, or a part application of it."""
+    """The class of which this is the method `build`, or a partial application of it."""
     return getattr(build, "func", build).__self__
 
 
-def _first_paragraph(name: str, text: str) -> str:
-    words = " ".join(text.split("\n\n")[0].split())
+def _first_paragraph(name: str, thing: Any) -> str:
+    words = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
     for head in (f"`{name}`: ", f"`{name}`, ", f"{name.upper()}: ", f"{name.upper()}, "):
         words = words.removeprefix(head)
     words = words.replace("g from `LINKS` or the user's own `Link`", f"g = {name}")
@@ -74,10 +71,10 @@ def list_data(screen: Screen) -> Answer:
 
     entries = {name: entry.description for name, entry in REGISTRY.items()}
     entries |= {
-        f"sim:{name}": (inspect.getdoc(one) or "").split("\n")[0]
-        for name, one in SIMULATORS.items()
+        f"sim:{name}": (inspect.getdoc(simulator) or "").split("\n")[0]
+        for name, simulator in SIMULATORS.items()
     }
-    return Answer(entries, [table("Series", ["name", "what it is"], list(entries.items()), left=2)])
+    return Answer(entries, [list_table("Series", ["name", "description"], list(entries.items()))])
 
 
 def fetch(
@@ -101,17 +98,17 @@ def fetch(
     paths = {name: out / f"{name.removeprefix('sim:').replace(':', '-')}.csv" for name in names}
     check_paths(out, *paths.values())
     with usage():
-        if there := [str(path) for path in paths.values() if path.exists() and not overwrite]:
-            raise ValueError(f"{', '.join(there)} exists: give --overwrite to replace it")
-        series = {name: load(name) for name in names}
-    files = {
-        name: str(Run(out).write_series(path.name, series[name])) for name, path in paths.items()
-    }
-    shown = [
-        f"{files[name]}: {len(one)} rows, -y {' -y '.join(map(repr, one.outputs))}"
-        + "".join(f" -u {control!r}" for control in one.inputs)
-        for name, one in series.items()
-    ]
+        present = [str(path) for path in paths.values() if path.exists()]
+        if present and not overwrite:
+            raise ValueError(f"{', '.join(present)} exists: give --overwrite to replace it")
+        loaded = {name: load(name) for name in names}
+    files = {}
+    shown = []
+    for name, series in loaded.items():
+        files[name] = str(Run(out).write_series(paths[name].name, series))
+        columns = [f"-y {output!r}" for output in series.outputs]
+        columns += [f"-u {column!r}" for column in series.inputs]
+        shown.append(f"{files[name]}: {len(series)} rows, {' '.join(columns)}")
     return Answer(files, shown)
 
 

@@ -1,4 +1,4 @@
-"""`gpssm forecast`: what comes after the training data of a run."""
+"""`gpssm forecast`: the rows that follow the training data of a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,8 @@ def forecast(
     screen: Screen,
     run: RunFolder,
     inputs: Annotated[
-        Path | None, typer.Option(help="File with the controls to come, columns by name.")
+        Path | None,
+        typer.Option(help="File with the inputs ahead, columns by name, matched by time."),
     ] = None,
     horizon: Annotated[
         int | None, typer.Option(min=1, help="Steps; default all rows of inputs, or 30.")
@@ -33,7 +34,7 @@ def forecast(
 ) -> Answer:
     """Forecast the rows that follow the training data.
 
-    The controls are those of --inputs, or else of the rows that were held out.
+    The inputs are those of --inputs, or else of the rows that were held out.
     """
     check_paths(inputs, out)
     with usage():
@@ -41,33 +42,32 @@ def forecast(
             shares = tuple(map(_share, levels.split(",")))
         except ValueError:
             raise ValueError(
-                f"--levels are per cent or shares, like 50,90 or 0.5,0.9; got {levels!r} (1 could mean 1 % or all)"
+                "--levels are per cent or shares, like 50,90 or 0.5,0.9; "
+                f"got {levels!r} (1 could mean 1 % or all)"
             ) from None
         if out is not None and out.exists() and not overwrite:
             raise ValueError(f"{out} exists: give --overwrite to replace it")
     from gpssm.cli.pipeline import forecast_run
     from gpssm.cli.run_folder import Run
 
-    found = Run.open(run)
-    test = found.test() if inputs is None else None
-    result = forecast_run(found, inputs, horizon, num_paths, seed)
+    opened = Run.open(run)
+    result = forecast_run(opened, inputs, horizon, num_paths, seed)
     frame = result.to_dataframe(shares)
+    notes = list(result.diagnostics.notes) if result.diagnostics else []
+    shown = forecast_tables(frame, opened.test() if inputs is None else None)
+    shown += [f"Note: {in_line(note)}" for note in notes]
     if out is not None:
         from gpssm.core.files import make_folder, write_atomically
         from gpssm.core.text import to_csv
 
         make_folder(out.parent)
         write_atomically(out, lambda file: file.write(to_csv(frame).encode()))
-    notes = list(result.diagnostics.notes) if result.diagnostics else []
-    shown = [*forecast_tables(frame, test), *(f"Note: {in_line(note)}" for note in notes)]
-    shown += [f"Written to {in_line(out)}"] if out else []
-    columns = {str(name): column.tolist() for name, column in frame.items()}
-    times = (
-        {}
-        if frame.index.name == "step"
-        else {str(frame.index.name): [str(one) for one in frame.index]}
-    )
-    return Answer({"step": result.steps.tolist(), **times, **columns, "notes": notes}, shown)
+        shown.append(f"Written to {in_line(out)}")
+    data = {"step": result.steps.tolist()}
+    if frame.index.name != "step":
+        data[str(frame.index.name)] = list(map(str, frame.index))
+    data |= {str(name): column.tolist() for name, column in frame.items()}
+    return Answer(data | {"notes": notes}, shown)
 
 
 def _share(text: str) -> float:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from gpssm.cli.shell import Answer, Screen, console, in_line, printable, register, table
-from gpssm.cli.tables import RunFolder, score_tables
+from gpssm.cli.shell import Answer, Screen, console, in_line, printable, register
+from gpssm.cli.tables import RunFolder, list_table, score_tables, verdicts
 
 
 def compare(
@@ -20,8 +20,8 @@ def compare(
     """Compare runs that were judged on the same rows, with the baselines once."""
     from gpssm.cli.run_folder import Run, compare_runs
 
-    found = compare_runs([Run.open(folder) for folder in runs])
-    return Answer(found, score_tables(found))
+    scores = compare_runs([Run.open(folder) for folder in runs])
+    return Answer(scores, score_tables(scores))
 
 
 def report(screen: Screen, run: RunFolder) -> Answer:
@@ -29,37 +29,35 @@ def report(screen: Screen, run: RunFolder) -> Answer:
     from gpssm.cli.pipeline import report_again
     from gpssm.cli.run_folder import Run
 
-    path = report_again(Run.open(run), screen.say)
+    path = report_again(Run.open(run), screen)
     return Answer({"report": str(path)}, [in_line(path)])
 
 
 def info(screen: Screen, run: RunFolder) -> Answer:
-    """Say what a run is: data, model, sampling, what to distrust, scores on test rows, files."""
+    """Say what a run is: data, model, sampling, warnings, scores and verdicts on test rows, files."""
     from gpssm.cli.run_folder import METRICS, Run
 
-    found = Run.open(run)
-    summary = found.posterior().summary()
-    sizes = [(name, f"{size / 1024:,.1f}") for name, size in found.files.items()]
-    metrics = found.metrics() if METRICS in found.files else {"scores": {}, "horizons": {}}
-    tables = score_tables(metrics)
-    shown: list[RenderableType] = [_wrapped(printable(summary)), "", *tables]
-    shown.append(table(f"Files of {run}", ["", "kB"], sizes))
-    data = {
-        "run": str(run),
-        "settings": found.tables(),
-        "summary": summary.to_dict(),
-        "files": found.files,
-    }
-    data |= {"scores": metrics["scores"], "by_output": metrics.get("by_output", {})}
-    return Answer(data, shown)
+    opened = Run.open(run)
+    summary = opened.posterior().summary()
+    files = opened.files
+    shown: list[RenderableType] = [_wrapped(printable(summary)), ""]
+    data = {"run": str(run), "settings": opened.settings().to_dict(), "summary": summary.to_dict()}
+    if METRICS in files:
+        metrics = opened.metrics()
+        shown += [*score_tables(metrics), *verdicts(metrics)]
+        data |= {name: metrics[name] for name in ("scores", "by_output", "rolling", "checks")}
+    sizes = [(name, f"{size / 1024:,.1f} kB") for name, size in files.items()]
+    shown.append(list_table(f"Files of {run}", ["", "size"], sizes))
+    return Answer(data | {"files": files}, shown)
 
 
 def _wrapped(text: str) -> str:
-    """The text with lines that are too long for the terminal indented where they go on."""
-    width, lines = console().width, text.split("\n")
-    indents = [" " * (len(line) - len(line.lstrip()) + 2) for line in lines]
-    pairs = zip(lines, indents, strict=True)
-    return "\n".join(textwrap.fill(line, width, subsequent_indent=indent) for line, indent in pairs)
+    """The text, with what goes on after the end of a line of the terminal indented."""
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        lines.append(textwrap.fill(line, console().width, subsequent_indent=indent))
+    return "\n".join(lines)
 
 
 def add_commands(app: typer.Typer) -> None:

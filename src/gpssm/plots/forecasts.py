@@ -1,0 +1,422 @@
+"""Figures of data and forecasts: series, fans, comparisons, backtests, calibration."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+from gpssm.core.metrics import pit
+from gpssm.core.text import as_share, check_kind, check_output, check_shares, is_whole
+from gpssm.data.columns import align_columns
+from gpssm.data.series import Series, as_list
+from gpssm.evaluation.backtest import Backtest
+from gpssm.plots.style import (
+    BLACK,
+    BLUE,
+    DOTTED,
+    GREEN,
+    GREY,
+    LEVEL,
+    LIGHT,
+    LINES,
+    MARKERS,
+    VERMILION,
+    draw,
+    figure_of,
+    in_house_style,
+    legend,
+    panels,
+    shade,
+    time_axis,
+    with_unit,
+)
+from gpssm.posterior.forecast import LEVELS, Forecast
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_SERIES = 4  # side by side
+MOST_BANDS = 3  # bands of more forecasts hide each other
+BINS, GROUPS = 10, 12  # of the histogram, and of the steps, at most
+ENTRIES = 20  # observed entries in a bin, or in a group of steps, at least
+STEPS = {"color": GREEN, "linewidth": 0.9, "drawstyle": "steps-post", "label": "input (held)"}
+
+Pair = tuple[Forecast, Any]
+
+
+@in_house_style()
+def plot_series(series: Any, train: Any = None, test: Any = None) -> "Figure":
+    """Outputs and inputs below one another, the first four series side by side, and the test rows.
+
+        plot_series(series, train=0.5)
+
+    Parameters
+    ----------
+    series
+        A `Series`, anything that `Series.of` takes, or a list of those.
+    train
+        How many rows were trained on, which share of them, or a series of them; the first ones.
+    test
+        The same of the rows for testing: those after the training rows, or the last ones. By
+        default all rows after the training rows.
+    """
+    listed = as_list(series)
+    first = listed[0]
+    names = (*first.outputs, *first.inputs)
+    shown = listed[:MOST_SERIES]
+    figure, axes = panels(len(names), len(shown), height=1.1, sharex="col", sharey="row")
+    for number, (column, rows) in enumerate(zip(axes.T, shown, strict=True)):
+        _draw_columns(column, rows)
+        if train is not None or test is not None:
+            _mark_split(column, rows, train, test)
+        if len(listed) > 1:
+            more = f" (of {len(listed)})" if len(listed) > MOST_SERIES else ""
+            column[0].set_title(rows.name or f"series {number}{more}")
+    for panel, name in zip(axes[:, 0], names, strict=True):
+        panel.set_ylabel(with_unit(name, first.units))
+    figure.align_ylabels()
+    legend(figure)
+    return figure
+
+
+def _draw_columns(column: np.ndarray, rows: Series) -> None:
+    times, name = time_axis(len(rows) + 1, rows.axis)
+    end = times[-1]
+    times = times[:-1]
+    for panel, values in zip(column, rows.y.T, strict=False):
+        draw(panel, times, values, color=BLUE, label="output")
+        missing = times[np.isnan(values)]
+        if missing.size:
+            style = {"color": VERMILION, "markersize": 6, "label": "missing"}
+            bottom = panel.get_xaxis_transform()
+            panel.plot(missing, np.zeros(len(missing)), "|", transform=bottom, **style)
+    for panel, values in zip(column[rows.output_dim :], rows.u.T, strict=True):
+        draw(panel, times, values, **STEPS)
+    column[0].set_xlim(times[0], end)
+    column[-1].set_xlabel(name)
+
+
+def _mark_split(column: np.ndarray, rows: Series, train: Any, test: Any) -> None:
+    """A line where training ends, and a shade over the test rows."""
+    length = len(rows)
+    first = length - _rows(test, length) if train is None else _rows(train, length)
+    last = length if test is None else min(first + _rows(test, length), length)
+    times, _ = time_axis(length + 1, rows.axis)
+    for panel in column:
+        panel.axvspan(times[first], times[last], color=LIGHT, zorder=0, linewidth=0, label="test")
+        dashed = {"color": GREY, "linestyle": "--", "linewidth": 0.9}
+        panel.axvline(times[first], **dashed, label="end of training")
+
+
+def _rows(part: Any, length: int) -> int:
+    """A number of rows, from a number, a share, or a series."""
+    if isinstance(part, Series):
+        return min(len(part), length)
+    rows = math.floor(part * length + 1e-9) if isinstance(part, float) and 0 < part <= 1 else part
+    if not is_whole(rows) or not 0 < rows <= length:
+        raise ValueError(
+            f"train and test are numbers of rows up to {length}, shares up to 1.0, or series; "
+            f"got {part!r}"
+        )
+    return rows
+
+
+@figure_of(Forecast)
+def plot_forecast(
+    forecast: Forecast,
+    actual: Any = None,
+    history: Any = None,
+    levels: Sequence[float] = LEVELS,
+    ax: Any = None,
+) -> "Figure":
+    """A fan of intervals around the median per output, and the inputs below.
+
+    Hatched are steps that cannot be trusted, as inputs or paths leave the region of the training
+    data there.
+
+    Parameters
+    ----------
+    forecast
+        The forecast.
+    actual
+        What happened.
+    history
+        What came before: a Series or an array that ends where the forecast starts; its last rows,
+        twice as many as the forecast has steps, are shown.
+    levels
+        Levels of the intervals.
+    ax
+        Axes to draw into, one per output; the inputs are then left out.
+    """
+    levels = check_shares("levels", levels)
+    outputs = len(forecast.outputs)
+    inputs = forecast.inputs if ax is None else ()
+    if ax is None:
+        ratios = (2.1,) * outputs + (1.0,) * len(inputs)
+        layout = {"sharex": True, "height_ratios": ratios, "height": float(np.mean(ratios))}
+        ax = panels(len(ratios), **layout)[1].ravel()
+        own = True
+    else:
+        ax = np.ravel(np.asarray(ax, dtype=object))
+        own = False
+        if len(ax) != outputs or not all(hasattr(type(panel), "set_xlabel") for panel in ax):
+            raise ValueError(
+                f"ax must hold one pair of axes an output, {outputs} in all; got {len(ax)}"
+            )
+    times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
+    known = None if history is None else _last_rows(history, forecast)
+    happened = None if actual is None else forecast.rows_of(actual)
+    bands = [(level, *forecast.interval(level)) for level in sorted(levels, reverse=True)]
+    for j, panel in enumerate(ax[:outputs]):
+        if known is not None:
+            draw(panel, known[0], known[1][:, j], color=GREY, label="history")
+        for rank, (level, low, high) in enumerate(bands):
+            alpha = min(0.2 + 0.15 * rank, 0.6)
+            shade(panel, times, low[:, j], high[:, j], alpha=alpha, label=f"{100 * level:g} %")
+        draw(panel, times, forecast.median[:, j], color=BLUE, label="median")
+        if happened is not None:
+            draw(panel, times, happened[:, j], color=BLACK, label="actual", **DOTTED)
+        panel.set_ylabel(with_unit(forecast.outputs[j], forecast.units))
+    for j, panel in enumerate(ax[outputs:]):
+        if known is not None and isinstance(history, Series):
+            before = align_columns(history, forecast.inputs, "u")[-len(known[0]) :, j]
+            draw(panel, known[0], before, **STEPS | {"color": GREY, "label": "history"})
+        draw(panel, times, forecast.u[:, j], **STEPS)
+        panel.set_ylabel(with_unit(inputs[j], forecast.units))
+    _hatch_untrusted(ax, forecast, times)
+    ax[-1].set_xlabel(name)
+    if own:
+        ax[0].figure.align_ylabels()
+        legend(ax[0].figure)
+    else:
+        ax[0].legend()
+    return ax[0].figure
+
+
+def _last_rows(history: Any, forecast: Forecast) -> tuple[np.ndarray, np.ndarray]:
+    """Times and outputs of the rows before a forecast, twice as many as it has steps."""
+    values = align_columns(history, forecast.outputs, "y")[-2 * forecast.horizon :]
+    times, _ = time_axis(len(values), forecast.axis, forecast.start - len(values))
+    return times, values
+
+
+def _hatch_untrusted(axes: np.ndarray, forecast: Forecast, times: np.ndarray) -> None:
+    if forecast.diagnostics is None or forecast.diagnostics.trusted.all():
+        return
+    doubtful = ~forecast.diagnostics.trusted
+    # A step reaches half way to its neighbours, so that one by itself can be seen.
+    edges, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
+    changes = np.flatnonzero(np.diff(np.pad(doubtful.astype(int), 1)))
+    style = {"facecolor": "none", "edgecolor": GREY, "hatch": "///", "linewidth": 0, "zorder": 0}
+    for first, last in changes.reshape(-1, 2):
+        for panel in axes:
+            panel.axvspan(edges[first], edges[last], **style, label="not to be trusted")
+
+
+@in_house_style()
+def plot_comparison(
+    forecasts: Mapping[str, Forecast],
+    actual: Any = None,
+    history: Any = None,
+    output: str | None = None,
+    level: float = LEVEL,
+) -> "Figure":
+    """Medians of forecasts over what happened, with bands of `level` for three forecasts or fewer.
+
+    Parameters
+    ----------
+    forecasts
+        Forecasts from the same row on, by the name of the method.
+    actual, history
+        As in `Forecast.plot`.
+    output
+        The output to show; all by default.
+    level
+        Level of the bands.
+    """
+    if not isinstance(forecasts, Mapping) or not forecasts:
+        raise ValueError("plot_comparison needs at least one forecast by name; got none")
+    for name, forecast in forecasts.items():
+        check_kind(f"the forecast {name!r}", forecast, Forecast)
+    level = as_share(level)
+    first = next(iter(forecasts.values()))
+    check_output(output, first.outputs)
+    shown = first.outputs if output is None else (output,)
+    figure, axes = panels(len(shown), height=2.1, sharex=True)
+    for panel, name in zip(axes[:, 0], shown, strict=True):
+        column = first.outputs.index(name)
+        if history is not None:
+            times, values = _last_rows(history, first)
+            draw(panel, times, values[:, column], color=GREY, linewidth=1, label="history")
+        if actual is not None:
+            values = align_columns(actual, first.outputs, "y")[: first.horizon]
+            times, _ = time_axis(len(values), first.axis, first.start)
+            draw(panel, times, values[:, column], color=BLACK, label="actual", **DOTTED)
+        panel.set_ylabel(with_unit(name, first.units))
+        panel.margins(x=0.01)
+    for number, (label, forecast) in enumerate(forecasts.items()):
+        style = LINES[number % len(LINES)]
+        marker = MARKERS[number % len(MARKERS)]
+        marks = {"marker": marker, "markevery": max(forecast.horizon // 8, 1)}
+        times, _ = time_axis(forecast.horizon, forecast.axis, forecast.start)
+        low, high = forecast.interval(level)
+        for panel, name in zip(axes[:, 0], shown, strict=True):
+            column = forecast.outputs.index(name)
+            if len(forecasts) <= MOST_BANDS:
+                light = {"color": style["color"], "alpha": 0.15}
+                shade(panel, times, low[:, column], high[:, column], **light)
+            draw(panel, times, forecast.median[:, column], **style, **marks, label=label)
+    axes[-1, 0].set_xlabel(time_axis(1, first.axis)[1])
+    legend(figure)
+    return figure
+
+
+@figure_of(Backtest)
+def plot_backtest(backtest: Backtest, output: str | None = None, level: float = LEVEL) -> "Figure":
+    """Forecasts along the series, as many as do not overlap; errors, and coverage, by step ahead.
+
+    Parameters
+    ----------
+    backtest
+        The forecasts.
+    output
+        The output to show, the first by default.
+    level
+        Level of the bands.
+    """
+    series = backtest.series
+    names = series.outputs
+    check_output(output, names)
+    level = as_share(level)
+    figure, ((along,), (errors,), (covered,)) = panels(3, height=1.9)
+    column = names.index(output or names[0])
+    horizon = backtest.horizon
+    times, axis_name = time_axis(len(series), series.axis)
+    labels = {"label": f"median and {100 * level:g} %"}
+    free = 0  # the first row without a forecast
+    for origin, forecast in zip(backtest.origins, backtest.forecasts, strict=True):
+        if origin >= free:
+            ahead = times[origin : origin + horizon]
+            low, high = forecast.interval(level)
+            shade(along, ahead, low[:, column], high[:, column])
+            draw(along, ahead, forecast.median[:, column], color=BLUE, **labels)
+            along.axvline(ahead[0], color=BLUE, linewidth=0.5, linestyle=":")
+            labels = {}
+            free = origin + horizon
+    rows = np.arange(max(backtest.origins[0] - horizon, 0), backtest.origins[-1] + horizon)
+    draw(along, times[rows], series.y[rows, column], color=BLACK, linewidth=0.8, label="actual")
+    along.set(ylabel=with_unit(names[column], series.units), xlabel=axis_name)
+    by_step = backtest.by_step(names[column])
+    steps = by_step.index.to_numpy()
+    for style, name in zip(LINES, ("rmse", "mae", "crps"), strict=False):
+        draw(errors, steps, by_step[name].to_numpy(), label=name, **style)
+    for style, share in zip(LINES[3:], backtest.levels, strict=False):
+        values = by_step[f"coverage_{100 * share:g}"].to_numpy()
+        draw(covered, steps, values, label=f"coverage of {100 * share:g} %", **style)
+        covered.axhline(share, color=style["color"], linewidth=0.6, alpha=0.6)
+    errors.set(ylabel="error", xlabel="steps ahead", ylim=(0, None))
+    covered.set(ylabel="coverage", xlabel="steps ahead", ylim=(0, 1.03))
+    legend(figure)
+    return figure
+
+
+@in_house_style()
+def plot_calibration(pairs: Pair | Iterable[Pair], levels: tuple[float, ...] = LEVELS) -> "Figure":
+    """Histogram of the probability integral transform, and coverage of intervals by step ahead.
+
+        plot_calibration([(forecast, actual), ...])
+
+    Left: the share of the paths below what happened; flat where forecasts are calibrated, ∪ where
+    their intervals are too narrow, ∩ where they are too wide. Right: how often intervals held what
+    happened, against the level that they claim. Bars and points should lie in the shades in 95 of
+    100 cases if entries were independent; those of one forecast are not, and may stray further.
+
+    Parameters
+    ----------
+    pairs
+        A forecast and what happened, as in `Forecast.score`, or several such pairs.
+    levels
+        Levels of the intervals.
+    """
+    listed: Any = pairs if isinstance(pairs, Iterable) and getattr(pairs, "ndim", 1) else ()
+    listed = list(listed)
+    listed = [tuple(listed)] if listed and isinstance(listed[0], Forecast) else listed
+    if not listed or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in listed):
+        raise ValueError(
+            f"plot_calibration needs at least one pair (forecast, what happened); got {pairs!r}"
+        )
+    for forecast, _ in listed:
+        check_kind("the first of a pair", forecast, Forecast)
+    levels = tuple(check_shares("levels", levels))
+    values = transforms(listed)
+    figure, axes = panels(1, 2, height=2.2)
+    _draw_histogram(axes[0, 0], values[np.isfinite(values)])
+    _draw_coverage(axes[0, 1], values, levels)
+    legend(figure)
+    return figure
+
+
+def transforms(pairs: Sequence[Pair]) -> Float[np.ndarray, "N H Dy"]:
+    """The share of paths below each entry; NaN where nothing was observed, past the last row too."""
+    horizon = max(forecast.horizon for forecast, _ in pairs)
+    values = np.full((len(pairs), horizon, len(pairs[0][0].outputs)), np.nan)
+    for row, (forecast, actual) in zip(values, pairs, strict=True):
+        y = align_columns(actual, forecast.outputs, "y")[: forecast.horizon]
+        if np.isfinite(y).any():
+            row[: len(y)] = pit(forecast.paths[:, : len(y)], y)
+    return values
+
+
+def _draw_histogram(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
+    bins = int(np.clip(len(values) // ENTRIES, 4, BINS))
+    scale = bins / len(values)
+    low, high = stats.binom(len(values), 1 / bins).interval(0.95)
+    label = "95 % band if calibrated"
+    panel.axhspan(scale * low, scale * high, color=LIGHT, linewidth=0, label=label)
+    counts, edges = np.histogram(values, bins, (0, 1))
+    bars = {"align": "edge", "color": BLUE, "alpha": 0.6, "edgecolor": "white"}
+    panel.bar(edges[:-1], counts * scale, 1 / bins, **bars)
+    panel.axhline(1, color=GREY, linestyle="--", linewidth=0.9)
+    words = f"PIT: share of paths below ({len(values)} entries)"
+    panel.set(xlabel=words, ylabel="density", xlim=(0, 1))
+
+
+def coverage_by_step(
+    values: Float[np.ndarray, "N H Dy"], level: float
+) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, " G"], Float[np.ndarray, " G"]]:
+    """Coverage in groups of neighbouring steps, large enough to be worth a point.
+
+    Returns
+    -------
+    steps
+        The middle of each group.
+    share
+        The share of its entries inside the central interval.
+    counts
+        The number of its entries.
+    """
+    horizon = values.shape[1]
+    groups = int(np.clip(np.isfinite(values).sum() // ENTRIES, 1, min(GROUPS, horizon)))
+    rows = np.array_split(np.arange(horizon), groups)
+    parts = [values[:, part][np.isfinite(values[:, part])] for part in rows]
+    observed = [(part.mean() + 1, entries) for part, entries in zip(rows, parts, strict=True)]
+    observed = [(step, entries) for step, entries in observed if entries.size]
+    share = [np.mean(np.abs(entries - 0.5) <= level / 2) for _, entries in observed]
+    counts = [entries.size for _, entries in observed]
+    return np.array([step for step, _ in observed]), np.array(share), np.array(counts)
+
+
+def _draw_coverage(
+    panel: "Axes", values: Float[np.ndarray, "N H Dy"], levels: tuple[float, ...]
+) -> None:
+    for level, style, marker in zip(sorted(levels), LINES, MARKERS, strict=False):
+        steps, share, counts = coverage_by_step(values, level)
+        low, high = stats.binom(counts, level).interval(0.95)
+        panel.vlines(steps, low / counts, high / counts, color=LIGHT, linewidth=9, zorder=1)
+        panel.axhline(level, color=style["color"], linestyle="--", linewidth=0.8)
+        panel.plot(steps, share, **style, marker=marker, label=f"{100 * level:g} % interval")
+    panel.set(xlabel="steps ahead", ylabel="coverage", ylim=(-0.02, 1.02))

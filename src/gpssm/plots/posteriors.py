@@ -1,0 +1,433 @@
+"""Figures of a fit: outputs and states along the data, residuals, and what the chains did."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+from gpssm.core.mixing import rhat
+from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import readable, shortened
+from gpssm.evaluation.residuals import Correlation, Residuals, find_residuals
+from gpssm.plots.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    LEVEL,
+    LIGHT,
+    LINES,
+    ORANGE,
+    VERMILION,
+    draw,
+    extremes,
+    figure_of,
+    legend,
+    panels,
+    say,
+    shade,
+    space_dates,
+    time_axis,
+    with_unit,
+)
+from gpssm.posterior.arviz import to_dataframe
+from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.explore import smoothed_outputs
+from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.posterior import Posterior
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_STATES, MOST_CHAINS = 8, 4
+MOST_INPUTS = 3  # those with the largest correlations
+MOST_QUANTITIES = 7
+NAME = 18  # letters of a name that a panel has room for
+GOOD, FAIR = 1.01, 1.05  # R-hat
+SMALLEST = 1e-3  # distance of R-hat from 1 that is drawn
+COLUMNS = 3  # of the figure of parameters
+SAMPLES = 4000  # from a prior
+GRID = 200
+
+Traces = dict[str, Float[np.ndarray, "chain draw"]]
+
+
+@figure_of(Posterior)
+def plot_smoothed(
+    posterior: Posterior, index: int = -1, smoothed: tuple[Forecast, Forecast] | None = None
+) -> "Figure":
+    """Outputs of one training series in hindsight: data, median, and 90 % bands.
+
+    The bands are of E[y_t | x_{t+1}] and, lighter, of y_t itself, in which about nine in ten of the
+    data should lie. Missing entries are shown as filled in, each with its 90 % interval.
+
+    Parameters
+    ----------
+    posterior
+        The fit.
+    index
+        Number of the training series.
+    smoothed
+        The outputs without and with noise, if they were computed already.
+    """
+    posterior = posterior.with_states()
+    series = posterior.dataset.experiment(index)
+    outputs, observed = smoothed or smoothed_outputs(posterior, index)
+    figure, axes = panels(series.output_dim, height=1.9, sharex=True)
+    times, axis_name = time_axis(len(series), series.axis)
+    for column, panel in enumerate(axes[:, 0]):
+        for paths, alpha, name in ((observed, 0.2, "with noise"), (outputs, 0.35, "without noise")):
+            low, high = paths.interval(LEVEL)
+            label = f"90 %, {name}"
+            shade(panel, times, low[:, column], high[:, column], alpha=alpha, label=label)
+        draw(panel, times, outputs.median[:, column], color=BLUE, label="median")
+        values = series.y[:, column]
+        shown = extremes(values)
+        panel.plot(times[shown], values[shown], ".", color=BLACK, markersize=2.5, label="data")
+        _draw_missing(panel, times, observed, column, np.isnan(values))
+        panel.set_ylabel(with_unit(series.outputs[column], series.units))
+        panel.margins(x=0.01)
+    axes[-1, 0].set_xlabel(axis_name)
+    legend(figure)
+    return figure
+
+
+def _draw_missing(
+    panel: "Axes", times: np.ndarray, observed: Forecast, column: int, missing: np.ndarray
+) -> None:
+    if not missing.any():
+        return
+    low, high = (limit[:, column][missing] for limit in observed.interval(LEVEL))
+    shown = extremes(low, high, most=300)
+    where = times[missing][shown]
+    panel.vlines(where, low[shown], high[shown], color=VERMILION, linewidth=0.7, alpha=0.7)
+    style = {"color": VERMILION, "markersize": 3, "markerfacecolor": "white"}
+    middle = observed.median[:, column][missing][shown]
+    panel.plot(where, middle, "D", **style, label="missing, filled in")
+
+
+@figure_of(Posterior)
+def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
+    """The states x₀..x_T of one training series in scaled units, a colour per chain.
+
+    States are identified only up to a change of coordinates, in which chains may differ: where they
+    do, lines part here while the outputs of `plot_smoothed` agree. At most eight states and four
+    chains are drawn, with medians and 90 % bands.
+
+    Parameters
+    ----------
+    posterior
+        The fit.
+    index
+        Number of the training series.
+    """
+    posterior = posterior.with_states()
+    series = posterior.dataset.experiment(index)
+    states = np.asarray(posterior.draws.states[index])
+    figure, axes = panels(min(states.shape[-1], MOST_STATES), height=1.15, sharex=True)
+    # x_t is known from y_{t-1} on: it stands where the output that it emits does.
+    times, label = time_axis(len(series) + 1, series.axis, first=-1)
+    levels = [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]
+    for dim, panel in enumerate(axes[:, 0]):
+        for chain, style in zip(range(min(len(states), MOST_CHAINS)), LINES, strict=False):
+            paths = states[chain, :, :, dim]
+            low, middle, high = np.quantile(paths, levels, axis=0, method="weibull")
+            shade(panel, times, low, high, color=style["color"], alpha=0.2)
+            draw(panel, times, middle, **style, label=f"chain {chain}")
+        panel.set_ylabel(f"$x_{{{dim + 1}}}$ (scaled)")
+        panel.margins(x=0.01)
+    if states.shape[-1] > MOST_STATES:
+        axes[0, 0].set_title(f"the first {MOST_STATES} of {states.shape[-1]} states")
+    axes[-1, 0].set_xlabel(label)
+    legend(figure)
+    return figure
+
+
+@figure_of(Posterior)
+def plot_residuals(
+    posterior: Posterior, index: int = -1, num_paths: int = 300, rows: int = 1000
+) -> "Figure":
+    """One-step residuals, their autocorrelation and their correlation with inputs.
+
+    A correlation outside the shade (95 %) says that the past of the output (more states?), or of an
+    input, holds more than the model took from it; correlation with inputs to come (negative lags)
+    says that there was feedback.
+
+    Parameters
+    ----------
+    posterior
+        The fit.
+    index
+        Number of the training series.
+    num_paths, rows
+        As in `gpssm.evaluation.residuals.find_residuals`.
+    """
+    return draw_residuals(find_residuals(posterior, index, num_paths, rows))
+
+
+@figure_of(Residuals)
+def draw_residuals(residuals: Residuals) -> "Figure":
+    """The figure of `plot_residuals` of residuals that were computed already."""
+    series = residuals.series
+    number = min(series.input_dim, MOST_INPUTS)
+    ratios = (2.2, *(1.3,) * (1 + number))
+    layout = {"width_ratios": ratios, "sharex": "col"}
+    figure, axes = panels(series.output_dim, 2 + number, height=1.9, **layout)
+    for j, (row, values) in enumerate(zip(axes, residuals.values.T, strict=True)):
+        own = residuals.own[j]
+        tests = residuals.controls[j]
+        if own is None:
+            for panel in row:
+                say(panel, f"too few observed of {series.outputs[j]}")
+            continue
+        band = 1.96 / np.sqrt(np.isfinite(values).sum())
+        _draw_errors(row[0], residuals, j)
+        _draw_correlations(row[1], "its past", own, 1, band)
+        largest = {name: np.nanmax(np.abs(test.correlations)) for name, test in tests.items()}
+        shown = sorted(sorted(tests, key=lambda name: -largest[name])[:number], key=[*tests].index)
+        for panel, name in zip(row[2:], shown, strict=True):
+            lags = -(len(tests[name].correlations) // 2)
+            _draw_correlations(panel, shortened(name, NAME), tests[name], lags, band)
+        row[1].set_ylabel("correlation", fontsize=8)
+    for panel in axes[-1, 1:]:
+        panel.set_xlabel("lag (steps)")
+    axes[-1, 0].set_xlabel(time_axis(1, series.axis)[1])
+    if series.axis is not None and series.axis.dates:
+        space_dates(axes[-1, 0])
+    return figure
+
+
+def _draw_errors(panel: "Axes", residuals: Residuals, j: int) -> None:
+    values = residuals.values[:, j]
+    times, _ = time_axis(len(values), residuals.series.axis)
+    shown = extremes(values)
+    panel.axhspan(-1.96, 1.96, color=LIGHT, linewidth=0, zorder=0)
+    panel.plot(times[shown], values[shown], ".", color=BLUE, markersize=3)
+    share = np.mean(np.abs(values[np.isfinite(values)]) > 1.96)
+    panel.set_title(f"one-step residuals\n{share:.1%} outside the 95 % band", pad=3)
+    panel.set_ylabel(f"of {shortened(residuals.series.outputs[j], NAME)}")
+    top = max(3.5, 1.05 * np.nanmax(np.abs(values)))
+    panel.set_ylim(-top, top)
+
+
+def _draw_correlations(
+    panel: "Axes", name: str, test: Correlation, first: int, band: float
+) -> None:
+    """Correlations at lags from `first` on, in another colour outside of the band."""
+    values = test.correlations
+    lags = np.arange(first, first + len(values))
+    outside = np.abs(values) > band
+    panel.axhspan(-band, band, color=LIGHT, linewidth=0, zorder=0)
+    panel.axhline(0, color=GREY, linewidth=0.7)
+    for chosen, colour, marker in ((~outside, BLUE, "o"), (outside, VERMILION, "D")):
+        panel.vlines(lags[chosen], 0, values[chosen], color=colour, linewidth=1)
+        panel.plot(lags[chosen], values[chosen], marker, color=colour, markersize=2.5)
+    verdict = f"{'found' if test.found else 'none'} (p = {test.p_value:.2g})"
+    panel.set_title(f"with {name}\n{verdict}", pad=3)
+    top = max(0.3, 1.15 * np.max(np.abs(values)))
+    panel.set_ylim(-top, top)
+
+
+def traces(posterior: Posterior) -> Traces:
+    """The log target, and the six parameters with the largest R-hat, in their order.
+
+    Inducing points may change places, so that two chains need not agree on any of them: their
+    locations come last.
+    """
+    frame = to_dataframe(posterior).drop(columns="acceptance")
+    shape = (posterior.num_chains, posterior.num_draws)
+    values = {name: frame[name].to_numpy().reshape(shape) for name in frame.columns}
+    target = {"log_target": values.pop("log_target")}
+    order = sorted(
+        values, key=lambda name: ("locations" in name, -np.nan_to_num(_rhat(values[name])))
+    )
+    worst = order[: MOST_QUANTITIES - 1]
+    return target | {name: values[name] for name in values if name in worst}
+
+
+def _rhat(values: Float[np.ndarray, "chain draw"]) -> float:
+    return float(rhat(values)) if values.shape[1] >= 4 and np.ptp(values) > 0 else np.nan
+
+
+@figure_of(Posterior)
+def plot_traces(posterior: Posterior) -> "Figure":
+    """Traces and rank histograms of the log target and of the parameters with the largest R-hat.
+
+    Traces should look alike and wander over their whole range quickly. Ranks are over all chains
+    together: where all chains have found the same distribution, each chain's histogram is flat, up
+    to the grey band that holds 95 % of the bars of independent draws.
+    """
+    chosen = traces(posterior)
+    layout = {"width_ratios": (3, 2), "sharex": "col"}
+    figure, axes = panels(len(chosen), 2, height=1.05, **layout)
+    for (trace, ranks), (name, values) in zip(axes, chosen.items(), strict=True):
+        draws = np.arange(values.shape[1])
+        for chain, style in zip(range(len(values)), LINES * len(values), strict=False):
+            thin = {"color": style["color"], "linewidth": 0.7, "label": f"chain {chain}"}
+            draw(trace, draws, values[chain], **thin)
+        trace.margins(x=0.01)
+        ratio = _rhat(values)
+        words = "" if np.isnan(ratio) else f"   R-hat {ratio:.2f}"
+        trace.set_title(readable(name) + words, pad=3)
+        _draw_ranks(ranks, values)
+    axes[-1, 0].set_xlabel("draw")
+    axes[-1, 1].set_xlabel("rank over all chains")
+    axes[0, 1].set_title("share of each chain's draws, 1 = even", pad=3)
+    legend(figure)
+    return figure
+
+
+def _draw_ranks(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:
+    """How often the draws of each chain fall in each bin of ranks, relative to an even spread."""
+    number, length = values.shape
+    if not np.isfinite(values).all() or np.ptp(values) == 0:
+        say(panel, "does not vary")
+        return
+    bins = int(np.clip(length // 5, 2, 20))
+    ranks = stats.rankdata(values.ravel()).reshape(values.shape)
+    edges = np.linspace(0.5, values.size + 0.5, bins + 1)
+    # The count of a chain in a bin is hypergeometric: `length` draws of all, 1/bins in the bin.
+    low, high = stats.hypergeom(values.size, round(values.size / bins), length).interval(0.95)
+    panel.axhspan(low * bins / length, high * bins / length, color=LIGHT, linewidth=0)
+    for chain, style in zip(range(number), LINES * number, strict=False):
+        share = np.histogram(ranks[chain], edges)[0] * bins / length
+        panel.stairs(share, edges / values.size, color=style["color"], linestyle=style["linestyle"])
+    panel.set_ylim(bottom=0)
+
+
+@figure_of(Posterior)
+def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "Figure":
+    """Effective sample sizes and R-hat of each group of quantities, at their worst.
+
+    The dashed line is at 100 effective draws per chain, the dotted one at all draws. R-hat should
+    lie in the shade below 1.01; up to 1.05 will do for plots, not for tails.
+
+    Parameters
+    ----------
+    posterior
+        The fit.
+    diagnostics
+        Those of the posterior, if they were computed already.
+    """
+    diagnostics = diagnose(posterior) if diagnostics is None else diagnostics
+    rows = [row for row in diagnostics.rows if row.number]
+    height = 0.35 + 0.3 * max(len(rows), 2)
+    figure, axes = panels(1, 2, height=height, width_ratios=(3, 2), sharey=True)
+    sizes, ratios = axes[0]
+    if not rows:
+        say(sizes, "nothing varies from draw to draw")
+        say(ratios, "")
+        return figure
+    places = np.arange(len(rows))
+    bars = {"height": 0.55, "color": BLUE, "alpha": 0.75, "label": "bulk, worst"}
+    sizes.barh(places, [row.ess_bulk for row in rows], **bars)
+    tails = {"color": VERMILION, "markersize": 4, "label": "tail, worst"}
+    sizes.plot([row.ess_tail for row in rows], places, "D", **tails)
+    medians = {"color": BLACK, "markersize": 9, "markeredgewidth": 1.5, "label": "bulk, median"}
+    sizes.plot([row.ess_bulk_median for row in rows], places, "|", **medians)
+    draws = posterior.num_chains * posterior.num_draws
+    marks = ((100 * posterior.num_chains, "--", "100 per chain"), (draws, ":", "draws"))
+    for place, line, label in marks:
+        sizes.axvline(place, color=GREY, linestyle=line, linewidth=0.9, label=label)
+    sizes.set_yticks(places, [readable(row.name) for row in rows])
+    sizes.invert_yaxis()
+    sizes.set_xlabel("effective draws")
+    sizes.set_xlim(left=0)
+    _draw_ratios(ratios, np.array([row.rhat for row in rows]))
+    legend(figure)
+    return figure
+
+
+def _draw_ratios(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
+    """R-hat on a logarithmic scale of its distance from 1, to read both 1.005 and 2."""
+    ticks = np.array([1.001, GOOD, FAIR, 1.2, 2, 5])
+    panel.axvspan(1e-4, GOOD - 1, color=LIGHT, linewidth=0)
+    panel.axvline(FAIR - 1, color=GREY, linestyle="--", linewidth=0.9)
+    for place, value in enumerate(values):
+        good = (BLUE, "o")
+        fair = (ORANGE, "s")
+        colour, marker = good if value < GOOD else fair if value < FAIR else (VERMILION, "X")
+        panel.plot(max(value - 1, SMALLEST), place, marker, color=colour, markersize=5)
+    panel.set_xscale("log")
+    panel.minorticks_off()
+    panel.set_xticks(ticks - 1, [f"{tick:g}" for tick in ticks])
+    panel.set_xlim(SMALLEST / 1.5, max(0.3, 1.5 * (np.nanmax(values, initial=1) - 1)))
+    panel.set_xlabel("R-hat, worst")
+
+
+@figure_of(Posterior)
+def plot_parameters(posterior: Posterior) -> "Figure":
+    """Prior and posterior of each parameter that was learned, in scaled units.
+
+    Sampled parameters have a density per entry, optimised ones a mark. Where prior and posterior
+    look alike the data had nothing to say.
+    """
+    drawn = {name: np.asarray(leaf) for name, leaf in posterior.draws.leaves.items()}
+    sampled = [name for name in drawn if name in posterior.model.leaves("sample")]
+    entries = {name: drawn[name].reshape(-1, drawn[name][0, 0].size) for name in sampled}
+    # Of optimised parameters chains may each have their own.
+    entries |= {
+        name: np.reshape(drawn[name][:, -1] if name in drawn else leaf, (1, -1))
+        for name, leaf in posterior.model.leaves("optimise").items()
+    }
+    number = max(len(entries), 1)
+    figure, axes = panels(-(-number // COLUMNS), min(number, COLUMNS), height=1.7)
+    for panel in axes.flat[number:]:
+        panel.set_visible(False)
+    if not entries:
+        say(axes[0, 0], "no parameter was learned from draws: they are fixed, or point estimates")
+    for panel, (name, values) in zip(axes.flat, entries.items(), strict=False):
+        prior = _prior_draws(posterior, name)
+        if name.rpartition(".")[2].startswith("log_"):
+            prior = np.exp(prior)
+            values = np.exp(values)
+            panel.set_xscale("log")
+        _draw_density(panel, prior, np.concatenate([np.quantile(prior, [0.02, 0.98]), *values]))
+        if name in sampled:
+            _draw_entries(panel, values)
+        else:
+            height = np.full(values.shape[1], 0.25)
+            panel.vlines(values[0], 0, height, color=VERMILION, linewidth=1, label="optimised")
+            panel.plot(values[0], height, "v", color=VERMILION, markersize=3.5)
+        panel.set_xlabel(readable(name.replace("log_", "")))
+        panel.set_yticks([])
+        panel.set_ylim(0, 1.08)
+    legend(figure)
+    return figure
+
+
+@in_double_precision
+def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
+    """Draws from the prior of all entries together."""
+    shape = posterior.model.leaves()[name].shape
+    number = max(SAMPLES // max(int(np.prod(shape)), 1), 200)
+    return np.ravel(posterior.model.priors[name].sample(jax.random.key(0), (number, *shape)))
+
+
+def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style: Any) -> None:
+    """A density on the scale of the panel, its highest point at 1; without style that of a prior."""
+    logarithmic = panel.get_xscale() == "log"
+    values, limits = (np.log(part) if logarithmic else part for part in (values, limits))
+    margin = 0.04 * np.ptp(limits)
+    grid = np.linspace(limits.min() - margin, limits.max() + margin, GRID)
+    density = stats.gaussian_kde(values)(grid)
+    x = np.exp(grid) if logarithmic else grid
+    if style:
+        panel.plot(x, density / density.max(), **style)
+        return
+    panel.fill_between(x, density / density.max(), color=LIGHT, linewidth=0, label="prior")
+    panel.plot(x, density / density.max(), color=GREY, linewidth=0.8)
+    panel.set_xlim(x[0], x[-1])
+
+
+def _draw_entries(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
+    """The density of each entry; one that does not vary is a line."""
+    few = entries.shape[1] <= len(LINES)
+    for number, values in enumerate(entries.T):
+        style = LINES[number] if few else {"color": BLUE, "linestyle": "-", "alpha": 0.4}
+        if np.ptp(values) == 0:
+            panel.axvline(values[0], **style, label="posterior")
+        else:
+            _draw_density(panel, values, values, **style, label="posterior")
