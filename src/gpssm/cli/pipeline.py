@@ -71,7 +71,7 @@ def execute(
     resume
         Continue the run in the folder from its checkpoint, or from its posterior.
     overwrite
-        Replace a run that is there.
+        Replace an existing run.
     with_report
         Draw figures and write the report.
     """

@@ -53,7 +53,7 @@ def mae(mean: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
 
 
 def fit_percent(mean: ArrayLike, y: ArrayLike) -> float:
-    """The "fit %" of system identification, 100 (1 − ‖y − mean‖ / ‖y − ȳ‖), each output by itself, then averaged.
+    """The "fit %" of system identification, 100 (1 − ‖y − mean‖ / ‖y − ȳ‖), per output, then averaged.
 
     100 is perfect, 0 as good as knowing the average ȳ of what came true. It does not exist for an output whose
     observed values are all equal: that one is left out, and without any other the result is NaN.
@@ -170,7 +170,7 @@ def score(
     mixture: Moments = None,
     scale: ArrayLike | None = None,
 ) -> dict[str, float]:
-    """All figures at once: rmse, mae, fit, nlpd, nmll_paper, crps, energy, and coverage_90, width_90 for each level.
+    """All scores at once: rmse, mae, fit, nlpd, nmll_paper, crps, energy, and coverage_90, width_90 for each level.
 
     The first three judge the paths' mean. (mean, variance) pairs, each (S, H, Dy): `moments` of the outputs given the
     states, for `nmll_paper`, which is NaN without; `mixture`, by default the same, of which the predictive distribution
@@ -209,7 +209,7 @@ def score_outputs(
     scale: ArrayLike | None = None,
     **settings: Any,
 ) -> dict[str, dict[str, float]]:
-    """`score` of each output by itself, by name; those that were never observed are left out."""
+    """`score` of each output, by name; outputs that were never observed are left out."""
     paths, y = _forecast(paths, None), _outputs(y)
 
     def of(pair: Moments, j: int) -> Moments:

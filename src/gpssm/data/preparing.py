@@ -17,7 +17,7 @@ from gpssm.data.series import Series, as_list
 
 
 def detrend(series: Any, order: int = 1) -> Any:
-    """The series with each output's least-squares polynomial of time taken out: order 0 the mean, 1 a straight line.
+    """Remove a least-squares polynomial of time from each output: order 0 the mean, 1 a straight line.
 
     Missing outputs stay missing; controls stay as they are. A forecast of what is left has no trend either.
     A list of series gives a list.
@@ -40,7 +40,7 @@ def detrend(series: Any, order: int = 1) -> Any:
 
 
 def resample(series: Any, factor: float) -> Any:
-    """The series at `factor` times as many rows a time: 0.25 for a quarter of them, 2 for twice as many.
+    """Resample to `factor` times as many rows: 0.25 for a quarter of them, 2 for twice as many.
 
     Signals go through a zero-phase anti-alias filter (`scipy.signal.resample_poly`, the mean of each taken out before
     and put back), so that nothing above half the new frequency folds back. `Series.decimated` takes every so many rows
@@ -87,7 +87,7 @@ def resample(series: Any, factor: float) -> Any:
 
 
 def merge(*series: Any) -> list[Series]:
-    """Experiments as the list that `fit` takes, all with the columns of the first, in its order.
+    """Experiments as a list for `fit`, with the columns of the first, in its order.
 
     Each is a series, or a list of them, or of frames read by `Series.from_dataframe`. Units must agree.
     """

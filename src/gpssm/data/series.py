@@ -31,7 +31,7 @@ RELATIVE_SPREAD = (
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class Series:
-    """T outputs y (T, Dy) and T controls u (T, Du), with names and sampling time; Du may be 0.
+    """Outputs y (T, Dy) and inputs u (T, Du) with names, units and times; Du may be 0.
 
         series = Series(frame[["level"]], frame[["pump", "valve"]], name="tank", dt=0.1)
         train, test = series.split(0.5)
@@ -102,7 +102,7 @@ class Series:
 
     @property
     def input_dim(self) -> int:
-        """Number of controls Du; may be 0."""
+        """Number of inputs Du; may be 0."""
         return self.u.shape[-1]
 
     @property
@@ -211,7 +211,7 @@ class Series:
         return cls(on_y, on_u, outputs=outputs, inputs=inputs, clock=clock, **settings)
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """A pandas DataFrame of outputs and controls, indexed by time, or by row where no time is known."""
+        """A pandas DataFrame of outputs and inputs, indexed by time, or by row number without one."""
         import pandas
 
         index = (
@@ -224,7 +224,7 @@ class Series:
         )
 
     def describe(self) -> "pd.DataFrame":
-        """A table of the signals: a row a column, with unit, role, mean, std, smallest, largest and missing values."""
+        """A table with one row per signal: unit, role, mean, std, smallest, largest and missing values."""
         import pandas
 
         frame = self.to_dataframe()
@@ -241,7 +241,7 @@ class Series:
         )
 
     def plot(self, train: Any = None, test: Any = None) -> Any:
-        """Outputs and controls along time: see `gpssm.plots.plot_series`."""
+        """Plot outputs and inputs over time; see `gpssm.plots.plot_series`."""
         from gpssm.plots.forecasts import plot_series
 
         return plot_series(self, train, test)
@@ -264,7 +264,7 @@ class Series:
         )
 
     def split(self, at: Any) -> tuple["Series", "Series"]:
-        """The rows before `at`, and those from it on, as two series.
+        """Split into the rows before `at` and the rest.
 
         `at` is an index, 0 < at < T; a fraction of the length, of which the floor is taken, so that 0.5 gives the first
         T // 2 rows and the rest; or, where rows have dates, a date, "2024-03-31 12:00". Neither part may be empty.
@@ -294,7 +294,7 @@ class Series:
         return self[:cut], self[cut:]
 
     def decimated(self, every: int) -> "Series":
-        """Every so many rows: the last output of each block of `every`, and the mean of the controls within it.
+        """Decimate: the last output of each block of `every` rows, and the mean of its inputs.
 
         Outputs are values that were measured, and the mean is what a control adds up to between two of them. Rows that
         fill no block at the end are left out. `window` becomes the number of blocks that lie within it, at least one.

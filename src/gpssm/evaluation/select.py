@@ -63,7 +63,7 @@ def select(
     cluster: Any = None,
     **fit_arguments: Any,
 ) -> Selection:
-    """Compare settings of `fit` by their rolling forecasts of the last part of a training series.
+    """Choose settings of `fit` by rolling forecasts of the last part of a training series.
 
         selection = gpssm.select(train)
         posterior = gpssm.fit(train, **selection.best)

@@ -40,7 +40,7 @@ ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnosti
 
 
 class Row(NamedTuple):
-    """The convergence of a group of quantities, at its worst and in the median."""
+    """Convergence of a group of quantities, worst and median."""
 
     name: str
     number: int
@@ -78,7 +78,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """How a run went: a row for each group of quantities, and the sampler's own figures.
+    """Convergence of a run: one row per group of quantities, and sampler statistics.
 
     States, and values of f as a function of them, are identified only up to a change of the states' coordinates.
     Predicted outputs do not depend on it and are what to compare across chains. States are judged in each chain by
@@ -315,7 +315,7 @@ def _mean_path(model: GPSSM, draw: Draw, controls: Float[Array, "H Du"]) -> Floa
 
 
 def non_gaussianity(posterior: "Posterior", level: float = 0.05) -> dict[str, float]:
-    """The share of marginals of states and weights that D'Agostino and Pearson's test finds not Gaussian at `level`.
+    """The share of marginals of states and weights that are not Gaussian by D'Agostino and Pearson's test.
 
     All draws of all chains are tested as if independent: thin a run until its effective sample size is near their
     number, or the test sees autocorrelation. Of Gaussian marginals a share of about `level` is rejected.

@@ -21,9 +21,12 @@ def sweep(
         str, typer.Option(metavar="LIST", help="Data sets; all (six), daisy, records.")
     ] = ALL,
     methods: Annotated[
-        str, typer.Option(metavar="LIST", help="Of `gpssm methods`; ffvd-auto, ...; all.")
+        str,
+        typer.Option(
+            metavar="LIST", help="Methods, as `gpssm methods` lists them; ffvd-auto; or all."
+        ),
     ] = STANDARD,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0 on.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 0.")] = 5,
     protocols: Annotated[
         str, typer.Option(metavar="LIST", help="Of the protocols that apply.")
     ] = ALL,
@@ -32,14 +35,14 @@ def sweep(
     ] = Path("runs/bench"),
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="[METHOD.]NAME=VALUE", help="Setting; repeat for more."),
+        typer.Option("--set", metavar="[METHOD.]NAME=VALUE", help="Setting; may be repeated."),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run failures again.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, one thread each.")] = 1,
     cluster: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:8786.")] = None,
     shard: Annotated[str, typer.Option(metavar="I/N", help="Run part I of N.")] = "1/1",
 ) -> Answer:
-    """Fit methods to the first rows of many series and judge them on later ones.
+    """Fit methods to the first rows of many series and score them on later rows.
 
     emps and wiener-hammerstein have test records to simulate instead.
     Protocols: p30, simulation, rolling, learn, daisy-rolling.

@@ -12,7 +12,7 @@ from gpssm.cli.tables import list_table
 
 data = typer.Typer(
     name="data",
-    help="Benchmark series, and simulated ones whose truth is known.",
+    help="Benchmark series, and simulated series with known truth.",
     no_args_is_help=True,
 )
 
@@ -80,12 +80,11 @@ def list_data(screen: Screen) -> Answer:
 def fetch(
     screen: Screen,
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="As `gpssm data list` has them.")
+        list[str],
+        typer.Argument(metavar="NAME...", help="Names, as `gpssm data list` prints them."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the CSV files.")] = Path(),
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that are there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
 ) -> Answer:
     """Write series as CSV files, downloading them if need be.
 

@@ -30,7 +30,7 @@ def fit(
     screen: Screen,
     data: Annotated[
         list[Path] | None,
-        typer.Argument(help="Data files, an experiment each.", show_default=False),
+        typer.Argument(help="Data files, one experiment each.", show_default=False),
     ] = None,
     y: Annotated[
         Texts, _option("-y", "--output", help="Output column, by name or number; repeat for more.")
@@ -39,7 +39,7 @@ def fit(
     train: Annotated[
         str | None,
         _option(
-            help="Rows of the (last) file to train on: 0.5, 200, those before a date, or all. "
+            help="Training rows of the (last) file: a share, a number, a date, or all. "
             "(default: all)"
         ),
     ] = None,
@@ -47,10 +47,10 @@ def fit(
         Path | None, _option("--out", "-o", help="Run folder. (default: runs/DATA-METHOD)")
     ] = None,
     config: Annotated[
-        Path | None, _option(help="Settings in TOML; options given here come first.")
+        Path | None, _option(help="Settings in TOML; options given here take precedence.")
     ] = None,
     resume: Annotated[bool, _option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[bool, _option("--overwrite", help="Replace a run that is there.")] = False,
+    overwrite: Annotated[bool, _option("--overwrite", help="Replace an existing run.")] = False,
     no_report: Annotated[
         bool, _option("--no-report", help="No figures and no report: scores and forecasts.")
     ] = False,
@@ -73,7 +73,7 @@ def fit(
         _option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other setting of `gpssm.fit` or of the method, as kernel=se+linear, "
+            help="Any other setting of `gpssm.fit` or of the method, such as kernel=se+linear, "
             "likelihood=student-t, delay=auto, calibrate=true; repeat for more.",
             panel=MODEL,
         ),
@@ -93,7 +93,7 @@ def fit(
         str | None,
         _option(
             metavar="auto|STEP",
-            help="Put rows on a regular grid, as 2s; missing ones are missing outputs.",
+            help="Put rows on a regular grid, such as 2s; missing rows become missing outputs.",
             panel=TABLE,
         ),
     ] = None,

@@ -30,7 +30,9 @@ def forecast(
         int | None, typer.Option(min=2, help="Simulated futures; default as in the run.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file to write.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
+    ] = False,
 ) -> Answer:
     """Forecast the rows that follow the training data.
 

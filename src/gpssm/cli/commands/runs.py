@@ -17,7 +17,7 @@ def compare(
         list[Path], typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)
     ],
 ) -> Answer:
-    """Compare runs that were judged on the same rows, with the baselines once."""
+    """Compare runs scored on the same rows, with their baselines."""
     from gpssm.cli.run_folder import Run, compare_runs
 
     scores = compare_runs([Run.open(folder) for folder in runs])
@@ -25,7 +25,7 @@ def compare(
 
 
 def report(screen: Screen, run: RunFolder) -> Answer:
-    """Write the report of a run again, and say where it is."""
+    """Write the report of a run again."""
     from gpssm.cli.pipeline import report_again
     from gpssm.cli.run_folder import Run
 
