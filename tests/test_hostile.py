@@ -21,10 +21,10 @@ from gpssm.data.readers import read
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.stack import Stack
 from gpssm.posterior import storage
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Stack
 from hostile import VALUES, attempt
 from posteriors import fitted, make_posterior
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from gpssm.evaluation.design import informative as informative
     from gpssm.evaluation.load import load as load
     from gpssm.evaluation.select import select as select
-    from gpssm.evaluation.stack import Stack as Stack
     from gpssm.evaluation.stack import stack as stack
     from gpssm.fitting.fit import build_model as build_model
     from gpssm.fitting.fit import fit as fit
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from gpssm.model.model import GPSSM as GPSSM
     from gpssm.model.wiring import Wiring as Wiring
     from gpssm.posterior.posterior import Posterior as Posterior
+    from gpssm.posterior.stack import Stack as Stack
     from gpssm.starts.physics import Physics as Physics
     from gpssm.starts.physics import Unknown as Unknown
 
@@ -67,7 +67,7 @@ _NAMES = {
     "Posterior": "posterior.posterior",
     "Scaler": "data.scaler",
     "Series": "data.series",
-    "Stack": "evaluation.stack",
+    "Stack": "posterior.stack",
     "Unknown": "starts.physics",
     "Wiring": "model.wiring",
     "backtest": "evaluation.backtest",

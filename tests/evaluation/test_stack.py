@@ -1,6 +1,9 @@
 """Stacks: weights that maximise the mixture's log score, and verbs that are those of a mixture."""
 
+import copy
 import dataclasses
+import pickle
+import warnings
 import zipfile
 
 import numpy as np
@@ -11,8 +14,16 @@ from scipy.special import logsumexp, softmax
 import gpssm
 from gpssm.core import metrics
 from gpssm.data.series import Series
-from gpssm.evaluation.stack import Stack, default_members, share_out, stacking_weights
+from gpssm.evaluation.stack import default_members
 from gpssm.methods import ARX
+from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import (
+    Stack,
+    leading_member,
+    share_out,
+    smoothed_outputs,
+    stacking_weights,
+)
 from gpssm.posterior.validation import make_folds
 from gpssm.report import write_report
 from linear_systems import tank_series
@@ -30,6 +41,17 @@ def posteriors():
     return {
         name: gpssm.fit(TRAIN, num_chains=1, progress=False, **one) for name, one in MEMBERS.items()
     }
+
+
+@pytest.fixture(scope="module")
+def gaussian_process():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that so short a chain has not settled
+        return gpssm.fit(
+            TRAIN,
+            **{"state_dim": 2, "num_inducing": 5, "start": "em", "noise": "free"},
+            **{"num_chains": 2, "num_warmup": 8, "num_draws": 6, "thin": 1, "progress": False},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +129,11 @@ def test_smoothed_outputs_are_mixed_and_missing_ones_filled_in(posteriors):
     found = stack.smooth()
     assert found.paths.shape[1:] == (len(TRAIN), 1)
     np.testing.assert_array_equal(found.imputed, TRAIN.y)
+    assert found.states.shape == (len(found.paths), len(TRAIN) + 1, 0)
+    # An even mixture of two Gaussians per row, by the moments of the members.
+    parts = [one.thinned(20).smooth() for one in posteriors.values()]
+    np.testing.assert_allclose(found.mean, np.mean([one.mean for one in parts], axis=0))
+    assert smoothed_outputs(stack)[1].std.mean() > found.std.mean()
 
 
 def test_settings_are_weighed_inside_the_training_rows_alone():
@@ -149,13 +176,91 @@ def test_a_member_without_weight_is_dropped_and_named(posteriors):
     row = next(row for row in stack.table if row["member"] == "mean")
     assert row["weight"] == 0
     assert "mean" not in stack.members
-    assert "Left out, with next to no weight: mean." in stack.notes
+    assert "Dropped (negligible weight): mean." in stack.notes
 
 
 def test_a_member_that_fails_is_named_and_the_others_stay():
     stack = gpssm.stack(TRAIN, {**MEMBERS, "broken": {"method": ARX(orders=(90, 1))}}, num_chains=1)
     assert set(stack.members) <= set(MEMBERS)
     assert any(note.startswith("broken failed and is left out") for note in stack.notes)
+
+
+@pytest.fixture(scope="module")
+def opposed(posteriors):
+    """A stack of y and −3y + 5, whose mixture is neither."""
+    flipped = Series(5 - 3 * TRAIN.y, TRAIN.u)
+    other = gpssm.fit(flipped, method=FIRST, num_chains=1, progress=False)
+    return Stack.of({"y": posteriors["second order"], "5 - 3 y": other}, [0.5, 0.5])
+
+
+def test_a_stack_has_nothing_that_belongs_to_one_model(opposed):
+    forecast = opposed.forecast(5, TEST.u, num_paths=400)
+    parts = [one.forecast(5, TEST.u, num_paths=200).mean for one in opposed.members.values()]
+    np.testing.assert_allclose(forecast.mean, np.mean(parts, axis=0))
+    own = {name for name in dir(Stack) if not name.startswith("_")}
+    fields = {field.name for field in dataclasses.fields(Posterior)}
+    absent = {name for name in {*dir(Posterior), *fields} if not name.startswith("_")} - own
+    expected = {"export", "rollout", "linearise", "static_gain", "to_arviz", "diagnostics"}
+    assert absent > expected | {"transition", "draws", "model", "relevance", "spec"}
+    for name in absent - {"calibration", "notes"}:
+        with pytest.raises(AttributeError, match=rf"stack\.members\['y'\]\.{name}$"):
+            getattr(opposed, name)
+    with pytest.raises(AttributeError, match="has no attribute 'forcast'"):
+        opposed.forcast  # noqa: B018
+    for owner in (gpssm.informative, gpssm.plots.plot_transition, gpssm.plots.plot_traces):
+        with pytest.raises((TypeError, AttributeError)):
+            owner(opposed, TEST.u)
+    copied = pickle.loads(pickle.dumps(opposed.weights)), copy.copy(opposed)
+    assert copied[1].members is opposed.members
+
+
+def test_a_single_model_is_the_heaviest_nonlinear_member(posteriors, gaussian_process):
+    stack = Stack.of({"gp": gaussian_process, **posteriors}, [0.2, 0.5, 0.3])
+    assert list(stack.members) == ["second order", "first order", "gp"]
+    np.testing.assert_array_equal(stack.weights, [0.5, 0.3, 0.2])
+    assert stack.leading == "gp"
+    assert leading_member(stack) is stack.members["gp"]
+    assert leading_member(gaussian_process) is gaussian_process
+    assert Stack.of(posteriors, [0.4, 0.6]).leading == "first order"
+    summary = stack.summary()
+    assert summary.leading == "gp"
+    assert (summary.facts.method, summary.facts.kernel) == ("stack", "SquaredExponential")
+    assert summary.facts.seconds == pytest.approx(
+        sum(map(sum, (one.seconds for one in stack.members.values())))
+    )
+    assert "a single model below is gp" in str(summary)
+
+
+def test_one_member_is_a_stack_too(posteriors):
+    stack = Stack.of({"only": posteriors["second order"]}, [1.0])
+    expected = posteriors["second order"].forecast(5, TEST.u, num_paths=20).paths
+    np.testing.assert_array_equal(stack.forecast(5, TEST.u, num_paths=20).paths, expected)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [([1.0], "one positive weight"), ([1.5, -0.5], "one positive"), ([0.5, 0.6], "add up to one")],
+)
+def test_weights_must_be_a_distribution(posteriors, weights, message):
+    with pytest.raises(ValueError, match=message):
+        Stack.of(posteriors, weights)
+
+
+def test_members_must_have_the_same_columns(posteriors):
+    named = Series(TRAIN.y, TRAIN.u, outputs=["level"])
+    other = gpssm.fit(named, method=FIRST, num_chains=1, progress=False)
+    with pytest.raises(ValueError, match="same outputs and inputs"):
+        Stack.of({"a": posteriors["second order"], "b": other}, [0.5, 0.5])
+
+
+def test_members_that_cannot_learn_are_conditioned(posteriors, gaussian_process):
+    stack = Stack.of({"gp": gaussian_process, "arx": posteriors["first order"]}, [0.5, 0.5])
+    for after in (stack.learn(TEST[:5]), stack.update(TEST[:5], num_warmup=4, num_draws=2)):
+        forecast = after.forecast(5, TEST.u[5:], num_paths=20)
+        assert forecast.start == len(TRAIN) + 5
+        expected = posteriors["first order"].condition(TEST[:5])
+        paths = expected.forecast(5, TEST.u[5:], num_paths=10).paths
+        np.testing.assert_array_equal(forecast.paths[10:], paths)
 
 
 def test_saved_and_loaded_it_forecasts_the_same(even, tmp_path):
@@ -205,6 +310,7 @@ def test_the_summary_and_the_report_say_what_is_mixed(even, tmp_path):
     )
     page = write_report(stack, tmp_path / "report.html", test=TEST, baselines=()).read_text()
     assert "What is mixed" in page
+    assert "is of second order." in page  # the leading member
     assert "Chains do not agree" not in page  # they are independent draws
     assert '<th scope="row">second order</th><td>0.75</td><td>-1.5</td><td>0.125</td>' in page
 

@@ -19,7 +19,7 @@ from gpssm.bench.problems import BenchmarkProblem
 from gpssm.core import metrics
 from gpssm.data.series import Series, as_list
 from gpssm.posterior.forecast import Forecast
-from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import (
     BENCHMARK,
     BENCHMARK_LEARNING,
@@ -43,7 +43,7 @@ class SimulationProtocol:
     num_paths: int = 1000
     max_rows: int = 4_500_000
 
-    def judge(self, posterior: Posterior, problem: BenchmarkProblem, seed: int) -> Figures:
+    def judge(self, posterior: Forecaster, problem: BenchmarkProblem, seed: int) -> Figures:
         """Figures of the simulation."""
         window = (problem.test.window or 0) if problem.suite == "records" else 0
         test = problem.test
@@ -66,13 +66,15 @@ class RollingProtocol:
     scheme: RollingOrigin = BENCHMARK
     learns: bool = False
 
-    def judge(self, posterior: Posterior, problem: BenchmarkProblem, seed: int) -> Figures:
+    def judge(self, posterior: Forecaster, problem: BenchmarkProblem, seed: int) -> Figures:
         """Figures over all origins."""
         rolling = list(self.forecasts(posterior, problem.test, seed))
         figures = score([(one.forecast, one.rows) for one in rolling], problem)
         return figures | {"origins": float(len(rolling))}
 
-    def forecasts(self, posterior: Posterior, test: Series, seed: int) -> Iterator[RollingForecast]:
+    def forecasts(
+        self, posterior: Forecaster, test: Series, seed: int
+    ) -> Iterator[RollingForecast]:
         """The forecast from each origin."""
         _check_rows(test, self.scheme.horizon)
         draws = self.scheme.num_draws

@@ -37,6 +37,7 @@ from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.inference.runner import Runtime
 from gpssm.methods.spec import Spec
 from gpssm.posterior.forecast import HORIZON
+from gpssm.posterior.stack import leading_member
 
 CELLS = "cells"  # subfolder of the result files
 STACK = "ffvd-auto"  # `gpssm.stack` as a method
@@ -293,13 +294,14 @@ def _fit(cell: Cell) -> tuple[Any, Record]:
         posterior = stack(train, seed=cell.runtime.seed, **cell.stacked)
     else:
         posterior = fit(train, spec=cell.spec, runtime=cell.runtime)
+    member = leading_member(posterior)
     return posterior, {
         "cpu": _cpu_seconds() - cpu,
         "wall": time.perf_counter() - wall,
         "compile": posterior.seconds.compile,
-        "spec": posterior.spec.describe(),
-        "rhat": posterior.diagnostics()[f"{HORIZON}-step forecast mean"].rhat,
-        "draws": digest(posterior.draws),
+        "spec": member.spec.describe(),
+        "rhat": member.diagnostics()[f"{HORIZON}-step forecast mean"].rhat,
+        "draws": digest(member.draws),
         "weights": {row["member"]: row["weight"] for row in getattr(posterior, "table", ())},
     }
 

@@ -43,6 +43,7 @@ from gpssm.inference.progress import tracked
 from gpssm.plots.style import to_png
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster
 from gpssm.report import write_report
 from gpssm.report.figures import figures_of
 
@@ -129,14 +130,14 @@ def _judge_baselines(
     return results
 
 
-def fit_model(settings: Settings, train: list[Series], **runtime: Any) -> Posterior:
+def fit_model(settings: Settings, train: list[Series], **runtime: Any) -> Forecaster:
     """Fit as the settings say; `runtime` are fields of `Runtime` that do not change the result."""
     return fit(train, spec=settings.spec, runtime=settings.runtime.replace(**runtime))
 
 
 def _posterior(
     run: Run, settings: Settings, train: list[Series], delay: Any, screen: Screen
-) -> Posterior:
+) -> Forecaster:
     """The run's saved posterior, or a fit, which is saved when it has all its draws."""
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
@@ -145,7 +146,7 @@ def _posterior(
     settings = replace(settings, fit={**settings.fit, "delay": delay})
     posterior = fit_model(settings, train, **runtime)
     wanted = settings.spec.settings.num_draws
-    if posterior.num_draws < wanted:
+    if isinstance(posterior, Posterior) and posterior.num_draws < wanted:
         draws = f"{posterior.num_draws} of {count(wanted, 'draw')}"
         raise KeyboardInterrupt(f"Stopped after {draws} per chain")
     posterior.save(run.folder / POSTERIOR)
@@ -159,7 +160,7 @@ def _write_results(
     """Write forecasts and scores, and show the scores."""
     for name, forecast in examination.forecasts.items():
         if not examination.held:
-            own = name == settings.method
+            own = name == examination.method
             file = FORECAST if own else f"{BASELINE_FOLDER}/{name}.csv"
             run.write(file, to_csv(forecast.to_dataframe(settings.levels)))
     run.write_json(METRICS, metrics)
@@ -284,7 +285,7 @@ def forecast_run(
     return forecast_rows(posterior, u, horizon, num_paths or settings.num_paths, seed)
 
 
-def inputs_ahead(settings: Settings, posterior: Posterior, path: str | Path) -> np.ndarray:
+def inputs_ahead(settings: Settings, posterior: Forecaster, path: str | Path) -> np.ndarray:
     """The inputs of the rows after the training data, from a file.
 
     Where training data and file both have times, rows are matched by these: earlier rows are left

@@ -45,7 +45,7 @@ from gpssm.core.text import check_path, from_csv, read_csv, to_csv, to_json
 from gpssm.data.series import Series
 from gpssm.evaluation.load import load
 from gpssm.inference.checkpoint import CARRY
-from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,7 +188,7 @@ class Run:
         """What the run was made with."""
         return Settings(**from_toml(self.folder / CONFIG))
 
-    def posterior(self) -> Posterior:
+    def posterior(self) -> Forecaster:
         """The posterior, with the training data in it."""
         return load(self.folder / POSTERIOR)
 

@@ -20,7 +20,7 @@ from gpssm.data.series import Series
 from gpssm.evaluation.backtest import Backtest, backtest
 from gpssm.fitting.fit import fit
 from gpssm.posterior.forecast import HORIZON, Forecast
-from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import BASELINES as ROLLING
 
 BASELINES = ("arx", "lgssm", "last", "mean")
@@ -128,7 +128,7 @@ def judge_baselines(
     train: Sequence[Series],
     u: Float[np.ndarray, "H Du"],
     judged: RollingRows,
-    baselines: Sequence[str] | Mapping[str, Posterior] = BASELINES,
+    baselines: Sequence[str] | Mapping[str, Forecaster] = BASELINES,
     *,
     own: str = "",
     delay: Rows | Literal["auto"] = 0,
@@ -183,7 +183,7 @@ def judge_baselines(
 
 
 def forecast_rows(
-    posterior: Posterior, u: Any, horizon: int | None = None, num_paths: int = 1000, seed: int = 0
+    posterior: Forecaster, u: Any, horizon: int | None = None, num_paths: int = 1000, seed: int = 0
 ) -> Forecast:
     """The forecast under inputs `u` (a Series or rows of an array), with fewer paths if long."""
     steps = horizon or (HORIZON if u is None else len(u))
@@ -211,7 +211,7 @@ def choose_rows(last: Series, test: Series | None) -> RollingRows:
     return RollingRows(rows, start, ROLLING.spacing(unseen - horizon), horizon, held_out)
 
 
-def roll(posterior: Posterior, judged: RollingRows) -> Backtest:
+def roll(posterior: Forecaster, judged: RollingRows) -> Backtest:
     """Rolling forecasts along the rows to be judged on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # paths that left are told of beside the forecast

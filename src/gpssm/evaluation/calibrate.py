@@ -24,7 +24,7 @@ Intervals are never made narrower than the model's.
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -37,6 +37,7 @@ from gpssm.model.likelihoods import Bernoulli, Poisson
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Stack, single_posteriors
 from gpssm.posterior.validation import (
     CALIBRATION,
     FEWEST_ROWS,
@@ -45,6 +46,8 @@ from gpssm.posterior.validation import (
     rolling_forecasts,
     settling_rows,
 )
+
+Single = TypeVar("Single", Posterior, Stack)
 
 LEVEL = 0.9
 WORTH = 1.5  # independent squared errors of h-step forecasts in h rows
@@ -62,14 +65,14 @@ class Needed(NamedTuple):
 
 
 def calibrate(
-    posterior: Posterior,
+    posterior: Single,
     series: Any = None,
     *,
     new_experiment: bool = False,
     index: int = -1,
     seed: int | None = None,
-    without: Sequence[tuple[Posterior, Fold]] = (),
-) -> Posterior:
+    without: Sequence[tuple[Posterior | Stack, Fold]] = (),
+) -> Single:
     """The posterior with forecasts as wide as rows that it did not see say they must be.
 
         posterior = posterior.calibrate()
@@ -83,11 +86,13 @@ def calibrate(
     :param seed: the fit's, unless given.
     :param without: posteriors of folds, if there are any already, in place of those fits.
     """
-    if isinstance(posterior.model.likelihood, Poisson | Bernoulli):
-        name = type(posterior.model.likelihood).__name__
-        raise TypeError(
-            f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be stretched"
-        )
+    for one in single_posteriors(posterior):
+        if isinstance(one.model.likelihood, Poisson | Bernoulli):
+            name = type(one.model.likelihood).__name__
+            raise TypeError(
+                f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be "
+                "stretched"
+            )
     seed = posterior.seed if seed is None else check_seed(seed)
     check_flag("new_experiment", new_experiment)
     posterior.dataset.experiment(index)
@@ -108,7 +113,7 @@ def calibrate(
 
 
 def measure(
-    posterior: Posterior, rows: Series, new_experiment: bool, index: int, seed: int
+    posterior: Posterior | Stack, rows: Series, new_experiment: bool, index: int, seed: int
 ) -> Needed:
     """The factors that the outputs of some rows needed, from origins all along them."""
     if len(rows) < FEWEST_ROWS:
@@ -206,8 +211,18 @@ def weighted_quantile(
     return float(np.interp(share * np.sum(weights), np.cumsum(weights) - weights / 2, values))
 
 
-def fit_folds(posterior: Posterior, seed: int) -> list[tuple[Posterior, Fold]]:
-    """A posterior of each fold, by the settings of the fit."""
+def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior | Stack, Fold]]:
+    """A posterior of each fold, by the settings of the fit; of a stack, a stack of such fits."""
+    if isinstance(posterior, Stack):
+        fits = {name: fit_folds(member, seed) for name, member in posterior.members.items()}
+        folds = [fold for _, fold in next(iter(fits.values()))]
+        return [
+            (
+                dataclasses.replace(posterior, members={name: fits[name][k][0] for name in fits}),
+                fold,
+            )
+            for k, fold in enumerate(folds)
+        ]
     folds = make_folds(posterior.dataset.experiments)
     if not folds:
         raise ValueError(

@@ -20,6 +20,7 @@ from gpssm.evaluation.baselines import LABELS, Entry, RollingComparison, label
 from gpssm.evaluation.residuals import Residuals
 from gpssm.posterior.checks import SHARE_LEFT, Check
 from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.validation import DEPENDENT_ROWS
 
 NOISY, USELESS = (
     0.5,
@@ -33,8 +34,6 @@ FEW_ORIGINS, ERRORS = (
     4,
     2.0,
 )  # origins for a verdict, and standard errors over them that a difference must exceed
-# A forecast shares its rows with those from nearby origins, so that entries are worth fewer independent ones.
-DEPENDENT = 10
 
 IN_SAMPLE, ONE_STEP = "training rows, in sample", "training rows, one step ahead"
 
@@ -156,7 +155,7 @@ def check_free_run(forecast: Forecast, actual: Series) -> Iterator[Check]:
 
 
 def _about_coverage(output: str, share: float, number: int, protocol: str) -> Check:
-    number = max(number // DEPENDENT, 1)
+    number = max(number // DEPENDENT_ROWS, 1)
     low, high = (limit / number for limit in stats.binom(number, 0.9).interval(0.95))
     level, words = "good", "Intervals hold about as much as they claim."
     if share < low:

@@ -34,12 +34,11 @@ from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.summary import Summary, summarise
 from gpssm.posterior.checks import Check, check_paths
 from gpssm.posterior.diagnostics import Diagnostics
-from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
-from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster, leading_member, smoothed_outputs
 
 Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
-Baselines = Sequence[str] | Mapping[str, Posterior] | BaselineResults
+Baselines = Sequence[str] | Mapping[str, Forecaster] | BaselineResults
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,10 @@ class Examination:
     without test rows. `smoothed` and `observed` are the
     outputs of the last training series in hindsight, without and with noise. `held` says that the forecast is an
     illustration, with the last controls held because none were given. `failures` are sentences about what could not be
-    computed.
+    computed. Of a stack, `diagnostics` are the leading member's.
     """
 
-    posterior: Posterior
+    posterior: Forecaster
     test: Series | None
     forecasts: Mapping[str, Forecast]
     future: str
@@ -94,6 +93,7 @@ class Examination:
     def to_dict(self) -> dict[str, Any]:
         """All figures in dicts, lists, numbers and strings."""
         posterior, test, judged = self.posterior, self.test, self.rolling.judged
+        member = leading_member(posterior)
         where = test and {
             "rows": len(test),
             "first": len(posterior.dataset.experiments[-1]),
@@ -101,9 +101,9 @@ class Examination:
         }
         return {
             "method": self.method,
-            "state_dim": posterior.model.state_dim,
-            "num_chains": posterior.num_chains,
-            "num_draws": posterior.num_draws,
+            "state_dim": member.model.state_dim,
+            "num_chains": member.num_chains,
+            "num_draws": member.num_draws,
             "units": posterior.dataset.units,
             "horizons": dict(self.horizons),
             "scores": self.scores,
@@ -128,7 +128,7 @@ class Examination:
 
 
 def examine(
-    posterior: Posterior,
+    posterior: Forecaster,
     test: Any = None,
     *,
     inputs: Any = None,
@@ -145,7 +145,7 @@ def examine(
     :param num_paths: of each forecast.
     :param say: told what is being done.
     """
-    if posterior.current is not None:
+    if leading_member(posterior).current is not None:
         raise ValueError(
             "a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`"
         )
@@ -165,7 +165,7 @@ def examine(
     rolled = roll(posterior, judged)
     entry = judge_rolling(method, rolled, dataset.output_spread)
     rolling = RollingComparison(judged, (entry, *baselines.entries), rolled)
-    diagnostics, residuals = posterior.diagnostics(), find_residuals(posterior)
+    diagnostics, residuals = leading_member(posterior).diagnostics(), find_residuals(posterior)
     summary = summarise(posterior, diagnostics, residuals)
     smoothed, observed = smoothed_outputs(posterior.with_states(), len(raw) - 1)
     checked = (
@@ -254,7 +254,7 @@ def choose_future(last: Series, test: Series | None, inputs: Any = None) -> Futu
     return Future(np.repeat(last.u[-1:], HORIZON, axis=0), words, bool(last.inputs))
 
 
-def _test_rows(posterior: Posterior, test: Any) -> Series:
+def _test_rows(posterior: Forecaster, test: Any) -> Series:
     """The test rows with the columns of the training series, in their order."""
     given, known = Series.of(test), posterior.dataset.experiments[-1]
     if not isinstance(given, Series):

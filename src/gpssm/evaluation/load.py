@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from gpssm.core.text import check_path
-from gpssm.evaluation.stack import load_stack
 from gpssm.posterior.posterior import Posterior, load_posterior
+from gpssm.posterior.stack import Stack, load_stack
 
 RUN_POSTERIOR = "posterior.nc"  # in the folder of a run
 
 
-def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
+def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior | Stack:
     """Load the posterior that `Posterior.save` wrote, or the stack that `Stack.save` wrote.
 
         posterior = gpssm.load("run.nc", parts={"mean.function": drag})
@@ -26,8 +26,8 @@ def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
 
     Returns
     -------
-    Posterior
-        The posterior, equal to the saved one to the last bit.
+    Posterior or Stack
+        Equal to the saved one to the last bit.
     """
     path = check_path(path)
     path = path / RUN_POSTERIOR if path.is_dir() else path

@@ -17,8 +17,7 @@ from scipy import special, stats
 from gpssm.core.metrics import pit
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.posterior.conditioning import predict
-from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster
 
 LAGS = 20
 FEWEST = 8  # observed entries of an output below which nothing can be said of it
@@ -70,7 +69,7 @@ class Residuals(NamedTuple):
 
 
 def find_residuals(
-    posterior: Posterior, index: int = -1, num_paths: int = 300, rows: int = 1000, seed: int = 0
+    posterior: Forecaster, index: int = -1, num_paths: int = 300, rows: int = 1000, seed: int = 0
 ) -> Residuals:
     """Residuals of the first `rows` rows of training series `index`, as a new experiment, and their tests.
 
@@ -78,9 +77,7 @@ def find_residuals(
     """
     check_whole("rows", rows, 1)
     series = posterior.dataset.experiment(index)[:rows]
-    forecast = predict(
-        posterior, series, steps=1, new_experiment=True, num_paths=num_paths, seed=seed
-    )
+    forecast = posterior.predict(series, 1, new_experiment=True, num_paths=num_paths, seed=seed)
     values = special.ndtri(pit(forecast.paths, series.y))
     own, controls = [], []
     for column in values.T:

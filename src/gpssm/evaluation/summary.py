@@ -19,7 +19,6 @@ from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import check_training
 from gpssm.evaluation.residuals import Residuals, find_residuals
-from gpssm.evaluation.stack import Stack
 from gpssm.model.bases import (
     CoregionalisedPoints,
     FeaturePoints,
@@ -38,9 +37,9 @@ from gpssm.posterior.checks import (
     sampling_verdict,
 )
 from gpssm.posterior.diagnostics import FORECAST, WITHIN, Diagnostics, diagnose, own_starts
-from gpssm.posterior.explore import can_draw
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster, Stack, draws_outputs, leading_member
 
 
 @dataclass(frozen=True)
@@ -127,9 +126,8 @@ class Summary:
     nonlinear_change: float  # the same, of f(x, u) − x
     checks: tuple[Check, ...]  # of the run, in sample
     starts: tuple[dict[str, Any], ...] = ()  # that were compared, best first: a row of figures each
-    members: tuple[
-        dict[str, Any], ...
-    ] = ()  # of a stack, heaviest first: what is said below is of the first
+    members: tuple[dict[str, Any], ...] = ()  # of a stack, heaviest first
+    leading: str = ""  # the member of a stack that is shown where a single model is
     calibration: tuple[
         dict[str, Any], ...
     ] = ()  # steps ahead, the intervals' factor and their coverage without it
@@ -167,7 +165,7 @@ class Summary:
         """The lines of the page by heading."""
         return {
             "What was fitted": self._fitted(),
-            "What is mixed (scores on held-out training rows; what follows is of the first)": self._mixed(),
+            f"What is mixed (scores on held-out training rows; a single model below is {self.leading})": self._mixed(),
             "Where it started (errors on held-out training rows, in standard deviations)": self._started(),
             f"How well it sampled: {self.sampling.verdict}": self._sampled(),
             "How noisy, how predictable (in sample)": self._predictable(),
@@ -325,12 +323,24 @@ def _columns(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def summarise(
-    posterior: Posterior, diagnostics: Diagnostics | None = None, residuals: Residuals | None = None
+    forecaster: Forecaster,
+    diagnostics: Diagnostics | None = None,
+    residuals: Residuals | None = None,
 ) -> Summary:
-    """The page of a posterior: see `Posterior.summary`. What was computed already is not again."""
-    figures, facts = assess(posterior), _facts(posterior)
-    if residuals is None and can_draw(posterior.model.likelihood):
-        residuals = find_residuals(posterior, int(np.argmax(facts.rows)))
+    """The page of a posterior or a stack: see `Posterior.summary`.
+
+    What was computed already is not again. Of a stack, residuals and calibration are the mixture's,
+    and all that belongs to a single model is of the leading member.
+    """
+    posterior = leading_member(forecaster)
+    figures = assess(posterior)
+    facts = dataclasses.replace(
+        _facts(posterior), method=forecaster.method, seconds=float(sum(forecaster.seconds))
+    )
+    if residuals is None and draws_outputs(forecaster):
+        residuals = find_residuals(forecaster, int(np.argmax(facts.rows)))
+    notes = tuple(dict.fromkeys((*forecaster.notes, *posterior.notes)))
+    calibration = forecaster.calibration
     diagnostics = diagnose(posterior) if diagnostics is None else diagnostics
     forecast, outputs = diagnostics[FORECAST], diagnostics["smoothed outputs"]
     starts, sampler = own_starts(posterior), tuple(check_sampler(posterior.info))
@@ -346,7 +356,7 @@ def summarise(
         ess_outputs=outputs.ess_bulk,
         divergences=diagnostics.divergences,
         acceptance=float(np.mean(diagnostics.acceptance)),
-        notes=posterior.notes,
+        notes=notes,
         within={one.name: (one.rhat, one.ess_bulk) for one in within},
     )
     rows_a_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
@@ -364,9 +374,10 @@ def summarise(
         nonlinear_change=figures.nonlinear_change,
         checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
         starts=posterior.comparison,
-        members=posterior.table if isinstance(posterior, Stack) else (),
-        calibration=() if posterior.calibration is None else tuple(posterior.calibration.table()),
-        calibrated_on="" if posterior.calibration is None else posterior.calibration.rows,
+        members=forecaster.table if isinstance(forecaster, Stack) else (),
+        leading=forecaster.leading if isinstance(forecaster, Stack) else "",
+        calibration=() if calibration is None else tuple(calibration.table()),
+        calibrated_on="" if calibration is None else calibration.rows,
         residuals=() if residuals is None else tuple(residuals.table()),
     )
 

@@ -33,9 +33,9 @@ from gpssm.plots.style import (
 )
 from gpssm.posterior.arviz import to_dataframe
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
-from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster, Stack, smoothed_outputs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,9 +54,9 @@ GRID = 200
 Traces = dict[str, Float[np.ndarray, "chain draw"]]
 
 
-@figure_of(Posterior)
+@figure_of(Posterior, Stack)
 def plot_smoothed(
-    posterior: Posterior, index: int = -1, smoothed: tuple[Forecast, Forecast] | None = None
+    posterior: Forecaster, index: int = -1, smoothed: tuple[Forecast, Forecast] | None = None
 ) -> "Figure":
     """Outputs of one training series in hindsight: data, median, and 90 % bands.
 
@@ -145,9 +145,9 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
     return figure
 
 
-@figure_of(Posterior)
+@figure_of(Posterior, Stack)
 def plot_residuals(
-    posterior: Posterior, index: int = -1, num_paths: int = 300, rows: int = 1000
+    posterior: Forecaster, index: int = -1, num_paths: int = 300, rows: int = 1000
 ) -> "Figure":
     """One-step residuals, their autocorrelation and their correlation with inputs.
 

@@ -94,15 +94,15 @@ def in_house_style() -> Iterator[None]:
         yield
 
 
-def figure_of(kind: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figure]]":
-    """Decorate a function that draws an object of this class, its first argument, in house style."""
+def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figure]]":
+    """Decorate a function that draws an object of one of these classes, its first argument, in house style."""
 
     def decorate(function: "Callable[P, Figure]") -> "Callable[P, Figure]":
         name = next(iter(inspect.signature(function).parameters))
 
         @functools.wraps(function)
         def draw_figure(*args: P.args, **options: P.kwargs) -> "Figure":
-            check_kind(name, args[0] if args else options.get(name), kind)
+            check_kind(name, args[0] if args else options.get(name), *kinds)
             with in_house_style():
                 return function(*args, **options)
 

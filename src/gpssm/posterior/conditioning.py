@@ -172,7 +172,8 @@ def predict(
         clock=experiment_clock(posterior, given, new_experiment, index),
     )
     warn_of_paths(result)
-    return widened(result, posterior, np.minimum(1 + np.arange(len(given)), steps), calibrated)
+    ahead = np.minimum(1 + np.arange(len(given)), steps)
+    return widened(result, posterior.calibration, ahead, calibrated)
 
 
 def simulate(

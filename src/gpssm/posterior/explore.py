@@ -25,7 +25,6 @@ from gpssm.data.columns import align_columns, to_columns, where_first
 from gpssm.data.scaler import FAR
 from gpssm.model.bases import FeaturePoints
 from gpssm.model.kernels import Feature
-from gpssm.model.likelihoods import Custom, Likelihood
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
@@ -96,18 +95,6 @@ def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: i
         states=states,
         imputed=np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y),
     )
-
-
-def smoothed_outputs(posterior: "Posterior", index: int = -1) -> tuple[Forecast, Forecast]:
-    """Outputs along training series `index` without and with noise; both without where a likelihood cannot draw any."""
-    outputs = smooth(posterior, index)
-    noisy = can_draw(posterior.model.likelihood)
-    return outputs, smooth(posterior, index, noise=True) if noisy else outputs
-
-
-def can_draw(likelihood: Likelihood) -> bool:
-    """Whether outputs can be drawn: a user's own density may come without a sampler."""
-    return not isinstance(likelihood, Custom) or likelihood.sampler is not None
 
 
 def outputs_of(posterior: "Posterior", index: int = -1) -> Float[np.ndarray, "chain draw T Dy"]:

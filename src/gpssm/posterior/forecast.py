@@ -31,7 +31,7 @@ from gpssm.data.clock import Clock, Times
 from gpssm.data.columns import align_columns
 from gpssm.data.series import Series
 from gpssm.posterior import checks
-from gpssm.posterior.calibration import stretch
+from gpssm.posterior.calibration import Calibration, stretch
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
 from gpssm.posterior.rollout import (
@@ -461,7 +461,7 @@ def forecast(
         found, posterior, bounds, inputs, encoded, start=start, dt=series.dt, clock=clock
     )
     warn_of_paths(result)
-    return widened(result, posterior, 1 + np.arange(result.horizon), calibrated)
+    return widened(result, posterior.calibration, 1 + np.arange(result.horizon), calibrated)
 
 
 def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
@@ -488,13 +488,15 @@ def warn_of_paths(found: Forecast) -> None:
 
 
 def widened(
-    found: Forecast, posterior: "Posterior", steps: Int[np.ndarray, " H"], calibrated: bool | None
+    found: Forecast,
+    calibration: Calibration | None,
+    steps: Int[np.ndarray, " H"],
+    calibrated: bool | None,
 ) -> Forecast:
-    """The forecast as wide as the posterior's calibration says, each row of it so many steps ahead.
+    """The forecast as wide as a calibration says, each row of it so many steps ahead.
 
-    :param calibrated: None to do so if the posterior has a calibration.
+    :param calibrated: None to do so if there is a calibration.
     """
-    calibration = posterior.calibration
     if not (calibrated is None or isinstance(calibrated, bool)):
         raise TypeError(f"calibrated is True, False or None; got {calibrated!r}")
     if calibrated and calibration is None:

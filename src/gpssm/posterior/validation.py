@@ -24,11 +24,14 @@ from gpssm.data.series import Series
 from gpssm.posterior.forecast import HORIZON, Forecast
 
 if TYPE_CHECKING:
-    from gpssm.posterior.posterior import Posterior
+    from gpssm.posterior.stack import Forecaster
 
 HELD_OUT = 0.25  # share of a series that each fold holds out
 FEWEST_ROWS = 15  # held-out rows below which a series is not judged
 MOST_SERIES = 3  # the longest series are judged, no more of them than this
+# Forecasts from neighbouring origins share rows and err together: all entries are worth one
+# independent entry for so many rows.
+DEPENDENT_ROWS = 10
 SETTLING = 20  # rows of a new experiment from which the filter finds the state
 
 
@@ -187,7 +190,7 @@ def settling_rows(rows: int, new_experiment: bool) -> int:
 
 
 def rolling_forecasts(
-    posteriors: Iterable["Posterior"],
+    posteriors: Iterable["Forecaster"],
     rows: Series,
     origins: Sequence[int],
     scheme: RollingOrigin,
@@ -201,7 +204,7 @@ def rolling_forecasts(
 
     Parameters
     ----------
-    posteriors : iterable of Posterior
+    posteriors : iterable of Posterior or Stack
         The posterior at each origin, such as `posterior.condition_at(rows, origins)` or
         `extended(posterior, rows, origins, "learn")`.
     rows : Series
@@ -245,18 +248,18 @@ def rolling_forecasts(
 
 
 def extended(
-    posterior: "Posterior",
+    posterior: "Forecaster",
     rows: Series,
     origins: Sequence[int],
     verb: Literal["learn", "update"],
     first: Mapping[str, Any],
     **options: Any,
-) -> Iterator["Posterior"]:
+) -> Iterator["Forecaster"]:
     """The posterior given the rows up to each origin, each from the one before.
 
     Parameters
     ----------
-    posterior : Posterior
+    posterior : Posterior or Stack
         The posterior before the first row.
     rows : Series
         Rows that follow its data.
@@ -271,7 +274,7 @@ def extended(
 
     Yields
     ------
-    Posterior
+    Posterior or Stack
     """
     for before, origin in pairwise([0, *origins]):
         if origin > before:
@@ -281,13 +284,13 @@ def extended(
 
 
 def held_out_forecasts(
-    posterior: "Posterior", fold: Fold, scheme: RollingOrigin, seed: int
+    posterior: "Forecaster", fold: Fold, scheme: RollingOrigin, seed: int
 ) -> Iterator[RollingForecast]:
     """Forecasts of the held-out rows of a fold, to their end if the scheme simulates so far.
 
     Parameters
     ----------
-    posterior : Posterior
+    posterior : Posterior or Stack
         A fit to the rows that the fold learns from.
     fold : Fold
         The held-out rows.
@@ -324,12 +327,12 @@ def held_out_forecasts(
         )
 
 
-def held_out_errors(posterior: "Posterior", fold: Fold, seed: int) -> tuple[list[Errors], float]:
+def held_out_errors(posterior: "Forecaster", fold: Fold, seed: int) -> tuple[list[Errors], float]:
     """Errors of the forecasts by which starts are compared.
 
     Parameters
     ----------
-    posterior : Posterior
+    posterior : Posterior or Stack
         A fit to the rows that the fold learns from.
     fold : Fold
         The held-out rows.

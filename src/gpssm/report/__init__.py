@@ -14,7 +14,7 @@ from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import printable
 from gpssm.evaluation.baselines import BASELINES
 from gpssm.evaluation.examine import Examination, examine
-from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster
 from gpssm.report.content import compose
 from gpssm.report.page import render
 
@@ -23,11 +23,11 @@ __all__ = ["BASELINES", "make_report", "write_report"]
 
 @in_double_precision
 def make_report(
-    posterior: Posterior | Examination,
+    posterior: Forecaster | Examination,
     *,
     test: Any = None,
     inputs: Any = None,
-    baselines: Sequence[str] | Mapping[str, Posterior] = BASELINES,
+    baselines: Sequence[str] | Mapping[str, Forecaster] = BASELINES,
     title: str | None = None,
     pictures: Mapping[str, bytes] | None = None,
     files: Mapping[str, str] | None = None,
@@ -40,7 +40,7 @@ def make_report(
     :param files: texts to offer for download by file name, beside forecast.csv, metrics.json and config.json.
     """
     found = posterior
-    if isinstance(found, Posterior):
+    if not isinstance(found, Examination):
         found = examine(found, test, inputs=inputs, baselines=baselines)
     page = render(compose(found, title, {} if pictures is None else pictures, files or {}))
     return "\n".join(
@@ -48,7 +48,7 @@ def make_report(
     )  # for those who look at it in a terminal
 
 
-def write_report(posterior: Posterior | Examination, path: str | Path, **options: Any) -> Path:
+def write_report(posterior: Forecaster | Examination, path: str | Path, **options: Any) -> Path:
     """Write what `make_report` makes, with the same options; what was there stays until all of it is written."""
     path, text = Path(path), make_report(posterior, **options)
     write_atomically(path, lambda file: file.write(text.encode()))

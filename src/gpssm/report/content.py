@@ -19,9 +19,8 @@ from gpssm.evaluation.baselines import RollingComparison
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.summary import Summary
 from gpssm.posterior.checks import Check, doubts, headline, worst
-from gpssm.posterior.explore import smoothed_outputs
 from gpssm.posterior.forecast import HORIZON, Forecast
-from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster, leading_member, smoothed_outputs
 from gpssm.report.charts import (
     FIT_ROWS,
     LEVELS,
@@ -58,6 +57,7 @@ class Content:
     words: list[str]
     starts: tuple[dict[str, Any], ...]
     members: tuple[dict[str, Any], ...]
+    leading: str
     calibration: tuple[dict[str, Any], ...]
     calibrated_on: str
     worth: Check
@@ -128,6 +128,7 @@ def compose(
         words=in_sentences(found.summary),
         starts=found.summary.starts,
         members=found.summary.members,
+        leading=found.summary.leading,
         calibration=found.summary.calibration,
         calibrated_on=found.summary.calibrated_on,
         worth=found.worth,
@@ -179,8 +180,9 @@ def forecast_table(forecast: Forecast, actual: Series | None) -> list[dict[str, 
     ]
 
 
-def _settings(posterior: Posterior, summary: Summary) -> Table:
-    """Everything that the result depends on, by heading."""
+def _settings(forecaster: Forecaster, summary: Summary) -> Table:
+    """Everything that the result depends on, by heading; of a stack, of its leading member."""
+    posterior = leading_member(forecaster)
     facts, raw = summary.facts, posterior.dataset.experiments
     roles = {
         role: [name for name, its in posterior.model.roles if its == role]
@@ -197,7 +199,8 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
         name: value for name, value in posterior.spec.describe().items() if value is not None
     }
     return {
-        "Method": _flat(settings),
+        "Method": ({"member of the mixture": summary.leading} if summary.leading else {})
+        | _flat(settings),
         "Model": model
         | {f"parameters: {role}": ", ".join(names) or "none" for role, names in roles.items()},
         "Data": {
@@ -215,7 +218,7 @@ def _settings(posterior: Posterior, summary: Summary) -> Table:
             "draws a chain": posterior.num_draws,
             **{
                 f"seconds: {name}": round(value, 1)
-                for name, value in posterior.seconds._asdict().items()
+                for name, value in forecaster.seconds._asdict().items()
             },
         },
         "Versions": {

@@ -10,6 +10,7 @@ from gpssm.evaluation.examine import Examination
 from gpssm.model.means import Wired
 from gpssm.plots import forecasts, posteriors
 from gpssm.plots.dynamics import plot_transition, plot_wiring
+from gpssm.posterior.stack import leading_member
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
     """A function for each figure that there are data for, by name."""
     posterior = examination.posterior
+    member = leading_member(posterior)
     test = examination.test
     experiments = posterior.dataset.experiments
     history = experiments[-1]
@@ -40,12 +42,12 @@ def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
         "calibration": lambda: forecasts.plot_calibration(pairs),
         "smoothed": lambda: posteriors.plot_smoothed(posterior, last, smoothed),
         "residuals": lambda: posteriors.draw_residuals(examination.residuals),
-        "states": lambda: posteriors.plot_states(posterior, last),
-        "transition": lambda: plot_transition(posterior),
-        "traces": lambda: posteriors.plot_traces(posterior),
-        "ess": lambda: posteriors.plot_ess(posterior, examination.diagnostics),
-        "parameters": lambda: posteriors.plot_parameters(posterior),
+        "states": lambda: posteriors.plot_states(member, last),
+        "transition": lambda: plot_transition(member),
+        "traces": lambda: posteriors.plot_traces(member),
+        "ess": lambda: posteriors.plot_ess(member, examination.diagnostics),
+        "parameters": lambda: posteriors.plot_parameters(member),
     }
-    if isinstance(posterior.model.mean, Wired):
-        figures["wiring"] = lambda: plot_wiring(posterior)
+    if isinstance(member.model.mean, Wired):
+        figures["wiring"] = lambda: plot_wiring(member)
     return figures

@@ -80,6 +80,9 @@ def embed_pictures(
         "calibration": f" On {found.rolling.judged.protocol}.",
         "residuals": f" On {ONE_STEP}.",
     }
+    if found.summary.leading:
+        single = ("transition", "wiring", "states", "ess", "traces", "parameters")
+        made_on |= dict.fromkeys(single, f" Of {found.summary.leading}, a member of the mixture.")
     for name, (alt, caption) in WORDS.items():
         if name not in makers and name not in given:
             continue

@@ -1,0 +1,713 @@
+"""A mixture of posteriors, weighted by log scores of held-out rows.
+
+    p(y) = Σ_k w_k p_k(y),    w = argmax  n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k
+
+Chains stay in the mode they start in, and no method is best everywhere. Stacking (Yao, Vehtari,
+Simpson & Gelman 2018; for chains that do not mix, Yao, Vehtari & Gelman 2022) weighs posteriors by
+what their mixture is worth: two that err in different places are better together than the better
+one alone. The y_i are the N entries of rolling forecasts, and p_k is a density estimate from the
+paths of member k. Errors of neighbouring rows are correlated, and each row is forecast from several
+origins: n, what all entries are worth, is one for `DEPENDENT_ROWS` held-out rows. The last term is a
+Dirichlet prior worth one entry per member: where members are about as good, weights stay even.
+"""
+
+import dataclasses
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol, Self
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import softmax
+
+from gpssm.core import metrics
+from gpssm.core.files import write_atomically
+from gpssm.core.messages import distinct_warnings
+from gpssm.core.notebook import card
+from gpssm.core.text import check_flag, check_path, check_whole, percent, to_json
+from gpssm.data.dataset import Dataset
+from gpssm.inference.progress import Mode
+from gpssm.model.likelihoods import Custom
+from gpssm.posterior.calibration import Calibration
+from gpssm.posterior.draws import Seconds
+from gpssm.posterior.explore import Smoothed
+from gpssm.posterior.forecast import Forecast, widened
+from gpssm.posterior.learning import MAX_DRAWS
+from gpssm.posterior.posterior import Posterior, load_posterior
+from gpssm.posterior.rollout import BOUNDS
+from gpssm.posterior.storage import NotAsSaved
+from gpssm.posterior.validation import DEPENDENT_ROWS, STACKING, Fold, held_out_forecasts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gpssm.evaluation.summary import Summary
+
+CONTENTS = "stack.json"  # the file inside a saved stack that names its members
+
+
+class Forecaster(Protocol):
+    """What forecasts from data of its own: a `Posterior`, or a `Stack` of several."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """The training data."""
+        ...
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """The seed of the fit."""
+        ...
+
+    @property
+    def seconds(self) -> Seconds:
+        """What the fit took."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What went wrong, if anything did."""
+        ...
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """How much wider intervals are made than the model's."""
+        ...
+
+    def forecast(self, *args: Any, **options: Any) -> Forecast:
+        """Paths of the outputs after the end of the data."""
+        ...
+
+    def simulate(self, *args: Any, **options: Any) -> Forecast:
+        """Paths of a new experiment."""
+        ...
+
+    def predict(self, *args: Any, **options: Any) -> Forecast:
+        """Some steps ahead, all along a series."""
+        ...
+
+    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
+        """Outputs along a training series, given all of it."""
+        ...
+
+    def condition(self, *args: Any, **options: Any) -> "Forecaster":
+        """The state after new rows."""
+        ...
+
+    def condition_at(self, *args: Any, **options: Any) -> Iterator["Forecaster"]:
+        """The state at several rows of a series."""
+        ...
+
+    def learn(self, *args: Any, **options: Any) -> "Forecaster":
+        """State and weights after new rows."""
+        ...
+
+    def update(self, *args: Any, **options: Any) -> "Forecaster":
+        """Draws given the old rows and the new."""
+        ...
+
+    def thinned(self, most: int) -> Self:
+        """The same with fewer draws."""
+        ...
+
+    def with_states(self) -> Self:
+        """The same with the rows whose states are stored as training data."""
+        ...
+
+    def summary(self) -> "Summary":
+        """One page about it."""
+        ...
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write it to a file."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stack:
+    """A mixture of posteriors of the same outputs, heaviest first.
+
+        mixture = gpssm.stack(train)
+        mixture.forecast(u=future_inputs)
+        mixture.members["lgssm"].diagnostics()
+
+    It forecasts, simulates, predicts, smooths outputs and takes new rows as a mixture: of
+    `num_paths` paths each member makes its share. What belongs to a single model (its draws,
+    transition, diagnostics, export, ...) is an attribute of the members alone.
+
+    Parameters
+    ----------
+    members : mapping of str to Posterior
+        The posteriors by name.
+    weights : array (K,)
+        Their weights, which add up to one.
+    table : tuple of dict
+        One row for each posterior that was weighed, dropped ones too: member, weight, log score and
+        CRPS of its forecasts of held-out rows.
+    notes : tuple of str
+        What went wrong, if anything did.
+    calibration : Calibration, optional
+        How much wider the intervals of the mixture must be, see `calibrate`.
+    """
+
+    members: Mapping[str, Posterior]
+    weights: Float[np.ndarray, " K"]
+    table: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    calibration: Calibration | None = None
+
+    @classmethod
+    def of(
+        cls,
+        members: Mapping[str, Posterior],
+        weights: Iterable[float],
+        table: Iterable[dict[str, Any]] = (),
+        notes: Iterable[str] = (),
+    ) -> Self:
+        """The stack of posteriors with these weights, sorted by weight.
+
+        Calibrations of the members are dropped: it is the mixture that may be calibrated.
+
+        Parameters
+        ----------
+        members : mapping of str to Posterior
+            One posterior or more, of the same outputs and inputs.
+        weights : iterable of float
+            One positive number each; they add up to one.
+        table, notes
+            See `Stack`.
+        """
+        values = np.array(list(weights), float)
+        if not members or values.shape != (len(members),) or not (values > 0).all():
+            raise ValueError(
+                f"a stack needs one positive weight for each member; got {values.tolist()} for "
+                f"{list(members)}"
+            )
+        if not np.isclose(values.sum(), 1):
+            raise ValueError(f"weights must add up to one; got {values.tolist()}")
+        columns = {
+            name: (member.dataset.outputs, member.dataset.inputs)
+            for name, member in members.items()
+        }
+        if len({*columns.values()}) > 1:
+            raise ValueError(
+                f"members must have the same outputs and inputs, in the same order; got {columns}"
+            )
+        names = [list(members)[place] for place in np.argsort(-values, kind="stable")]
+        plain = {name: dataclasses.replace(members[name], calibration=None) for name in names}
+        return cls(plain, np.sort(values)[::-1], tuple(table), tuple(notes))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(Posterior, name) or name in Posterior.__dataclass_fields__:
+                raise AttributeError(
+                    f"a Stack has no {name!r}, which belongs to a single model. Take that of a "
+                    f"member: stack.members[{next(iter(self.members))!r}].{name}"
+                )
+            raise AttributeError(f"'Stack' object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        shares = zip(self.members, self.weights, strict=True)
+        return f"Stack({', '.join(f'{name} {weight:.2f}' for name, weight in shares)})"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            name: f"{percent(weight)}: {member!r}"
+            for (name, member), weight in zip(self.members.items(), self.weights, strict=True)
+        }
+        return card("Stack", facts, notes=self.notes)
+
+    @property
+    def leading(self) -> str:
+        """The name of the heaviest nonlinear member; of the heaviest one if all are linear.
+
+        Where a report shows a single model (its states, traces, sampling), it is this one.
+        """
+        nonlinear = (name for name, member in self.members.items() if member.learns)
+        return next(nonlinear, next(iter(self.members)))
+
+    @property
+    def dataset(self) -> Dataset:
+        """The training data; of the heaviest member where members differ."""
+        return next(iter(self.members.values())).dataset
+
+    @property
+    def method(self) -> str:
+        """The name of the mixture in tables."""
+        return "stack"
+
+    @property
+    def seed(self) -> int:
+        """The seed of the heaviest member."""
+        return next(iter(self.members.values())).seed
+
+    @property
+    def seconds(self) -> Seconds:
+        """Seconds of all fits together."""
+        seconds = (member.seconds for member in self.members.values())
+        return Seconds(*map(sum, zip(*seconds, strict=True)))
+
+    def forecast(
+        self,
+        horizon: int | None = None,
+        u: Any = None,
+        *,
+        num_paths: int = 1000,
+        seed: int = 0,
+        noise: bool = True,
+        index: int = -1,
+        bounds: float | None = BOUNDS,
+        calibrated: bool | None = None,
+        one_function: bool = False,
+    ) -> Forecast:
+        """The mixture of the members' forecasts; see `Posterior.forecast`."""
+        options = {"seed": seed, "noise": noise, "index": index, "bounds": bounds}
+        options["one_function"] = one_function
+
+        def of(member: Posterior, paths: int) -> Forecast:
+            return member.forecast(horizon, u, num_paths=paths, **options)
+
+        joint = self._mix(of, num_paths)
+        return widened(joint, self.calibration, 1 + np.arange(joint.horizon), calibrated)
+
+    def simulate(
+        self,
+        u: Any = None,
+        warmup: Any = None,
+        *,
+        horizon: int | None = None,
+        num_particles: int | None = None,
+        num_paths: int = 1000,
+        seed: int = 0,
+        noise: bool = True,
+        bounds: float | None = BOUNDS,
+        calibrated: bool | None = None,
+    ) -> Forecast:
+        """The mixture of the members' simulations; see `Posterior.simulate`."""
+        options = {"horizon": horizon, "num_particles": num_particles, "seed": seed}
+        options |= {"noise": noise, "bounds": bounds}
+
+        def of(member: Posterior, paths: int) -> Forecast:
+            return member.simulate(u, warmup, num_paths=paths, **options)
+
+        joint = self._mix(of, num_paths)
+        return widened(joint, self.calibration, 1 + np.arange(joint.horizon), calibrated)
+
+    def predict(
+        self,
+        series: Any,
+        steps: int = 1,
+        *,
+        new_experiment: bool = False,
+        num_paths: int = 1000,
+        num_particles: int | None = None,
+        seed: int = 0,
+        noise: bool = True,
+        index: int = -1,
+        bounds: float | None = BOUNDS,
+        calibrated: bool | None = None,
+    ) -> Forecast:
+        """The mixture of the members' predictions; see `Posterior.predict`."""
+        options = {"new_experiment": new_experiment, "num_particles": num_particles, "seed": seed}
+        options |= {"noise": noise, "index": index, "bounds": bounds}
+
+        def of(member: Posterior, paths: int) -> Forecast:
+            return member.predict(series, steps, num_paths=paths, **options)
+
+        joint = self._mix(of, num_paths)
+        ahead = np.minimum(1 + np.arange(joint.horizon), steps)
+        return widened(joint, self.calibration, ahead, calibrated)
+
+    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
+        """The mixture of the members' smoothed outputs; see `Posterior.smooth`.
+
+        `states` has no columns: each member has states in coordinates of its own.
+        """
+        shares = self._shares(min(m.num_chains * m.num_draws for m in self.members.values()))
+        joint = Smoothed.join(
+            [self.members[name].thinned(n).smooth(index, noise, seed) for name, n in shares.items()]
+        )
+        y = self.dataset.experiment(index).y
+        states = np.zeros((len(joint.paths), joint.horizon + 1, 0))
+        imputed = np.where(np.isnan(y), joint.mean, y)
+        return dataclasses.replace(joint, states=states, imputed=imputed)
+
+    def condition(
+        self,
+        series: Any,
+        *,
+        new_experiment: bool = False,
+        num_particles: int | None = None,
+        seed: int = 0,
+        index: int = -1,
+    ) -> Self:
+        """Every member conditioned on new rows, with the same weights; see `Posterior.condition`."""
+        options = {"new_experiment": new_experiment, "num_particles": num_particles}
+        options |= {"seed": seed, "index": index}
+        return self._each(lambda member: member.condition(series, **options))
+
+    def condition_at(
+        self,
+        series: Any,
+        rows: Sequence[int],
+        *,
+        new_experiment: bool = False,
+        num_particles: int | None = None,
+        seed: int = 0,
+        index: int = -1,
+    ) -> Iterator[Self]:
+        """`condition` on the first r rows for each r in `rows`; see `Posterior.condition_at`."""
+        options = {"new_experiment": new_experiment, "num_particles": num_particles}
+        options |= {"seed": seed, "index": index}
+        members = self.members.values()
+        with distinct_warnings():
+            passes = [member.condition_at(series, rows, **options) for member in members]
+        return map(self.with_members, zip(*passes, strict=True))
+
+    def learn(
+        self,
+        series: Any,
+        *,
+        forgetting: float | Sequence[float] | Literal["auto"] | None = None,
+        new_experiment: bool = False,
+        move_points: bool = False,
+        max_draws: int = MAX_DRAWS,
+        seed: int = 0,
+        index: int = -1,
+    ) -> Self:
+        """Every member after learning from new rows, with the same weights; see `Posterior.learn`.
+
+        Members whose method does not learn as it samples, such as linear models, are conditioned.
+        """
+        shared = {"new_experiment": new_experiment, "seed": seed, "index": index}
+        options = {"forgetting": forgetting, "move_points": move_points, "max_draws": max_draws}
+
+        def after(member: Posterior) -> Posterior:
+            if member.learns:
+                return member.learn(series, **options, **shared)
+            return member.condition(series, **shared)
+
+        return self._each(after)
+
+    def update(
+        self,
+        series: Any,
+        *,
+        new_experiment: bool = False,
+        num_warmup: int | None = None,
+        num_draws: int | None = None,
+        seed: int | None = None,
+        progress: Mode = False,
+        index: int = -1,
+    ) -> Self:
+        """Every member sampled anew with new rows, and the same weights; see `Posterior.update`.
+
+        Members whose method does not learn as it samples, such as linear models, are conditioned.
+        """
+        shared: dict[str, Any] = {"new_experiment": new_experiment, "index": index}
+        options = {"num_warmup": num_warmup, "num_draws": num_draws, "progress": progress}
+
+        def after(member: Posterior) -> Posterior:
+            if member.learns:
+                return member.update(series, seed=seed, **options, **shared)
+            return member.condition(series, seed=seed or 0, **shared)
+
+        return self._each(after)
+
+    def calibrate(
+        self,
+        series: Any = None,
+        *,
+        new_experiment: bool = False,
+        index: int = -1,
+        seed: int | None = None,
+    ) -> "Stack":
+        """Measure on unseen rows how much wider the mixture's intervals must be.
+
+        See `Posterior.calibrate`. Without rows to measure on, every member is fitted to the folds.
+        """
+        from gpssm.evaluation.calibrate import calibrate
+
+        return calibrate(self, series, new_experiment=new_experiment, index=index, seed=seed)
+
+    def thinned(self, most: int) -> Self:
+        """The mixture with at most `most` draws in all, or one per chain; each member its share."""
+        check_whole("most", most, 0)
+        shares = self._shares(most)
+        return self.with_members(
+            member.thinned(shares[name]) for name, member in self.members.items()
+        )
+
+    def with_states(self) -> Self:
+        """Every member with the rows whose states are stored as all its training data."""
+        return self._each(lambda member: member.with_states())
+
+    def with_notes(self, notes: Iterable[str] = ()) -> Self:
+        """The stack with these notes before its own."""
+        return dataclasses.replace(self, notes=(*notes, *self.notes))
+
+    def summary(self) -> "Summary":
+        """One page: what is mixed, and what was fitted; see `Posterior.summary`.
+
+        Figures of a single model are those of the `leading` member.
+        """
+        from gpssm.evaluation.summary import summarise
+
+        return summarise(self)
+
+    def plot(self, index: int = -1) -> "Figure":
+        """The outputs of training series `index` as the mixture sees them, with the data."""
+        from gpssm.plots.posteriors import plot_smoothed
+
+        return plot_smoothed(self, index)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Save members and weights in one file for `gpssm.load`: a zip of what members save."""
+        check_flag("overwrite", overwrite)
+        if check_path(path).exists() and not overwrite:
+            raise FileExistsError(
+                f"{path} exists. Pass overwrite=True to replace it, or name another file."
+            )
+        contents = {
+            "names": list(self.members),
+            "weights": self.weights.tolist(),
+            "table": self.table,
+            "notes": self.notes,
+        }
+
+        def write(file: Any) -> None:
+            with zipfile.ZipFile(file, "w") as archive, TemporaryDirectory() as folder:
+                archive.writestr(CONTENTS, to_json(contents))
+                for number, member in enumerate(self.members.values()):
+                    dataclasses.replace(member, calibration=self.calibration).save(
+                        Path(folder) / f"{number}.nc"
+                    )
+                    archive.write(Path(folder) / f"{number}.nc", f"{number}.nc")
+
+        write_atomically(Path(path), write)
+
+    def _mix(self, of: Callable[[Posterior, int], Forecast], num_paths: int) -> Forecast:
+        """The forecasts of all members joined, each with its share of the paths."""
+        check_whole("num_paths", num_paths, 1)
+        with distinct_warnings(3):
+            return Forecast.join(
+                [of(self.members[name], paths) for name, paths in self._shares(num_paths).items()]
+            )
+
+    def _shares(self, total: int) -> dict[str, int]:
+        """The share of so many things that each member has, by name."""
+        return dict(zip(self.members, share_out(total, self.weights), strict=True))
+
+    def _each(self, change: Callable[[Posterior], Posterior]) -> Self:
+        with distinct_warnings(3):
+            return self.with_members(map(change, self.members.values()))
+
+    def with_members(self, posteriors: Iterable[Posterior]) -> Self:
+        """The same mixture of other posteriors, in the order of the members."""
+        members = dict(zip(self.members, posteriors, strict=True))
+        return dataclasses.replace(self, members=members)
+
+
+def single_posteriors(forecaster: Forecaster) -> list[Posterior]:
+    """The posteriors of single models that a forecaster consists of: itself, or its members."""
+    if isinstance(forecaster, Stack):
+        return list(forecaster.members.values())
+    assert isinstance(forecaster, Posterior)
+    return [forecaster]
+
+
+def leading_member(forecaster: Forecaster) -> Posterior:
+    """The single model to show of a forecaster: a posterior itself, or the leading one of a stack."""
+    if isinstance(forecaster, Stack):
+        return forecaster.members[forecaster.leading]
+    return single_posteriors(forecaster)[0]
+
+
+def draws_outputs(forecaster: Forecaster) -> bool:
+    """Whether outputs can be drawn: a user's own density may come without a sampler."""
+    likelihoods = [posterior.model.likelihood for posterior in single_posteriors(forecaster)]
+    return not any(isinstance(one, Custom) and one.sampler is None for one in likelihoods)
+
+
+def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast, Forecast]:
+    """Outputs along training series `index` without and with noise.
+
+    Both are without noise where a likelihood cannot draw any.
+    """
+    outputs = forecaster.smooth(index)
+    if not draws_outputs(forecaster):
+        return outputs, outputs
+    return outputs, forecaster.smooth(index, noise=True)
+
+
+def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stack:
+    """Read what `Stack.save` wrote."""
+    with TemporaryDirectory() as folder:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if CONTENTS not in archive.namelist():
+                    raise NotAsSaved(
+                        f"{path} is a zip file, but not one that a stack was saved in: it has no "
+                        f"{CONTENTS}."
+                    )
+                contents = json.loads(archive.read(CONTENTS))
+                names = [str(name) for name in contents["names"]]
+                files = [archive.extract(f"{number}.nc", folder) for number in range(len(names))]
+            members = {
+                name: load_posterior(file, parts) for name, file in zip(names, files, strict=True)
+            }
+            calibration = members[names[0]].calibration
+            rows = [dict(row) for row in contents["table"]]
+            notes = map(str, contents["notes"])
+            stack = Stack.of(members, contents["weights"], rows, notes)
+        except (NotAsSaved, MemoryError):
+            raise
+        except Exception as error:  # which one depends on where the damage is
+            reason = str(error).replace(f"{folder}/", "")
+            raise ValueError(
+                f"{path} is damaged ({reason}). Take a sound copy, or stack and save again."
+            ) from error
+    return dataclasses.replace(stack, calibration=calibration)
+
+
+def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:
+    """So many things by weight, at least one each, the odd ones by the largest remainder."""
+    rest = max(total - len(weights), 0)
+    shares = np.floor(rest * weights)
+    odd = int(rest - shares.sum())
+    shares[np.argsort(shares - rest * weights, kind="stable")[:odd]] += 1
+    return (1 + shares).astype(int).tolist()
+
+
+def stacking_weights(
+    log_densities: Float[np.ndarray, "K N"], worth: float
+) -> Float[np.ndarray, " K"]:
+    """argmax of n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k over weights that add up to one.
+
+    By expectation maximisation of a concave objective: w_k ∝ 1 + n w_k g_k, where g_k is the mean
+    of p_k(y_i) / Σ_j w_j p_j(y_i). More of a member would make the mixture better where g_k > 1,
+    less of it where g_k < 1. Members with g_k < .7 owe their weight to the prior alone: they get
+    none, and the others are weighed again.
+
+    Parameters
+    ----------
+    log_densities : array (K, N)
+        log p_k(y_i) of K members at N entries.
+    worth : float
+        n, the number of independent entries that all are worth.
+    """
+    number = len(log_densities)
+    weights = np.full(number, 1 / number)
+    gain = np.ones(number)
+    for _ in range(1000):  # of expectation maximisation
+        gain = softmax(np.log(weights)[:, None] + log_densities, axis=0).mean(1) / weights
+        weights = (1 + worth * weights * gain) / (number + worth)
+    useful = gain >= min(0.7, gain.max())
+    if not useful.all():
+        weights = np.zeros(number)
+        weights[useful] = stacking_weights(log_densities[useful], worth)
+    return weights
+
+
+class HeldOutScores(NamedTuple):
+    """Scores of forecasts of held-out rows.
+
+    Parameters
+    ----------
+    log_densities : array (N,)
+        log p(y_i) of the observed entries of all forecasts.
+    crps : float
+        Mean CRPS of the forecasts.
+    rows : int
+        Number of held-out rows.
+    """
+
+    log_densities: Float[np.ndarray, " N"]
+    crps: float
+    rows: int
+
+    @classmethod
+    def of(cls, posteriors: Sequence[Forecaster], folds: Sequence[Fold], seed: int) -> Self:
+        """Scores of rolling forecasts of the held-out rows of each fold.
+
+        Parameters
+        ----------
+        posteriors : sequence of Forecaster
+            One per fold, that has not seen its held-out rows.
+        folds : sequence of Fold
+            The held-out rows.
+        seed : int
+            Seed of filters and paths.
+        """
+        densities = []
+        crps = []
+        for posterior, fold in zip(posteriors, folds, strict=True):
+            for _, forecast, rows, horizon, _ in held_out_forecasts(
+                posterior, fold, STACKING, seed
+            ):
+                paths = forecast.paths[:, :horizon]
+                y = rows.y[:horizon]
+                if not np.isnan(y).all():
+                    densities.append(metrics.log_density(paths, y)[~np.isnan(y)])
+                    crps.append(metrics.crps(paths, y))
+        if not densities:
+            raise ValueError(
+                "no output was observed in the rows that members are weighed by: give others"
+            )
+        rows = sum(len(part) for fold in folds for part in fold.rest.values())
+        return cls(np.concatenate(densities), float(np.mean(crps)), rows)
+
+
+def mix(
+    scores: Mapping[str, HeldOutScores | Exception], finish: Callable[[str], Posterior]
+) -> Stack:
+    """The stack of the members that deserve weight by their scores.
+
+    Parameters
+    ----------
+    scores : mapping
+        Scores of the same held-out rows by member, or the error that a member failed with.
+    finish : callable
+        Returns the posterior of a member by name; called for those with weight.
+
+    Returns
+    -------
+    Stack
+        With a note of each member that failed, and of those dropped.
+    """
+    sound = {name: one for name, one in scores.items() if isinstance(one, HeldOutScores)}
+    notes = [
+        f"{name} failed and is left out: {error}"
+        for name, error in scores.items()
+        if isinstance(error, Exception)
+    ]
+    if not sound:
+        raise RuntimeError(" ".join(notes))
+    densities = np.stack([score.log_densities for score in sound.values()])
+    # Where all paths of a member are equal it has no density; such an entry judges nobody.
+    densities = densities[:, np.isfinite(densities).all(0)]
+    weights = stacking_weights(densities, next(iter(sound.values())).rows / DEPENDENT_ROWS)
+    table = [
+        {
+            "member": name,
+            "weight": float(weight),
+            "log_score": float(log_score),
+            "crps": sound[name].crps,
+        }
+        for name, weight, log_score in zip(sound, weights, densities.mean(1), strict=True)
+    ]
+    table.sort(key=lambda row: -row["weight"])
+    if dropped := [row["member"] for row in table if not row["weight"]]:
+        notes.append(f"Dropped (negligible weight): {', '.join(dropped)}.")
+    shares = {row["member"]: row["weight"] for row in table if row["weight"]}
+    return Stack.of({name: finish(name) for name in shares}, shares.values(), table, notes)
