@@ -143,7 +143,7 @@ def test_bad_calls_are_explained(test_rows):
         ValueError, match=r"near does not fit the test rows: y must have 2 columns: a, b"
     ):
         gpssm.compare({"near": near}, Series(test_rows.y, outputs=["a", "c"]))
-    with pytest.raises(TypeError, match="near must be a Posterior or a Forecast"):
+    with pytest.raises(TypeError, match="near must be a Posterior, Stack or Forecast"):
         gpssm.compare({"near": near.paths}, test_rows)
     with pytest.raises(TypeError, match="one series"):
         gpssm.compare({"near": near}, [test_rows, test_rows])

@@ -188,7 +188,7 @@ def test_a_member_that_fails_is_named_and_the_others_stay():
 @pytest.fixture(scope="module")
 def opposed(posteriors):
     """A stack of y and −3y + 5, whose mixture is neither."""
-    flipped = Series(5 - 3 * TRAIN.y, TRAIN.u)
+    flipped = dataclasses.replace(TRAIN, y=5 - 3 * TRAIN.y)
     other = gpssm.fit(flipped, method=FIRST, num_chains=1, progress=False)
     return Stack.of({"y": posteriors["second order"], "5 - 3 y": other}, [0.5, 0.5])
 
@@ -247,7 +247,7 @@ def test_weights_must_be_a_distribution(posteriors, weights, message):
 
 
 def test_members_must_have_the_same_columns(posteriors):
-    named = Series(TRAIN.y, TRAIN.u, outputs=["level"])
+    named = dataclasses.replace(TRAIN, outputs=("height",))
     other = gpssm.fit(named, method=FIRST, num_chains=1, progress=False)
     with pytest.raises(ValueError, match="same outputs and inputs"):
         Stack.of({"a": posteriors["second order"], "b": other}, [0.5, 0.5])

@@ -28,6 +28,7 @@ from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.methods import MethodSettings
 from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import BACKTEST, extended, rolling_forecasts
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class Backtest:
 
 
 def backtest(
-    forecaster: Any,
+    forecaster: Forecaster | str | MethodSettings,
     series: Any,
     *,
     horizon: int = BACKTEST.horizon,
@@ -270,17 +271,20 @@ def backtest(
     seed = check_seed(seed)
     fitted = not isinstance(forecaster, str | MethodSettings)
     _check_combination(forecaster, fitted, refit, forgetting, new_experiment, fit_arguments)
-    if fitted:
-        rows = forecaster.dataset.align(series)
-        start = 0 if start is None else start
-    else:
+    if isinstance(forecaster, str | MethodSettings):
         rows = single_series("backtest", Series.of(series, None, outputs, inputs))
         start = 0.5 if start is None else start
         fit_arguments = {"method": forecaster, "seed": seed, **fit_arguments}
+    else:
+        rows = forecaster.dataset.align(series)
+        start = 0 if start is None else start
     scheme = replace(BACKTEST, horizon=int(horizon), step=int(step), num_paths=num_paths)
     origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
     known = 0 if fitted else origins[0]
-    posterior = forecaster if fitted else fit(rows[:known], progress=progress, **fit_arguments)
+    if isinstance(forecaster, str | MethodSettings):
+        posterior: Forecaster = fit(rows[:known], progress=progress, **fit_arguments)
+    else:
+        posterior = forecaster
     rest = rows[known:]
     stops = [origin - known for origin in origins]
     first: dict[str, Any] = {"new_experiment": new_experiment}

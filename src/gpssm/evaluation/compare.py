@@ -16,6 +16,7 @@ from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.stack import Forecaster
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +110,7 @@ class Comparison:
 
 
 def compare(
-    candidates: Mapping[str, Any],
+    candidates: Mapping[str, Forecaster | Forecast],
     test: Any,
     *,
     horizon: int | None = None,
@@ -166,8 +167,10 @@ def compare(
     trained = _trained(candidates, baselines)
     forecasts = {}
     for name in tracked([*candidates, *baselines], progress, "compare"):
-        candidate = candidates.get(name)
-        if candidate is None and trained is not None:
+        if name in candidates:
+            candidate = candidates[name]
+        else:
+            assert trained is not None
             train = list(trained.experiments)
             delay = trained.delay or 0
             candidate = fit(train, method=name, delay=delay, seed=seed, progress=False)
@@ -232,17 +235,22 @@ def _common_horizon(candidates: Mapping[str, Any], rows: int, horizon: int | Non
 
 
 def _forecast(
-    name: str, candidate: Any, rows: Any, horizon: int, num_paths: int, seed: int
+    name: str,
+    candidate: Forecaster | Forecast,
+    rows: Any,
+    horizon: int,
+    num_paths: int,
+    seed: int,
 ) -> Forecast:
     """The candidate's forecast of the test rows, whose outputs must be its own."""
-    dataset = training_data(candidate)
-    if dataset is None and not isinstance(candidate, Forecast):
-        raise TypeError(f"{name} must be a Posterior or a Forecast; got {type(candidate)}")
+    if not isinstance(candidate, Forecast) and training_data(candidate) is None:
+        raise TypeError(f"{name} must be a Posterior, Stack or Forecast; got {type(candidate)}")
     try:
-        align_columns(rows, candidate.outputs if dataset is None else dataset.outputs, "y")
-        if dataset is None:
+        if isinstance(candidate, Forecast):
+            align_columns(rows, candidate.outputs, "y")
             return candidate
-        u = rows if dataset.inputs else None
+        align_columns(rows, candidate.dataset.outputs, "y")
+        u = rows if candidate.dataset.inputs else None
         return candidate.forecast(horizon, u, num_paths=num_paths, seed=seed)
     except ValueError as error:
         raise ValueError(f"{name} does not fit the test rows: {error}") from error
@@ -250,10 +258,11 @@ def _forecast(
 
 def _in_same_units(forecasts: Mapping[str, Forecast]) -> dict[str, Forecast]:
     """The forecasts with the output scales of the first that knows its training data."""
-    known = [one for one in forecasts.values() if one.scale is not None]
-    if not known:
+    scales = ((one.outputs, one.scale) for one in forecasts.values() if one.scale is not None)
+    outputs, scale = next(scales, ((), None))
+    if scale is None:
         return dict(forecasts)
-    units = dict(zip(known[0].outputs, known[0].scale, strict=True))
+    units = dict(zip(outputs, scale, strict=True))
     return {
         name: replace(one, scale=np.array([units[output] for output in one.outputs]))
         for name, one in forecasts.items()

@@ -204,7 +204,13 @@ class Stack:
             )
         names = [list(members)[place] for place in np.argsort(-values, kind="stable")]
         plain = {name: dataclasses.replace(members[name], calibration=None) for name in names}
-        return cls(plain, np.sort(values)[::-1], tuple(table), tuple(notes))
+        weights = np.sort(values)[::-1]
+        unscored = {"log_score": np.nan, "crps": np.nan}
+        rows = tuple(table) or tuple(
+            {"member": name, "weight": float(weight)} | unscored
+            for name, weight in zip(plain, weights, strict=True)
+        )
+        return cls(plain, weights, rows, tuple(notes))
 
     if not TYPE_CHECKING:
 
