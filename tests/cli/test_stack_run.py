@@ -37,7 +37,7 @@ def run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "fit", mixture)
         patch.setattr(pipeline, "BASELINES", ("last",))
-        arguments = ["--outputs", outputs, "--inputs", inputs, "--train", 120]
+        arguments = ["--output", outputs, "--input", inputs, "--train", 120]
         result = call("fit", folder / "tank.csv", *arguments, "--out", folder / "run")
     assert result.exit_code == 0, result.output
     return folder / "run"
