@@ -104,7 +104,7 @@ def test_vectorised_chains_agree_to_rounding(posterior):
 # Eight devices that are really one processor; the library is shown some of them.
 SHARDED = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
 import conftest
 import jax
 import numpy as np
@@ -131,7 +131,7 @@ FULL = {"method": "ffvd", "num_warmup": 10, "num_draws": 5, "start": "em"}
 def test_chains_spread_over_devices_draw_the_same_on_any_number_of_them(
     posterior, tmp_path, settings, numbers
 ):
-    tests, folder = str(Path(__file__).parents[1]), str(tmp_path)
+    tests, folder = str(Path(__file__).parents[1] / "helpers"), str(tmp_path)
     script = SHARDED.format(tests=tests, folder=folder, numbers=numbers, settings=settings)
     flags = os.environ | {
         "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
@@ -408,7 +408,9 @@ def test_a_second_fit_of_a_few_rows_more_compiles_next_to_nothing():
 )
 def test_a_process_lives_through_hundreds_of_fits(fits, rows):
     """Memory maps stay far below what the system grants, and memory does not grow without end."""
-    script = LIVES.format(tests=str(Path(__file__).parents[1]), fits=fits, rows=list(rows))
+    script = LIVES.format(
+        tests=str(Path(__file__).parents[1] / "helpers"), fits=fits, rows=list(rows)
+    )
     ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     maps, megabytes = np.array([line.split() for line in ran.stdout.splitlines()], float).T
     assert len(maps) == fits
@@ -418,7 +420,7 @@ def test_a_process_lives_through_hundreds_of_fits(fits, rows):
 
 LIVES = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
 import conftest
 from gpssm.core.runtime import num_maps
 from gpssm.fitting.fit import fit

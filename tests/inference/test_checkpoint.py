@@ -142,7 +142,7 @@ def test_digests_see_values_structure_and_no_addresses():
 
 KILLED = """
 import os, signal, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
 import conftest
 from random_walk import small_fit
 from gpssm.inference import checkpoint
@@ -164,7 +164,7 @@ def whole():
 def test_a_killed_run_resumes_bit_for_bit(tmp_path, whole):
     """Killed at the worst moment, between a chunk and its carry."""
     folder = str(tmp_path / "run")
-    script = KILLED.format(tests=str(Path(__file__).parents[1]), folder=folder)
+    script = KILLED.format(tests=str(Path(__file__).parents[1] / "helpers"), folder=folder)
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     resumed = small_fit(checkpoint=folder, resume=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,22 +42,27 @@ class Comparison:
     actual : Series
         The rows they are judged on.
     levels : tuple of float
-        Levels of the intervals that were scored.
-    scores : dict of str to dict
-        `Forecast.score` by name.
+        Levels of the intervals to score.
     """
 
     forecasts: Mapping[str, Forecast]
     actual: Series
     levels: tuple[float, ...]
-    scores: Mapping[str, dict[str, float]]
+
+    @cached_property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """`Forecast.score` by name."""
+        return {
+            name: forecast.score(self.actual, self.levels)
+            for name, forecast in self.forecasts.items()
+        }
 
     @property
     def table(self) -> "pd.DataFrame":
         """One row per forecast, one column per figure."""
         import pandas
 
-        return pandas.DataFrame(list(self.scores.values()), index=list(self.scores))
+        return pandas.DataFrame.from_dict(self.scores, orient="index")
 
     @property
     def by_output(self) -> "pd.DataFrame":
@@ -163,24 +169,41 @@ def compare(
     levels = tuple(check_shares("levels", levels))
     rows = test if isinstance(test, pandas.DataFrame) else single_series("compare", test)
     horizon = _common_horizon(candidates, len(rows), horizon)
-    trained = _trained(candidates, baselines)
+    train = next(filter(None, map(training_data, candidates.values())), None)
+    if baselines and train is None:
+        raise ValueError(
+            "baselines are fitted to the training data of a posterior, and there is none to compare"
+        )
+    if duplicates := [name for name in baselines if name in candidates]:
+        raise ValueError(
+            f"{', '.join(duplicates)} is a candidate already: leave it out of baselines, or rename it"
+        )
     forecasts = {}
     for name in tracked([*candidates, *baselines], progress, "compare"):
-        candidate = candidates.get(name)
-        if candidate is None and trained is not None:
-            train = list(trained.experiments)
-            delay = trained.delay or 0
-            candidate = fit(train, method=name, delay=delay, seed=seed, progress=False)
+        if name in candidates:
+            candidate = candidates[name]
+        else:
+            assert train is not None
+            options = {"delay": train.delay or 0, "seed": seed, "progress": False}
+            candidate = fit(list(train.experiments), method=name, **options)
         forecasts[name] = _forecast(name, candidate, rows, horizon, num_paths, seed)
-    forecasts = _in_same_units(forecasts)
+    # A forecast made by hand does not know the training data: it is scored in units of one that does.
+    units: dict[str, float] = {}
+    for forecast in forecasts.values():
+        if forecast.scale is not None and not units:
+            units = dict(zip(forecast.outputs, forecast.scale.tolist(), strict=True))
+    if units:
+        forecasts = {
+            name: replace(forecast, scale=np.array([units[label] for label in forecast.outputs]))
+            for name, forecast in forecasts.items()
+        }
     outputs = next(iter(forecasts.values())).outputs
     if isinstance(rows, Series):
         y = align_columns(rows, outputs, "y")
         actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
     else:
         actual = Series.from_dataframe(rows, list(outputs))[:horizon]
-    scores = {name: forecast.score(actual, levels) for name, forecast in forecasts.items()}
-    return Comparison(forecasts, actual, levels, scores)
+    return Comparison(forecasts, actual, levels)
 
 
 def single_series(caller: str, rows: Any) -> Series:
@@ -197,30 +220,19 @@ def training_data(candidate: Any) -> Dataset | None:
     return dataset if isinstance(dataset, Dataset) else None
 
 
-def _trained(candidates: Mapping[str, Any], names: Sequence[str]) -> Dataset | None:
-    """The dataset of the first posterior, to which baselines of these names are fitted."""
-    datasets = map(training_data, candidates.values())
-    dataset = next((dataset for dataset in datasets if dataset is not None), None)
-    if names and dataset is None:
-        raise ValueError(
-            "baselines are fitted to the training data of a posterior, and there is none to compare"
-        )
-    if taken := [name for name in names if name in candidates]:
-        raise ValueError(
-            f"{', '.join(taken)} is a candidate already: leave it out of baselines, or rename it"
-        )
-    return dataset
-
-
 def _common_horizon(candidates: Mapping[str, Any], rows: int, horizon: int | None) -> int:
     """The number of steps that everything is judged on."""
-    made = {name: one.horizon for name, one in candidates.items() if isinstance(one, Forecast)}
-    wanted = {*made.values(), *([] if horizon is None else [horizon])}
+    lengths = {
+        name: candidate.horizon
+        for name, candidate in candidates.items()
+        if isinstance(candidate, Forecast)
+    }
+    wanted = {*lengths.values(), *([] if horizon is None else [horizon])}
     if len(wanted) > 1:
-        lengths = ", ".join(f"{name} has {steps}" for name, steps in made.items())
+        listed = ", ".join(f"{name} has {steps}" for name, steps in lengths.items())
         request = "" if horizon is None else f", and horizon={horizon} was asked for"
         raise ValueError(
-            f"forecasts must have the same horizon: {lengths}{request}. Cut the longer ones, "
+            f"forecasts must have the same horizon: {listed}{request}. Cut the longer ones, "
             "forecast[:n]"
         )
     common = wanted.pop() if wanted else rows
@@ -240,24 +252,12 @@ def _forecast(
         raise TypeError(f"{name} must be a Posterior or a Forecast; got {type(candidate)}")
     try:
         align_columns(rows, candidate.outputs if dataset is None else dataset.outputs, "y")
-        if dataset is None:
+        if isinstance(candidate, Forecast):
             return candidate
-        u = rows if dataset.inputs else None
+        u = rows if dataset and dataset.inputs else None
         return candidate.forecast(horizon, u, num_paths=num_paths, seed=seed)
     except ValueError as error:
         raise ValueError(f"{name} does not fit the test rows: {error}") from error
-
-
-def _in_same_units(forecasts: Mapping[str, Forecast]) -> dict[str, Forecast]:
-    """The forecasts with the output scales of the first that knows its training data."""
-    known = [one for one in forecasts.values() if one.scale is not None]
-    if not known:
-        return dict(forecasts)
-    units = dict(zip(known[0].outputs, known[0].scale, strict=True))
-    return {
-        name: replace(one, scale=np.array([units[output] for output in one.outputs]))
-        for name, one in forecasts.items()
-    }
 
 
 def figure_table(frame: "pd.DataFrame", first: str, caption: str, *, starred: bool = False) -> str:
@@ -277,10 +277,9 @@ def figure_table(frame: "pd.DataFrame", first: str, caption: str, *, starred: bo
     starred : bool
         Whether a star marks the best of each column.
     """
-    same = "energy" in frame and np.allclose(frame["energy"], frame["crps"], equal_nan=True)
     widths = [name for name in frame if str(name).startswith("width")]
     hidden = {"nmll_paper", *widths[:-1]}
-    if same:
+    if "energy" in frame and np.allclose(frame["energy"], frame["crps"], equal_nan=True):
         hidden.add("energy")
     if "rmse" in frame:
         hidden |= {"nrmse", "ncrps"}
