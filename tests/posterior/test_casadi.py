@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import casadi
 import jax
@@ -46,6 +47,14 @@ def test_every_kernel_and_likelihood(kernel, likelihood):
     posterior = make_posterior(model, leaves={}, chains=1, draws=2)
     outputs = run(posterior.to_casadi(), posterior.mean_state(), U)
     np.testing.assert_allclose(outputs, mean_outputs(posterior, U), rtol=1e-10)
+
+
+def test_inputs_act_late():
+    posterior = make_posterior()
+    late = replace(posterior, dataset=replace(posterior.dataset, delay=(2,)))
+    known = np.concatenate([late.past_inputs(), U])[:7]
+    outputs = run(late.to_casadi(), late.mean_state(), U)
+    np.testing.assert_allclose(outputs, mean_outputs(posterior, known), rtol=1e-10)
 
 
 def test_its_derivatives_are_those_of_jax():

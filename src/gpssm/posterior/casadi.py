@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COPIES = ("copy", "copy_p", "stop_gradient", "convert_element_type")
 MOVES = (
     *("broadcast_in_dim", "concatenate", "expand_dims", "reshape", "rev"),
-    *("slice", "split", "squeeze", "transpose"),
+    *("slice", "squeeze", "transpose"),
 )
 
 
@@ -90,14 +90,9 @@ class _Interpreter:
             return operands
         if name in MOVES:
             starts = np.cumsum([0, *(part.size for part in numbers[:-1])])
-            moved = eqn.primitive.bind(
-                *(part + start for part, start in zip(numbers, starts, strict=True)), **params
-            )
-            pool = self.casadi.vertcat(*operands)
-            return [
-                self.gather(pool, part)
-                for part in (moved if eqn.primitive.multiple_results else [moved])
-            ]
+            places = [part + start for part, start in zip(numbers, starts, strict=True)]
+            moved = eqn.primitive.bind(*places, **params)
+            return [self.gather(self.casadi.vertcat(*operands), moved)]
         if name == "dot_general":
             left, right = _paired(params["dimension_numbers"], *numbers)
             products = self.gather(operands[0], left) * self.gather(operands[1], right)
@@ -125,8 +120,8 @@ class _Interpreter:
             letters = dict(zip("abc", whole, strict=False))
             return [eval(WORDS[name].format(*letters, **params), {"np": self.numpy, **letters})]
         raise TypeError(
-            f"the model's step uses {name}, which to_casadi has no CasADi for: a mean, link or kernel of your own does "
-            "that. Take `posterior.rollout()`, which needs JAX, instead"
+            f"to_casadi has no counterpart in CasADi for {name}, which a mean, link or kernel of "
+            "your own uses. Use posterior.rollout() instead, which needs JAX."
         )
 
     def vector(self, operand: Any) -> Any:

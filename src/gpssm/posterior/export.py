@@ -197,19 +197,19 @@ class _Writer:
                 else known[atom]
             )
 
-        results = jaxpr.outvars
         for eqn in jaxpr.eqns:
             operands = [read(atom) for atom in eqn.invars]
             inner = inner_program(eqn)
             if inner is not None:
-                jaxpr, consts = inner
-                results = self.write(jaxpr, consts, dict(zip(jaxpr.invars, operands, strict=True)))
+                program, constants = inner
+                arguments = dict(zip(program.invars, operands, strict=True))
+                results = self.write(program, constants, arguments)
                 known |= dict(zip(eqn.outvars, results, strict=True))
                 continue
             name = f"v{len(self.lines)}"
             self.lines.append((name, self.operation(eqn, operands)))
             known[eqn.outvars[0]] = name
-        return [read(atom) for atom in results]
+        return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, value: Any) -> str:
         """A number as it is, or an array by name."""

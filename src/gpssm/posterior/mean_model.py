@@ -74,7 +74,9 @@ def mean_model(posterior: "Posterior", num_draws: int) -> MeanModel:
     every = eqx.filter_vmap(lambda step, x, u: step(x, u), in_axes=(eqx.if_array(0), 0, None))
 
     def step(state: State, u: Float[Array, " Du"]) -> tuple[State, Float[Array, " Dy"]]:
-        x, before = jnp.split(state, [shape[0] * shape[1]])
+        size = shape[0] * shape[1]
+        x = state[:size]
+        before = state[size:]
         window = jnp.concatenate([before.reshape(max(delay, default=0), len(delay)), u[None]])
         acting = [window[len(window) - 1 - lag, column] for column, lag in enumerate(delay)]
         scaled = (jnp.array(acting) - jnp.array(scaler.input_mean)) / jnp.array(scaler.input_std)
