@@ -1,4 +1,4 @@
-"""The mean model in CasADi against draws run one by one in JAX, and its derivatives against those of JAX."""
+"""The mean model in CasADi against draws run one by one in JAX, and its derivatives."""
 
 import subprocess
 import sys

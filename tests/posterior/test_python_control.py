@@ -1,4 +1,4 @@
-"""Models handed to python-control: its responses against ours, and its simulation against the mean model."""
+"""Models for python-control: its responses and simulations against ours."""
 
 from dataclasses import replace
 

@@ -39,8 +39,9 @@ def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overw
     lines, arrays = to_numpy(
         model.step, jnp.asarray(model.start), jnp.zeros(len(model.series.inputs))
     )
+    stored: dict[str, Any] = arrays | {"start": model.start}
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, start=model.start, **arrays)
+    np.savez_compressed(buffer, **stored)
     text = base64.b64encode(buffer.getvalue()).decode()
     packed = "\n".join(f'    "{text[place : place + 110]}"' for place in range(0, len(text), 110))
     body = "\n".join(f"    {line}" for line in lines)

@@ -200,7 +200,7 @@ class Linearisation:
     def central(self) -> int:
         """The number of the draw whose frequency response is nearest to the median over draws."""
         values = self.bode().values
-        middle = np.median(values.real, axis=0) + 1j * np.median(values.imag, axis=0)
+        middle = np.median(np.real(values), axis=0) + 1j * np.median(np.imag(values), axis=0)
         size = np.maximum(np.mean(np.abs(middle), axis=0), np.finfo(float).tiny)
         return int(np.argmin(np.sum((np.abs(values - middle) / size) ** 2, axis=(1, 2, 3))))
 

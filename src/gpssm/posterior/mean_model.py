@@ -27,7 +27,7 @@ State = Float[Array, " N"]
 
 
 class MeanModel(NamedTuple):
-    """A pure function of JAX, (state, inputs) → (next state, outputs), and the state to start from."""
+    """A pure JAX function, (state, inputs) → (next state, outputs), and the state to start from."""
 
     step: Callable[[State, Float[Array, " Du"]], tuple[State, Float[Array, " Dy"]]]
     start: Float[np.ndarray, " N"]
@@ -59,7 +59,9 @@ def mean_model(posterior: "Posterior", num_draws: int) -> MeanModel:
     series, scaler = posterior.dataset.experiments[-1], posterior.dataset.scaler
     delay = posterior.dataset.delay or (0,) * series.input_dim
 
-    def member(leaves: dict[str, Array], weights: Float[Array, "Dx M"]) -> Callable[..., Array]:
+    def member(
+        leaves: dict[str, Array], weights: Float[Array, "Dx M"]
+    ) -> Callable[..., tuple[Array, Array]]:
         current = model.with_leaves(leaves)
         function = current.function(weights)
 

@@ -1,4 +1,4 @@
-"""Models for python-control: linear ones around an operating point, and the nonlinear mean model."""
+"""Models for python-control: linear ones around a point, and the nonlinear mean model."""
 
 from typing import TYPE_CHECKING, Any
 
