@@ -82,3 +82,19 @@ def linear_weights(model, transition, control, offset):
     mean, wanted = model.mean, np.hstack([transition, control, offset[:, None]])
     centre = np.hstack([mean.transition, mean.control, np.asarray(mean.offset)[:, None]])
     return (wanted - centre) / np.exp(model.basis.log_scale)
+
+
+def mean_outputs(posterior, u):
+    """The mean over draws of each draw's own run without noise, one draw and one step after the other."""
+    total = 0.0
+    for chain in range(posterior.num_chains):
+        for draw in range(posterior.num_draws):
+            model = posterior.model_at(chain, draw)
+            x = posterior.draws.states[-1][chain, draw, -1]
+            outputs = []
+            move = model.transition()
+            for control in posterior.dataset.scaler.scale_inputs(u):
+                x = move(x[None], control[None]).given(posterior.draws.weights[chain, draw])[0]
+                outputs.append(model.likelihood.moments(x[None])[0][0])
+            total = total + posterior.dataset.scaler.unscale_mean(np.array(outputs))
+    return total / (posterior.num_chains * posterior.num_draws)

@@ -12,28 +12,10 @@ from builders import BASIS_NAMES, make_model, make_series
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 from gpssm.model.model import GPSSM
-from posteriors import make_posterior
+from posteriors import make_posterior, mean_outputs
 
 U = 1 + np.random.default_rng(0).normal(size=(7, 1))
 SCRIPT = "import sys, numpy as np, plant; print(plant.run(np.load('u.npy')).tolist()); print(sorted(sys.modules))"
-
-
-def mean_outputs(posterior, u):
-    """The mean over draws of each draw's own run without noise, one draw and one step after the other."""
-    total = 0.0
-    for chain in range(posterior.num_chains):
-        for draw in range(posterior.num_draws):
-            model, x, found = (
-                posterior.model_at(chain, draw),
-                posterior.draws.states[-1][chain, draw, -1],
-                [],
-            )
-            move = model.transition()
-            for control in posterior.dataset.scaler.scale_inputs(u):
-                x = move(x[None], control[None]).given(posterior.draws.weights[chain, draw])[0]
-                found.append(model.likelihood.moments(x[None])[0][0])
-            total = total + posterior.dataset.scaler.unscale_mean(np.array(found))
-    return total / (posterior.num_chains * posterior.num_draws)
 
 
 def check(posterior, folder):
@@ -80,10 +62,10 @@ def test_a_step_starts_from_where_the_state_is_and_draws_may_be_fewer(tmp_path):
     namespace = {}
     exec(exported(posterior), namespace)
     np.testing.assert_allclose(
-        namespace["START"], posterior.current.particles.mean(2).reshape(6, 2), rtol=1e-9
+        namespace["START"], posterior.current.particles.mean(2).ravel(), rtol=1e-9
     )
     posterior.export(tmp_path / "two.py", 2)
     exec((tmp_path / "two.py").read_text(), namespace)
-    assert namespace["START"].shape == (2, 2)
+    assert namespace["START"].shape == (4,)
     with pytest.raises(FileExistsError, match="overwrite=True"):
         posterior.export(tmp_path / "two.py")

@@ -1,7 +1,5 @@
 """The mean model as a file that needs NumPy alone.
 
-    x_{t+1} = m_s(z_t) + A_s(z_t) v_s,   ŷ_t = mean over s of E[y | x_{t+1}],   s = 1..S
-
 The program that JAX traces of one step is written again operation by operation, in NumPy, with its arrays beside it: so
 every kernel, basis, mean and link can be exported whose operations are in `WORDS`.
 """
@@ -13,18 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from gpssm.core.files import write_atomically
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_flag, check_path, check_whole
-from gpssm.posterior.draws import merge_chains
-from gpssm.posterior.rollout import assemble, members_of
+from gpssm.core.text import check_flag, check_path
+from gpssm.posterior.mean_model import mean_model
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -34,53 +30,34 @@ if TYPE_CHECKING:
 def write_export(posterior: "Posterior", path: str | Path, num_draws: int, overwrite: bool) -> None:
     """See `Posterior.export`."""
     path = check_path(path)
-    check_whole("num_draws", num_draws, 1)
     check_flag("overwrite", overwrite)
     if path.exists() and not overwrite:
         raise FileExistsError(
             f"{path} exists. Pass overwrite=True to replace it, or name another file."
         )
-    fewer = posterior.thinned(max(num_draws, posterior.num_chains))
-    draws, series = np.arange(fewer.num_chains * fewer.num_draws), posterior.dataset.experiments[-1]
-    ensemble = assemble(*members_of(fewer, draws), series.input_dim)
-    if fewer.current is None:
-        start = merge_chains(fewer.draws.states[-1])[:, -1]
-    else:
-        weights = np.exp(merge_chains(fewer.current.log_weights))[..., None]
-        start = np.sum(weights * merge_chains(fewer.current.particles), axis=1)
-
-    def step(
-        x: Float[Array, "S Dx"], u: Float[Array, " Du"]
-    ) -> tuple[Float[Array, "S Dx"], Float[Array, "S Dy"]]:
-        controls = jnp.broadcast_to(u, (x.shape[0], 1, u.shape[0]))
-        following = ensemble.moments(x[:, None], controls).mean
-        return following[:, 0], eqx.filter_vmap(lambda one, x: one.moments(x)[0])(
-            ensemble.likelihood, following
-        )[:, 0]
-
-    lines, arrays = to_numpy(step, jnp.asarray(start), jnp.zeros(series.input_dim))
-    scaler = posterior.dataset.scaler
-    stored: dict[str, Any] = arrays | {"start": start, "past": posterior.past_inputs()}
-    stored |= {name: np.array(getattr(scaler, name)) for name in scaler.__dataclass_fields__}
+    model = mean_model(posterior, num_draws)
+    lines, arrays = to_numpy(
+        model.step, jnp.asarray(model.start), jnp.zeros(len(model.series.inputs))
+    )
+    stored: dict[str, Any] = arrays | {"start": model.start}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **stored)
     text = base64.b64encode(buffer.getvalue()).decode()
     packed = "\n".join(f'    "{text[place : place + 110]}"' for place in range(0, len(text), 110))
     body = "\n".join(f"    {line}" for line in lines)
-    named = {"outputs": series.outputs, "inputs": series.inputs, "dt": series.dt}
-    delay = posterior.dataset.delay or (0,) * series.input_dim
-    page = TEMPLATE.format(**named, delay=delay, body=body, packed=packed)
+    names = {"outputs": model.series.outputs, "inputs": model.series.inputs}
+    page = TEMPLATE.format(**names, dt=model.series.dt, body=body, packed=packed)
     write_atomically(Path(path), lambda file: file.write(page.encode()))
 
 
 NAMES = re.compile(r"\b[va]\d+\b")  # of values and arrays
 TEMPLATE = '''"""The mean of a model's forecasts without noise. Written by gpssm; needs NumPy alone.
 
-    y = run(u)           outputs (H, Dy) after the data the model has seen, under the controls u (H, Du)
-    x, y = step(x, u)    one row: the states x (S, Dx) of S draws, one control (Du,); outputs (Dy,)
+    y = run(u)           outputs (H, Dy) after the data the model has seen, under inputs u (H, Du)
+    x, y = step(x, u)    one row: a state x (N,), inputs u (Du,); the next state, outputs y (Dy,)
 
-Controls and outputs are in the units of the data. START is where the states were at the end of them. DELAY is the rows
-after which each control acts and PAST the last ones of the data, which `run` heeds; `step` takes those that act now.
+Inputs and outputs are in the units of the data. START is the state at the end of them: that of each
+draw, and the last inputs where they act later.
 """
 
 import base64
@@ -88,34 +65,28 @@ import io
 
 import numpy as np
 
-OUTPUTS, INPUTS, DT, DELAY = {outputs!r}, {inputs!r}, {dt!r}, {delay!r}
-
-
-def step(x, u):
-    """The states one row later and the mean output of that row."""
-    x, y = _step(np.asarray(x, float), (np.asarray(u, float) - A["input_mean"]) / A["input_std"])
-    return x, y.mean(0) * A["output_std"] + A["output_mean"]
+OUTPUTS, INPUTS, DT = {outputs!r}, {inputs!r}, {dt!r}
 
 
 def run(u, x=None):
-    """Mean outputs (H, Dy) under the controls u (H, Du), from the states x and the controls before them, PAST."""
+    """Return the mean outputs (H, Dy) under inputs u (H, Du), from the state x."""
     x, outputs = START if x is None else x, []
-    known = np.concatenate([PAST, np.asarray(u, float).reshape(len(u), len(INPUTS))])
-    known = np.where(np.isnan(known), known[np.argmin(np.isnan(known).any(1))], known)
-    for row in range(len(PAST), len(known)):
-        x, y = step(x, [known[row - lag, j] for j, lag in enumerate(DELAY)])
+    for row in np.asarray(u, float).reshape(len(u), len(INPUTS)):
+        x, y = step(x, row)
         outputs.append(y)
     return np.array(outputs)
 
 
-def _step(x, u):
+def step(x, u):
+    """Return the state one row later and the mean output of that row."""
+    x, u = np.asarray(x, float), np.asarray(u, float)
 {body}
 
 
 A = dict(np.load(io.BytesIO(base64.b64decode(
 {packed}
 ))))
-START, PAST = A["start"], A["past"]
+START = A["start"]
 '''
 
 
@@ -153,7 +124,7 @@ WORDS = {
     **{"neg": "-{0}", "rsqrt": "1 / np.sqrt({0})", "logistic": "1 / (1 + np.exp(-{0}))"},
     **{
         "is_finite": "np.isfinite({0})",
-        "not": "~{0}",
+        "not": "np.logical_not({0})",
         "copy": "{0}",
         "stop_gradient": "{0}",
         "copy_p": "{0}",
@@ -171,7 +142,11 @@ WORDS = {
         "pow": "{0} ** {1}",
         "rem": "np.fmod({0}, {1})",
     },
-    **{"atan2": "np.arctan2({0}, {1})", "and": "{0} & {1}", "or": "{0} | {1}"},
+    **{
+        "atan2": "np.arctan2({0}, {1})",
+        "and": "np.logical_and({0}, {1})",
+        "or": "np.logical_or({0}, {1})",
+    },
     **{
         "eq": "{0} == {1}",
         "ne": "{0} != {1}",
@@ -192,6 +167,15 @@ WORDS = {
         "cumsum": "np.cumsum({0}, axis={axis})",
     },
 }
+
+
+def inner_program(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    """Return the program that an operation calls, such as one compiled by itself, and its constants."""
+    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+    inner = next((eqn.params[name] for name in names if name in eqn.params), None)
+    if inner is None or eqn.primitive.name in ("scan", "while", "cond"):
+        return None
+    return (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
 
 
 class _Writer:
@@ -216,18 +200,11 @@ class _Writer:
 
         for eqn in jaxpr.eqns:
             operands = [read(atom) for atom in eqn.invars]
-            inner = (
-                eqn.params.get("jaxpr")
-                or eqn.params.get("call_jaxpr")
-                or eqn.params.get("fun_jaxpr")
-            )
-            if inner is not None and eqn.primitive.name not in ("scan", "while", "cond"):
-                open_jaxpr, consts = (
-                    (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
-                )
-                results = self.write(
-                    open_jaxpr, consts, dict(zip(open_jaxpr.invars, operands, strict=True))
-                )
+            inner = inner_program(eqn)
+            if inner is not None:
+                program, constants = inner
+                arguments = dict(zip(program.invars, operands, strict=True))
+                results = self.write(program, constants, arguments)
                 known |= dict(zip(eqn.outvars, results, strict=True))
                 continue
             name = f"v{len(self.lines)}"

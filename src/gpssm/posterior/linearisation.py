@@ -30,6 +30,7 @@ from gpssm.data.columns import align_columns
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
+from gpssm.posterior.python_control import linear_systems
 from gpssm.posterior.rollout import BOUNDS, training_box
 
 if TYPE_CHECKING:
@@ -194,6 +195,27 @@ class Linearisation:
         )
         late = z ** -np.array(self.delay or (0,))
         return Bode(f, late * (self.C[:, None] @ resolvent + self.D[:, None]), **self._signals)
+
+    @property
+    def central(self) -> int:
+        """The number of the draw whose frequency response is nearest to the median over draws."""
+        values = self.bode().values
+        middle = np.median(np.real(values), axis=0) + 1j * np.median(np.imag(values), axis=0)
+        size = np.maximum(np.mean(np.abs(middle), axis=0), np.finfo(float).tiny)
+        return int(np.argmin(np.sum((np.abs(values - middle) / size) ** 2, axis=(1, 2, 3))))
+
+    def to_control(self, *, each: bool = False) -> Any:
+        """Return a `control.StateSpace` of python-control, of deviations from the operating point.
+
+        Draws have coordinates of their own, so that an average of their matrices means nothing:
+        one draw stands for all, the one whose frequency response is nearest to the median.
+
+        Parameters
+        ----------
+        each
+            Whether to return a list with one system per draw instead.
+        """
+        return linear_systems(self, each)
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The poles of all draws in the unit circle."""

@@ -22,6 +22,7 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import arviz, conditioning, explore, learning, storage, update
 from gpssm.posterior.calibration import Calibration
+from gpssm.posterior.casadi import casadi_function
 from gpssm.posterior.control import Rollout, make_rollout
 from gpssm.posterior.diagnostics import Diagnostics, diagnose, find_notes
 from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
@@ -35,6 +36,8 @@ from gpssm.posterior.explore import (
 from gpssm.posterior.export import write_export
 from gpssm.posterior.forecast import forecast
 from gpssm.posterior.linearisation import Linearisation, StaticGain, linearise, static_gain
+from gpssm.posterior.mean_model import mean_state
+from gpssm.posterior.python_control import nonlinear_system
 from gpssm.posterior.rollout import BOUNDS
 
 if TYPE_CHECKING:
@@ -322,6 +325,47 @@ class Posterior:
         where the state is now.
         """
         write_export(self, path, num_draws, overwrite)
+
+    def mean_state(self, num_draws: int = 20) -> Float[np.ndarray, " N"]:
+        """Return where the state of the mean model is now: of `to_control`, `to_casadi`, `export`.
+
+        Parameters
+        ----------
+        num_draws
+            As for these.
+        """
+        return mean_state(self, num_draws)
+
+    def to_casadi(self, num_draws: int = 20) -> Any:
+        """Return one step of the mean model, (x, u) → (x_next, y), as a `casadi.Function`.
+
+            step = posterior.to_casadi()
+            x, y = step(posterior.mean_state(), u)
+            step.save("plant.casadi"), step.generate("plant.c")
+
+        It has derivatives of every order and needs no JAX. Inputs and outputs are in the user's
+        units.
+
+        Parameters
+        ----------
+        num_draws
+            As for `to_control`.
+        """
+        return casadi_function(self, num_draws)
+
+    def to_control(self, num_draws: int = 20) -> Any:
+        """Return the mean model as an `nlsys` of python-control.
+
+            plant = posterior.to_control()
+            control.input_output_response(plant, times, u.T, posterior.mean_state())
+
+        Parameters
+        ----------
+        num_draws
+            The output is the mean over at most so many draws, one per chain at least; the state
+            holds those of all of them.
+        """
+        return nonlinear_system(self, num_draws)
 
     def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
         """States and outputs along training series `index`, with missing outputs filled in.

@@ -1,0 +1,152 @@
+"""The mean model as a function of CasADi, with derivatives and without JAX at run time.
+
+The program that JAX traces of one step is carried out with CasADi's symbols in place of numbers.
+CasADi has no arrays of more than two axes, so that an array is the vector of its entries in C
+order, and an operation is of one of three kinds: one that only moves entries is carried out on
+their numbers and becomes a gather; one on each entry is CasADi's own; a sum of products is a
+product of two gathers, summed.
+"""
+
+import functools
+import operator
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import check_installed
+from gpssm.posterior.export import WORDS, inner_program
+from gpssm.posterior.mean_model import mean_model
+
+if TYPE_CHECKING:
+    from gpssm.posterior.posterior import Posterior
+
+COPIES = ("copy", "copy_p", "stop_gradient", "convert_element_type")
+MOVES = (
+    *("broadcast_in_dim", "concatenate", "expand_dims", "reshape", "rev"),
+    *("slice", "squeeze", "transpose"),
+)
+
+
+@in_double_precision
+def casadi_function(posterior: "Posterior", num_draws: int) -> Any:
+    """See `Posterior.to_casadi`."""
+    check_installed("to_casadi", "casadi", "casadi")
+    import casadi
+
+    model = mean_model(posterior, num_draws)
+    inputs = jnp.zeros(len(model.series.inputs))
+    closed = jax.make_jaxpr(model.step)(jnp.asarray(model.start), inputs)
+    x = casadi.MX.sym("x", len(model.start))
+    u = casadi.MX.sym("u", len(inputs))
+    results = _Interpreter(casadi).run(closed.jaxpr, closed.consts, (x, u))
+    return casadi.Function("step", [x, u], results, ["x", "u"], ["x_next", "y"])
+
+
+class _Interpreter:
+    """Carries out a program on vectors of CasADi; what depends on no symbol stays in NumPy."""
+
+    def __init__(self, casadi: types.ModuleType) -> None:
+        self.casadi = casadi
+        names = {"maximum": "fmax", "minimum": "fmin", "abs": "fabs"}
+        names |= {f"logical_{name}": f"logic_{name}" for name in ("and", "or", "not")}
+        functions = vars(casadi) | {name: getattr(casadi, other) for name, other in names.items()}
+        functions["square"] = lambda x: x**2
+        functions["clip"] = lambda x, low, high: casadi.fmin(casadi.fmax(x, low), high)
+        self.numpy = types.SimpleNamespace(**functions)  # what CasADi calls the functions of NumPy
+
+    def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        """The results of a program."""
+        values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, jax.extend.core.Literal) else values[atom]
+
+        for eqn in jaxpr.eqns:
+            operands = [read(atom) for atom in eqn.invars]
+            inner = inner_program(eqn)
+            if inner is not None:
+                results = self.run(*inner, operands)
+            elif any(isinstance(operand, self.casadi.MX) for operand in operands):
+                results = self.operation(eqn, [self.vector(operand) for operand in operands])
+            else:
+                results = eqn.primitive.bind(*operands, **eqn.params)
+                results = results if eqn.primitive.multiple_results else [results]
+            values |= dict(zip(eqn.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def operation(self, eqn: Any, operands: list[Any]) -> list[Any]:
+        """The results of an operation on vectors."""
+        name, params = eqn.primitive.name, eqn.params
+        shapes = [atom.aval.shape for atom in eqn.invars]
+        numbers = [np.arange(np.prod(shape, dtype=int)).reshape(shape) for shape in shapes]
+        if name in COPIES:
+            return operands
+        if name in MOVES:
+            starts = np.cumsum([0, *(part.size for part in numbers[:-1])])
+            places = [part + start for part, start in zip(numbers, starts, strict=True)]
+            moved = eqn.primitive.bind(*places, **params)
+            return [self.gather(self.casadi.vertcat(*operands), moved)]
+        if name == "dot_general":
+            left, right = _paired(params["dimension_numbers"], *numbers)
+            products = self.gather(operands[0], left) * self.gather(operands[1], right)
+            return [self.casadi.sum1(self.columns(products, left.shape[-1])).T]
+        if name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"):
+            axes = params["axes"]
+            groups = np.moveaxis(numbers[0], axes, range(-len(axes), 0))
+            size = int(np.prod([shapes[0][axis] for axis in axes]))
+            columns = self.columns(self.gather(operands[0], groups), size)
+            if name == "reduce_sum":
+                return [self.casadi.sum1(columns).T]
+            folds = {"reduce_max": self.casadi.fmax, "reduce_min": self.casadi.fmin}
+            fold = folds.get(name, operator.mul)
+            return [functools.reduce(fold, self.casadi.vertsplit(columns)).T]
+        shape = eqn.outvars[0].aval.shape
+        whole = [
+            operand
+            if part.size in (1, np.prod(shape))
+            else self.gather(operand, np.broadcast_to(part, shape))
+            for operand, part in zip(operands, numbers, strict=True)
+        ]
+        if name == "select_n" and len(whole) == 3:
+            return [self.casadi.if_else(whole[0], whole[2], whole[1])]
+        if name in WORDS:
+            letters = dict(zip("abc", whole, strict=False))
+            return [eval(WORDS[name].format(*letters, **params), {"np": self.numpy, **letters})]
+        raise TypeError(
+            f"to_casadi has no counterpart in CasADi for {name}, which a mean, link or kernel of "
+            "your own uses. Use posterior.rollout() instead, which needs JAX."
+        )
+
+    def vector(self, operand: Any) -> Any:
+        """An operand as a column of CasADi."""
+        if isinstance(operand, self.casadi.MX):
+            return operand
+        return self.casadi.DM(np.asarray(operand, float).ravel())
+
+    def gather(self, vector: Any, entries: Int[np.ndarray, "..."]) -> Any:
+        """The entries with these numbers as a column."""
+        return vector[np.asarray(entries).ravel().tolist(), 0]
+
+    def columns(self, vector: Any, size: int) -> Any:
+        """Groups of so many entries, side by side."""
+        return self.casadi.reshape(vector, size, vector.numel() // size)
+
+
+def _paired(dimensions: Any, left: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
+    """Of each term of a product of arrays, its factors' entries: (batch, left, right, summed)."""
+    (left_sum, right_sum), (left_batch, right_batch) = dimensions
+    parts = []
+    for numbers, summed, batch in ((left, left_sum, left_batch), (right, right_sum, right_batch)):
+        free = [axis for axis in range(numbers.ndim) if axis not in (*summed, *batch)]
+        sizes = [
+            int(np.prod([numbers.shape[axis] for axis in axes])) for axes in (batch, free, summed)
+        ]
+        parts.append(numbers.transpose(*batch, *free, *summed).reshape(sizes))
+    return list(np.broadcast_arrays(parts[0][:, :, None], parts[1][:, None]))

@@ -1,0 +1,93 @@
+"""The mean model in CasADi against draws run one by one in JAX, and its derivatives."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import casadi
+import jax
+import numpy as np
+import pytest
+
+from builders import BASIS_NAMES, make_model, make_series
+from gpssm.data.series import Series
+from gpssm.model.kernels import KERNELS
+from gpssm.model.likelihoods import LIKELIHOODS
+from gpssm.model.model import GPSSM
+from gpssm.posterior.mean_model import mean_model
+from posteriors import make_posterior, mean_outputs
+
+U = 1 + np.random.default_rng(0).normal(size=(7, 1))
+
+
+def run(step, x, u):
+    """Outputs (H, Dy) of the function, one row after the other."""
+    outputs = []
+    for row in u:
+        x, y = step(x, row)
+        outputs.append(np.asarray(y).ravel())
+    return np.array(outputs)
+
+
+@pytest.mark.parametrize("basis", BASIS_NAMES)
+def test_every_basis(basis):
+    posterior = make_posterior(make_model(basis))
+    outputs = run(posterior.to_casadi(), posterior.mean_state(), U)
+    np.testing.assert_allclose(outputs, mean_outputs(posterior, U), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "likelihood"),
+    [(name, "gaussian") for name in KERNELS] + [("se", name) for name in LIKELIHOODS],
+)
+def test_every_kernel_and_likelihood(kernel, likelihood):
+    plain = make_model()
+    emission = LIKELIHOODS[likelihood](plain.likelihood.C, plain.likelihood.d, np.ones(2))
+    model = GPSSM.create(KERNELS[kernel](2, 3), plain.basis, plain.mean, emission, np.ones(2))
+    posterior = make_posterior(model, leaves={}, chains=1, draws=2)
+    outputs = run(posterior.to_casadi(), posterior.mean_state(), U)
+    np.testing.assert_allclose(outputs, mean_outputs(posterior, U), rtol=1e-10)
+
+
+def test_inputs_act_late():
+    posterior = make_posterior()
+    late = replace(posterior, dataset=replace(posterior.dataset, delay=(2,)))
+    known = np.concatenate([late.past_inputs(), U])[:7]
+    outputs = run(late.to_casadi(), late.mean_state(), U)
+    np.testing.assert_allclose(outputs, mean_outputs(posterior, known), rtol=1e-10)
+
+
+def test_its_derivatives_are_those_of_jax():
+    posterior = make_posterior()
+    step, model = posterior.to_casadi(), mean_model(posterior, 20)
+    x, u = casadi.MX.sym("x", step.size1_in(0)), casadi.MX.sym("u", 1)
+    after, y = step(x, u)
+    jacobian = casadi.Function(
+        "jacobian", [x, u], [casadi.jacobian(y, u), casadi.jacobian(after, x)]
+    )
+    curvature = casadi.Function("curvature", [x, u], [casadi.hessian(y[0], x)[0]])
+    point = (model.start, U[0])
+    with jax.enable_x64(True):
+        by_state, by_input = (jax.jit(jax.jacfwd(model.step, axis))(*point) for axis in (0, 1))
+        second = jax.jit(jax.hessian(lambda x: model.step(x, U[0])[1][0]))(model.start)
+    found = [np.asarray(part) for part in jacobian(*point)]
+    np.testing.assert_allclose(found[0], by_input[1], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found[1], by_state[0], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.asarray(curvature(*point)), second, rtol=1e-8, atol=1e-11)
+
+
+def test_a_saved_function_needs_neither_jax_nor_this_library(tmp_path):
+    raw = [Series(make_series(9).y)]
+    posterior = make_posterior(raw=raw).condition(Series(make_series(6, seed=3).y))
+    posterior.to_casadi(2).save(str(tmp_path / "plant.casadi"))
+    np.save(tmp_path / "x.npy", posterior.mean_state(2))
+    script = (
+        "import casadi, numpy, sys; step = casadi.Function.load('plant.casadi'); "
+        "print(numpy.asarray(step(numpy.load('x.npy'), [])[1]).ravel().tolist()); "
+        "assert not {'jax', 'gpssm'} & {*sys.modules}"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    y = mean_model(posterior, 2).step(posterior.mean_state(2), np.zeros(0))[1]
+    np.testing.assert_allclose(eval(output), y, rtol=1e-10)
