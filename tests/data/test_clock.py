@@ -40,6 +40,7 @@ def test_numbers_on_a_grid_may_be_rounded():
             "rows are out of time order: .*row 1 .*is 2, before that of the row before, 3",
         ),
         ([0, 1, 2.4, 3, 4], "row 2 .*is 2.4, 1.4 after"),
+        (np.cumsum([0.0, *[1.05] * 6, *[0.95] * 6]), "row 6 .*is 6.3, 0.3 off a grid"),
         ([0, np.nan, 2], "row 1 .*is missing"),
         (
             ["2024-01-01", "2024-01-02", "2024-01-04", "2024-01-05"],
@@ -135,6 +136,9 @@ def test_dates_that_nanoseconds_cannot_count_are_refused():
     series = Series(np.arange(5.0), time=pd.date_range("2024-01-01", periods=5))
     with pytest.raises(ValueError, match="dates end in 2262"):
         series.clock.times(10**6)
+    months = Series(np.arange(5.0), time=pd.date_range("2261-01-01", periods=5, freq="MS"))
+    with pytest.raises(ValueError, match="dates end in 2262"):
+        months.clock.times(100)
 
 
 def test_an_hour_that_summer_time_skips_is_the_next_one():

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from gpssm.data.clock import Clock
 from gpssm.data.series import Series, align_rows, as_list, check_trainable, varying
 
 
@@ -217,6 +218,10 @@ def test_experiments_are_matched_by_name_unit_and_step():
         ({"outputs": "temperature", "units": {}}, "unknown: temperature"),
         ({"units": {"level": "cm"}}, "'level' is in cm, and in m before"),
         ({"dt": 10.0}, "rows are 10 apart, and those of the training data 0.1"),
+        (
+            {"clock": Clock.of(pd.date_range("2024", periods=6)), "dt": None},
+            "rows are 86400 s apart",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             as_list([first, replace(first, **changes)])
@@ -241,6 +246,20 @@ def test_outputs_and_inputs_at_different_times_are_refused():
     days, hours = (pd.date_range("2024-01-01", periods=9, freq=step) for step in ("D", "h"))
     with pytest.raises(ValueError, match=r"step of 86400 s, u at 2024-01-01 00:00:00 with a step"):
         Series(pd.Series(np.ones(9), days), pd.Series(np.ones(9), hours))
+
+
+def test_numbers_under_the_name_of_a_time_are_times():
+    table = {"time": np.arange(5) / 10, "y": np.arange(5.0)}
+    expected = Series(table["y"], time=table["time"])
+    frame = pd.DataFrame(table)
+    dataset = frame.set_index("time").to_xarray()
+    for holder in (frame, frame.set_index("time"), pl.DataFrame(table), dataset):
+        assert Series.of(holder, outputs="y") == expected
+    assert Series(dataset["y"]) == expected
+    assert Series.of(expected.to_dataframe(), outputs="y") == expected
+    assert Series.from_dataframe(frame, "y", time=None).clock is None
+    days = frame.assign(time=pd.date_range("2024-01-01", periods=5).astype(str))
+    assert Series.of(days, outputs="y").dt == 86400
 
 
 def test_as_list_of_one_or_several():

@@ -73,10 +73,51 @@ def test_axes_have_times_and_units():
     figure = posterior.forecast(u=np.zeros((4, 1)), num_paths=6).plot(
         history=posterior.dataset.experiments[0]
     )
-    assert [panel.get_ylabel() for panel in figure.axes] == ["y0 [m]", "y1"]
+    assert [panel.get_ylabel() for panel in figure.axes] == ["y0 [m]", "y1", "u"]
     assert figure.axes[-1].get_xlabel() == "when"
     drawn = [np.asarray(line.get_xdata()) for line in figure.axes[0].lines]
     # As the clock on the wall has them.
     assert [line[0] for line in drawn] == [
         DATES[one].tz_localize(None).to_datetime64() for one in (1, 9)
     ]
+
+
+def test_rows_of_another_sampling_time_are_refused_by_every_method():
+    steady = make_series(9)
+    posterior = make_posterior(raw=[replace(steady, dt=0.1)])
+    rows, slow = (replace(make_series(6), dt=dt) for dt in (0.1, 10.0))
+    fitted = gpssm.fit(
+        replace(make_series(30), dt=0.1),
+        method="rrank",
+        state_dim=1,
+        num_warmup=4,
+        num_draws=4,
+        num_chains=1,
+    )
+    for method in (
+        posterior.predict,
+        posterior.condition,
+        posterior.learn,
+        fitted.update,
+        lambda rows: posterior.simulate(rows.u[3:], warmup=rows[:3]),
+    ):
+        with pytest.raises(ValueError, match="rows are 10 apart, and those of the training data 0"):
+            method(slow)
+    assert posterior.predict(rows, num_paths=4).dt == 0.1
+    with pytest.raises(ValueError, match="rows are 10 apart, and those of the training data 900 s"):
+        make_posterior(raw=[dated(9)]).condition(slow)
+
+
+def test_a_forecast_is_a_dataset_of_xarray():
+    posterior = make_posterior(raw=[dated(9)])
+    forecast = posterior.forecast(u=np.ones((4, 1)), num_paths=6)
+    dataset = forecast.to_xarray()
+    assert dict(dataset.sizes) == {"path": 6, "time": 4}
+    assert dataset["y0"].attrs == {"units": "m"}
+    np.testing.assert_array_equal(dataset["y0"], forecast.paths[:, :, 0])
+    np.testing.assert_array_equal(dataset["u"], np.ones(4))
+    mean = gpssm.Series.of(dataset[["y0"]].mean("path"), outputs="y0")
+    np.testing.assert_array_equal(mean.time, forecast.time)
+    np.testing.assert_allclose(mean.y[:, 0], forecast.mean[:, 0])
+    plain = make_posterior(raw=[make_series(9)]).forecast(u=np.ones((4, 1)), num_paths=6)
+    np.testing.assert_array_equal(plain.to_xarray()["step"], plain.steps)

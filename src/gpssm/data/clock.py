@@ -7,6 +7,7 @@ finds the grid of a column of times, or says which row is not on it; `on_grid` p
 one, with gaps where rows are missing.
 """
 
+import re
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,14 @@ REMEDY = (
     "which puts missing rows in as missing outputs; without the times (--time none) rows are only "
     "counted"
 )
+
+# The name of a column of times, with a unit perhaps, and how a date begins.
+TIME = re.compile(
+    r"(t|time|times?tamp|date|datetime|date.?time|seconds)"
+    r"([ _]?[\[(]?(s|ms|min|h|d|sec|seconds|hours)[\])]?)?",
+    re.I,
+)
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{8}T")
 
 Controls = Literal["hold", "interpolate"]
 
@@ -107,7 +116,7 @@ class Clock:
         rows = np.arange(first, first + number)
         if self.dates:
             if not abs(self.start + self.step * (first + number)) < 2**63:
-                raise ValueError(f"dates end in 2262; {number} rows after {self.show(0)} go beyond")
+                raise ValueError(self._beyond(first + number))
             # In whole numbers: nanoseconds since 1970 are too many for a float.
             ticks = self.start + np.round(self.step * rows).astype("int64")
             return ticks.astype("datetime64[ns]")
@@ -115,6 +124,10 @@ class Clock:
         # 3 · 0.1 is 0.3 to people. A float has 15 significant digits.
         largest = np.abs(ticks).max(initial=self.step)
         return np.round(ticks, int(np.clip(14 - np.floor(np.log10(largest)), 0, 300)))
+
+    def _beyond(self, rows: int) -> str:
+        begin = np.datetime64(int(self.start), "ns").astype("datetime64[s]")
+        return f"dates end in 2262, and {rows} rows after {begin} go beyond"
 
     def index(self, number: int, first: int = 0) -> Any:
         """The same as a pandas index, dates in their time zone."""
@@ -132,8 +145,11 @@ class Clock:
 
         offset = _offset(self.calendar)
         start = pandas.Timestamp(self.start, tz="UTC").tz_convert(self.zone).tz_localize(None)
-        begin = start + first * offset if first else start
-        dates = pandas.date_range(begin, periods=number, freq=offset)
+        try:
+            begin = start + first * offset if first else start
+            dates = pandas.date_range(begin, periods=number, freq=offset)
+        except (pandas.errors.OutOfBoundsDatetime, OverflowError):
+            raise ValueError(self._beyond(first + number)) from None
         # An hour that summer time skips is the next one; of one that occurs twice, the first.
         return dates.tz_localize(
             self.zone, ambiguous=np.ones(number, bool), nonexistent="shift_forward"
@@ -160,14 +176,16 @@ class Clock:
 
     def check_step(self, other: "Clock | None", rows: int) -> None:
         """Refuse `rows` rows of another clock that are not one step of this one apart."""
-        if other is None or rows < 2 or other.dates != self.dates:
+        if other is None or rows < 2:
             return
-        if self.calendar:
+        if self.calendar and other.dates:
             expected = replace(self, start=other.start).times(rows)
             agrees = bool((expected == other.times(rows)).all())
         else:
-            # The step of a few rows whose times are rounded is known only roughly.
-            agrees = abs(other.step - self.step) <= max(1e-3, 2 * JITTER / (rows - 1)) * self.step
+            # The step of a few rows whose times are rounded is known only roughly, and months
+            # differ in length.
+            tolerance = JITTER if self.calendar else max(1e-3, 2 * JITTER / (rows - 1))
+            agrees = abs(other.dt - self.dt) <= tolerance * self.dt
         if not agrees:
             raise ValueError(
                 f"the rows are {other.step_text()} apart, and those of the training data "
@@ -254,8 +272,26 @@ class Clock:
         return str(time) if self.dates else _number_text(time, self.step)
 
 
+def is_time(column: "pd.Index | pd.Series") -> bool:
+    """Whether a column holds times: dates, or numbers under a name such as time, t or timestamp.
+
+    Text counts if its first entry begins with a date.
+    """
+    from pandas.api import types
+
+    kind: Any = column.dtype
+    if types.is_numeric_dtype(kind):
+        named = TIME.fullmatch(str(column.name or "").strip())
+        return bool(named and column.notna().all())
+    if types.is_object_dtype(kind) or types.is_string_dtype(kind):
+        first = next((str(cell) for cell in column if cell == cell and cell is not None), "")
+        return bool(DATE.match(first.strip()))
+    dates = types.is_datetime64_any_dtype(kind) or types.is_timedelta64_dtype(kind)
+    return bool(dates or str(kind).startswith("period"))
+
+
 def clock_of(values: Any) -> Clock | None:
-    """The clock of data that carry times: a series that has a clock, or an index of dates.
+    """The clock of data that carry times: a series that has a clock, or an index of times.
 
     A single row has a step of 1.
     """
@@ -265,7 +301,7 @@ def clock_of(values: Any) -> Clock | None:
     index: Any = getattr(values, "index", None)
     if hasattr(values, "indexes") and getattr(values, "dims", ()):  # xarray
         index = values.indexes.get(next(iter(values.dims)))
-    if type(index).__name__ not in ("DatetimeIndex", "PeriodIndex", "TimedeltaIndex"):
+    if not hasattr(index, "nlevels") or not is_time(index):
         return None
     if len(index) == 1:
         times = Times.of(index)
@@ -407,8 +443,8 @@ class Times:
     def complaint(self, gaps: np.ndarray, step: float, off: np.ndarray) -> str:
         """What is wrong with the first row that is not a step after the one before."""
         wrong = np.flatnonzero((gaps <= 0) | off)
-        farthest = np.argmax(np.abs(self.ticks - self.ticks[0] - self.grid()))
-        row = int(wrong[0]) + 1 if wrong.size else int(farthest)
+        deviation = np.abs(self.ticks - self.ticks[0] - self.grid())
+        row = int(wrong[0]) + 1 if wrong.size else int(np.argmax(deviation))
         time = self.show(row)
         gap = gaps[row - 1]
         place = f"the time in column {self.name!r}, row {row} (counted from 0), is {time}"
@@ -419,6 +455,9 @@ class Times:
             )
         if gap == 0:
             return f"{place}, as the row before. {REMEDY}"
+        if not off[row - 1]:
+            miss = self.length(float(deviation[row]))
+            return f"{place}, {miss} off a grid with steps of {self.length(step)}. {REMEDY}"
         return (
             f"{place}, {self.length(gap)} after the row before; most are {self.length(step)} "
             f"apart. {REMEDY}"

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpssm.core.files import read_npz
 from gpssm.core.text import check_path, is_whole, read_csv
-from gpssm.data.clock import Controls
+from gpssm.data.clock import Controls, is_time
 from gpssm.data.series import Series
 
 Column = str | int
@@ -27,12 +27,6 @@ Table = list[tuple[str, Any]]  # name and values of every column, in the order o
 WHITESPACE = r"\s+"
 COMMENTS = ("#", "%")  # that lines before the data may begin with
 MOST_COLUMNS = 20_000  # a file with more was written the wrong way round
-# What a column of times is called, with a unit perhaps, and how a date or a time of day begins.
-TIME = re.compile(
-    r"(t|time|times?tamp|date|datetime|date.?time|seconds)([ _]?[\[(]?(s|ms|min|h|d|sec|seconds|hours)[\])]?)?",
-    re.I,
-)
-DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{8}T")
 MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
 
 
@@ -106,21 +100,12 @@ def read(
 
 
 def _find_time(table: Table) -> tuple[str, Any] | None:
-    """The first column that has dates, or numbers and the name of a time."""
+    """The first column that holds times."""
     import pandas
 
-    for label, values in ((label, values) for label, values in table if np.ndim(values) == 1):
-        column = pandas.Series(values)
-        if pandas.api.types.is_datetime64_any_dtype(column) or (
-            pandas.api.types.is_numeric_dtype(column)
-            and TIME.fullmatch(label.strip())
-            and column.notna().all()
-        ):
-            return label, column
-        if not pandas.api.types.is_numeric_dtype(column):
-            present = column.dropna().astype(str)
-            if len(present) and DATE.match(present.iloc[0].strip()):
-                return label, column
+    for label, values in table:
+        if np.ndim(values) == 1 and is_time(pandas.Series(values, name=label)):
+            return label, values
     return None
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 
 from gpssm.core.notebook import card
 from gpssm.core.text import is_real, is_whole
-from gpssm.data.clock import Clock, Controls, clock_of, localised, on_grid
+from gpssm.data.clock import Clock, Controls, clock_of, is_time, localised, on_grid
 from gpssm.data.columns import align_columns, as_frame, default_names, to_columns, where_first
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ class Series:
         outputs, inputs
             Names of the columns.
         time
-            The column of times; "auto" takes the index, if it has dates, or else the first column
-            of dates; None counts rows.
+            The column of times; "auto" takes the index if it holds dates, or numbers under a name
+            such as time or t, or else the first other column that does; None counts rows.
         regrid
             Whether rows go to the nearest point of a regular grid, missing ones as missing outputs;
             a number of seconds (or of the unit of `time`), or text like "10min", is the grid's step.
@@ -444,16 +444,11 @@ def align_rows(rows: Any, like: Series) -> Series:
 
 
 def _column_of_times(table: "pd.DataFrame", taken: Sequence[str]) -> Any:
-    """The index of a table if it has dates, or else its first column of dates that is not taken."""
-    import pandas
-
-    dates = pandas.DatetimeIndex, pandas.PeriodIndex, pandas.TimedeltaIndex
-    if isinstance(table.index, dates):
+    """The index of a table if it holds times, or else its first column that does."""
+    if table.index.nlevels == 1 and is_time(table.index):
         return table.index
-    is_date = pandas.api.types.is_datetime64_any_dtype
-    columns = (name for name in table.columns if name not in taken and is_date(table[name]))
-    name = next(columns, None)
-    return None if name is None else table[name]
+    columns: list[Any] = [table[name] for name in table.columns if name not in taken]
+    return next(filter(is_time, columns), None)
 
 
 def check_trainable(series: Any, min_length: int = 10) -> None:

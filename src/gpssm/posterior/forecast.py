@@ -287,6 +287,24 @@ class Forecast:
             time | columns, index=pandas.Index(self.steps, name="step") if index is None else index
         )
 
+    def to_xarray(self) -> Any:
+        """The paths as an xarray Dataset: one variable (path, time) per output, one (time) per input.
+
+        Times are dates in UTC, numbers, or row numbers under the name `step` where no time is
+        known; `trusted` is a coordinate. Units are attributes of the variables.
+        """
+        import xarray
+
+        time = "step" if self.axis is None else "time"
+        values = dict(zip(self.outputs, np.moveaxis(self.paths, -1, 0), strict=True))
+        inputs = dict(zip(self.inputs, self.u.T, strict=True))
+        dimensions = dict.fromkeys(inputs, (time,)) | dict.fromkeys(values, ("path", time))
+        variables = {
+            name: (dimensions[name], column, {"units": self.units.get(name, "")})
+            for name, column in (inputs | values).items()
+        }
+        return xarray.Dataset(variables, {time: self.time, "trusted": (time, self.trusted)})
+
     def score(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, Any]:
         """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened.
 
