@@ -529,8 +529,8 @@ def test_a_plot_has_a_panel_an_output_with_all_that_was_asked_for():
     forecast = make_forecast()
     history = Series(np.arange(100.0).reshape(50, 2), outputs=("level", "flow"))
     figure = forecast.plot(actual=forecast.paths[0], history=history, levels=(0.5, 0.8, 0.95))
-    assert [panel.get_ylabel() for panel in figure.axes] == ["level", "flow"]
-    for column, panel in enumerate(figure.axes):
+    assert [panel.get_ylabel() for panel in figure.axes] == ["level", "flow", "pump"]
+    for column, panel in enumerate(figure.axes[:2]):
         lines = {line.get_label(): line for line in panel.lines}
         np.testing.assert_allclose(lines["median"].get_ydata(), forecast.median[:, column])
         np.testing.assert_allclose(lines["actual"].get_ydata(), forecast.paths[0, :, column])

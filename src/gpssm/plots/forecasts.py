@@ -170,6 +170,7 @@ def plot_forecast(
     times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
     known = None if history is None else _last_rows(history, forecast)
     happened = None if actual is None else forecast.rows_of(actual)
+    past_inputs = isinstance(history, Series) and set(inputs) <= set(history.inputs)
     bands = [(level, *forecast.interval(level)) for level in sorted(levels, reverse=True)]
     for j, panel in enumerate(ax[:outputs]):
         if known is not None:
@@ -182,7 +183,7 @@ def plot_forecast(
             draw(panel, times, happened[:, j], color=BLACK, label="actual", **DOTTED)
         panel.set_ylabel(with_unit(forecast.outputs[j], forecast.units))
     for j, panel in enumerate(ax[outputs:]):
-        if known is not None and isinstance(history, Series):
+        if known is not None and past_inputs:
             before = align_columns(history, forecast.inputs, "u")[-len(known[0]) :, j]
             draw(panel, known[0], before, **STEPS | {"color": GREY, "label": "history"})
         draw(panel, times, forecast.u[:, j], **STEPS)
