@@ -285,8 +285,6 @@ def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path)
     np.testing.assert_array_equal(
         again.forecast(u=u, seed=3).paths, apart.forecast(u=u, seed=3).paths
     )
-    with pytest.raises(ValueError, match=r"posterior.chain\(0\)"):
-        apart.learn(series[:5], move_points=True)
 
 
 def test_the_running_figure_of_chains_apart_is_that_of_each_by_itself():

@@ -19,7 +19,6 @@ from gpssm.model.target import weights_given_states
 from gpssm.posterior import learning
 from gpssm.posterior.draws import Learned
 from gpssm.posterior.learning import Belief, choose_forgetting, run_learning, score_forgetting
-from gpssm.posterior.relocation import change_basis, choose_moves, find_points
 from gpssm.posterior.rollout import Members
 from kalman import kalman, linear_model
 from posteriors import make_posterior
@@ -261,58 +260,6 @@ def test_all_verbs_take_what_was_learned(learned):
     assert "12 rows" in learned._repr_html_()
     with pytest.raises(ValueError, match="conditioned on rows"):
         learned.update(ROWS)
-
-
-def test_a_point_moves_and_what_is_known_of_f_stays():
-    model = make_model("stacked")
-    members = Members(model, jnp.zeros((1, 2, 10)), {})
-    place = find_points(model)
-    z = jnp.asarray([2.0, -1.0, 1.5])
-    moved = model.with_leaves({place.name: model.leaves()[place.name].at[2].set(z)})
-    matrix, spread = (
-        np.asarray(part[0]) for part in change_basis(members, place, jnp.asarray(2), z, moved)
-    )
-    # The prior is the prior in either basis, but for the jitter.
-    np.testing.assert_allclose(matrix @ matrix.T + spread, np.eye(20), atol=1e-4)
-    rng = np.random.default_rng(0)
-    weights, root = rng.normal(size=20), 0.3 * rng.normal(size=(20, 20))
-    covariance = root @ root.T
-    kept = jnp.asarray(
-        np.vstack([np.delete(np.asarray(model.basis.parts[0].locations), 2, axis=0), z])
-    )
-    steps = [one.transition()(kept[:, :2], kept[:, 2:]) for one in (model, moved)]
-    beliefs = ((weights, covariance), (matrix @ weights, matrix @ covariance @ matrix.T + spread))
-    laws = []
-    for step, (mean, cov) in zip(steps, beliefs, strict=True):
-        gain, size = np.asarray(step.gain), 10
-        blocks = [cov[d * size : (d + 1) * size, d * size : (d + 1) * size] for d in range(2)]
-        open_ = [np.diag(step.residual[d]) for d in range(2)]
-        values = np.asarray(step.given(jnp.asarray(mean.reshape(2, size))))
-        laws.append((values, [gain[d] @ blocks[d] @ gain[d].T + open_[d] for d in range(2)]))
-    np.testing.assert_allclose(*(law[0] for law in laws), atol=1e-4)
-    np.testing.assert_allclose(*(law[1] for law in laws), atol=1e-4)
-
-
-def test_points_go_where_rows_went_and_from_where_they_are_missed_least():
-    posterior = make_posterior(make_model(), leaves={}, chains=1)
-    locations = np.asarray(posterior.model.basis.locations)
-    near = Members(posterior.model, jnp.zeros((1, 2, 6)), {})
-    place = find_points(posterior.model)
-    assert not choose_moves(near, place, locations[:3] + 1e-3)
-    (move,) = choose_moves(near, place, np.vstack([locations[:1], [[9.0, 9.0, 9.0]]]))
-    np.testing.assert_array_equal(move.z, 9.0)
-    gram = np.asarray(
-        posterior.model.kernel(posterior.model.basis.locations, posterior.model.basis.locations)
-    )
-    alone = [1 / np.diagonal(np.linalg.inv(one)) / np.diagonal(one) for one in gram]
-    assert move.drop == np.argmin(np.mean(alone, 0))
-    far = Series(ROWS.y, 40 + ROWS.u)
-    found = posterior.learn(far, move_points=True)
-    changed = np.any(found.model.basis.locations != locations, axis=1)
-    assert 1 <= changed.sum() <= 3
-    assert np.isfinite(found.forecast(3, u=far.u[:3], num_paths=12).paths).all()
-    with pytest.raises(ValueError, match="needs inducing points"):
-        make_posterior(make_model("linear"), leaves={}).learn(ROWS, move_points=True)
 
 
 def plant(drift, seed=0, length=200):

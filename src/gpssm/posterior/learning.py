@@ -60,12 +60,11 @@ from gpssm.data.clock import Clock
 from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian, Likelihood, observed
-from gpssm.model.model import GPSSM, Transition
+from gpssm.model.model import Transition
 from gpssm.model.target import weights_given_states
 from gpssm.posterior.conditioning import FILTER, NUM_PARTICLES, experiment_clock, filter_keys
 from gpssm.posterior.draws import CurrentState, Learned, batch_size, merge_chains
 from gpssm.posterior.filtering import MEMORY, noise_scale, points
-from gpssm.posterior.relocation import InducingLocations, change_basis, check_points, choose_moves
 from gpssm.posterior.rollout import Members, is_shared, members_of
 from gpssm.posterior.validation import FORGETTING, rolling_forecasts
 
@@ -109,7 +108,6 @@ def learn(
     *,
     forgetting: float | Sequence[float] | Literal["auto"] | None = None,
     new_experiment: bool = False,
-    move_points: bool = False,
     max_draws: int = MAX_DRAWS,
     seed: int = 0,
     index: int = -1,
@@ -128,13 +126,10 @@ def learn(
         training rows. Later calls keep to the first one's, and it is 1 if never given.
     :param new_experiment: whether the state starts afresh, x₀ ~ N(0, I); otherwise the rows follow the end of training
         series `index`, or the rows of earlier calls.
-    :param move_points: whether inducing points go, after these rows, where the rows went and no point was
-        (`relocation.py`): each from where it is missed least, one for five rows at most.
     :param max_draws: to go on with, evenly spaced: each holds a covariance of all weights.
     """
     seed, given = check_seed(seed), posterior.dataset.align(series)
     _check(posterior, forgetting, max_draws)
-    place = check_points(posterior) if move_points else None
     if posterior.num_chains * posterior.num_draws > max_draws:
         posterior = posterior.thinned(max_draws)
     clock = experiment_clock(posterior, given, new_experiment, index)
@@ -157,14 +152,7 @@ def learn(
         _begin(posterior, new_experiment, index, rates),
     )
     found = run_learning(members, belief, rows, jnp.asarray(rates))
-    if place is None:
-        belief = found.belief
-    else:
-        states = np.concatenate([belief.state[:, None], found.states[:, :-1]], 1).mean(0)
-        model, belief = _with_moved_points(
-            members, place, found.belief, np.hstack([states, rows.u])
-        )
-        posterior = dataclasses.replace(posterior, model=model)
+    belief = found.belief
     drawn = _draw(belief, jnp.asarray(rates), filter_keys(seed, draws), _is_gaussian(posterior))
     past = np.concatenate([past, given.u])[len(given) :]
     return _with_belief(posterior, belief, drawn, rates, before + len(rows), len(rows), clock, past)
@@ -356,33 +344,6 @@ def _points(
     spread = jnp.sqrt(float(len(root)))
     x = belief.state[None] + spread * jnp.concatenate([root.T, -root.T])
     return x, spread * jnp.concatenate([slopes, -slopes]), belief.covariance - gram(slopes)
-
-
-def _with_moved_points(
-    members: Members, place: InducingLocations, belief: Belief, inputs: Float[np.ndarray, "T Dz"]
-) -> tuple[GPSSM, Belief]:
-    """The model with inducing points where inputs went that had none near, and the belief in its basis."""
-    for drop, z in choose_moves(members, place, inputs):
-        old = members.model
-        model = old.with_leaves({place.name: old.leaves()[place.name].at[drop].set(z)})
-        belief = _in_basis(
-            belief, *change_basis(members, place, jnp.asarray(drop), jnp.asarray(z), model)
-        )
-        members = members._replace(model=model)
-    return members.model, belief
-
-
-@jit
-def _in_basis(
-    belief: Belief, matrix: Float[Array, "#S N N"], spread: Float[Array, "#S N N"]
-) -> Belief:
-    """The belief about v' = T v + t ε, where `spread` is t tᵀ."""
-    flat = belief.weights.reshape(len(belief.weights), -1, 1)
-    return belief._replace(
-        weights=jnp.matmul(matrix, flat).reshape(belief.weights.shape),
-        cross=jnp.matmul(belief.cross, matrix.mT),
-        covariance=jnp.matmul(jnp.matmul(matrix, belief.covariance), matrix.mT) + spread,
-    )
 
 
 class Drawn(NamedTuple):

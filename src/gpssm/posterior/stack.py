@@ -386,7 +386,6 @@ class Stack:
         *,
         forgetting: float | Sequence[float] | Literal["auto"] | None = None,
         new_experiment: bool = False,
-        move_points: bool = False,
         max_draws: int = MAX_DRAWS,
         seed: int = 0,
         index: int = -1,
@@ -396,7 +395,7 @@ class Stack:
         Members whose method does not learn as it samples, such as linear models, are conditioned.
         """
         shared = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        options = {"forgetting": forgetting, "move_points": move_points, "max_draws": max_draws}
+        options = {"forgetting": forgetting, "max_draws": max_draws}
 
         def after(member: Posterior) -> Posterior:
             if member.learns:
