@@ -171,7 +171,7 @@ def test_columns_go_by_name_and_no_controls_will_do():
     ("call", "error", "message"),
     [
         (lambda p, s: p.condition([s, s]), TypeError, "one series at a time.*list of 2"),
-        (lambda p, s: p.condition(s.y), TypeError, "expected a Series"),
+        (lambda p, s: p.condition(s.y), ValueError, "u must have 1 columns: u; got 0"),
         (
             lambda p, s: p.condition(make_series(6, output_dim=1)),
             ValueError,

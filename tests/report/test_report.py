@@ -147,7 +147,8 @@ def test_cards_table_and_list_of_doubts_show_the_same_checks(found, pictures):
         "held-out rows",
     )
     text = make_report(replace(found, checks=(*found.checks, bad)), pictures=pictures)
-    assert text.count("38 % inside") == 2
+    # The headline, the card and the list of doubts.
+    assert text.count("38 % inside") == 3
     assert "1 problem; " in text
     assert "Nothing that stands out" not in text
     sound = replace(found, checks=tuple(one for one in found.checks if one.level == "good"))

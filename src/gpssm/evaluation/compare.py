@@ -161,7 +161,11 @@ def compare(
         raise ValueError(
             "nothing to compare: give a dict of at least one posterior or forecast by name"
         )
-    if isinstance(baselines, str) or not all(isinstance(name, str) for name in baselines):
+    if (
+        isinstance(baselines, str)
+        or not isinstance(baselines, Sequence)
+        or not all(isinstance(name, str) for name in baselines)
+    ):
         raise TypeError(f"baselines is a list of names of methods; got {baselines!r}")
     check_progress(progress)
     check_whole("num_paths", num_paths, 1)
