@@ -13,16 +13,17 @@ from gpssm.core import metrics
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.evaluation import calibrate
-from gpssm.evaluation.calibrate import (
+from gpssm.evaluation.calibrate import measure
+from gpssm.model.likelihoods import Poisson
+from gpssm.posterior.calibration import (
+    TRUST,
+    Calibration,
     Needed,
     estimate,
-    measure,
     needed_factors,
     octaves_to,
     weighted_quantile,
 )
-from gpssm.model.likelihoods import Poisson
-from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.validation import make_folds
 from posteriors import linear_weights, make_posterior
 
@@ -140,7 +141,7 @@ def test_intervals_cover_after_what_was_measured_on_few_rows(scale, low, high):
 def test_few_forecasts_hardly_move_anything():
     needed = np.full((2, 20, 1), 3.0)
     found = estimate([Needed(needed, 10)], "")
-    assert 1.5 < found.factors[0, 0] < 3 ** (2 / (2 + calibrate.TRUST)) + 1e-9
+    assert 1.5 < found.factors[0, 0] < 3 ** (2 / (2 + TRUST)) + 1e-9
     np.testing.assert_allclose(found.effective, 2 * np.minimum(1, 15 / np.arange(1, 16)))
 
 

@@ -95,11 +95,15 @@ def test_shares_add_up():
     assert sum(share_out(997, np.array([0.41, 0.39, 0.2]))) == 997
 
 
+# Of 40 paths the heavier member has 30 of 32 that it makes, and the other one 10 of 16.
+SHARES = ((32, 30), (16, 10))
+
+
 def test_a_forecast_mixes_those_of_the_members(even, posteriors):
     found = even.forecast(10, TEST.u, num_paths=40, seed=3)
     parts = [
-        one.forecast(10, TEST.u, num_paths=n, seed=3)
-        for one, n in zip(posteriors.values(), (30, 10), strict=True)
+        one.forecast(10, TEST.u, num_paths=made, seed=3).thinned(paths)
+        for one, (made, paths) in zip(posteriors.values(), SHARES, strict=True)
     ]
     np.testing.assert_array_equal(found.paths, np.concatenate([one.paths for one in parts]))
     np.testing.assert_array_equal(
@@ -120,7 +124,10 @@ def test_a_forecast_mixes_those_of_the_members(even, posteriors):
     ],
 )
 def test_other_verbs_are_mixtures_too(even, posteriors, verb):
-    expected = [verb(one, n).paths for one, n in zip(posteriors.values(), (30, 10), strict=True)]
+    expected = [
+        verb(one, made).thinned(paths).paths
+        for one, (made, paths) in zip(posteriors.values(), SHARES, strict=True)
+    ]
     np.testing.assert_allclose(verb(even, 40).paths, np.concatenate(expected))
 
 
@@ -194,8 +201,8 @@ def opposed(posteriors):
 
 
 def test_a_stack_has_nothing_that_belongs_to_one_model(opposed):
-    forecast = opposed.forecast(5, TEST.u, num_paths=400)
-    parts = [one.forecast(5, TEST.u, num_paths=200).mean for one in opposed.members.values()]
+    forecast = opposed.forecast(5, TEST.u, num_paths=512)
+    parts = [one.forecast(5, TEST.u, num_paths=256).mean for one in opposed.members.values()]
     np.testing.assert_allclose(forecast.mean, np.mean(parts, axis=0))
     own = {name for name in dir(Stack) if not name.startswith("_")}
     fields = {field.name for field in dataclasses.fields(Posterior)}
@@ -233,8 +240,8 @@ def test_a_single_model_is_the_heaviest_nonlinear_member(posteriors, gaussian_pr
 
 def test_one_member_is_a_stack_too(posteriors):
     stack = Stack.of({"only": posteriors["second order"]}, [1.0])
-    expected = posteriors["second order"].forecast(5, TEST.u, num_paths=20).paths
-    np.testing.assert_array_equal(stack.forecast(5, TEST.u, num_paths=20).paths, expected)
+    expected = posteriors["second order"].forecast(5, TEST.u, num_paths=32).paths
+    np.testing.assert_array_equal(stack.forecast(5, TEST.u, num_paths=32).paths, expected)
 
 
 @pytest.mark.parametrize(
@@ -256,11 +263,11 @@ def test_members_must_have_the_same_columns(posteriors):
 def test_members_that_cannot_learn_are_conditioned(posteriors, gaussian_process):
     stack = Stack.of({"gp": gaussian_process, "arx": posteriors["first order"]}, [0.5, 0.5])
     for after in (stack.learn(TEST[:5]), stack.update(TEST[:5], num_warmup=4, num_draws=2)):
-        forecast = after.forecast(5, TEST.u[5:], num_paths=20)
+        forecast = after.forecast(5, TEST.u[5:], num_paths=32)
         assert forecast.start == len(TRAIN) + 5
         expected = posteriors["first order"].condition(TEST[:5])
-        paths = expected.forecast(5, TEST.u[5:], num_paths=10).paths
-        np.testing.assert_array_equal(forecast.paths[10:], paths)
+        paths = expected.forecast(5, TEST.u[5:], num_paths=16).paths
+        np.testing.assert_array_equal(forecast.paths[16:], paths)
 
 
 def test_saved_and_loaded_it_forecasts_the_same(even, tmp_path):

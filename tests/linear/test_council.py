@@ -53,8 +53,7 @@ def test_the_members_and_their_ranks():
     losses = [found.losses(name).mean() for name in found.models]
     assert losses == sorted(losses)
     assert found.best in ("arx", "ss-2", "ss-3", "arx-reg")
-    assert 2 in found.orders
-    assert 1 not in found.orders
+    assert found.order == 2
     assert not found.long_memory
     assert list(found.models)[-2:] == ["mean", "last"]
     assert found.table.index[0] == found.best
@@ -151,7 +150,7 @@ def test_many_rows():
     series = plant(4000, 1, 1)
     found = council([series])
     is_complete(found, series)
-    assert found.orders[0] >= 3
+    assert found.order >= 3
 
 
 def test_constant_and_duplicated_columns():

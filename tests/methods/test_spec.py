@@ -91,11 +91,11 @@ def test_a_spec_cannot_be_changed_but_replaced():
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.state_dim = 3
     other = spec.replace(kernel="matern52", num_draws=np.int64(7), num_warmup=None)
-    assert (spec.kernel, spec.settings) == ("se", METHODS["ffvd"])
+    assert (spec.kernel, spec.settings) == ("se", METHODS["auto"])
     assert (other.kernel, other.state_dim) == ("matern52", 2)
     assert other.settings == dataclasses.replace(METHODS["ffvd"], num_draws=7)
     assert other != spec
-    assert other.replace(kernel="se", num_draws=METHODS["ffvd"].num_draws) == spec
+    assert other.replace(kernel="se", method="auto") == spec
     assert spec != "ffvd"
     assert len({spec, Spec(state_dim=2), other}) == 2
 

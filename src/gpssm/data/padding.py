@@ -16,11 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gpssm.data.series import Series, bare
 
-LEAST, PARTS = (
-    4,
-    8,
-)  # rows between two lengths: so many at least, and so many lengths from a power of two to the next
-LONGEST = 4096  # rows of a series that is padded: a longer one runs for longer than its programs take to compile
+LEAST = 4  # rows between two lengths, at least
+PARTS = 8  # lengths from a power of two to the next
+LONGEST = 4096  # rows: a longer series runs for longer than its programs take to compile
 
 
 class Padded(Series):
@@ -35,20 +33,27 @@ def padded_length(rows: int) -> int:
     return rows if rows > LONGEST else -(-rows // step) * step
 
 
-def pad(series: Series) -> Series:
-    """The series at its padded length, without its names; a long one as it is."""
+def pad(series: Series, least: int = 0) -> Series:
+    """The series at the padded length of at least `least` rows, without its names.
+
+    A long one is returned as it is.
+    """
     rows = len(series)
     if rows > LONGEST:
         return series
-    more = ((0, padded_length(rows) - rows), (0, 0))
-    y, u = np.pad(series.y, more, constant_values=np.nan), np.pad(series.u, more, mode="edge")
+    more = ((0, padded_length(max(rows, least)) - rows), (0, 0))
+    y = np.pad(series.y, more, constant_values=np.nan)
+    u = np.pad(series.u, more, mode="edge")
     return bare(Padded, y, u, real=np.arange(len(y)) < rows)
 
 
-def pad_path(path: Float[Array | np.ndarray, "T+1 Dx"]) -> Float[np.ndarray, "P+1 Dx"]:
-    """The states of the padded series: the last one of the series, over and over, for rows that pad."""
+def pad_path(
+    path: Float[Array | np.ndarray, "T+1 Dx"], least: int = 0
+) -> Float[np.ndarray, "P+1 Dx"]:
+    """The states of the padded series: rows that pad repeat the last one."""
     rows = len(path) - 1
-    return np.pad(np.asarray(path), ((0, padded_length(rows) - rows), (0, 0)), mode="edge")
+    more = padded_length(max(rows, least)) - rows
+    return np.pad(np.asarray(path), ((0, more), (0, 0)), mode="edge")
 
 
 def moves(series: Series, dtype: DTypeLike) -> Float[Array, " T"]:

@@ -1,41 +1,21 @@
-"""How much wider intervals must be, by step ahead, from forecasts of rows that a fit did not see.
+"""Measure on unseen rows how much wider the intervals of a posterior must be.
 
-A forecast stretched by s about its mean μ has the 90 % interval [μ + s (low − μ), μ + s (high − μ)], which reaches y
-from the factor
-
-    r = (y − μ) / (high − μ)  if y > μ,   (μ − y) / (μ − low)  otherwise
-
-on. Forecasts from many origins along unseen rows give an r for each origin, step and output, and the 90 % quantile q_h
-of those around step h is the factor that would have covered nine outputs in ten. There are few of them, and forecasts
-that overlap err together: c origins, `spacing` rows apart, count as
-
-    n_h = c · min(1, 1.5 · spacing / h)
-
-independent ones, since the errors of h-step forecasts have correlations that fall to zero over h rows, and 1.5 rows of
-h is what their squares are worth. So steps are taken by octaves, h = 1, 2, 4, ..., and each octave is a compromise
-between what it says itself and what the one before said, which for the first is that the model is right:
-
-    log s_h = max(0, λ log q_h + (1 − λ) log s_{h/2}),   λ = n_h / (n_h + 3),   s_{1/2} = 1
-
-Between octaves log s is linear in log h, and beyond the last that `FEWEST` independent forecasts speak for, it holds.
-Intervals are never made narrower than the model's.
+The factors themselves are estimated in `posterior/calibration.py`.
 """
 
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
 
 from gpssm.core.text import check_flag, check_seed, count
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.runner import Runtime
 from gpssm.model.likelihoods import Bernoulli, Poisson
-from gpssm.posterior.calibration import Calibration
-from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.calibration import Needed, estimate, needed_factors
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack, single_posteriors
 from gpssm.posterior.validation import (
@@ -48,20 +28,6 @@ from gpssm.posterior.validation import (
 )
 
 Single = TypeVar("Single", Posterior, Stack)
-
-LEVEL = 0.9
-WORTH = 1.5  # independent squared errors of h-step forecasts in h rows
-WIDTH = 0.35  # of the window around an octave, as the standard deviation of log h
-TRUST = 3.0  # independent forecasts that are worth as much as what is known before
-FEWEST = 2.0  # independent forecasts from which on a step counts as measured
-LARGEST = 10.0  # factor
-
-
-class Needed(NamedTuple):
-    """The factors r that outputs needed, by origin and step, NaN where none was observed; the origins' spacing."""
-
-    factors: Float[np.ndarray, "O H Dy"]
-    spacing: int
 
 
 def calibrate(
@@ -131,84 +97,6 @@ def measure(
     for needed, one in zip(factors, forecasts, strict=True):
         needed[: len(one.rows)] = needed_factors(one.forecast, one.rows.y)
     return Needed(factors, spacing)
-
-
-def needed_factors(
-    forecast: Forecast, actual: Float[np.ndarray, "H Dy"]
-) -> Float[np.ndarray, "H Dy"]:
-    """r, the factor from which on the stretched 90 % interval holds what happened; NaN where that is missing."""
-    mean, (low, high) = forecast.mean, forecast.interval(LEVEL)
-    away, reach = np.abs(actual - mean), np.where(actual > mean, high - mean, mean - low)
-    factors = np.divide(away, reach, out=np.full_like(away, LARGEST), where=reach > 0)
-    return np.where(np.isnan(actual), np.nan, np.minimum(factors, LARGEST))
-
-
-def estimate(found: Sequence[Needed], rows: str) -> Calibration:
-    """The factors s_h of each output, from those that were needed."""
-    longest = max(one.factors.shape[1] for one in found)
-    needed = np.concatenate(
-        [
-            np.pad(
-                one.factors,
-                ((0, 0), (0, longest - one.factors.shape[1]), (0, 0)),
-                constant_values=np.nan,
-            )
-            for one in found
-        ]
-    )
-    steps, spacing = (
-        1 + np.arange(longest),
-        np.concatenate([np.full(len(one.factors), one.spacing) for one in found]),
-    )
-    # What each origin is worth at each step, where it has any output there.
-    worth = np.minimum(1.0, WORTH * spacing[:, None] / steps[None])
-    effective = np.sum(np.where(np.isnan(needed).all(-1), 0.0, worth), axis=0)
-    if not (measured := np.flatnonzero(effective >= FEWEST)).size:
-        raise ValueError(f"calibrate found too few outputs to forecast in {rows}: give more rows")
-    horizon = int(measured[-1]) + 1
-    columns = [_curve(needed[..., j], worth, horizon) for j in range(needed.shape[-1])]
-    covered = np.where(np.isnan(needed), np.nan, needed <= 1)[:, :horizon]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a step without any output has no coverage
-        coverage = np.nanmean(covered, axis=0)
-    return Calibration(np.stack(columns, axis=-1), coverage, effective[:horizon], len(needed), rows)
-
-
-def _curve(
-    needed: Float[np.ndarray, "O H"], worth: Float[np.ndarray, "O H"], horizon: int
-) -> Float[np.ndarray, " horizon"]:
-    """s_h of one output."""
-    seen = ~np.isnan(needed)
-    steps = 1 + np.arange(needed.shape[1])
-    effective = np.sum(np.where(seen, worth, 0.0), axis=0)
-    values, weights = needed[seen], worth[seen]
-    places = np.log(np.broadcast_to(steps, needed.shape)[seen])
-    octaves, logs, before = octaves_to(horizon), [], 0.0
-    for middle in np.log(octaves):
-        near = np.exp(-0.5 * ((places - middle) / WIDTH) ** 2) * weights
-        window = np.exp(-0.5 * ((np.log(steps) - middle) / WIDTH) ** 2)
-        number = np.sum(window * effective) / np.sum(window)
-        if number > 0:
-            share = number / (number + TRUST)
-            factor = max(weighted_quantile(values, near, LEVEL), 1 / LARGEST)
-            before = max(0.0, share * np.log(factor) + (1 - share) * before)
-        logs.append(before)
-    return np.exp(np.interp(np.log(1 + np.arange(horizon)), np.log(octaves), logs))
-
-
-def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
-    """1, 2, 4, ... and the last step, which takes the place of an octave just before it."""
-    powers = 2 ** np.arange(int(np.log2(horizon)) + 1)
-    return np.array([*powers[powers < horizon / np.sqrt(2)], horizon]) if horizon > 1 else powers
-
-
-def weighted_quantile(
-    values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float
-) -> float:
-    """The value below which this share of the weight lies, interpolated between the middles of the weights."""
-    order = np.argsort(values)
-    values, weights = values[order], weights[order]
-    return float(np.interp(share * np.sum(weights), np.cumsum(weights) - weights / 2, values))
 
 
 def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior | Stack, Fold]]:

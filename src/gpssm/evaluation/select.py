@@ -9,7 +9,7 @@ import numpy as np
 
 from gpssm.core.notebook import card
 from gpssm.core.places import Arrival, Place
-from gpssm.core.text import check_whole, is_real
+from gpssm.core.text import check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
@@ -105,6 +105,7 @@ def select(
     import pandas
 
     experiments = as_list(series)
+    seed = check_seed(seed)
     if len(experiments) != 1:
         raise TypeError(f"select takes one series at a time; got a list of {len(experiments)}")
     whole = experiments[0]

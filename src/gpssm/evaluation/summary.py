@@ -373,8 +373,8 @@ def summarise(
         nonlinear=figures.nonlinear,
         nonlinear_change=figures.nonlinear_change,
         checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
-        starts=posterior.comparison,
-        members=forecaster.table if isinstance(forecaster, Stack) else (),
+        starts=tuple(row for row in posterior.comparison if "start" in row),
+        members=compared_models(forecaster),
         leading=forecaster.leading if isinstance(forecaster, Stack) else "",
         calibration=() if calibration is None else tuple(calibration.table()),
         calibrated_on="" if calibration is None else calibration.rows,
@@ -412,6 +412,14 @@ def _facts(posterior: Posterior) -> Facts:
         delay=dataset.delay,
         wiring="" if posterior.spec.wiring is None else posterior.spec.wiring.words(dataset.inputs),
     )
+
+
+def compared_models(forecaster: Forecaster) -> tuple[dict[str, Any], ...]:
+    """A row of scores for each model that was weighed by held-out rows; see `Stack.table`."""
+    if isinstance(forecaster, Stack):
+        return forecaster.table
+    assert isinstance(forecaster, Posterior)
+    return tuple(row for row in forecaster.comparison if "member" in row)
 
 
 def _kernel(kernel: Kernel) -> str:

@@ -4,27 +4,27 @@ import dataclasses
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jaxtyping import PRNGKeyArray
 
-from gpssm.core.elapsed import ticks
-from gpssm.core.files import digest
-from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.data.dataset import Dataset
+from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import as_list
-from gpssm.fitting.choose import choose_starts
-from gpssm.fitting.transfer import check_prior, inherited_spec
-from gpssm.inference.runner import Runtime, run_chains
+from gpssm.fitting.ladder import climb, is_open
+from gpssm.fitting.single import fit_posterior
+from gpssm.inference.runner import Runtime
 from gpssm.linear.fit import linear_fit
 from gpssm.linear.state_space import LinearFit
+from gpssm.methods.auto import Auto
+from gpssm.methods.ffvd import FFVD
 from gpssm.methods.spec import METHOD_NUMBERS, Spec, check_names
 from gpssm.model.model import GPSSM
-from gpssm.posterior.draws import Seconds, absorb_common
 from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Stack
 from gpssm.starts.build import build
 
+Fitted = TypeVar("Fitted", Posterior, Stack)
 SPEC_FIELDS = tuple(field.name for field in dataclasses.fields(Spec))
 RUNTIME_FIELDS = tuple(field.name for field in dataclasses.fields(Runtime))
 
@@ -39,12 +39,16 @@ def fit(
     spec: Spec | None = None,
     runtime: Runtime | None = None,
     **settings: Any,
-) -> Posterior:
-    """Draw from the posterior of a Gaussian process state-space model of one series or several.
+) -> Posterior | Stack:
+    """Fit a Gaussian process state-space model to one series or several.
 
-        posterior = gpssm.fit(train, state_dim=2)
+        posterior = gpssm.fit(train)
         posterior = gpssm.fit(frame, outputs=["level"], inputs=["pump"])
-        print(posterior.diagnostics())
+        posterior = gpssm.fit(train, method="ffvd", state_dim=2)
+
+    By default linear and nonlinear models are compared on held-out training rows, and what comes
+    back is the mixture of those that deserve weight, or the posterior of the one that has nearly
+    all of it. Any other method draws from one posterior.
 
     The result depends on the data, the spec, the seed and the number of chains alone, bit for bit:
     not on progress or chunks, on the chains run beside, or on having been resumed.
@@ -68,53 +72,20 @@ def fit(
         `runtime`: `state_dim=2`, `kernel="matern52"`, `num_chains=2`, `seed=1`; and num_warmup,
         num_draws and thin, which are the method's.
     """
-    began = ticks()
     spec, runtime = with_settings(spec or Spec(), runtime or Runtime(), settings)
     experiments = as_list(series, u, outputs, inputs)
-    if spec.prior is not None:
-        experiments = check_prior(spec.prior, spec.prior_strength, experiments)
-        spec = inherited_spec(spec)
-    dataset = Dataset.of(experiments, delay=spec.delay, windows=spec.windows)
-    _check_memory(spec, runtime, dataset)
-    windows = dataset.windowed().experiments
-    if spec.prior is None and spec.physics is None:
-        spec = spec.resolve(windows)
-    start = dataset.cut(spec.start) if spec.gives_states else spec.start
-    choice = choose_starts(spec.replace(start=start), windows, runtime)
-    resolved = choice.spec.replace(delay=dataset.delay or 0)
-    resolved = resolved.replace(start=spec.start) if spec.gives_states else resolved
-    numbers = runtime.num_chains * spec.settings.num_draws * choice.starts[0].model.state_dim
-    dataset = dataclasses.replace(dataset, scaler=choice.scaler)
-    dataset, notes = dataset.store_last(runtime.keep_states, numbers)
-    setup = ticks() - began
-    sample = run_chains(
-        spec.settings,
-        choice.starts,
-        choice.series,
-        runtime,
-        identity=_identity(resolved),
-        kept_from=dataset.windowed().first_states or None,
-        separate=choice.separate,
-    )
-    draws = sample.draws._replace(states=dataset.join(sample.draws.states))
-    model, draws = absorb_common([start.model for start in choice.starts], draws)
-    posterior = Posterior(
-        model,
-        draws,
-        sample.info,
-        sample.warmup,
-        dataset,
-        resolved,
-        Seconds(setup, sample.compile_seconds, sample.run_seconds),
-        runtime.seed,
-        comparison=choice.comparison,
-    ).with_notes((*choice.starts[0].notes, *notes, *sample.notes))
-    for note in posterior.notes:
-        warnings.warn(note, stacklevel=3)
-    # Not after Ctrl-C, when there are fewer draws than were asked for.
-    if spec.calibrate and posterior.num_draws == spec.settings.num_draws:
-        posterior = posterior.calibrate(without=choice.held_out)
-    return posterior
+    if isinstance(spec.settings, Auto):
+        if is_open(spec):
+            return warn_of(climb(spec, experiments, runtime))
+        spec = spec.replace(method=FFVD())
+    return warn_of(fit_posterior(spec, experiments, runtime))
+
+
+def warn_of(fitted: Fitted) -> Fitted:
+    """What was fitted, after a warning of each of its notes."""
+    for note in fitted.notes:
+        warnings.warn(note, stacklevel=4)
+    return fitted
 
 
 def with_settings(
@@ -144,9 +115,11 @@ def parse_settings(
     """
     spec = Spec(method=method)
     own = [
-        field.name for field in dataclasses.fields(spec.settings) if field.name not in SPEC_FIELDS
+        field.name
+        for field in dataclasses.fields(spec.settings)
+        if field.name not in (*SPEC_FIELDS, *METHOD_NUMBERS)
     ]
-    check_names(settings, [*own, *SPEC_FIELDS, *runtime_fields], spec.method_name)
+    check_names(settings, [*own, *SPEC_FIELDS, *METHOD_NUMBERS, *runtime_fields], spec.method_name)
     numbers = {name: value for name, value in settings.items() if name in own}
     others = {name: value for name, value in settings.items() if name not in own}
     spec = spec.replace(method=dataclasses.replace(spec.settings, **numbers))
@@ -182,29 +155,6 @@ def build_model(
     spec = Spec(state_dim=state_dim, num_inducing=num_inducing, **settings)
     linear = linear_fit(series, spec) if linear is None else linear
     return build(spec, linear, jax.random.key(0) if key is None else key).model
-
-
-def _identity(spec: Spec) -> dict[str, str]:
-    """What a checkpoint must agree with: every setting, objects by a hash of what they hold."""
-    described = spec.describe()
-    identity: dict[str, str] = {}
-    for name, value in spec.to_dict().items():
-        plain = isinstance(value, str | int | float | type(None)) or name == "method"
-        content = value.draws if isinstance(value, Posterior) else value
-        identity[name] = str(described[name]) if plain else f"{described[name]} {digest(content)}"
-    return identity
-
-
-def _check_memory(spec: Spec, runtime: Runtime, dataset: Dataset) -> None:
-    """Refuse at once what no machine could hold."""
-    sizes = {"state_dim": spec.state_dim, "num_inducing": spec.num_inducing}
-    states, points = (1 if isinstance(value, str) else int(value) for value in sizes.values())
-    draws = runtime.num_chains * spec.settings.num_draws
-    stored, _ = dataset.store_last(runtime.keep_states, states * draws)
-    rows = sum(len(item) + 1 for item in dataset.experiments) - sum(stored.first_states)
-    size = 8 * states * (points**2 + draws * (rows + points))
-    sizes["num_chains"] = runtime.num_chains
-    check_memory(", ".join(f"{name}={value}" for name, value in sizes.items()), size)
 
 
 def _signature() -> inspect.Signature:

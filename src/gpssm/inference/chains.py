@@ -131,6 +131,8 @@ class Chains:
         Blocks in a chunk at most; None for what keeps memory small.
     kept_from
         The first state of each series that draws hold; None for all.
+    least_rows
+        Rows that each series is padded to at least, so that shorter series share its program.
     """
 
     def __init__(
@@ -143,20 +145,21 @@ class Chains:
         batching: Batching,
         chunk: int | None,
         kept_from: tuple[int, ...] | None = None,
+        least_rows: Sequence[int] = (),
     ) -> None:
         self.num_chains = num_chains
         self.kept_from = kept_from
         self.lengths = [len(item) for item in series]
         self.separate_models = len(starts) > 1
-        prepare = pad_path if settings.pads else jnp.asarray
-        members = [
-            ChainSetup(
-                settings, start.model, tuple(jnp.asarray(prepare(path)) for path in start.states)
-            )
-            for start in starts
-        ]
+        paths = [start.states for start in starts]
         if settings.pads:
-            series = [pad(item) for item in series]
+            least = least_rows or [0] * len(series)
+            paths = [tuple(map(pad_path, states, least)) for states in paths]
+            series = list(map(pad, series, least))
+        members = [
+            ChainSetup(settings, start.model, tuple(map(jnp.asarray, states)))
+            for start, states in zip(starts, paths, strict=True)
+        ]
         # Converted to JAX arrays here, so that they are put on the device once.
         members, self.series = jax.tree.map(_as_array, (members, series))
         self.members: list[ChainSetup] = members if self.separate_models else members * num_chains

@@ -58,6 +58,8 @@ class Runtime:
     keep_states
         Of how many of the last rows of each series draws and checkpoints hold the states; "all",
         or "auto", which is all of them while they take up to 2 GB.
+    callback
+        Called by the method `auto` with its best answer so far, each time there is a better one.
     """
 
     num_chains: int = 4
@@ -68,6 +70,7 @@ class Runtime:
     batching: Batching = "auto"
     chunk: int | None = None
     keep_states: int | Literal["auto", "all"] = "auto"
+    callback: Callable[[Any], object] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_seed(self.seed))
@@ -79,6 +82,8 @@ class Runtime:
             raise ValueError(
                 f"batching must be one of {', '.join(get_args(Batching))}, got {self.batching!r}."
             )
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"callback is a function of a posterior; got {self.callback!r}.")
         if self.checkpoint is not None:
             check_path(self.checkpoint)
         if self.resume and self.checkpoint is None:
@@ -282,6 +287,7 @@ def run_chains(
     identity: Mapping[str, str] | None = None,
     kept_from: tuple[int, ...] | None = None,
     separate: bool = False,
+    least_rows: Sequence[int] = (),
 ) -> Sample:
     """Run a method's chains from their starts, on scaled series.
 
@@ -304,6 +310,8 @@ def run_chains(
     separate
         Whether each chain has a start of its own, even if there is only one chain: no part of the
         warm-up is then shared.
+    least_rows
+        Rows that each series is padded to at least; see `Chains`.
     """
     if len(starts) not in (1, runtime.num_chains):
         raise ValueError(
@@ -328,6 +336,7 @@ def run_chains(
         runtime.batching,
         runtime.chunk,
         kept_from,
+        least_rows,
     )
     checkpoint = None
     if runtime.checkpoint is not None:

@@ -1,7 +1,7 @@
 """The linear council: linear models of several kinds, scored on held-out training rows.
 
     found = council(scaled, horizon=30)
-    found.best, found.table, found.orders, found.models["arx-reg"]
+    found.best, found.table, found.order, found.models["arx-reg"]
 
 Its members are
 
@@ -50,6 +50,7 @@ MEMORY = (5, 60)  # lags of outputs and inputs of `arx-memory`: three times the 
 # Shares of each series that are held out in turn.
 FOLDS = ((0.0, 0.25), (0.5, 2 / 3), (2 / 3, 5 / 6), (5 / 6, 1.0))
 ORIGINS = 40  # of the forecasts of a window, at most
+NEGLIGIBLE = 1.02  # times the least loss: what the smallest of several orders may have
 MEMBERS = ("arx", "arx-reg", "arx-memory", "ss", "last", "mean")
 
 
@@ -89,10 +90,18 @@ class Council:
         return len(gain) > 1 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
     @property
-    def orders(self) -> tuple[int, ...]:
-        """State orders: the best, then those that it does not beat by one standard error."""
-        ranked = [name for name in self.models if name.startswith("ss-")]
-        return tuple(int(name[3:]) for name in ranked if not self.is_better(ranked[0], name))
+    def order(self) -> int:
+        """The smallest order of a state-space model whose loss is within 2 % of the least; 1 if none.
+
+        More states cost time and gain next to nothing.
+        """
+        losses = {
+            int(name[3:]): self.losses(name).mean() if len(self.losses(name)) else 0.0
+            for name in self.models
+            if name.startswith("ss-")
+        }
+        bound = NEGLIGIBLE * min(losses.values(), default=0.0)
+        return min((order for order, loss in losses.items() if loss <= bound), default=1)
 
     @property
     def long_memory(self) -> bool:

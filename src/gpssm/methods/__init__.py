@@ -1,6 +1,7 @@
 """The registry of methods: a name, and the settings of the method with their defaults."""
 
 from gpssm.inference.settings import MethodSettings
+from gpssm.methods.auto import Auto
 from gpssm.methods.exact import Exact
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.ffvd_m import FFVDCM, FFVDM
@@ -17,6 +18,7 @@ from gpssm.methods.vcdt import VCDT, VCDTFactorised
 from gpssm.methods.vgpssm import VGPSSM
 
 METHODS: dict[str, MethodSettings] = {
+    "auto": Auto(),
     "ffvd": FFVD(),
     "quick": Quick(),
     "ffvd-m": FFVDM(),
@@ -51,6 +53,7 @@ __all__ = [
     "PRSSM",
     "VCDT",
     "VGPSSM",
+    "Auto",
     "Average",
     "Baseline",
     "Exact",

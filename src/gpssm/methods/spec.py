@@ -22,9 +22,10 @@ from gpssm.data.delays import Rows
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.inference.settings import MethodSettings
+from gpssm.linear.council import HORIZON, Horizon, council
 from gpssm.linear.fit import pseudo_series, uninformed_likelihood
-from gpssm.linear.identification import select_order
 from gpssm.methods import METHODS
+from gpssm.methods.auto import Auto
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.quick import Quick
 from gpssm.model.bases import Basis
@@ -36,12 +37,10 @@ from gpssm.starts.build import OUTPUT_MAP, Coupling
 from gpssm.starts.physics import Physics
 from gpssm.starts.start import STARTS, NoiseRegime
 
-Auto = Literal["auto"]
 Hyper = Literal["optimise", "sample", "fix"]
 # Parts that a name is enough for.
 MEAN_NAMES = ("linear", "linear-fixed", "identity", "zero")
 BASIS_NAMES = ("inducing", "hilbert", "fourier", "linear")
-MAX_ORDER = 6  # largest order that state_dim="auto" tries
 ROWS_PER_POINT = 5  # of num_inducing="auto", which lies between the next two
 FEWEST_POINTS = 10
 MOST_POINTS = 50
@@ -62,10 +61,10 @@ class Spec:
     ----------
     method
         A name from `gpssm.methods.METHODS`, settings of a method, or the dictionary that `to_dict`
-        makes of these.
+        makes of these. "auto" compares linear and nonlinear models and mixes those that deserve it.
     state_dim
-        Number of states; "auto" takes the order of the linear model with the smallest BIC, or the
-        one that fits the wiring.
+        Number of states; "auto" takes the order of the linear state-space model that forecasts
+        held-out windows best at the horizon, or the one that fits the wiring.
     num_inducing
         Number of inducing points, or of functions of another basis; "auto" takes one for five
         rows, between 10 and 50.
@@ -118,6 +117,9 @@ class Spec:
         "auto", which takes what `gpssm.delays` estimates.
     windows
         Number of experiments that each series is cut into; they share everything but their states.
+    horizon
+        Steps ahead at which orders, starts and models are compared, or "simulation" where they are
+        to be judged by free simulations.
     calibrate
         Whether to measure on held-out training rows how much wider intervals must be, as
         `posterior.calibrate()` does.
@@ -129,10 +131,10 @@ class Spec:
         one, 0 for nothing of what it learned.
     """
 
-    method: str | MethodSettings | Mapping[str, Any] = "ffvd"
+    method: str | MethodSettings | Mapping[str, Any] = "auto"
     # Fields that may be "auto" or names until they are resolved: their values are checked, not typed.
-    state_dim: Any = 4
-    num_inducing: Any = 50
+    state_dim: Any = "auto"
+    num_inducing: Any = "auto"
     kernel: str | Kernel = "se"
     mean: str | Mean | Callable[[Array, Array], Array] = "linear"
     likelihood: str | Likelihood = "auto"
@@ -146,8 +148,9 @@ class Spec:
     hyper: Hyper = "optimise"
     fixed: Sequence[str] = ()
     learn: Sequence[str] = ()
-    delay: Rows | Auto = 0
+    delay: Rows | Literal["auto"] = 0
     windows: int = 1
+    horizon: Horizon = HORIZON
     calibrate: bool = False
     prior: Any = None
     prior_strength: float = 1.0
@@ -158,7 +161,7 @@ class Spec:
         _check_parts(self)
         _check_roles(self)
         if self.coupling in ("lmc", "hammerstein") and not isinstance(
-            self.method, FFVD | Quick | Mapping
+            self.method, Auto | FFVD | Quick | Mapping
         ):
             raise ValueError(
                 "functions that share their weights are sampled by `ffvd` and `quick`: take coupling='shared', or "
@@ -200,7 +203,10 @@ class Spec:
         )
 
     def replace(self, **changes: Any) -> Self:
-        """The spec with other values; num_warmup, num_draws and thin are the method's."""
+        """The spec with other values; num_warmup, num_draws and thin are the method's.
+
+        Where the choice of the method was left open, they ask for `ffvd`.
+        """
         numbers = {name: changes.pop(name) for name in METHOD_NUMBERS if name in changes}
         changed = dataclasses.replace(self, **changes)
         numbers = {
@@ -210,7 +216,8 @@ class Spec:
         }
         if not numbers:
             return changed
-        return dataclasses.replace(changed, method=dataclasses.replace(changed.settings, **numbers))
+        settings = FFVD() if isinstance(changed.settings, Auto) else changed.settings
+        return dataclasses.replace(changed, method=dataclasses.replace(settings, **numbers))
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting by name; parts that are objects stay objects, the method is a dictionary."""
@@ -258,14 +265,13 @@ class Spec:
         series
             The training experiments in the user's units, with inputs as they arrive.
         """
+        if not self.settings.learns:
+            return self  # a linear model finds its own order
         state_dim = self.state_dim
         if state_dim == "auto":
             state_dim = wired_size(self.wiring, series[0].output_dim) or "auto"
         if state_dim == "auto":
-            likelihood = uninformed_likelihood(self.likelihood, series[0].output_dim)
-            state_dim = select_order(
-                pseudo_series(self.scale(series)[1], likelihood), MAX_ORDER
-            ).best
+            state_dim = self.order_of(series)
         num_inducing = self.num_inducing
         if num_inducing == "auto":
             rows = sum(len(item) for item in series)
@@ -282,6 +288,12 @@ class Spec:
                 "the wiring says which states are outputs, so that the output map is known: drop it from learn."
             )
         return self.replace(state_dim=state_dim, num_inducing=num_inducing, wiring=wiring)
+
+    def order_of(self, series: Sequence[Series]) -> int:
+        """The order of a linear state-space model at the horizon; at least one state per output."""
+        likelihood = uninformed_likelihood(self.likelihood, series[0].output_dim)
+        scaled = pseudo_series(self.scale(series)[1], likelihood)
+        return max(council(scaled, self.horizon, members=("ss",)).order, series[0].output_dim)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Spec):
@@ -342,6 +354,8 @@ def _check_sizes(spec: Spec) -> None:
         if not (isinstance(value, str) and value == "auto"):
             check_whole(name, value, 1)
     check_whole("windows", spec.windows, 1)
+    if not (isinstance(spec.horizon, str) and spec.horizon == "simulation"):
+        check_whole("horizon", spec.horizon, 1)
     check_flag("calibrate", spec.calibrate)
 
 

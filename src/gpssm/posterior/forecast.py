@@ -199,6 +199,20 @@ class Forecast:
         both = {"moments": pair("moments"), "moments_ahead": pair("moments_ahead")}
         return replace(parts[0], paths=paths, diagnostics=diagnostics, **both)
 
+    def thinned(self, num_paths: int) -> Self:
+        """The forecast with this number of its paths, evenly spaced among all."""
+        chosen = np.arange(num_paths) * len(self.paths) // num_paths
+
+        def of(pair: Pair | None) -> Pair | None:
+            return None if pair is None else (pair[0][chosen], pair[1][chosen])
+
+        return replace(
+            self,
+            paths=self.paths[chosen],
+            moments=of(self.moments),
+            moments_ahead=of(self.moments_ahead),
+        )
+
     @property
     def horizon(self) -> int:
         """H, the number of steps."""

@@ -32,7 +32,7 @@ from gpssm.core.text import check_flag, check_path, check_whole, percent, to_jso
 from gpssm.data.dataset import Dataset
 from gpssm.inference.progress import Mode
 from gpssm.model.likelihoods import Custom
-from gpssm.posterior.calibration import Calibration
+from gpssm.posterior.calibration import Calibration, Needed, estimate, needed_factors
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
@@ -40,7 +40,15 @@ from gpssm.posterior.learning import MAX_DRAWS
 from gpssm.posterior.posterior import Posterior, load_posterior
 from gpssm.posterior.rollout import BOUNDS
 from gpssm.posterior.storage import NotAsSaved
-from gpssm.posterior.validation import DEPENDENT_ROWS, STACKING, Fold, held_out_forecasts
+from gpssm.posterior.validation import (
+    DEPENDENT_ROWS,
+    STACKING,
+    Fold,
+    RollingForecast,
+    RollingOrigin,
+    held_out_forecasts,
+    outputs_spread,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -152,7 +160,7 @@ class Stack:
         Their weights, which add up to one.
     table : tuple of dict
         One row for each posterior that was weighed, dropped ones too: member, weight, log score and
-        CRPS of its forecasts of held-out rows.
+        CRPS of its forecasts of held-out rows, the latter in standard deviations of the outputs.
     notes : tuple of str
         What went wrong, if anything did.
     calibration : Calibration, optional
@@ -449,8 +457,10 @@ class Stack:
         """The mixture with at most `most` draws in all, or one per chain; each member its share."""
         check_whole("most", most, 0)
         shares = self._shares(most)
+        # A few numbers of draws, so that programs serve mixtures of any weights.
         return self.with_members(
-            member.thinned(shares[name]) for name, member in self.members.items()
+            member.thinned(2 ** (shares[name].bit_length() - 1))
+            for name, member in self.members.items()
         )
 
     def with_states(self) -> Self:
@@ -505,9 +515,12 @@ class Stack:
         """The forecasts of all members joined, each with its share of the paths."""
         check_whole("num_paths", num_paths, 1)
         with distinct_warnings(3):
-            return Forecast.join(
-                [of(self.members[name], paths) for name, paths in self._shares(num_paths).items()]
-            )
+            parts = []
+            for name, paths in self._shares(num_paths).items():
+                # A few numbers of paths, so that programs serve mixtures of any weights.
+                more = 2 ** (paths - 1).bit_length()
+                parts.append(of(self.members[name], more).thinned(paths))
+            return Forecast.join(parts)
 
     def _shares(self, total: int) -> dict[str, int]:
         """The share of so many things that each member has, by name."""
@@ -625,24 +638,44 @@ def stacking_weights(
 
 
 class HeldOutScores(NamedTuple):
-    """Scores of forecasts of held-out rows.
+    """Scores of forecasts of held-out rows, and the forecasts.
 
     Parameters
     ----------
     log_densities : array (N,)
         log p(y_i) of the observed entries of all forecasts.
-    crps : float
-        Mean CRPS of the forecasts.
+    losses : array (F,)
+        CRPS of each forecast, averaged over steps and outputs, in standard deviations of the
+        training outputs.
     rows : int
         Number of held-out rows.
+    forecasts : tuple of RollingForecast
+        The forecasts, fold after fold.
     """
 
     log_densities: Float[np.ndarray, " N"]
-    crps: float
+    losses: Float[np.ndarray, " F"]
     rows: int
+    forecasts: tuple[RollingForecast, ...]
+
+    @property
+    def crps(self) -> float:
+        """The mean loss."""
+        return float(np.mean(self.losses))
+
+    def is_better(self, other: Self) -> bool:
+        """Whether the mean loss is lower than another's by more than its standard error."""
+        gain = other.losses - self.losses
+        return len(gain) > 1 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
     @classmethod
-    def of(cls, posteriors: Sequence[Forecaster], folds: Sequence[Fold], seed: int) -> Self:
+    def of(
+        cls,
+        posteriors: Sequence[Forecaster],
+        folds: Sequence[Fold],
+        seed: int,
+        scheme: RollingOrigin = STACKING,
+    ) -> Self:
         """Scores of rolling forecasts of the held-out rows of each fold.
 
         Parameters
@@ -653,24 +686,49 @@ class HeldOutScores(NamedTuple):
             The held-out rows.
         seed : int
             Seed of filters and paths.
+        scheme : RollingOrigin
+            Origins, horizon, paths and draws.
         """
         densities = []
-        crps = []
+        losses = []
+        forecasts = []
         for posterior, fold in zip(posteriors, folds, strict=True):
-            for _, forecast, rows, horizon, _ in held_out_forecasts(
-                posterior, fold, STACKING, seed
-            ):
-                paths = forecast.paths[:, :horizon]
-                y = rows.y[:horizon]
+            spread = outputs_spread(posterior.dataset.experiments)
+            for rolling in held_out_forecasts(posterior, fold, scheme, seed):
+                paths = rolling.forecast.paths[:, : rolling.horizon]
+                y = rolling.rows.y[: rolling.horizon]
                 if not np.isnan(y).all():
                     densities.append(metrics.log_density(paths, y)[~np.isnan(y)])
-                    crps.append(metrics.crps(paths, y))
+                    losses.append(metrics.crps(paths, y, scale=spread))
+                    forecasts.append(rolling)
         if not densities:
             raise ValueError(
                 "no output was observed in the rows that members are weighed by: give others"
             )
         rows = sum(len(part) for fold in folds for part in fold.rest.values())
-        return cls(np.concatenate(densities), float(np.mean(crps)), rows)
+        return cls(np.concatenate(densities), np.array(losses), rows, tuple(forecasts))
+
+
+def mixture_calibration(
+    scores: Sequence[HeldOutScores], weights: Float[np.ndarray, " K"]
+) -> Calibration:
+    """How much wider the intervals of a mixture must be, by its forecasts of held-out rows.
+
+    Parameters
+    ----------
+    scores : sequence of HeldOutScores
+        Those of each member, from the same origins.
+    weights : array (K,)
+        The weights of the members.
+    """
+    needed = []
+    for rolling in zip(*(score.forecasts for score in scores), strict=True):
+        paths = share_out(len(rolling[0].forecast.paths), weights)
+        parts = [part.forecast.thinned(number) for part, number in zip(rolling, paths, strict=True)]
+        factors = needed_factors(Forecast.join(parts), rolling[0].rows.y)
+        needed.append(Needed(factors[None], rolling[0].spacing))
+    rows = f"{scores[0].rows} training rows, held out of fits without them"
+    return estimate(needed, rows)
 
 
 def mix(

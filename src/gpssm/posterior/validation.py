@@ -85,7 +85,7 @@ BACKTEST = RollingOrigin()  # also of `select`
 # Candidates are many and their chains short; simulations matter as much as forecasts.
 STARTS = RollingOrigin(most_origins=24, simulated=400, num_paths=96, same_seed=True)
 # Log scores of density estimates need more paths.
-STACKING = replace(STARTS, num_paths=200, num_draws=100)
+STACKING = replace(STARTS, simulated=0, num_paths=200, num_draws=100)
 # Every step ahead is calibrated, from as many origins as there are in few rows.
 CALIBRATION = RollingOrigin(horizon=256, step=2, most_origins=40, num_paths=300, num_draws=100)
 # A candidate per forgetting factor, inside the training rows.
@@ -138,6 +138,8 @@ class RollingForecast(NamedTuple):
     early : bool
         Whether the origin lies in the first half of the rows, which leaves enough of them to judge
         the whole forecast as a simulation.
+    spacing : int
+        Rows between two origins.
     """
 
     origin: int
@@ -145,6 +147,7 @@ class RollingForecast(NamedTuple):
     rows: Series
     horizon: int
     early: bool
+    spacing: int
 
 
 class Errors(NamedTuple):
@@ -182,6 +185,12 @@ def make_folds(series: Sequence[Series]) -> list[Fold]:
         Fold([one[:stop] for one, stop in zip(series, stops, strict=True)], last, before=False),
         Fold([one[count:] for one, count in zip(series, counts, strict=True)], first, before=True),
     ]
+
+
+def outputs_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
+    """Standard deviation of each output over all series, the unit of errors; 1 where it is constant."""
+    spread = np.nanstd(np.concatenate([item.y for item in series]), axis=0)
+    return np.where(spread > 0, spread, 1.0)
 
 
 def settling_rows(rows: int, new_experiment: bool) -> int:
@@ -229,6 +238,7 @@ def rolling_forecasts(
     """
     steps = steps or scheme.horizon
     middle = (len(rows) + origins[0]) // 2
+    spacing = origins[1] - origins[0] if len(origins) > 1 else scheme.step
     for number, (origin, posterior) in enumerate(zip(origins, posteriors, strict=True)):
         ahead = rows[origin : origin + steps]
         u = np.pad(ahead.u, ((0, steps - len(ahead)), (0, 0)), mode="edge")
@@ -244,7 +254,8 @@ def rolling_forecasts(
                 index=index,
             )
         forecast = forecast[: len(ahead)]
-        yield RollingForecast(origin, forecast, ahead, scheme.horizon, origin <= middle)
+        early = origin <= middle
+        yield RollingForecast(origin, forecast, ahead, scheme.horizon, early, spacing)
 
 
 def extended(
@@ -346,11 +357,13 @@ def held_out_errors(posterior: "Forecaster", fold: Fold, seed: int) -> tuple[lis
     share_left : float
         Mean share of the paths that left the region the model knows.
     """
-    spread = np.nanstd(np.concatenate([one.y for one in fold.series]), axis=0)
+    spread = outputs_spread(fold.series)
     errors = []
     left = []
-    for _, forecast, rows, horizon, early in held_out_forecasts(posterior, fold, STARTS, seed):
-        errors.append(Errors((forecast.paths - rows.y) / spread, horizon, early))
+    for rolling in held_out_forecasts(posterior, fold, STARTS, seed):
+        forecast = rolling.forecast
+        values = (forecast.paths - rolling.rows.y) / spread
+        errors.append(Errors(values, rolling.horizon, rolling.early))
         if forecast.diagnostics is not None:
             left.append(forecast.diagnostics.share_left)
     return errors, float(np.mean(left)) if left else 0.0

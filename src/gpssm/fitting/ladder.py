@@ -1,0 +1,317 @@
+"""`method="auto"`: models of rising cost, weighed against each other on held-out training rows.
+
+    linear     the linear council, and two of its members as posteriors
+    quick      a free-form posterior of the order that the council chose, in seconds
+    chains     where all of these forecast poorly: exact chains from the best of several starts
+    mixture    p(y) = Σ_k w_k p_k(y), with weights from log scores of held-out rows
+
+Each rung leaves a usable answer. A quarter of each series is held out, once at its end and once at
+its beginning; every model is fitted again without it and forecasts it from many origins. The same
+forecasts weigh the models, say how much wider the intervals of their mixture must be, and whether
+the nonlinear part is better than the linear one.
+"""
+
+import dataclasses
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import percent
+from gpssm.data.dataset import Dataset
+from gpssm.data.series import Series
+from gpssm.fitting.choose import choose_starts
+from gpssm.fitting.single import fit_posterior
+from gpssm.inference.runner import Runtime
+from gpssm.inference.settings import MethodSettings
+from gpssm.linear.council import MEMORY, council
+from gpssm.methods.auto import Auto
+from gpssm.methods.ffvd import FFVD
+from gpssm.methods.linear import ARX, LGSSM, Average, Last, RegularisedARX
+from gpssm.methods.quick import Quick
+from gpssm.methods.spec import Spec
+from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import HeldOutScores, Stack, mix, mixture_calibration
+from gpssm.posterior.validation import STACKING, STARTS, make_folds
+
+# The CRPS of independent draws from the outputs' distribution is 1/√π standard deviations. What
+# forecasts the held-out rows with more than a third of that leaves much to be found.
+POOR = 1 / (3 * np.sqrt(np.pi))
+NONLINEAR = 0.9  # weight of one nonlinear model from which on the answer is its posterior alone
+LINEAR_MEMBERS = 2  # linear models of different kinds in the mixture
+FOLD_CHAINS = 2  # of a nonlinear model without the held-out rows
+CHAINS = FFVD(num_warmup=300, num_draws=100)
+# Linear models chose the order, and the nonlinear one that they miss may have a longer memory.
+CHAIN_STATES = 4
+FAILURES = (ArithmeticError, RuntimeError, ValueError)
+
+
+class Member(NamedTuple):
+    """A model of the ladder: its fit to all rows, and its fits without those of each fold."""
+
+    spec: Spec
+    posterior: Posterior | None
+    without: tuple[Posterior, ...]
+
+
+def is_open(spec: Spec) -> bool:
+    """Whether the spec leaves the choice of model to the ladder.
+
+    Physics, a prior, a wiring, a start or another emission say what the model is: `ffvd` is then
+    fitted to it.
+    """
+    if not isinstance(spec.settings, Auto):
+        return False
+    standard = Spec()
+    names = ("physics", "prior", "wiring", "coupling", "basis", "hyper", "fixed", "learn", "noise")
+    plain = all(getattr(spec, name) == getattr(standard, name) for name in names)
+    automatic = isinstance(spec.start, str) and spec.start == "auto"
+    gaussian = isinstance(spec.likelihood, str) and spec.likelihood in ("auto", "gaussian")
+    return plain and automatic and gaussian
+
+
+@in_double_precision
+def climb(spec: Spec, experiments: Sequence[Series], runtime: Runtime) -> Posterior | Stack:
+    """Climb the ladder, as far as it pays; what Ctrl-C leaves is the best answer so far.
+
+    Parameters
+    ----------
+    spec
+        What to fit, by the method `auto`.
+    experiments
+        The training series in the user's units.
+    runtime
+        How to run. Its callback gets the best answer after each rung.
+    """
+    ladder = Ladder(spec, experiments, runtime)
+    try:
+        ladder.add_linear()
+        ladder.add_quick()
+        ladder.weigh()
+        if ladder.is_poor():
+            ladder.add_chains()
+    except KeyboardInterrupt:
+        if not ladder.members:
+            raise
+        ladder.notes.append(
+            "Stopped before the comparison of models was finished: this is the best answer so far."
+        )
+    return ladder.answer()
+
+
+class Ladder:
+    """The models so far, and their scores.
+
+    Parameters
+    ----------
+    spec
+        What to fit.
+    experiments
+        The training series in the user's units.
+    runtime
+        How to run.
+    """
+
+    def __init__(self, spec: Spec, experiments: Sequence[Series], runtime: Runtime) -> None:
+        self.experiments = experiments
+        self.runtime = runtime
+        self.dataset = Dataset.of(experiments, delay=spec.delay, windows=spec.windows)
+        # Delays are estimated once. Emissions other than Gaussian are only tried by chains.
+        self.spec = spec.replace(
+            delay=self.dataset.delay or 0, likelihood="gaussian", calibrate=False
+        )
+        self.likelihood = spec.likelihood
+        self.open_order = spec.state_dim == "auto"
+        self.folds = make_folds(experiments)
+        self.members: dict[str, Member] = {}
+        self.scores: dict[str, HeldOutScores | Exception] = {}
+        self.notes: list[str] = []
+        simulated = spec.horizon == "simulation"
+        horizon = STARTS.simulated if simulated else spec.horizon
+        self.scheme = dataclasses.replace(STACKING, horizon=horizon)
+
+    def add_linear(self) -> None:
+        """The linear council; the best members of different kinds become posteriors."""
+        windows = self.dataset.windowed().experiments
+        candidates = council(self.spec.scale(windows)[1], self.spec.horizon)
+        if self.open_order:
+            order = max(candidates.order, windows[0].output_dim)
+            self.spec = self.spec.replace(state_dim=order)
+        kinds: dict[str, str] = {}
+        for name in candidates.models:
+            kinds.setdefault(name.split("-")[0] if name.startswith("ss") else name, name)
+        for name in list(kinds.values())[:LINEAR_MEMBERS]:
+            self._fit(name, self.spec.replace(method=linear_settings(name)))
+        crps = candidates.scores[candidates.best].crps
+        score = f", CRPS {crps.mean():.3g} SD on held-out rows" if len(crps) else ""
+        self._announce(f"linear: {candidates.best}{score}")
+
+    def add_quick(self) -> None:
+        """The quick posterior around the linear fit of the order that the council chose."""
+        spec = self.spec.replace(method=Quick(), start="em", noise="free")
+        self._fit("quick", spec)
+
+    def weigh(self) -> None:
+        """The scores of all models by their forecasts of the held-out rows."""
+        for name, member in self.members.items():
+            if name not in self.scores and self.folds:
+                self.scores[name] = self._score(name, member)
+
+    def is_poor(self) -> bool:
+        """Whether the forecasts so far, or simulations if these are asked for, deserve chains."""
+        losses = [score.crps for score in self.scores.values() if isinstance(score, HeldOutScores)]
+        return bool(losses) and (min(losses) > POOR or self.spec.horizon == "simulation")
+
+    def add_chains(self) -> None:
+        """Exact chains from the best of the starts, run to the end only if they get weight."""
+        self._announce("chains: comparing starts")
+        spec = self.spec.replace(method=CHAINS, likelihood=self.likelihood)
+        if self.open_order:
+            spec = spec.replace(state_dim=max(self.spec.state_dim, CHAIN_STATES))
+        windows = self.dataset.windowed().experiments
+        try:
+            spec = spec.resolve(windows)
+            choice = choose_starts(spec, windows, self.runtime)
+        except FAILURES as error:
+            self.scores["chains"] = error
+            return
+        # Held-out rows are those of whole series; windows have folds of their own.
+        if not choice.held_out or self.spec.windows > 1:
+            return
+        resolved = choice.spec.replace(delay=self.spec.delay)
+        without = tuple(posterior for posterior, _ in choice.held_out)
+        self.members["chains"] = Member(resolved, None, without)
+        self.weigh()
+
+    def answer(self) -> Posterior | Stack:
+        """The mixture of the models that deserve weight, or the one that has nearly all of it."""
+        scores = {name: self.scores[name] for name in self.members if name in self.scores}
+        if not scores or len(scores) < len(self.members):
+            return self._evenly()
+        mixture = mix(self.scores, self._finished)
+        leading = mixture.members[mixture.leading]
+        weight = mixture.weights[list(mixture.members).index(mixture.leading)]
+        if leading.learns and weight >= NONLINEAR:
+            comparison = (*leading.comparison, *mixture.table)
+            answer = dataclasses.replace(leading, comparison=comparison).with_notes(self.notes)
+            shares = {mixture.leading: 1.0}
+        else:
+            answer = mixture.with_notes((*self.notes, *self._verdict(mixture)))
+            shares = dict(zip(mixture.members, mixture.weights, strict=True))
+        members = [score for name in shares if isinstance(score := scores[name], HeldOutScores)]
+        calibration = mixture_calibration(members, np.array(list(shares.values())))
+        return dataclasses.replace(answer, calibration=calibration)
+
+    def _fit(self, name: str, spec: Spec) -> None:
+        """Fit a model to all rows; one that fails is left out."""
+        try:
+            posterior = fit_posterior(spec, self.experiments, self._runtime(name))
+        except FAILURES as error:
+            self.scores[name] = error
+            return
+        self.members[name] = Member(spec, posterior, ())
+        raise_if_interrupted(posterior)
+        if self.runtime.callback is not None:
+            self.runtime.callback(self._evenly())
+
+    def _runtime(self, name: str) -> Runtime:
+        """The runtime of one model, which saves its run in a folder of its own."""
+        if self.runtime.checkpoint is None:
+            return self.runtime
+        return self.runtime.replace(checkpoint=Path(self.runtime.checkpoint) / name)
+
+    def _score(self, name: str, member: Member) -> HeldOutScores | Exception:
+        """The scores of a model, after it was fitted without the held-out rows."""
+        runtime = Runtime(num_chains=FOLD_CHAINS, seed=self.runtime.seed, progress=False)
+        without = list(member.without)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if not without:
+                    assert member.posterior is not None
+                    # Of the size of the fit to all rows, whose programs it shares.
+                    size = member.posterior.model
+                    spec = member.spec.replace(
+                        state_dim=size.state_dim, num_inducing=member.posterior.spec.num_inducing
+                    )
+                    least_rows = [len(item) for item in self.experiments]
+                    for fold in self.folds:
+                        without.append(fit_posterior(spec, fold.series, runtime, least_rows))
+                        raise_if_interrupted(without[-1])
+                scores = HeldOutScores.of(without, self.folds, self.runtime.seed, self.scheme)
+        except FAILURES as error:
+            return error
+        self._announce(f"{name}: CRPS {scores.crps:.3g} SD on held-out rows")
+        return scores
+
+    def _finished(self, name: str) -> Posterior:
+        """The fit of a model to all rows."""
+        member = self.members[name]
+        if member.posterior is None:
+            return fit_posterior(member.spec, self.experiments, self._runtime(name))
+        return member.posterior
+
+    def _evenly(self) -> Posterior | Stack:
+        """All models that were fitted, with even weights, where rows are too few to weigh them."""
+        fitted = {
+            name: member.posterior
+            for name, member in self.members.items()
+            if member.posterior is not None
+        }
+        failures = [
+            f"{name} failed and is left out: {error}"
+            for name, error in self.scores.items()
+            if isinstance(error, Exception)
+        ]
+        if not fitted:
+            raise RuntimeError(" ".join(failures))
+        notes = (*self.notes, *failures)
+        if len(fitted) == 1:
+            return next(iter(fitted.values())).with_notes(notes)
+        weights = [1 / len(fitted)] * len(fitted)
+        return Stack.of(fitted, weights, notes=notes)
+
+    def _verdict(self, mixture: Stack) -> list[str]:
+        """One sentence where the nonlinear part is no clear improvement on the linear one."""
+        scores = {
+            name: score for name, score in self.scores.items() if isinstance(score, HeldOutScores)
+        }
+        ranked = sorted(scores, key=lambda name: scores[name].crps)
+        nonlinear = [name for name in ranked if self.members[name].spec.settings.learns]
+        linear = [name for name in ranked if name not in nonlinear]
+        if not nonlinear or not linear or scores[nonlinear[0]].is_better(scores[linear[0]]):
+            return []
+        weights = dict(zip(mixture.members, mixture.weights, strict=True))
+        share = sum(weights.get(name, 0.0) for name in nonlinear)
+        return [
+            "On held-out training rows the nonlinear model is not clearly better than a linear one "
+            f"({linear[0]}): it has {percent(share)} of the weight of the mixture."
+        ]
+
+    def _announce(self, text: str) -> None:
+        """Say on the standard error stream what was learned, unless progress is off."""
+        if self.runtime.progress is not False:
+            print(f"gpssm: {text}", file=sys.stderr, flush=True)
+
+
+def raise_if_interrupted(posterior: Posterior) -> None:
+    """Raise where Ctrl-C has stopped a fit, which returns the draws that it had."""
+    if posterior.learns and posterior.num_draws < posterior.spec.settings.num_draws:
+        raise KeyboardInterrupt
+
+
+def linear_settings(member: str) -> MethodSettings:
+    """The method that fits a member of the council."""
+    if member.startswith("ss-"):
+        return LGSSM(order=int(member.removeprefix("ss-")))
+    return {
+        "arx": ARX(),
+        "arx-reg": RegularisedARX(),
+        "arx-memory": RegularisedARX(lags=MEMORY),
+        "last": Last(),
+        "mean": Average(),
+    }[member]

@@ -1,0 +1,109 @@
+"""One posterior from data: resolve the spec, choose the starts, run the chains."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from gpssm.core.elapsed import ticks
+from gpssm.core.files import digest
+from gpssm.core.runtime import check_memory, in_double_precision
+from gpssm.data.dataset import Dataset
+from gpssm.data.series import Series
+from gpssm.fitting.choose import choose_starts
+from gpssm.fitting.transfer import check_prior, inherited_spec
+from gpssm.inference.runner import Runtime, run_chains
+from gpssm.methods.spec import Spec
+from gpssm.posterior.draws import Seconds, absorb_common
+from gpssm.posterior.posterior import Posterior
+
+
+@in_double_precision
+def fit_posterior(
+    spec: Spec,
+    experiments: Sequence[Series],
+    runtime: Runtime,
+    least_rows: Sequence[int] = (),
+) -> Posterior:
+    """Draw from the posterior of one model.
+
+    Parameters
+    ----------
+    spec
+        What to fit, by a method that is not `auto`.
+    experiments
+        The training series in the user's units.
+    runtime
+        How to run.
+    least_rows
+        Rows that each series is padded to at least, so that fits to parts of longer series share
+        the programs of the fit to all.
+    """
+    began = ticks()
+    if spec.prior is not None:
+        experiments = check_prior(spec.prior, spec.prior_strength, experiments)
+        spec = inherited_spec(spec)
+    dataset = Dataset.of(experiments, delay=spec.delay, windows=spec.windows)
+    _check_memory(spec, runtime, dataset)
+    windows = dataset.windowed().experiments
+    if spec.prior is None and spec.physics is None:
+        spec = spec.resolve(windows)
+    start = dataset.cut(spec.start) if spec.gives_states else spec.start
+    choice = choose_starts(spec.replace(start=start), windows, runtime)
+    resolved = choice.spec.replace(delay=dataset.delay or 0)
+    resolved = resolved.replace(start=spec.start) if spec.gives_states else resolved
+    numbers = runtime.num_chains * spec.settings.num_draws * choice.starts[0].model.state_dim
+    dataset = dataclasses.replace(dataset, scaler=choice.scaler)
+    dataset, notes = dataset.store_last(runtime.keep_states, numbers)
+    setup = ticks() - began
+    sample = run_chains(
+        spec.settings,
+        choice.starts,
+        choice.series,
+        runtime,
+        identity=_identity(resolved),
+        kept_from=dataset.windowed().first_states or None,
+        separate=choice.separate,
+        least_rows=least_rows if spec.windows == 1 else (),
+    )
+    if not spec.settings.learns:
+        model = choice.starts[0].model
+        resolved = resolved.replace(state_dim=model.state_dim, num_inducing=model.basis.size)
+    draws = sample.draws._replace(states=dataset.join(sample.draws.states))
+    model, draws = absorb_common([start.model for start in choice.starts], draws)
+    posterior = Posterior(
+        model,
+        draws,
+        sample.info,
+        sample.warmup,
+        dataset,
+        resolved,
+        Seconds(setup, sample.compile_seconds, sample.run_seconds),
+        runtime.seed,
+        comparison=choice.comparison,
+    ).with_notes((*choice.starts[0].notes, *notes, *sample.notes))
+    # Not after Ctrl-C, when there are fewer draws than were asked for.
+    if spec.calibrate and posterior.num_draws == spec.settings.num_draws:
+        posterior = posterior.calibrate(without=choice.held_out)
+    return posterior
+
+
+def _identity(spec: Spec) -> dict[str, str]:
+    """What a checkpoint must agree with: every setting, objects by a hash of what they hold."""
+    described = spec.describe()
+    identity: dict[str, str] = {}
+    for name, value in spec.to_dict().items():
+        plain = isinstance(value, str | int | float | type(None)) or name == "method"
+        content = value.draws if isinstance(value, Posterior) else value
+        identity[name] = str(described[name]) if plain else f"{described[name]} {digest(content)}"
+    return identity
+
+
+def _check_memory(spec: Spec, runtime: Runtime, dataset: Dataset) -> None:
+    """Refuse at once what no machine could hold."""
+    sizes = {"state_dim": spec.state_dim, "num_inducing": spec.num_inducing}
+    states, points = (1 if isinstance(value, str) else int(value) for value in sizes.values())
+    draws = runtime.num_chains * spec.settings.num_draws
+    stored, _ = dataset.store_last(runtime.keep_states, states * draws)
+    rows = sum(len(item) + 1 for item in dataset.experiments) - sum(stored.first_states)
+    size = 8 * states * (points**2 + draws * (rows + points))
+    sizes["num_chains"] = runtime.num_chains
+    check_memory(", ".join(f"{name}={value}" for name, value in sizes.items()), size)
