@@ -275,7 +275,8 @@ def _warn_of_marks(rows: Series) -> None:
             mark = marks[np.argmax(counts)]
             warnings.warn(
                 f"{name}: {count(len(far), 'value')} like {mark:g} lie far from all others, which "
-                f"range from {low:.4g} to {high:.4g}. If they mark missing values, pass --na {mark:g}",
+                f"range from {low:.4g} to {high:.4g}. If they mark missing values, pass --na "
+                f"{mark:g}",
                 stacklevel=2,
             )
 

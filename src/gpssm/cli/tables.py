@@ -90,7 +90,8 @@ def verdicts(metrics: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
-    """Scores on held-out rows: of rolling forecasts, which decide, and of one simulation of all rows.
+    """Scores on held-out rows: of rolling forecasts, which decide, and of one simulation of all
+    rows.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
-"""Figures of a summary: how noisy, predictable and nonlinear what was learned is along the training data.
+"""Figures of a summary: how noisy, predictable and nonlinear what was learned is along the training
+data.
 
-A few draws, and the longest training series, are enough for that. Everything is in sample: parameters and functions
-have seen the rows that they are judged on.
+A few draws, and the longest training series, are enough for that. Everything is in sample:
+parameters and functions have seen the rows that they are judged on.
 """
 
 from typing import Any, NamedTuple
@@ -43,7 +44,9 @@ TINY = 1e-12  # of the states' variance, near one: below it there are only round
 
 
 class TrainingRuns(NamedTuple):
-    """Free runs of S draws from O rows on: E[y | x], the variance of y given x, and which paths were still there."""
+    """Free runs of S draws from O rows on: E[y | x], the variance of y given x, and which paths
+    were still there.
+    """
 
     mean: Float[Array, "L S O Dy"]
     variance: Float[Array, "L S O Dy"]
@@ -64,13 +67,15 @@ class Measured(NamedTuple):
 class Assessment(NamedTuple):
     """Figures in the user's units, an entry an output, and shares.
 
-    `spread` is the standard deviation of the outputs. Errors are root mean squares: `one_step` over the last rows, each
-    given those before it, and `free_run` over the next `horizon` steps from states along the series. `widening` (L, Dy)
-    is the standard deviation of a free run by step, in units of `spread`, and `covered` the share of the outputs in the
-    90 % interval that a Gaussian would have. The fits are those of the same rows in per cent, as `metrics.fit_percent`
-    has them. `nonlinear` and `nonlinear_change` are the shares of the variance of f(z),
-    and of f(z) − x, at the training inputs, that the best linear map of z leaves. `novelty_tail` is the mean of
-    B(z)/k(z, z) in the last tenth of them. `left` is the share of free runs that left the region the model knows.
+    `spread` is the standard deviation of the outputs. Errors are root mean squares: `one_step` over
+    the last rows, each given those before it, and `free_run` over the next `horizon` steps from
+    states along the series. `widening` (L, Dy) is the standard deviation of a free run by step, in
+    units of `spread`, and `covered` the share of the outputs in the 90 % interval that a Gaussian
+    would have. The fits are those of the same rows in per cent, as `metrics.fit_percent` has them.
+    `nonlinear` and `nonlinear_change` are the shares of the variance of f(z), and of f(z) − x, at
+    the training inputs, that the best linear map of z leaves. `novelty_tail` is the mean of
+    B(z)/k(z, z) in the last tenth of them. `left` is the share of free runs that left the region
+    the model knows.
     """
 
     spread: Float[np.ndarray, " Dy"]

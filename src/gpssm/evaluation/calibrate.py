@@ -1,24 +1,26 @@
 """How much wider intervals must be, by step ahead, from forecasts of rows that a fit did not see.
 
-A forecast stretched by s about its mean μ has the 90 % interval [μ + s (low − μ), μ + s (high − μ)], which reaches y
-from the factor
+A forecast stretched by s about its mean μ has the 90 % interval [μ + s (low − μ), μ + s (high −
+μ)], which reaches y from the factor
 
     r = (y − μ) / (high − μ)  if y > μ,   (μ − y) / (μ − low)  otherwise
 
-on. Forecasts from many origins along unseen rows give an r for each origin, step and output, and the 90 % quantile q_h
-of those around step h is the factor that would have covered nine outputs in ten. There are few of them, and forecasts
-that overlap err together: c origins, `spacing` rows apart, count as
+on. Forecasts from many origins along unseen rows give an r for each origin, step and output, and
+the 90 % quantile q_h of those around step h is the factor that would have covered nine outputs in
+ten. There are few of them, and forecasts that overlap err together: c origins, `spacing` rows
+apart, count as
 
     n_h = c · min(1, 1.5 · spacing / h)
 
-independent ones, since the errors of h-step forecasts have correlations that fall to zero over h rows, and 1.5 rows of
-h is what their squares are worth. So steps are taken by octaves, h = 1, 2, 4, ..., and each octave is a compromise
-between what it says itself and what the one before said, which for the first is that the model is right:
+independent ones, since the errors of h-step forecasts have correlations that fall to zero over h
+rows, and 1.5 rows of h is what their squares are worth. So steps are taken by octaves, h = 1, 2, 4,
+..., and each octave is a compromise between what it says itself and what the one before said, which
+for the first is that the model is right:
 
     log s_h = max(0, λ log q_h + (1 − λ) log s_{h/2}),   λ = n_h / (n_h + 3),   s_{1/2} = 1
 
-Between octaves log s is linear in log h, and beyond the last that `FEWEST` independent forecasts speak for, it holds.
-Intervals are never made narrower than the model's.
+Between octaves log s is linear in log h, and beyond the last that `FEWEST` independent forecasts
+speak for, it holds. Intervals are never made narrower than the model's.
 """
 
 import dataclasses
@@ -58,7 +60,9 @@ LARGEST = 10.0  # factor
 
 
 class Needed(NamedTuple):
-    """The factors r that outputs needed, by origin and step, NaN where none was observed; the origins' spacing."""
+    """The factors r that outputs needed, by origin and step, NaN where none was observed; the
+    origins' spacing.
+    """
 
     factors: Float[np.ndarray, "O H Dy"]
     spacing: int
@@ -78,11 +82,12 @@ def calibrate(
         posterior = posterior.calibrate()
         posterior.forecast(u=future)  # widened; calibrated=False for the model's own
 
-    Without rows to measure on, the model is fitted twice more, one short chain each, with the settings and the start
-    that the fit had: without the last quarter of every series, and without the first.
+    Without rows to measure on, the model is fitted twice more, one short chain each, with the
+    settings and the start that the fit had: without the last quarter of every series, and without
+    the first.
 
-    :param series: rows that the fit did not see, at least 15; they follow training series `index`, or what `condition`
-        was given, unless they are a new experiment.
+    :param series: rows that the fit did not see, at least 15; they follow training series `index`,
+        or what `condition` was given, unless they are a new experiment.
     :param seed: the fit's, unless given.
     :param without: posteriors of folds, if there are any already, in place of those fits.
     """
@@ -136,7 +141,9 @@ def measure(
 def needed_factors(
     forecast: Forecast, actual: Float[np.ndarray, "H Dy"]
 ) -> Float[np.ndarray, "H Dy"]:
-    """r, the factor from which on the stretched 90 % interval holds what happened; NaN where that is missing."""
+    """r, the factor from which on the stretched 90 % interval holds what happened; NaN where that
+    is missing.
+    """
     mean, (low, high) = forecast.mean, forecast.interval(LEVEL)
     away, reach = np.abs(actual - mean), np.where(actual > mean, high - mean, mean - low)
     factors = np.divide(away, reach, out=np.full_like(away, LARGEST), where=reach > 0)
@@ -205,7 +212,9 @@ def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
 def weighted_quantile(
     values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float
 ) -> float:
-    """The value below which this share of the weight lies, interpolated between the middles of the weights."""
+    """The value below which this share of the weight lies, interpolated between the middles of the
+    weights.
+    """
     order = np.argsort(values)
     values, weights = values[order], weights[order]
     return float(np.interp(share * np.sum(weights), np.cumsum(weights) - weights / 2, values))
@@ -226,7 +235,8 @@ def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior |
     folds = make_folds(posterior.dataset.experiments)
     if not folds:
         raise ValueError(
-            f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the training series are too "
+            f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the "
+            "training series are too "
             "short. Give it rows that the fit did not see, posterior.calibrate(rows)"
         )
     num_draws = min(posterior.spec.settings.num_draws, CALIBRATION.num_draws)

@@ -4,7 +4,8 @@ A check is one line of a list, of which `posterior/checks.py` has the first part
 sampler and of the paths of a forecast. The figures are computed elsewhere (`assessment.py`,
 `residuals.py`, `baselines.py`) and meet their thresholds here.
 
-To add a check, write a function that yields `Check`s from figures, and name it in `examine.py` or `summary.py`.
+To add a check, write a function that yields `Check`s from figures, and name it in `examine.py` or
+`summary.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,9 @@ IN_SAMPLE, ONE_STEP = "training rows, in sample", "training rows, one step ahead
 def check_training(
     figures: Assessment, outputs: Sequence[str], rows_a_point: float
 ) -> Iterator[Check]:
-    """How much of each output is noise, how well it is predicted, and whether free runs along the data hold."""
+    """How much of each output is noise, how well it is predicted, and whether free runs along the
+    data hold.
+    """
     for j, name in enumerate(outputs):
         spread = figures.spread[j]
         noise, process = (
@@ -89,7 +92,10 @@ def check_training(
     new = figures.novelty_tail > NEW
     words = "The last rows lie where f is known."
     if new:
-        words = "Little is known about f there: forecasts start from unknown ground. Take more inducing points."
+        words = (
+            "Little is known about f there: forecasts start from unknown ground. Take more "
+            "inducing points."
+        )
     figure = f"{percent(figures.novelty_tail)} of f's prior variance is left"
     yield Check("The last rows", "caution" if new else "good", figure, words, IN_SAMPLE)
     if np.isfinite(rows_a_point):
@@ -129,14 +135,19 @@ def check_residuals(residuals: Residuals) -> Iterator[Check]:
                 "One-step errors do not depend on the controls: the model has taken what they hold."
             )
             if test.found:
-                words = f"One-step errors depend on {name}: try a larger state_dim, or more lags of it as controls."
+                words = (
+                    f"One-step errors depend on {name}: try a larger state_dim, or more lags of "
+                    "it as controls."
+                )
             level = "caution" if test.found else "good"
             figure = f"p = {test.p_value:.2g} for independence of {name}"
             yield Check(f"Residuals of {output} and the controls", level, figure, words, ONE_STEP)
 
 
 def check_coverage(rolling: RollingComparison) -> Iterator[Check]:
-    """Whether 90 % intervals of rolling forecasts hold 90 % of what came, allowing for few and dependent entries."""
+    """Whether 90 % intervals of rolling forecasts hold 90 % of what came, allowing for few and
+    dependent entries.
+    """
     number = len(rolling.own.origins) * rolling.judged.horizon
     for output, figures in rolling.entries[0].figures.items():
         yield _about_coverage(output, figures["coverage_90"], number, rolling.judged.protocol)
@@ -160,7 +171,10 @@ def _about_coverage(output: str, share: float, number: int, protocol: str) -> Ch
     level, words = "good", "Intervals hold about as much as they claim."
     if share < low:
         level = "problem" if share < 0.6 else "caution"
-        words = "Intervals are too narrow: do not rely on them; more states, more data or a heavier-tailed likelihood."
+        words = (
+            "Intervals are too narrow: do not rely on them; more states, more data or a "
+            "heavier-tailed likelihood."
+        )
     elif share > high:
         level, words = "caution", "Intervals are wider than they need to be: safe, but not sharp."
     return Check(f"90 % intervals of {output}", level, f"{percent(share)} inside", words, protocol)
@@ -190,7 +204,10 @@ def check_worth(rolling: RollingComparison) -> Check:
         words = f"{_named(best)} forecasts as well: {_advice(best)}."
         return Check(name, "caution", figure, words, protocol)
     if gain < 0:
-        words = f"{_named(best)} forecasts better, by {percent(model.loss / best.loss - 1)}: {_advice(best)}."
+        words = (
+            f"{_named(best)} forecasts better, by {percent(model.loss / best.loss - 1)}: "
+            f"{_advice(best)}."
+        )
         return Check(name, "problem", figure, words, protocol)
     words = (
         f"The model forecasts {percent(gain)} better than the best baseline, {label(best.method)}."

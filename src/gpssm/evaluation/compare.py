@@ -181,7 +181,8 @@ def compare(
         )
     if duplicates := [name for name in baselines if name in candidates]:
         raise ValueError(
-            f"{', '.join(duplicates)} is a candidate already: leave it out of baselines, or rename it"
+            f"{', '.join(duplicates)} is a candidate already: leave it out of baselines, or "
+            "rename it"
         )
     forecasts = {}
     for name in tracked([*candidates, *baselines], progress, "compare"):

@@ -1,15 +1,16 @@
 """Where data would help: experiments ranked by how much sharper they would make a forecast.
 
-An experiment is a plan of controls u. Of each path, which has the function and the parameters of one draw s, there is
-what the experiment would show, Y = y_{1:H} with all its noise, and what one wants to know, Z_s = E[y_{1:H'} | s] under
-the controls of interest, an average over paths of the same draw with noises of their own. The best linear guess of Z
-from Y, and what it leaves,
+An experiment is a plan of controls u. Of each path, which has the function and the parameters of
+one draw s, there is what the experiment would show, Y = y_{1:H} with all its noise, and what one
+wants to know, Z_s = E[y_{1:H'} | s] under the controls of interest, an average over paths of the
+same draw with noises of their own. The best linear guess of Z from Y, and what it leaves,
 
     Ẑ = E Z + K (Y − E Y),   K = Cov(Z, Y) Cov(Y)⁻¹,       reduction = 1 − E|Z − Ẑ|² / E|Z − E Z|²
 
-is exact where all is Gaussian and linear in what is not known. Elsewhere the true posterior given Y has no larger
-variance on average than this guess leaves, so that the reduction is a promise that can be kept. Covariances come from
-some draws and the errors from others (folds), or chance would look like information.
+is exact where all is Gaussian and linear in what is not known. Elsewhere the true posterior given Y
+has no larger variance on average than this guess leaves, so that the reduction is a promise that
+can be kept. Covariances come from some draws and the errors from others (folds), or chance would
+look like information.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,9 @@ TARGET_SEED = 1_000_003  # added to the seed: the noises of what one wants to kn
 class Design:
     """Experiments by name, with the expected reduction of the variance of the target forecasts.
 
-    `reduction` is a share of the variance over all steps and outputs, each output in units of its training data, and
-    `by_output` that of each output. Below zero: so little that it is lost among the draws.
+    `reduction` is a share of the variance over all steps and outputs, each output in units of its
+    training data, and `by_output` that of each output. Below zero: so little that it is lost among
+    the draws.
     """
 
     reduction: Mapping[str, float]
@@ -79,12 +81,15 @@ def informative(
     max_draws: int = 200,
     seed: int = 0,
 ) -> Design:
-    """Rank input plans by how much their outputs would sharpen the forecasts under the target's inputs.
+    """Rank input plans by how much their outputs would sharpen the forecasts under the target's
+    inputs.
 
         posterior.informative({"steps": steps, "sines": sines}, target=usual).best
 
-    :param experiments: controls (H, Du) in the user's units, by name or in a list; each as `forecast` takes them.
-    :param target: the controls under which one wants to forecast; without any, all experiments one after the other.
+    :param experiments: controls (H, Du) in the user's units, by name or in a list; each as
+        `forecast` takes them.
+    :param target: the controls under which one wants to forecast; without any, all experiments one
+        after the other.
     :param num_paths: of each experiment, spread over at most `max_draws` draws.
     """
     check_paths(num_paths, None, 1000)
@@ -148,7 +153,9 @@ def _outputs(rollout: Rollout, u: Float[np.ndarray, "H Du"]) -> Float[np.ndarray
 def _errors(
     Z: Float[np.ndarray, "S H Dy"], Y: Float[np.ndarray, "N D"], owner: np.ndarray
 ) -> tuple[Float[np.ndarray, " Dy"], Float[np.ndarray, " Dy"]]:
-    """Mean squares of Z − Ẑ and of Z − E Z of each output, with K and means from the other folds of draws."""
+    """Mean squares of Z − Ẑ and of Z − E Z of each output, with K and means from the other folds of
+    draws.
+    """
     draws, flat = len(Z), Z.reshape(len(Z), -1)
     fold = np.arange(draws) % FOLDS
     after, before = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])

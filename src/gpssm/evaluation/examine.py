@@ -3,9 +3,9 @@
     found = examine(posterior, test)
     found.checks, found.scores, found.forecasts
 
-Three protocols, and every figure says which one it is of: the *forecast* from the end of the training data over the
-rows held out, its first 30 steps and all of them; *rolling* forecasts along those rows, each with what was known at its
-origin; and *training* rows, in sample.
+Three protocols, and every figure says which one it is of: the *forecast* from the end of the
+training data over the rows held out, its first 30 steps and all of them; *rolling* forecasts along
+those rows, each with what was known at its origin; and *training* rows, in sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,13 +43,14 @@ Baselines = Sequence[str] | Mapping[str, Forecaster] | BaselineResults
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found. `forecasts` has the fit's own method first; `future` says in a sentence what they assume.
+    """What was found. `forecasts` has the fit's own method first; `future` says in a sentence what
+    they assume.
 
-    `scores` are by horizon, "30" and "full", then by method, and `by_output` the same of each output by itself; empty
-    without test rows. `smoothed` and `observed` are the
-    outputs of the last training series in hindsight, without and with noise. `held` says that the forecast is an
-    illustration, with the last controls held because none were given. `failures` are sentences about what could not be
-    computed. Of a stack, `diagnostics` are the leading member's.
+    `scores` are by horizon, "30" and "full", then by method, and `by_output` the same of each
+    output by itself; empty without test rows. `smoothed` and `observed` are the outputs of the last
+    training series in hindsight, without and with noise. `held` says that the forecast is an
+    illustration, with the last controls held because none were given. `failures` are sentences
+    about what could not be computed. Of a stack, `diagnostics` are the leading member's.
     """
 
     posterior: Forecaster
@@ -86,7 +87,9 @@ class Examination:
 
     @property
     def notes(self) -> list[str]:
-        """What must be known before anything here is used: failures, and checks that found a problem."""
+        """What must be known before anything here is used: failures, and checks that found a
+        problem.
+        """
         problems = [one.sentence for one in self.checks if one.level == "problem"]
         return [*self.failures, *problems]
 
@@ -138,16 +141,20 @@ def examine(
 ) -> Examination:
     """Fit baselines, forecast, judge.
 
-    :param test: the rows that follow the (last) training series, in the user's units: they are forecast, and decide
-        between the model and the baselines. Without them the end of the training series does, which the checks say.
-    :param inputs: without `test`, the controls of the steps to forecast; else the last ones are held for 30 steps.
-    :param baselines: methods to fit to the same data, or posteriors of theirs by name, or what they made of it.
+    :param test: the rows that follow the (last) training series, in the user's units: they are
+        forecast, and decide between the model and the baselines. Without them the end of the
+        training series does, which the checks say.
+    :param inputs: without `test`, the controls of the steps to forecast; else the last ones are
+        held for 30 steps.
+    :param baselines: methods to fit to the same data, or posteriors of theirs by name, or what they
+        made of it.
     :param num_paths: of each forecast.
     :param say: told what is being done.
     """
     if leading_member(posterior).current is not None:
         raise ValueError(
-            "a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`"
+            "a report is about a fit: give the posterior that `fit` or `load` gave, before "
+            "`condition`"
         )
     rows = None if test is None else _test_rows(posterior, test)
     method, dataset, seed = posterior.method, posterior.dataset, posterior.seed
@@ -197,7 +204,8 @@ def examine(
 
 
 def score_forecasts(forecasts: Mapping[str, Forecast], rows: Series | None) -> dict[str, Any]:
-    """Scores of forecasts of the test rows by horizon and method, of all outputs together and of each by itself.
+    """Scores of forecasts of the test rows by horizon and method, of all outputs together and of
+    each by itself.
 
     Judged are the first 30 steps, and all, as far as something was observed in them.
     """
@@ -225,7 +233,9 @@ def score_forecasts(forecasts: Mapping[str, Forecast], rows: Series | None) -> d
 
 
 class Future(NamedTuple):
-    """The controls (H, Du) of the steps to forecast, what they are in words, and whether the last ones are held."""
+    """The controls (H, Du) of the steps to forecast, what they are in words, and whether the last
+    ones are held.
+    """
 
     u: Float[np.ndarray, "H Du"]
     words: str
@@ -233,7 +243,9 @@ class Future(NamedTuple):
 
 
 def choose_future(last: Series, test: Series | None, inputs: Any = None) -> Future:
-    """The controls of the test rows, or those given, or else the last ones of the training series, held."""
+    """The controls of the test rows, or those given, or else the last ones of the training series,
+    held.
+    """
     if test is not None:
         words = f"The {count(len(test), 'step')} after the end of the training data"
         return Future(
@@ -250,7 +262,10 @@ def choose_future(last: Series, test: Series | None, inputs: Any = None) -> Futu
         )
     words = f"The next {HORIZON} steps."
     if last.inputs:
-        words += " No future controls were given: the last ones are held, so read this as an illustration."
+        words += (
+            " No future controls were given: the last ones are held, so read this as an "
+            "illustration."
+        )
     return Future(np.repeat(last.u[-1:], HORIZON, axis=0), words, bool(last.inputs))
 
 
@@ -259,7 +274,8 @@ def _test_rows(posterior: Forecaster, test: Any) -> Series:
     given, known = Series.of(test), posterior.dataset.experiments[-1]
     if not isinstance(given, Series):
         raise TypeError(
-            f"test must be the rows that follow the last training series; got a list of {len(given)}"
+            "test must be the rows that follow the last training series; got a list of "
+            f"{len(given)}"
         )
     found = posterior.dataset.align(given)
     return (

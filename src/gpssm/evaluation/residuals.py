@@ -1,11 +1,13 @@
-"""What one-step errors still hold: residuals of a filter along the training data, and tests of them.
+"""What one-step errors still hold: residuals of a filter along the training data, and tests of
+them.
 
     e_t = Φ⁻¹( P(Y_t ≤ y_t | y_1, …, y_{t−1}, u_1, …, u_t) )
 
-is standard normal and independent from step to step if the model is right, whatever its likelihood. The probabilities
-are over draws and filtered states, not smoothed ones, which have seen y_t. Correlation with its own past says that the
-outputs hold more than the model took from them (more states?), correlation with a control likewise. Parameters have
-seen all the data, so that good residuals are no proof: see rolling forecasts of rows held out.
+is standard normal and independent from step to step if the model is right, whatever its likelihood.
+The probabilities are over draws and filtered states, not smoothed ones, which have seen y_t.
+Correlation with its own past says that the outputs hold more than the model took from them (more
+states?), correlation with a control likewise. Parameters have seen all the data, so that good
+residuals are no proof: see rolling forecasts of rows held out.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +27,9 @@ SIGNIFICANT = 0.05
 
 
 class Correlation(NamedTuple):
-    """A portmanteau test: correlations at several lags, and the probability of as large ones if there are none."""
+    """A portmanteau test: correlations at several lags, and the probability of as large ones if
+    there are none.
+    """
 
     correlations: Float[np.ndarray, " lags"]
     p_value: float
@@ -39,8 +43,9 @@ class Correlation(NamedTuple):
 class Residuals(NamedTuple):
     """Residuals (T, Dy) of a series, NaN where an output is missing, and the tests of each output.
 
-    `own[j]` is that of output j with its past, `controls[j]` those with each control by name, whose probabilities are
-    multiplied by the number of controls: one of many correlates by chance. Empty where too little was observed.
+    `own[j]` is that of output j with its past, `controls[j]` those with each control by name, whose
+    probabilities are multiplied by the number of controls: one of many correlates by chance. Empty
+    where too little was observed.
     """
 
     series: Series
@@ -49,9 +54,11 @@ class Residuals(NamedTuple):
     controls: tuple[dict[str, Correlation], ...]
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each output with its past, then one for each of its controls: the largest correlation, its lag, p.
+        """A row for each output with its past, then one for each of its controls: the largest
+        correlation, its lag, p.
 
-        Lag k is e_t with e_{t−k}, or with u_{t−k}. p is the probability of correlations this large by chance.
+        Lag k is e_t with e_{t−k}, or with u_{t−k}. p is the probability of correlations this large
+        by chance.
         """
         rows = []
         for output, own, controls in zip(self.series.outputs, self.own, self.controls, strict=True):
@@ -71,9 +78,11 @@ class Residuals(NamedTuple):
 def find_residuals(
     posterior: Forecaster, index: int = -1, num_paths: int = 300, rows: int = 1000, seed: int = 0
 ) -> Residuals:
-    """Residuals of the first `rows` rows of training series `index`, as a new experiment, and their tests.
+    """Residuals of the first `rows` rows of training series `index`, as a new experiment, and their
+    tests.
 
-    :param num_paths: from which the probabilities are found; residuals cannot exceed about Φ⁻¹(1 − 1/(2 num_paths)).
+    :param num_paths: from which the probabilities are found; residuals cannot exceed about Φ⁻¹(1 −
+        1/(2 num_paths)).
     """
     check_whole("rows", rows, 1)
     series = posterior.dataset.experiment(index)[:rows]
@@ -95,7 +104,9 @@ def find_residuals(
 
 
 def autocorrelation(values: Float[np.ndarray, " T"], lags: int = LAGS) -> Correlation:
-    """Correlations at lags 1.. and Ljung and Box's test, n(n+2) Σ_k r_k²/(n_k) ~ χ²; entries may be missing."""
+    """Correlations at lags 1.. and Ljung and Box's test, n(n+2) Σ_k r_k²/(n_k) ~ χ²; entries may be
+    missing.
+    """
     centred, number = _centred(values)
     lags = min(lags, max(number // 4, 1))
     products = [centred[lag:] * centred[:-lag] for lag in range(1, lags + 1)]
@@ -109,10 +120,11 @@ def autocorrelation(values: Float[np.ndarray, " T"], lags: int = LAGS) -> Correl
 def cross_correlation(
     values: Float[np.ndarray, " T"], u: Float[np.ndarray, " T"], lags: int = LAGS
 ) -> Correlation:
-    """Correlations of e_t with u_{t−k} at lags k = −lags..lags, and the regression of e on u_t, …, u_{t−lags}.
+    """Correlations of e_t with u_{t−k} at lags k = −lags..lags, and the regression of e on u_t, …,
+    u_{t−lags}.
 
-    Of white residuals it explains n R² ~ χ², with as many degrees of freedom as those controls are independent, and
-    however smooth they are.
+    Of white residuals it explains n R² ~ χ², with as many degrees of freedom as those controls are
+    independent, and however smooth they are.
     """
     (centred, number), (control, _) = _centred(values), _centred(u)
     lags = min(lags, max(number // 4, 1))

@@ -1,9 +1,11 @@
-"""A posterior on one page, in words and numbers: what was fitted, how well it sampled, what to make of it.
+"""A posterior on one page, in words and numbers: what was fitted, how well it sampled, what to make
+of it.
 
-The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs, which do not depend on
-the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or more, "fair" with R-hat < 1.2 and 20, else
-"poor". A run in which more than 5 % of the moves diverged, or with notes of what went wrong, is "fair" at best. Chains
-with models of their own, from starts of their own, are judged each by itself, and are "fair" where they do not agree.
+The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs,
+which do not depend on the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or
+more, "fair" with R-hat < 1.2 and 20, else "poor". A run in which more than 5 % of the moves
+diverged, or with notes of what went wrong, is "fair" at best. Chains with models of their own, from
+starts of their own, are judged each by itself, and are "fair" where they do not agree.
 """
 
 import dataclasses
@@ -44,7 +46,9 @@ from gpssm.posterior.stack import Forecaster, Stack, draws_outputs, leading_memb
 
 @dataclass(frozen=True)
 class Facts:
-    """What was fitted: data, model and effort. `rows` has a number a series; `inducing` may be 0, `kernel` empty."""
+    """What was fitted: data, model and effort. `rows` has a number a series; `inducing` may be 0,
+    `kernel` empty.
+    """
 
     method: str
     series: tuple[str, ...]
@@ -88,10 +92,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class OutputSummary:
-    """One output in the user's units: noises as standard deviations of one step, errors as root mean squares.
+    """One output in the user's units: noises as standard deviations of one step, errors as root
+    mean squares.
 
-    `half` and `most` are the steps after which the spread of a free run reaches 50 and 90 % of the data's; None where
-    it does not within the steps that were run. Fits are in per cent, 100 (1 − ‖y − ŷ‖ / ‖y − ȳ‖) over the same rows.
+    `half` and `most` are the steps after which the spread of a free run reaches 50 and 90 % of the
+    data's; None where it does not within the steps that were run. Fits are in per cent, 100 (1 − ‖y
+    − ŷ‖ / ‖y − ȳ‖) over the same rows.
     """
 
     name: str
@@ -138,7 +144,9 @@ class Summary:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What to distrust, as sentences: notes of the run, and the checks that ask for caution or worse."""
+        """What to distrust, as sentences: notes of the run, and the checks that ask for caution or
+        worse.
+        """
         found = [one.sentence for one in doubts(self.checks)]
         return tuple(dict.fromkeys([*self.sampling.notes, *found]))
 
@@ -165,14 +173,16 @@ class Summary:
         """The lines of the page by heading."""
         return {
             "What was fitted": self._fitted(),
-            f"What is mixed (scores on held-out training rows; a single model below is {self.leading})": self._mixed(),
+            "What is mixed (scores on held-out training rows; a single model below is "
+            f"{self.leading})": self._mixed(),
             "Where it started (errors on held-out training rows, in standard deviations)": self._started(),
             f"How well it sampled: {self.sampling.verdict}": self._sampled(),
             "How noisy, how predictable (in sample)": self._predictable(),
             "What one-step errors still hold (in sample)": self._residual(),
             f"How much wider its intervals are made (measured on {self.calibrated_on})": self._widened(),
             "How nonlinear": [
-                f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any linear map, and "
+                f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond "
+                "any linear map, and "
                 f"{percent(self.nonlinear_change)} of that of the change f(x, u) - x."
             ],
             "What to distrust": [f"- {doubt}" for doubt in self.doubts]
@@ -196,10 +206,12 @@ class Summary:
         return [
             f"series   {', '.join(names)}; {missing}",
             f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.controls) or 'none'}",
-            f"model    {count(facts.states, 'state')}, mean {facts.mean}, likelihood {facts.likelihood}",
+            f"model    {count(facts.states, 'state')}, mean {facts.mean}, likelihood "
+            f"{facts.likelihood}",
             *([f"wiring   {facts.wiring}"] if facts.wiring else []),
             f"process  {process}",
-            f"method   {facts.method}, {count(facts.chains, 'chain')} of {count(facts.draws, 'draw')}, "
+            f"method   {facts.method}, {count(facts.chains, 'chain')} of "
+            f"{count(facts.draws, 'draw')}, "
             f"{facts.seconds:.0f} s",
         ]
 
@@ -295,7 +307,8 @@ class Summary:
             "In brackets the fit, 100 % where errors are 0 and 0 % where they are those of",
             "the mean. The last two columns: the steps after which a free run is as",
             "uncertain as half and 90 % of the spread.",
-            f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free runs.",
+            f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free "
+            "runs.",
         ]
 
     def _errors(self, one: OutputSummary) -> tuple[str, ...]:

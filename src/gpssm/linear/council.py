@@ -197,7 +197,8 @@ def fit_last(series: Sequence[Series]) -> LinearSSM:
     steps = np.concatenate([np.diff(one.y, axis=0) for one in series])
     if np.isnan(steps).all(0).any():
         raise ValueError(
-            "`last` needs two outputs in a row somewhere to know the size of a step; there are none."
+            "`last` needs two outputs in a row somewhere to know the size of a step; there are "
+            "none."
         )
     width, controls = series[0].output_dim, series[0].input_dim
     variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)

@@ -1,8 +1,8 @@
 """Excerpts of long records, for searches that go over all rows hundreds of times.
 
-What a linear model has of a record is known from some thousands of its rows; which ones is not, since a machine may
-stand still for a long time. So the excerpts are stretches that are spread evenly over it, and what is found from them
-is where a short search over all rows begins.
+What a linear model has of a record is known from some thousands of its rows; which ones is not,
+since a machine may stand still for a long time. So the excerpts are stretches that are spread
+evenly over it, and what is found from them is where a short search over all rows begins.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,9 @@ ROWS, STRETCH, LEAST = 4096, 1024, 64  # of all excerpts together, and of each a
 
 
 class Stage(NamedTuple):
-    """Series to search through, in so many steps, and the numbers of those that begin where a record does."""
+    """Series to search through, in so many steps, and the numbers of those that begin where a
+    record does.
+    """
 
     series: list[Series]
     steps: int

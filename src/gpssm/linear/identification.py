@@ -41,12 +41,13 @@ def fit_linear(
 ) -> LinearSSM:
     """Stable linear-Gaussian state-space fit, in the coordinates of `normalise`.
 
-    Subspace identification, then up to `num_em` steps of expectation-maximisation. Where these leave
-    ρ(A) > RADIUS, log p(y) is maximised among models with ρ(A) < RADIUS by L-BFGS, and expectation-maximisation
-    goes on from there if it then stays stable. Several series share one model.
+    Subspace identification, then up to `num_em` steps of expectation-maximisation. Where these
+    leave ρ(A) > RADIUS, log p(y) is maximised among models with ρ(A) < RADIUS by L-BFGS, and
+    expectation-maximisation goes on from there if it then stays stable. Several series share one
+    model.
 
-    :returns: A (Dx, Dx), B (Dx, Du), b (Dx,), C (Dy, Dx), d (Dy,), Q (Dx, Dx) diagonal and σ (Dy,), for outputs
-        and controls in the units of the series.
+    :returns: A (Dx, Dx), B (Dx, Du), b (Dx,), C (Dy, Dx), d (Dy,), Q (Dx, Dx) diagonal and σ (Dy,),
+        for outputs and controls in the units of the series.
     """
     rows = [pad(one) for one in as_list(series)]
     ssm = normalise(run_em(subspace(series, state_dim), rows, num_em)[0], rows)
@@ -61,12 +62,15 @@ def fit_linear(
 
 
 def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
-    """The same model in coordinates where smoothed states have mean 0 and covariance I, and Q is diagonal.
+    """The same model in coordinates where smoothed states have mean 0 and covariance I, and Q is
+    diagonal.
 
-        x' = M(x − m):   A' = M A M⁻¹   B' = M B   b' = M(A m + b − m)   C' = C M⁻¹   d' = d + C m   Q' = M Q Mᵀ
+        x' = M(x − m):   A' = M A M⁻¹   B' = M B   b' = M(A m + b − m)   C' = C M⁻¹   d' = d + C m
+        Q' = M Q Mᵀ
 
-    with m and S the mean and covariance of the states, over time and the smoothing posterior, and M S Mᵀ = I. The
-    largest entry of each column of C' is positive. Only the prior of x₀ differs: it is N(0, I) in the new coordinates.
+    with m and S the mean and covariance of the states, over time and the smoothing posterior, and M
+    S Mᵀ = I. The largest entry of each column of C' is positive. Only the prior of x₀ differs: it
+    is N(0, I) in the new coordinates.
     """
     ssm, (states, uncertainty) = jax.tree.map(np.asarray, (ssm, smoothed_moments(ssm, series)))
     real = np.concatenate([np.r_[True, np.asarray(moves(one, bool))] for one in as_list(series)])
@@ -94,8 +98,8 @@ def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
 def _fit_stable(ssm: LinearSSM, series: list[Series], num_steps: int) -> LinearSSM:
     """Maximise log p(y) among models with ρ(A) < r = RADIUS, by L-BFGS from the stabilised model.
 
-    With P = (A/r) P (A/r)ᵀ + Q and FFᵀ = P, F⁻¹AF is r times a contraction. As every stable A is one in some
-    coordinates, and the model is free to take these, F can stay fixed.
+    With P = (A/r) P (A/r)ᵀ + Q and FFᵀ = P, F⁻¹AF is r times a contraction. As every stable A is
+    one in some coordinates, and the model is free to take these, F can stay fixed.
     """
     ssm = stabilise(ssm, RADIUS * (1.0 - 1e-4))
     scaled = np.asarray(ssm.transition) / RADIUS
@@ -159,7 +163,9 @@ def _loss_and_gradient(
     frame: Float[Array, "Dx Dx"],
     floor: Float[Array, " Dy"],
 ) -> Float[Array, ""]:
-    """−log p(y) and its gradient (p,), with the p unconstrained parameters of `_constrain` in one vector."""
+    """−log p(y) and its gradient (p,), with the p unconstrained parameters of `_constrain` in one
+    vector.
+    """
     return -log_marginal(_constrain(ravel_pytree(like)[1](vector), frame, floor), series)
 
 
@@ -175,11 +181,12 @@ class OrderSelection(NamedTuple):
 def select_order(
     series: Series | Sequence[Series], max_dim: int = 8, *, num_em: int = 100
 ) -> OrderSelection:
-    """The state dimension n in 1..`max_dim` with the least BIC = k log N − 2 log p(y), N observed rows.
+    """The state dimension n in 1..`max_dim` with the least BIC = k log N − 2 log p(y), N observed
+    rows.
 
-    k = n(2 Dy + Du) + Dy + Dy(Dy + 1)/2 is what outputs can identify: A, B, C and the innovations' gain up to
-    the states' coordinates, the mean level and the innovations' covariance. Inert dimensions pad every order
-    to `max_dim`, so that one compiled program fits all of them.
+    k = n(2 Dy + Du) + Dy + Dy(Dy + 1)/2 is what outputs can identify: A, B, C and the innovations'
+    gain up to the states' coordinates, the mean level and the innovations' covariance. Inert
+    dimensions pad every order to `max_dim`, so that one compiled program fits all of them.
     """
     states = past_states(series, max_dim)
     dims = range(1, max_dim + 1)

@@ -1,10 +1,12 @@
-"""Linear dynamics behind an emission that cannot be undone: free-run least squares from many random starts.
+"""Linear dynamics behind an emission that cannot be undone: free-run least squares from many random
+starts.
 
     x_{t+1} = A x_t + B u_t,   ŷ_t = g(C x_{t+1} + d)
 
-An emission such as y = |η| has lost the sign that a linear fit of the outputs would need, so no filter can be started
-from it. A free run has no use for the outputs but to be compared with them: Σ|y − ŷ|² is minimised over stable A, from
-many random starts since it has many minima. The controls must tell where the states are.
+An emission such as y = |η| has lost the sign that a linear fit of the outputs would need, so no
+filter can be started from it. A free run has no use for the outputs but to be compared with them:
+Σ|y − ŷ|² is minimised over stable A, from many random starts since it has many minima. The controls
+must tell where the states are.
 """
 
 import functools
@@ -39,7 +41,9 @@ Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
 
 
 class Modes(NamedTuple):
-    """A linear model in the coordinates of its modes: every stable A with distinct eigenvalues has this form."""
+    """A linear model in the coordinates of its modes: every stable A with distinct eigenvalues has
+    this form.
+    """
 
     logit: Float[Array, " K"]  # modulus of a pair of eigenvalues, RADIUS · sigmoid(logit)
     angle: Float[Array, " K"]
@@ -114,7 +118,9 @@ class CurvedModes(NamedTuple):
 def fit_output_error(
     series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray
 ) -> LinearFit:
-    """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
+    """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C
+    x + d.
+    """
     sizes = (state_dim, series[0].input_dim, series[0].output_dim)
     noise, modes, states = fit_from_starts(
         series, lambda key, count: _random(key, count, *sizes), emission, key
@@ -174,7 +180,9 @@ def fit_from_starts(
 
 
 class SimulationProblem(NamedTuple):
-    """What the free runs are compared with; an argument of compiled code, so that equal shapes share a program."""
+    """What the free runs are compared with; an argument of compiled code, so that equal shapes
+    share a program.
+    """
 
     series: list[Series]
     scale: Float[Array, " Dy"]
@@ -290,7 +298,9 @@ _transition = jax.jit(Modes.transition)
 def _normalise(
     modes: Modes, states: list[np.ndarray], noise: np.ndarray, series: list[Series]
 ) -> LinearFit:
-    """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and covariance I."""
+    """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and
+    covariance I.
+    """
     transition, modes = jax.tree.map(np.asarray, (_transition(modes), modes))
     everything = np.concatenate(states)
     mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))

@@ -1,12 +1,14 @@
-"""Subspace identification of a linear state-space model: canonical variate analysis, in closed form.
+"""Subspace identification of a linear state-space model: canonical variate analysis, in closed
+form.
 
-The state s_t is what the past (outputs and controls before t) tells about the outputs from t on, once the
-effect of the controls from t on is taken out. With p, f the past and the future after that,
+The state s_t is what the past (outputs and controls before t) tells about the outputs from t on,
+once the effect of the controls from t on is taken out. With p, f the past and the future after
+that,
 
     Σ_ff^(-1/2) Σ_fp Σ_pp^(-1/2) = U S Vᵀ,        s_t = first Dx rows of Vᵀ Σ_pp^(-1/2) p_t
 
-so the states are nested: those of a smaller order are the first ones of a larger. The parameters follow by
-least squares.
+so the states are nested: those of a smaller order are the first ones of a larger. The parameters
+follow by least squares.
 """
 
 from collections.abc import Sequence
@@ -27,7 +29,9 @@ Parts = list[tuple[np.ndarray, np.ndarray]]  # (y, u) of each series
 
 
 class PastStates(NamedTuple):
-    """State estimates from data before their time, with the controls and outputs of each step; N steps."""
+    """State estimates from data before their time, with the controls and outputs of each step; N
+    steps.
+    """
 
     before: Float[np.ndarray, "N D"]
     u: Float[np.ndarray, "N Du"]
@@ -44,8 +48,9 @@ def subspace(
 ) -> LinearSSM:
     """A linear state-space model with `state_dim` states, from `horizon` steps of past and future.
 
-    Without a `horizon` it is long enough for the order and short enough for the series. Missing outputs are
-    interpolated, for this alone. Dimensions beyond what the series can tell are inert: A = 0, C = 0, Q = I.
+    Without a `horizon` it is long enough for the order and short enough for the series. Missing
+    outputs are interpolated, for this alone. Dimensions beyond what the series can tell are inert:
+    A = 0, C = 0, Q = I.
     """
     return from_states(past_states(series, state_dim, horizon), state_dim)
 
@@ -59,7 +64,8 @@ def past_states(
     horizon = _horizon(parts, state_dim) if horizon is None else horizon
     if state_dim < 1 or not 1 <= horizon <= longest:
         raise ValueError(
-            f"state_dim must be at least 1 and horizon from 1 to {longest}, half of the longest series; "
+            f"state_dim must be at least 1 and horizon from 1 to {longest}, half of the longest "
+            "series; "
             f"got state_dim={state_dim} and horizon={horizon}"
         )
     parts = [(y, u) for y, u in parts if len(y) >= 2 * horizon]
@@ -73,7 +79,9 @@ def past_states(
 
 
 def _canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.ndarray]:
-    """The states of each series at times horizon, ..., T, with as many columns as have a correlation."""
+    """The states of each series at times horizon, ..., T, with as many columns as have a
+    correlation.
+    """
     lags = [(_lags(y, horizon), _lags(u, horizon)) for y, u in parts]
     pasts = [np.concatenate(pair, axis=1) for pair in lags]
     controls = np.concatenate([u[horizon:] for _, u in lags])
@@ -89,7 +97,9 @@ def _canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.n
 
 
 def from_states(found: PastStates, state_dim: int) -> LinearSSM:
-    """Least squares of x_{t+1} on [x_t; u_t; 1] and y_t on [x_{t+1}; 1]; inert dimensions fill up to Dx."""
+    """Least squares of x_{t+1} on [x_t; u_t; 1] and y_t on [x_{t+1}; 1]; inert dimensions fill up
+    to Dx.
+    """
     dim = found.after.shape[1]
     extra = (0, state_dim - dim)
     ones = np.ones((len(found.y), 1))
@@ -121,7 +131,9 @@ def _fill(y: Float[np.ndarray, "T Dy"]) -> Float[np.ndarray, "T Dy"]:
 
 
 def _horizon(parts: Parts, state_dim: int) -> int:
-    """The longest horizon, up to what the order needs, with twice as many rows as regressors (at least 1)."""
+    """The longest horizon, up to what the order needs, with twice as many rows as regressors (at
+    least 1).
+    """
     y, u = parts[0]
     width = y.shape[1] + 2 * u.shape[1]
     wanted = max(10, state_dim + 2)

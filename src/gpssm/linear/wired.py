@@ -1,11 +1,13 @@
-"""Linear models that keep a wiring: some coefficients are zero, some rows are known, some states are outputs.
+"""Linear models that keep a wiring: some coefficients are zero, some rows are known, some states
+are outputs.
 
     x_{t+1} = A x_t + B u_t + b + N(0, Q),   y_t = C x_{t+1} + d + N(0, diag(σ²))
 
-A and B have zeros where nothing enters, rows of integrators and delays, and Q is diagonal; C has a one for a state that
-is an output. Subspace identification and its rotations know nothing of this, so coefficients are found by descent: the
-free run's squared error from many random starts (`output_error.py`), where there are controls, and from the best of
-them the likelihood. In the end states are shifted and scaled one by one, which keeps every zero.
+A and B have zeros where nothing enters, rows of integrators and delays, and Q is diagonal; C has a
+one for a state that is an output. Subspace identification and its rotations know nothing of this,
+so coefficients are found by descent: the free run's squared error from many random starts
+(`output_error.py`), where there are controls, and from the best of them the likelihood. In the end
+states are shifted and scaled one by one, which keeps every zero.
 """
 
 from collections.abc import Callable
@@ -159,7 +161,9 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
 def fit_wired_output_error(
     series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
 ) -> LinearFit:
-    """The linear model that keeps the wiring whose free run, through the emission, has the least squared error."""
+    """The linear model that keeps the wiring whose free run, through the emission, has the least
+    squared error.
+    """
     noise, model, paths = _free_runs(series, wiring, emission, key)
     found = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
     process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
@@ -234,8 +238,8 @@ def _in_unit_scale(
 ) -> LinearFit:
     """The same model with x' = (x − m) / s, so that states have mean 0 and variance 1, one by one.
 
-    A state that is an output stays as it is, as does one that holds a control, and one that holds another state has
-    that one's m and s.
+    A state that is an output stays as it is, as does one that holds a control, and one that holds
+    another state has that one's m and s.
     """
     everything = np.concatenate(states)
     middle, scale = everything.mean(0), np.sqrt(everything.var(0) + uncertainty)

@@ -1,8 +1,10 @@
-"""The report: one HTML file that says what was fitted, how far to trust it, and whether a simpler model would do.
+"""The report: one HTML file that says what was fitted, how far to trust it, and whether a simpler
+model would do.
 
     write_report(posterior, "report.html", test=test)
 
-The page needs nothing but itself: pictures, numbers, style and script are inside, and it forbids itself any request.
+The page needs nothing but itself: pictures, numbers, style and script are inside, and it forbids
+itself any request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,10 +36,13 @@ def make_report(
 ) -> str:
     """The report of a fit as the text of one HTML file.
 
-    :param posterior: the fit, or what `examine` found of it: then `test`, `inputs` and `baselines` play no part.
+    :param posterior: the fit, or what `examine` found of it: then `test`, `inputs` and `baselines`
+        play no part.
     :param test, inputs, baselines: as in `evaluation.examine.examine`.
-    :param pictures: PNG images that are drawn already, by the names of `gpssm.plots` (`transition`, `residuals`, ...).
-    :param files: texts to offer for download by file name, beside forecast.csv, metrics.json and config.json.
+    :param pictures: PNG images that are drawn already, by the names of `gpssm.plots` (`transition`,
+        `residuals`, ...).
+    :param files: texts to offer for download by file name, beside forecast.csv, metrics.json and
+        config.json.
     """
     found = posterior
     if not isinstance(found, Examination):
@@ -49,7 +54,9 @@ def make_report(
 
 
 def write_report(posterior: Forecaster | Examination, path: str | Path, **options: Any) -> Path:
-    """Write what `make_report` makes, with the same options; what was there stays until all of it is written."""
+    """Write what `make_report` makes, with the same options; what was there stays until all of it
+    is written.
+    """
     path, text = Path(path), make_report(posterior, **options)
     write_atomically(path, lambda file: file.write(text.encode()))
     return path

@@ -1,9 +1,9 @@
 """What the page's charts draw, as plain data for JSON; `script.js` is their reader.
 
-A group is {"id", "x", "methods", "levels", "keys", "panels"}: methods and levels can be switched for all its panels
-together, keys name the lines that cannot. A panel is one output: {"title", "lines", "bands", "split"}. Lines and bands
-start at `x0` and go on in steps of `dx`; a value that does not exist is null. The first of the methods is the fit, and
-goes by the key MODEL.
+A group is {"id", "x", "methods", "levels", "keys", "panels"}: methods and levels can be switched
+for all its panels together, keys name the lines that cannot. A panel is one output: {"title",
+"lines", "bands", "split"}. Lines and bands start at `x0` and go on in steps of `dx`; a value that
+does not exist is null. The first of the methods is the fit, and goes by the key MODEL.
 """
 
 import math
@@ -33,7 +33,9 @@ Group = dict[str, Any]
 
 
 def numbers(values: Float[np.ndarray, " n"]) -> list[float | None]:
-    """Values to five digits, more where they differ little from each other, null where there is none."""
+    """Values to five digits, more where they differ little from each other, null where there is
+    none.
+    """
     finite = values[np.isfinite(values)]
     span, size = (np.ptp(finite), np.abs(finite).max()) if finite.size else (0.0, 0.0)
     digits = min(DIGITS + max(math.floor(math.log10(size / span)), 0), 15) if span > 0 else DIGITS
@@ -49,7 +51,9 @@ def keys_of(methods: Iterable[str]) -> dict[str, str]:
 def forecast_group(
     forecasts: Mapping[str, Forecast], history: Series, actual: Series | None, shown: set[str]
 ) -> Group:
-    """Fans of all methods, with what came before and what happened; keys in `shown` are switched on at first."""
+    """Fans of all methods, with what came before and what happened; keys in `shown` are switched on
+    at first.
+    """
     names, first = keys_of(forecasts), next(iter(forecasts.values()))
     (origin, unit), before = _grid(history.axis), history.y[-2 * first.horizon :]
     begin, end = first.start - len(before), first.start + first.horizon
@@ -91,7 +95,9 @@ def forecast_group(
 
 
 def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str = "fit") -> Group:
-    """The training outputs as the model sees them, and the interval that new observations would lie in."""
+    """The training outputs as the model sees them, and the interval that new observations would lie
+    in.
+    """
     (origin, unit), first = _grid(series.axis), max(len(series) - FIT_ROWS, 0)
     panels = []
     for j, output in enumerate(series.outputs):
@@ -111,8 +117,9 @@ def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str 
 def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
     """RMSE of each method by step ahead, over the rolling forecasts, each step with its neighbours.
 
-    Origins lie `step` rows apart, so that steps that far apart are judged by the same rows, and others by others: a
-    few rows that are hard to foresee come back every `step` steps, as a sawtooth. A window that wide has them all.
+    Origins lie `step` rows apart, so that steps that far apart are judged by the same rows, and
+    others by others: a few rows that are hard to foresee come back every `step` steps, as a
+    sawtooth. A window that wide has them all.
     """
     names = keys_of(one.method for one in rolling.entries)
     panels = []
@@ -139,7 +146,9 @@ def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
 
 
 def smoothed_errors(errors: Float[np.ndarray, " H"], width: int) -> Float[np.ndarray, " H"]:
-    """The root of the mean square over a window of `width` steps around each, as far as there are any."""
+    """The root of the mean square over a window of `width` steps around each, as far as there are
+    any.
+    """
     known = np.isfinite(errors)
     window = np.ones(min(width, len(errors)))
     squares, number = (
@@ -164,7 +173,9 @@ def _data(
 
 
 def _grid(clock: Clock | None) -> tuple[float, float]:
-    """Where row 0 lies on the axis, and how far rows are apart: at their times where these are numbers, else by row."""
+    """Where row 0 lies on the axis, and how far rows are apart: at their times where these are
+    numbers, else by row.
+    """
     return (0, 1) if clock is None or clock.dates else (clock.start, clock.step)
 
 
@@ -177,7 +188,9 @@ def _axis(clock: Clock | None, begin: int, end: int) -> dict[str, Any]:
 
 
 def _round_times(clock: Clock, begin: int) -> dict[str, Any]:
-    """The row of a midnight before, and after how many rows times are round again; nothing where rows miss them."""
+    """The row of a midnight before, and after how many rows times are round again; nothing where
+    rows miss them.
+    """
     first = clock.index(1, begin)[0]
     midnight = begin - (first - first.normalize()).total_seconds() / clock.dt
     sizes = [round(seconds / clock.dt) for seconds in ROUND if seconds % clock.dt == 0]

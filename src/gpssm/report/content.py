@@ -1,4 +1,6 @@
-"""What goes into a report, as plain data: texts, numbers, charts, pictures, files, all from one examination."""
+"""What goes into a report, as plain data: texts, numbers, charts, pictures, files, all from one
+examination.
+"""
 
 import importlib.metadata
 import platform
@@ -45,10 +47,12 @@ Table = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Content:
-    """All that the template shows. `future` says what the forecast assumes; `tables` are settings by heading.
+    """All that the template shows. `future` says what the forecast assumes; `tables` are settings
+    by heading.
 
-    `methods` are the names of the entries of `rolling`, in their order, by their keys on the page, and `experiments`
-    those of the training series whose fits are drawn, by the names of their charts.
+    `methods` are the names of the entries of `rolling`, in their order, by their keys on the page,
+    and `experiments` those of the training series whose fits are drawn, by the names of their
+    charts.
     """
 
     title: str

@@ -7,21 +7,28 @@ from gpssm.evaluation.summary import Facts, OutputSummary, Summary
 
 SAMPLED = {
     "good": "Chains agree about outputs and forecasts, and there are draws enough of them.",
-    "fair": "Chains agree fairly about outputs and forecasts: means and intervals are usable, their last digit is not.",
-    "poor": "Chains do not agree about outputs and forecasts: take everything below as provisional, and run it longer.",
+    "fair": "Chains agree fairly about outputs and forecasts: means and intervals are usable, "
+    "their last digit is not.",
+    "poor": "Chains do not agree about outputs and forecasts: take everything below as "
+    "provisional, and run it longer.",
 }
 APART = {
-    "good": "Each chain, from a start of its own, has settled, and they agree about outputs and forecasts.",
-    "fair": "Each chain has a model of its own, from its own start. Forecasts are the average over them, and intervals "
+    "good": "Each chain, from a start of its own, has settled, and they agree about outputs and "
+    "forecasts.",
+    "fair": "Each chain has a model of its own, from its own start. Forecasts are the average "
+    "over them, and intervals "
     "hold what they do not agree on: usable, but for their last digit.",
-    "poor": "Chains from different starts have not converged, or found different models: take everything below as "
+    "poor": "Chains from different starts have not converged, or found different models: take "
+    "everything below as "
     "provisional.",
 }  # where chains have models of their own
 SLIGHT, MARKED = 0.01, 0.1  # shares of the change of the states that no linear map explains
 
 
 def in_sentences(summary: Summary) -> list[str]:
-    """A few paragraphs: the model and its data, the sampling, each output, and how nonlinear it all is."""
+    """A few paragraphs: the model and its data, the sampling, each output, and how nonlinear it all
+    is.
+    """
     return [
         _fitted(summary.facts),
         (APART if summary.sampling.within else SAMPLED)[summary.sampling.verdict],
@@ -59,15 +66,18 @@ def _output(one: OutputSummary, summary: Summary) -> str:
     fades = (
         f"A forecast is half as uncertain as knowing nothing after {count(one.half, 'step')}"
         if one.half
-        else f"A forecast stays less than half as uncertain as knowing nothing for {summary.longest_run} steps and more"
+        else "A forecast stays less than half as uncertain as knowing nothing for "
+        f"{summary.longest_run} steps and more"
     )
     near, far = (
         f"{error:.3g}{unit} ({percent(error / spread)}"
         for error in (one.one_step_error, one.free_run_error)
     )
     return (
-        f"{one.name} varies by {one.spread:.3g}{unit} (standard deviation). One step ahead the model errs by {near} of "
-        f"that), over {summary.free_run_steps} steps without looking by {far}), on data it was trained on. {fades}."
+        f"{one.name} varies by {one.spread:.3g}{unit} (standard deviation). One step ahead the "
+        f"model errs by {near} of "
+        f"that), over {summary.free_run_steps} steps without looking by {far}), on data it was "
+        f"trained on. {fades}."
     )
 
 
@@ -79,4 +89,7 @@ def _nonlinear(summary: Summary) -> Iterator[str]:
         words = "The dynamics are as good as linear"
     else:
         words = f"The dynamics are {'clearly' if share > MARKED else 'somewhat'} nonlinear"
-    yield f"{words}: a linear map leaves {percent(share)} of the change from step to step unexplained."
+    yield (
+        f"{words}: a linear map leaves {percent(share)} of the change from step to step "
+        "unexplained."
+    )
