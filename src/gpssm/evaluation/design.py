@@ -1,8 +1,8 @@
 """Where data would help: experiments ranked by how much sharper they would make a forecast.
 
-An experiment is a plan of controls u. Of each path, which has the function and the parameters of
+An experiment is a plan of inputs u. Of each path, which has the function and the parameters of
 one draw s, there is what the experiment would show, Y = y_{1:H} with all its noise, and what one
-wants to know, Z_s = E[y_{1:H'} | s] under the controls of interest, an average over paths of the
+wants to know, Z_s = E[y_{1:H'} | s] under the inputs of interest, an average over paths of the
 same draw with noises of their own. The best linear guess of Z from Y, and what it leaves,
 
     Ẑ = E Z + K (Y − E Y),   K = Cov(Z, Y) Cov(Y)⁻¹,       reduction = 1 − E|Z − Ẑ|² / E|Z − E Z|²
@@ -86,9 +86,9 @@ def informative(
 
         posterior.informative({"steps": steps, "sines": sines}, target=usual).best
 
-    :param experiments: controls (H, Du) in the user's units, by name or in a list; each as
+    :param experiments: inputs (H, Du) in the user's units, by name or in a list; each as
         `forecast` takes them.
-    :param target: the controls under which one wants to forecast; without any, all experiments one
+    :param target: the inputs under which one wants to forecast; without any, all experiments one
         after the other.
     :param num_paths: of each experiment, spread over at most `max_draws` draws.
     """
@@ -97,13 +97,13 @@ def informative(
     seed = check_seed(seed)
     dataset = posterior.dataset
     if not dataset.inputs:
-        raise ValueError("the model has no controls: there is no experiment to choose")
+        raise ValueError("the model has no inputs: there is no experiment to choose")
     several = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(
         experiments, str | bytes
     )
     if not several or getattr(experiments, "ndim", 1) == 0:
         raise TypeError(
-            f"experiments are controls by name, or a list of them; got {type(experiments).__name__}"
+            f"experiments are inputs by name, or a list of them; got {type(experiments).__name__}"
         )
     given = (
         experiments
@@ -112,7 +112,7 @@ def informative(
     )
     plans = {name: dataset.inputs_ahead(one)[0] for name, one in given.items()}
     if not plans:
-        raise ValueError("give one experiment at least: controls with a row a step")
+        raise ValueError("give one experiment at least: inputs with a row a step")
     fewer = posterior.thinned(max_draws)
     draws = fewer.num_chains * fewer.num_draws
     if draws < 2 * FOLDS:

@@ -31,6 +31,7 @@ from gpssm.plots.style import (
     panels,
     shade,
     time_axis,
+    untrusted_spans,
     with_unit,
 )
 from gpssm.posterior.forecast import LEVELS, Forecast
@@ -188,7 +189,7 @@ def plot_forecast(
             draw(panel, known[0], before, **STEPS | {"color": GREY, "label": "history"})
         draw(panel, times, forecast.u[:, j], **STEPS)
         panel.set_ylabel(with_unit(inputs[j], forecast.units))
-    _hatch_untrusted(ax, forecast, times)
+    _hatch_untrusted(ax, forecast)
     ax[-1].set_xlabel(name)
     if own:
         ax[0].figure.align_ylabels()
@@ -205,17 +206,13 @@ def _last_rows(history: Any, forecast: Forecast) -> tuple[np.ndarray, np.ndarray
     return times, values
 
 
-def _hatch_untrusted(axes: np.ndarray, forecast: Forecast, times: np.ndarray) -> None:
-    if forecast.diagnostics is None or forecast.diagnostics.trusted.all():
-        return
-    doubtful = ~forecast.diagnostics.trusted
-    # A step reaches half way to its neighbours, so that one by itself can be seen.
-    edges, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
-    changes = np.flatnonzero(np.diff(np.pad(doubtful.astype(int), 1)))
+def _hatch_untrusted(axes: np.ndarray, forecast: Forecast) -> None:
+    """Hatch the steps that cannot be trusted, each up to the next, so that one can be seen."""
+    times, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
     style = {"facecolor": "none", "edgecolor": GREY, "hatch": "///", "linewidth": 0, "zorder": 0}
-    for first, last in changes.reshape(-1, 2):
+    for first, end in untrusted_spans(forecast) - forecast.start:
         for panel in axes:
-            panel.axvspan(edges[first], edges[last], **style, label="not to be trusted")
+            panel.axvspan(times[first], times[end], **style, label="not to be trusted")
 
 
 @in_house_style()

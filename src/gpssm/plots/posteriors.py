@@ -177,7 +177,7 @@ def draw_residuals(residuals: Residuals) -> "Figure":
     figure, axes = panels(series.output_dim, 2 + number, height=1.9, **layout)
     for j, (row, values) in enumerate(zip(axes, residuals.values.T, strict=True)):
         own = residuals.own[j]
-        tests = residuals.controls[j]
+        tests = residuals.inputs[j]
         if own is None:
             for panel in row:
                 say(panel, f"too few observed of {series.outputs[j]}")
@@ -383,7 +383,7 @@ def plot_parameters(posterior: Posterior) -> "Figure":
         if name.rpartition(".")[2].startswith("log_"):
             prior = np.exp(prior)
             values = np.exp(values)
-            panel.set_xscale("log")
+            _set_log_scale(panel)
         _draw_density(panel, prior, np.concatenate([np.quantile(prior, [0.02, 0.98]), *values]))
         if name in sampled:
             _draw_entries(panel, values)
@@ -396,6 +396,16 @@ def plot_parameters(posterior: Posterior) -> "Figure":
         panel.set_ylim(0, 1.08)
     legend(figure)
     return figure
+
+
+def _set_log_scale(panel: "Axes") -> None:
+    """A logarithmic axis with few plain labels, which do not touch in a narrow panel."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=5))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_minor_locator(NullLocator())
 
 
 @in_double_precision
@@ -423,10 +433,11 @@ def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style
 
 
 def _draw_entries(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
-    """The density of each entry; one that does not vary is a line."""
+    """The density of each entry, all in one colour; one that does not vary is a line."""
     few = entries.shape[1] <= len(LINES)
     for number, values in enumerate(entries.T):
-        style = LINES[number] if few else {"color": BLUE, "linestyle": "-", "alpha": 0.4}
+        line = LINES[number]["linestyle"] if few else "-"
+        style = {"color": BLUE, "linestyle": line, "alpha": 1.0 if few else 0.4}
         if np.ptp(values) == 0:
             panel.axvline(values[0], **style, label="posterior")
         else:

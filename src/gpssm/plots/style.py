@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 
 from gpssm.core.text import check_kind, printable
 from gpssm.data.clock import Clock
+from gpssm.posterior.forecast import Forecast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -246,6 +247,12 @@ def space_dates(panel: "Axes", most: int = 5) -> None:
     locator = AutoDateLocator(minticks=2, maxticks=most)
     panel.xaxis.set_major_locator(locator)
     panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+
+
+def untrusted_spans(forecast: Forecast) -> Int[np.ndarray, "n 2"]:
+    """The first row of each stretch that cannot be trusted, and the row after its last."""
+    changes = np.diff(np.pad(~forecast.trusted, 1).astype(int))
+    return forecast.start + np.flatnonzero(changes).reshape(-1, 2)
 
 
 def with_unit(name: str, units: Mapping[str, str]) -> str:
