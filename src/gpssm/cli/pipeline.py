@@ -163,8 +163,8 @@ def _write_results(
     """Write forecasts and scores, and show the scores."""
     for name, forecast in examination.forecasts.items():
         if not examination.held:
-            own = name == examination.method
-            file = FORECAST if own else f"{BASELINE_FOLDER}/{name}.csv"
+            is_fit = name == examination.method
+            file = FORECAST if is_fit else f"{BASELINE_FOLDER}/{name}.csv"
             run.write(file, to_csv(forecast.to_dataframe(settings.levels)))
     run.write_json(METRICS, metrics)
     screen.show(score_tables(metrics) or [UNJUDGED])

@@ -72,7 +72,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """The run in a folder that has been finished; one that was broken off has no posterior yet."""
+        """The finished run in a folder; one that was broken off has no posterior yet."""
         run = cls(check_path(folder))
         if not _is_run(run.folder):
             raise FileNotFoundError(
@@ -223,7 +223,7 @@ class Run:
             raise ValueError(f"{path} is damaged ({error}). Fit again with --overwrite") from None
 
     def forecasts(self) -> dict[str, "pd.DataFrame"]:
-        """The forecasts by method, the run's own first, each as `Forecast.to_dataframe` gives it."""
+        """The forecasts by method, the fit's first, each as `Forecast.to_dataframe` gives it."""
         baselines = sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))
         paths = {self.metrics()["method"]: self.folder / FORECAST}
         paths |= {path.stem: path for path in baselines}
@@ -316,5 +316,5 @@ def _is_run(folder: Path) -> bool:
 def _beside(folder: Path) -> str:
     """The runs that lie beside a folder, as the end of a sentence."""
     near = folder.parent if folder.parent.is_dir() else Path("runs")
-    found = sorted(path.parent for path in near.glob(f"*/{CONFIG}"))[:5]
-    return f"; there are {', '.join(map(str, found))}" if found else ""
+    runs = sorted(path.parent for path in near.glob(f"*/{CONFIG}"))[:5]
+    return f"; there are {', '.join(map(str, runs))}" if runs else ""

@@ -153,9 +153,11 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
     rows = runs[:horizon]
     settled = rows >= min(LEAD, len(series) // 4)
     predicted = np.full(y.shape, np.nan)
-    if residuals is None and draws_outputs(posterior):
+    # Where only the states of the last rows are stored, the series is shorter than it was.
+    whole = residuals is not None and len(residuals.predicted) == min(len(y), ROWS)
+    if not whole and draws_outputs(posterior):
         residuals = find_residuals(posterior, index)
-    if residuals is not None:
+    if residuals is not None and draws_outputs(posterior):
         predicted[: len(residuals.predicted)] = residuals.predicted
     simulated = dataset.decode(mean[:horizon])[settled]
     actual = y[rows][settled]
@@ -244,7 +246,7 @@ def _emit(
 def _nonlinearity(
     f: Float[np.ndarray, "S N Dx"], x: Float[np.ndarray, "S N Dx"], u: Float[np.ndarray, "N Du"]
 ) -> dict[str, float]:
-    """What least squares on [x; u; 1] leave of f, as a share of its variance and of that of f − x."""
+    """What least squares on [x; u; 1] leave, as shares of the variances of f and of f − x."""
     rest, total, change = 0.0, TINY, TINY
     for values, states in zip(f, x, strict=True):
         features = np.hstack([states, u, np.ones((len(u), 1))])

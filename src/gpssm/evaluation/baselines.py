@@ -130,7 +130,7 @@ def judge_baselines(
     judged: RollingRows,
     baselines: Sequence[str] | Mapping[str, Forecaster] = BASELINES,
     *,
-    own: str = "",
+    exclude: str = "",
     delay: Rows | Literal["auto"] = 0,
     num_paths: int = 1000,
     seed: int = 0,
@@ -147,7 +147,7 @@ def judge_baselines(
         Rows of the rolling forecasts.
     baselines
         Methods, or fitted posteriors by name.
-    own : str
+    exclude : str
         The method of the fit itself, which is left out.
     delay
         Delays of inputs, as in `fit`.
@@ -166,7 +166,7 @@ def judge_baselines(
     entries = []
     failures = []
     for name in baselines:
-        if name == own:
+        if name == exclude:
             continue
         try:
             fitted = isinstance(baselines, Mapping)

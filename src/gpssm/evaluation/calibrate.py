@@ -91,9 +91,9 @@ def calibrate(
     :param seed: the fit's, unless given.
     :param without: posteriors of folds, if there are any already, in place of those fits.
     """
-    for one in single_posteriors(posterior):
-        if isinstance(one.model.likelihood, Poisson | Bernoulli):
-            name = type(one.model.likelihood).__name__
+    for item in single_posteriors(posterior):
+        if isinstance(item.model.likelihood, Poisson | Bernoulli):
+            name = type(item.model.likelihood).__name__
             raise TypeError(
                 f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be "
                 "stretched"
@@ -103,18 +103,18 @@ def calibrate(
     posterior.dataset.experiment(index)
     if series is not None:
         rows = posterior.dataset.align(series)
-        found = [measure(posterior, rows, new_experiment, index, seed)]
+        measurements = [measure(posterior, rows, new_experiment, index, seed)]
         words = f"{count(len(rows), 'new row')}"
     else:
         pairs = list(without) or fit_folds(posterior, seed)
-        found = [
-            measure(one, rows, fold.before, number, seed)
-            for one, fold in pairs
+        measurements = [
+            measure(item, rows, fold.before, number, seed)
+            for item, fold in pairs
             for number, rows in fold.rest.items()
         ]
         held = sum(len(rows) for _, fold in pairs for rows in fold.rest.values())
         words = f"{held} training rows, held out of fits without them"
-    return dataclasses.replace(posterior, calibration=estimate(found, words))
+    return dataclasses.replace(posterior, calibration=estimate(measurements, words))
 
 
 def measure(
@@ -133,8 +133,8 @@ def measure(
     at_origins = plain.condition_at(rows, origins, new_experiment=new_experiment, **shared)
     factors = np.full((len(origins), scheme.horizon, rows.output_dim), np.nan)
     forecasts = rolling_forecasts(at_origins, rows, origins, scheme, **shared)
-    for needed, one in zip(factors, forecasts, strict=True):
-        needed[: len(one.rows)] = needed_factors(one.forecast, one.rows.y)
+    for needed, item in zip(factors, forecasts, strict=True):
+        needed[: len(item.rows)] = needed_factors(item.forecast, item.rows.y)
     return Needed(factors, spacing)
 
 
@@ -150,22 +150,22 @@ def needed_factors(
     return np.where(np.isnan(actual), np.nan, np.minimum(factors, LARGEST))
 
 
-def estimate(found: Sequence[Needed], rows: str) -> Calibration:
+def estimate(measurements: Sequence[Needed], rows: str) -> Calibration:
     """The factors s_h of each output, from those that were needed."""
-    longest = max(one.factors.shape[1] for one in found)
+    longest = max(item.factors.shape[1] for item in measurements)
     needed = np.concatenate(
         [
             np.pad(
-                one.factors,
-                ((0, 0), (0, longest - one.factors.shape[1]), (0, 0)),
+                item.factors,
+                ((0, 0), (0, longest - item.factors.shape[1]), (0, 0)),
                 constant_values=np.nan,
             )
-            for one in found
+            for item in measurements
         ]
     )
     steps, spacing = (
         1 + np.arange(longest),
-        np.concatenate([np.full(len(one.factors), one.spacing) for one in found]),
+        np.concatenate([np.full(len(item.factors), item.spacing) for item in measurements]),
     )
     # What each origin is worth at each step, where it has any output there.
     worth = np.minimum(1.0, WORTH * spacing[:, None] / steps[None])
@@ -185,11 +185,11 @@ def _curve(
     needed: Float[np.ndarray, "O H"], worth: Float[np.ndarray, "O H"], horizon: int
 ) -> Float[np.ndarray, " horizon"]:
     """s_h of one output."""
-    seen = ~np.isnan(needed)
+    observed = ~np.isnan(needed)
     steps = 1 + np.arange(needed.shape[1])
-    effective = np.sum(np.where(seen, worth, 0.0), axis=0)
-    values, weights = needed[seen], worth[seen]
-    places = np.log(np.broadcast_to(steps, needed.shape)[seen])
+    effective = np.sum(np.where(observed, worth, 0.0), axis=0)
+    values, weights = needed[observed], worth[observed]
+    places = np.log(np.broadcast_to(steps, needed.shape)[observed])
     octaves, logs, before = octaves_to(horizon), [], 0.0
     for middle in np.log(octaves):
         near = np.exp(-0.5 * ((places - middle) / WIDTH) ** 2) * weights

@@ -120,17 +120,17 @@ def check_residuals(residuals: Residuals, *, converged: bool = True) -> Iterator
     """
     advice = "try a larger state_dim" if converged else "look again once chains agree"
     pairs = zip(residuals.series.outputs, residuals.own, residuals.inputs, strict=True)
-    for output, own, inputs in pairs:
+    for output, autocorrelation, inputs in pairs:
         name = f"Residuals of {output}"
-        if own is None:
+        if autocorrelation is None:
             yield Check(name, "unknown", "too few observed", "Nothing can be said.", ONE_STEP)
             continue
         words = (
             "One-step errors look independent: the model uses what the past holds.",
             f"One-step errors are predictable from those before: {advice}.",
         )
-        figure = f"p = {own.p_value:.2g} for independence"
-        yield _check(name, own.found, figure, words, ONE_STEP)
+        figure = f"p = {autocorrelation.p_value:.2g} for independence"
+        yield _check(name, autocorrelation.found, figure, words, ONE_STEP)
         if inputs:
             source, test = min(inputs.items(), key=lambda item: item[1].p_value)
             words = (

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 RIDGE = 1e-6  # of the mean variance of Y, for what hardly varies
-TARGET_SEED = 1_000_003  # added to the seed: the noises of what one wants to know are not those of the experiment
+# Added to the seed: the noises of what is asked for are not those of the experiment.
+TARGET_SEED = 1_000_003
 
 
 @dataclass(frozen=True)
@@ -98,19 +99,19 @@ def informative(
     dataset = posterior.dataset
     if not dataset.inputs:
         raise ValueError("the model has no inputs: there is no experiment to choose")
-    several = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(
+    is_collection = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(
         experiments, str | bytes
     )
-    if not several or getattr(experiments, "ndim", 1) == 0:
+    if not is_collection or getattr(experiments, "ndim", 1) == 0:
         raise TypeError(
             f"experiments are inputs by name, or a list of them; got {type(experiments).__name__}"
         )
-    given = (
+    values = (
         experiments
         if isinstance(experiments, Mapping)
-        else {str(k): one for k, one in enumerate(experiments)}
+        else {str(k): item for k, item in enumerate(experiments)}
     )
-    plans = {name: dataset.inputs_ahead(one)[0] for name, one in given.items()}
+    plans = {name: dataset.inputs_ahead(item)[0] for name, item in values.items()}
     if not plans:
         raise ValueError("give one experiment at least: inputs with a row a step")
     fewer = posterior.thinned(max_draws)
@@ -127,15 +128,15 @@ def informative(
     Z = np.concatenate([_outputs(wanted, plan) / scale for plan in aims], axis=1)
     Z = np.stack([Z[owner == s].mean(0) for s in range(draws)])
     shown = fewer.rollout(paths, seed=seed)
-    left, before = {}, np.zeros(len(scale))
+    rest, before = {}, np.zeros(len(scale))
     for name, plan in plans.items():
         Y = (_outputs(shown, plan) / scale).reshape(paths, -1)
-        left[name], before = _errors(Z, Y, owner)
+        rest[name], before = _errors(Z, Y, owner)
     return Design(
-        {name: float(1 - np.sum(one) / np.sum(before)) for name, one in left.items()},
+        {name: float(1 - np.sum(item) / np.sum(before)) for name, item in rest.items()},
         {
-            name: dict(zip(dataset.outputs, (1 - one / before).tolist(), strict=True))
-            for name, one in left.items()
+            name: dict(zip(dataset.outputs, (1 - item / before).tolist(), strict=True))
+            for name, item in rest.items()
         },
         draws,
     )
@@ -166,8 +167,8 @@ def _errors(
         covariance = y.T @ y / len(y)
         covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
         K = np.linalg.solve(covariance, y.T @ z / len(y))
-        known = flat[owner[~inside]] - mean_z
-        after += np.sum((known - (Y[~inside] - mean_y) @ K) ** 2, axis=0)
-        before += np.sum(known**2, axis=0)
+        targets = flat[owner[~inside]] - mean_z
+        after += np.sum((targets - (Y[~inside] - mean_y) @ K) ** 2, axis=0)
+        before += np.sum(targets**2, axis=0)
     shape = (-1, Z.shape[-1])
     return after.reshape(shape).sum(0), before.reshape(shape).sum(0)

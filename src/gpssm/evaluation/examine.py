@@ -199,7 +199,7 @@ def examine(
     forecast = forecast_rows(posterior, future.u, len(future.u), **options)
     if not isinstance(baselines, BaselineResults):
         say("Fitting the baselines")
-        options |= {"own": method, "delay": dataset.delay or 0}
+        options |= {"exclude": method, "delay": dataset.delay or 0}
         baselines = judge_baselines(raw, future.u, judged, baselines, **options)
     forecasts = {method: forecast, **baselines.forecasts}
     say("Judging")
@@ -219,11 +219,11 @@ def examine(
         held=future.held,
         horizons=horizons,
         scores={
-            name: {method: made[:steps].score(rows) for method, made in forecasts.items()}
+            name: {method: item[:steps].score(rows) for method, item in forecasts.items()}
             for name, steps in horizons.items()
         },
         by_output={
-            name: {method: made[:steps].score_outputs(rows) for method, made in forecasts.items()}
+            name: {method: item[:steps].score_outputs(rows) for method, item in forecasts.items()}
             for name, steps in horizons.items()
         },
         rolling=rolling,

@@ -72,8 +72,10 @@ class Residuals(NamedTuple):
         by chance.
         """
         rows = []
-        for output, own, inputs in zip(self.series.outputs, self.own, self.inputs, strict=True):
-            tests = {} if own is None else {"its past": (own, 1)}
+        for output, autocorrelation, inputs in zip(
+            self.series.outputs, self.own, self.inputs, strict=True
+        ):
+            tests = {} if autocorrelation is None else {"its past": (autocorrelation, 1)}
             tests |= {name: (test, -(len(test.correlations) // 2)) for name, test in inputs.items()}
             for name, (test, first) in tests.items():
                 place = int(np.argmax(np.abs(test.correlations)))
@@ -106,20 +108,20 @@ def find_residuals(
     series = posterior.dataset.experiment(index)[:rows]
     forecast = posterior.predict(series, 1, new_experiment=True, num_paths=num_paths, seed=seed)
     values = special.ndtri(pit(forecast.paths, series.y))
-    own: list[Correlation | None] = []
+    past: list[Correlation | None] = []
     inputs = []
     for column in values.T:
         enough = np.isfinite(column).sum() >= FEWEST
         pairs = zip(series.inputs, series.u.T, strict=True) if enough else ()
         tests = {name: cross_correlation(column, u) for name, u in pairs}
-        own.append(autocorrelation(column) if enough else None)
+        past.append(autocorrelation(column) if enough else None)
         inputs.append(
             {
                 name: test._replace(p_value=min(1.0, len(tests) * test.p_value))
                 for name, test in tests.items()
             }
         )
-    return Residuals(series, forecast.mean, values, tuple(own), tuple(inputs))
+    return Residuals(series, forecast.mean, values, tuple(past), tuple(inputs))
 
 
 def autocorrelation(values: Float[np.ndarray, " T"], lags: int = LAGS) -> Correlation:

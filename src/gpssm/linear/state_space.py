@@ -25,8 +25,8 @@ from gpssm.data.padding import moves
 from gpssm.data.series import Series, as_list
 
 PROCESS_FLOOR = 1e-6  # least eigenvalue of Q, for states of unit scale
-# Least σ, as a share of the output's standard deviation: expectation-maximisation crawls where σ is smaller.
-# Chosen by rolling 30-step forecasts inside the training halves of the benchmarks.
+# Least σ, as a share of the output's standard deviation: expectation-maximisation crawls where σ is
+# smaller. Chosen by rolling 30-step forecasts inside the training halves of the benchmarks.
 NOISE_FLOOR = 1e-2
 RIDGE = 1e-8  # of the regressions, relative to each input: controls may be constant or collinear
 
@@ -140,14 +140,14 @@ def run_em(
         A model is evaluated in one place of the program: smoothing is most of what there is to
         compile.
         """
-        step, _, ssm, before, now, _ = carry
-        is_last = (step == num_steps) | (jnp.abs(now - before) < tolerance * jnp.abs(now))
+        step, _, ssm, before, current, _ = carry
+        is_last = (step == num_steps) | (jnp.abs(current - before) < tolerance * jnp.abs(current))
         posterior = _smooth(ssm, rows)
         return (
             step + 1,
             ssm,
             _maximise(rows, posterior),
-            now,
+            current,
             _log_marginal(ssm, rows, posterior),
             is_last,
         )
@@ -235,9 +235,9 @@ def _log_marginal(ssm: LinearSSM, rows: Rows, posterior: SmoothedStates) -> Floa
     predicted = states[:-1] @ ssm.transition.T + rows.u[1:] @ ssm.control.T + ssm.offset[None]
     whitener = linalg.inverse_lower(jnp.linalg.cholesky(ssm.process_cov))
     whitened = (states[1:] - predicted) @ whitener.T
-    zero, one = jnp.zeros(()), jnp.ones(())
-    log_starts = linalg.log_normal(states, zero, one)
-    log_steps = linalg.log_normal(whitened, zero, one) + jnp.log(jnp.diagonal(whitener))[None]
+    zero, item = jnp.zeros(()), jnp.ones(())
+    log_starts = linalg.log_normal(states, zero, item)
+    log_steps = linalg.log_normal(whitened, zero, item) + jnp.log(jnp.diagonal(whitener))[None]
     log_outputs = linalg.log_normal(
         rows.y, states @ ssm.C.T + ssm.d[None], ssm.noise_std[None] ** 2
     )
@@ -303,7 +303,7 @@ def _fit_emission(
     spread = jnp.einsum("nk,nij->kij", rows.observed, covariance)
     square = jnp.einsum("nk,ni,nj->kij", rows.observed, inputs, inputs)
     square = square + jnp.pad(spread, ((0, 0), (0, 1), (0, 1)))
-    weights = lax.map(lambda one: _regress(*one), (square, (rows.y.T @ inputs)[:, None]))[:, 0]
+    weights = lax.map(lambda item: _regress(*item), (square, (rows.y.T @ inputs)[:, None]))[:, 0]
     C, d = weights[:, :-1], weights[:, -1]
     count = jnp.maximum(jnp.sum(rows.observed, axis=0), 1.0)
     residual = jnp.sum(rows.observed * (rows.y - inputs @ weights.T) ** 2, axis=0)

@@ -20,6 +20,7 @@ import scipy.linalg
 from jaxtyping import Float
 
 from gpssm.data.series import Series, as_list
+from gpssm.linear.arx import interpolated
 from gpssm.linear.state_space import PROCESS_FLOOR, LinearSSM, noise_floor
 
 RIDGE = 1e-8  # of covariances, relative to their mean diagonal
@@ -59,7 +60,7 @@ def past_states(
     series: Series | Sequence[Series], state_dim: int, horizon: int | None = None
 ) -> PastStates:
     """The leading canonical variates of the past, at most `state_dim` of them, at unit variance."""
-    parts = [(_fill(np.asarray(part.y)), np.asarray(part.u)) for part in as_list(series)]
+    parts = [(interpolated(part).y, np.asarray(part.u)) for part in as_list(series)]
     longest = max(len(y) for y, _ in parts) // 2
     horizon = _horizon(parts, state_dim) if horizon is None else horizon
     if state_dim < 1 or not 1 <= horizon <= longest:
@@ -96,17 +97,17 @@ def _canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.n
     return [(p - centre) @ (directions[:dim] @ whitener).T for p in pasts]
 
 
-def from_states(found: PastStates, state_dim: int) -> LinearSSM:
+def from_states(states: PastStates, state_dim: int) -> LinearSSM:
     """Least squares of x_{t+1} on [x_t; u_t; 1] and y_t on [x_{t+1}; 1]; inert dimensions fill up
     to Dx.
     """
-    dim = found.after.shape[1]
+    dim = states.after.shape[1]
     extra = (0, state_dim - dim)
-    ones = np.ones((len(found.y), 1))
+    ones = np.ones((len(states.y), 1))
     dynamics, error = _least_squares(
-        np.concatenate([found.before, found.u, ones], axis=1), found.after
+        np.concatenate([states.before, states.u, ones], axis=1), states.after
     )
-    emission, noise = _least_squares(np.concatenate([found.after, ones], axis=1), found.y)
+    emission, noise = _least_squares(np.concatenate([states.after, ones], axis=1), states.y)
     process_cov = np.eye(state_dim)
     process_cov[:dim, :dim] = error.T @ error / len(error) + PROCESS_FLOOR * np.eye(dim)
     parameters = {
@@ -116,18 +117,9 @@ def from_states(found: PastStates, state_dim: int) -> LinearSSM:
         "C": np.pad(emission[:, :-1], ((0, 0), extra)),
         "d": emission[:, -1],
         "process_cov": process_cov,
-        "noise_std": np.sqrt((noise**2).mean(axis=0)) + noise_floor(found.y),
+        "noise_std": np.sqrt((noise**2).mean(axis=0)) + noise_floor(states.y),
     }
     return LinearSSM(**{name: jnp.asarray(value) for name, value in parameters.items()})
-
-
-def _fill(y: Float[np.ndarray, "T Dy"]) -> Float[np.ndarray, "T Dy"]:
-    """Linear interpolation over missing entries; an output that is never seen is zero."""
-    time, seen = np.arange(len(y)), ~np.isnan(y)
-    filled = np.zeros_like(y)
-    for k in np.flatnonzero(seen.any(axis=0)):
-        filled[:, k] = np.interp(time, time[seen[:, k]], y[seen[:, k], k])
-    return filled
 
 
 def _horizon(parts: Parts, state_dim: int) -> int:

@@ -16,12 +16,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series
+from gpssm.linear.descent import minimise
 from gpssm.linear.output_error import PROCESS_STD, fit_from_starts
 from gpssm.linear.state_space import (
     PROCESS_FLOOR,
@@ -136,22 +136,25 @@ class WiredModel(eqx.Module):
 @in_double_precision
 @on_host()
 def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> LinearFit:
-    """The linear model with the greatest likelihood that keeps the wiring, and its smoothed states."""
+    """The most likely linear model that keeps the wiring, and its smoothed states."""
     outputs = series[0].output_dim
     if wiring.input_dim:
         starts = [_free_runs(series, wiring, _same, key)[1]]
     else:
         starts = [
-            WiredModel.random(one, wiring, outputs, len(series))
-            for one in jax.random.split(key, NUM_BLIND)
+            WiredModel.random(item, wiring, outputs, len(series))
+            for item in jax.random.split(key, NUM_BLIND)
         ]
-    arrays = [jax.tree.map(jnp.asarray, one) for one in series]
-    floor = noise_floor(np.concatenate([one.y for one in series]))
-    found = [_climb(start, arrays, floor) for start in starts]
-    linear = min(found, key=lambda one: one[0])[1].linear()
+    arrays = [jax.tree.map(jnp.asarray, item) for item in series]
+    floor = noise_floor(np.concatenate([item.y for item in series]))
+    fits = [
+        minimise(_loss_and_gradient, start, arrays, floor, num_steps=NUM_LBFGS, maxcor=30)
+        for start in starts
+    ]
+    linear = min(fits, key=lambda fit: fit[0])[1].linear()
     linear = linear._replace(noise_std=jnp.maximum(linear.noise_std, floor))
     states, spread = map(np.asarray, smoothed_moments(linear, arrays))
-    ends = np.cumsum([len(one) + 1 for one in series])[:-1]
+    ends = np.cumsum([len(item) + 1 for item in series])[:-1]
     uncertainty = np.diagonal(spread, axis1=1, axis2=2).mean(0)
     return _in_unit_scale(linear, np.split(states, ends), wiring, uncertainty, series)
 
@@ -165,10 +168,10 @@ def fit_wired_output_error(
     squared error.
     """
     noise, model, paths = _free_runs(series, wiring, emission, key)
-    found = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
+    result = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
     process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
-    return found._replace(
-        model=found.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov)
+    return result._replace(
+        model=result.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov)
     )
 
 
@@ -188,28 +191,9 @@ def _free_runs(
     assert isinstance(model, WiredModel)
     return (
         noise,
-        eqx.tree_at(lambda one: one.log_noise_std, model, jnp.log(jnp.asarray(noise))),
+        eqx.tree_at(lambda item: item.log_noise_std, model, jnp.log(jnp.asarray(noise))),
         paths,
     )
-
-
-def _climb(
-    start: WiredModel, series: list[Series], floor: Float[Array, " Dy"]
-) -> tuple[float, WiredModel]:
-    """L-BFGS up the likelihood: minus log p(y) there, and where it is."""
-    flat, unravel = ravel_pytree(start)
-
-    def objective(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = _loss_and_gradient(jnp.asarray(vector), start, series, floor)
-        if not (np.isfinite(value) and np.isfinite(slope).all()):
-            return 1e300, np.zeros_like(vector)
-        return float(value), np.asarray(slope, float)
-
-    options = {"maxiter": NUM_LBFGS, "maxcor": 30}
-    found = scipy.optimize.minimize(
-        objective, np.asarray(flat), jac=True, method="L-BFGS-B", options=options
-    )
-    return float(found.fun), unravel(jnp.asarray(found.x))
 
 
 @jit

@@ -160,22 +160,22 @@ def plot_forecast(
         ratios = (2.1,) * outputs + (1.0,) * len(inputs)
         layout = {"sharex": True, "height_ratios": ratios, "height": float(np.mean(ratios))}
         ax = panels(len(ratios), **layout)[1].ravel()
-        own = True
+        autocorrelation = True
     else:
         ax = np.ravel(np.asarray(ax, dtype=object))
-        own = False
+        autocorrelation = False
         if len(ax) != outputs or not all(hasattr(type(panel), "set_xlabel") for panel in ax):
             raise ValueError(
                 f"ax must hold one pair of axes an output, {outputs} in all; got {len(ax)}"
             )
     times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
-    known = None if history is None else _last_rows(history, forecast)
+    names = None if history is None else _last_rows(history, forecast)
     happened = None if actual is None else forecast.rows_of(actual)
     past_inputs = isinstance(history, Series) and set(inputs) <= set(history.inputs)
     bands = [(level, *forecast.interval(level)) for level in sorted(levels, reverse=True)]
     for j, panel in enumerate(ax[:outputs]):
-        if known is not None:
-            draw(panel, known[0], known[1][:, j], color=GREY, label="history")
+        if names is not None:
+            draw(panel, names[0], names[1][:, j], color=GREY, label="history")
         for rank, (level, low, high) in enumerate(bands):
             alpha = min(0.2 + 0.15 * rank, 0.6)
             shade(panel, times, low[:, j], high[:, j], alpha=alpha, label=f"{100 * level:g} %")
@@ -184,14 +184,14 @@ def plot_forecast(
             draw(panel, times, happened[:, j], color=BLACK, label="actual", **DOTTED)
         panel.set_ylabel(with_unit(forecast.outputs[j], forecast.units))
     for j, panel in enumerate(ax[outputs:]):
-        if known is not None and past_inputs:
-            before = align_columns(history, forecast.inputs, "u")[-len(known[0]) :, j]
-            draw(panel, known[0], before, **STEPS | {"color": GREY, "label": "history"})
+        if names is not None and past_inputs:
+            before = align_columns(history, forecast.inputs, "u")[-len(names[0]) :, j]
+            draw(panel, names[0], before, **STEPS | {"color": GREY, "label": "history"})
         draw(panel, times, forecast.u[:, j], **STEPS)
         panel.set_ylabel(with_unit(inputs[j], forecast.units))
     _hatch_untrusted(ax, forecast)
     ax[-1].set_xlabel(name)
-    if own:
+    if autocorrelation:
         ax[0].figure.align_ylabels()
         legend(ax[0].figure)
     else:
@@ -359,7 +359,7 @@ def plot_calibration(pairs: Pair | Iterable[Pair], levels: tuple[float, ...] = L
 
 
 def transforms(pairs: Sequence[Pair]) -> Float[np.ndarray, "N H Dy"]:
-    """The share of paths below each entry; NaN where nothing was observed, past the last row too."""
+    """The share of paths below each entry; NaN where nothing was observed."""
     horizon = max(forecast.horizon for forecast, _ in pairs)
     values = np.full((len(pairs), horizon, len(pairs[0][0].outputs)), np.nan)
     for row, (forecast, actual) in zip(values, pairs, strict=True):

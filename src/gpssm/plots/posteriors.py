@@ -176,15 +176,15 @@ def draw_residuals(residuals: Residuals) -> "Figure":
     layout = {"width_ratios": ratios, "sharex": "col"}
     figure, axes = panels(series.output_dim, 2 + number, height=1.9, **layout)
     for j, (row, values) in enumerate(zip(axes, residuals.values.T, strict=True)):
-        own = residuals.own[j]
+        autocorrelation = residuals.own[j]
         tests = residuals.inputs[j]
-        if own is None:
+        if autocorrelation is None:
             for panel in row:
                 say(panel, f"too few observed of {series.outputs[j]}")
             continue
         band = 1.96 / np.sqrt(np.isfinite(values).sum())
         _draw_errors(row[0], residuals, j)
-        _draw_correlations(row[1], "its past", own, 1, band)
+        _draw_correlations(row[1], "its past", autocorrelation, 1, band)
         largest = {name: np.nanmax(np.abs(test.correlations)) for name, test in tests.items()}
         shown = sorted(sorted(tests, key=lambda name: -largest[name])[:number], key=[*tests].index)
         for panel, name in zip(row[2:], shown, strict=True):
@@ -417,7 +417,7 @@ def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
 
 
 def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style: Any) -> None:
-    """A density on the scale of the panel, its highest point at 1; without style that of a prior."""
+    """A density on the scale of the panel, at most 1; without style that of a prior."""
     logarithmic = panel.get_xscale() == "log"
     values, limits = (np.log(part) if logarithmic else part for part in (values, limits))
     margin = 0.04 * np.ptp(limits)

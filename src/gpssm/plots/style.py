@@ -166,21 +166,21 @@ def extremes(*columns: Float[np.ndarray, " T"], most: int = MOST) -> Int[np.ndar
         return np.arange(length)
     size = -(-length // max(most // (2 * len(columns)), 1))
     starts = np.arange(0, length, size)
-    kept = [[0, length - 1]]
+    rows = [[0, length - 1]]
     for column in columns:
         stretches = np.pad(
             column, (0, len(starts) * size - length), constant_values=np.nan
         ).reshape(-1, size)
         missing = np.isnan(stretches)
-        kept.append(starts + np.argmin(np.where(missing, np.inf, stretches), axis=1))
-        kept.append(starts + np.argmax(np.where(missing, -np.inf, stretches), axis=1))
-    return np.unique(np.concatenate(kept))
+        rows.append(starts + np.argmin(np.where(missing, np.inf, stretches), axis=1))
+        rows.append(starts + np.argmax(np.where(missing, -np.inf, stretches), axis=1))
+    return np.unique(np.concatenate(rows))
 
 
 def draw(panel: "Axes", x: np.ndarray, values: Float[np.ndarray, " T"], **style: Any) -> None:
     """A line, thinned where it is long."""
-    kept = extremes(values)
-    panel.plot(x[kept], values[kept], **style)
+    rows = extremes(values)
+    panel.plot(x[rows], values[rows], **style)
 
 
 def shade(
@@ -191,9 +191,9 @@ def shade(
     **style: Any,
 ) -> None:
     """A band between two lines, thinned where they are long."""
-    kept = extremes(low, high)
+    rows = extremes(low, high)
     panel.fill_between(
-        x[kept], low[kept], high[kept], **{"color": BLUE, "alpha": 0.25, "linewidth": 0} | style
+        x[rows], low[rows], high[rows], **{"color": BLUE, "alpha": 0.25, "linewidth": 0} | style
     )
 
 
@@ -201,15 +201,15 @@ def legend(figure: "Figure") -> None:
     """One legend above all panels, each label once; none where nothing has a label."""
     for old in list(figure.legends):
         old.remove()
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    if found:
-        columns = _fitting_columns(list(found), figure.get_figwidth())
+            result.setdefault(label, handle)
+    if result:
+        columns = _fitting_columns(list(result), figure.get_figwidth())
         figure.legend(
-            found.values(),
-            found.keys(),
+            result.values(),
+            result.keys(),
             loc="outside upper left",
             ncols=columns,
             fontsize=8,
@@ -218,7 +218,7 @@ def legend(figure: "Figure") -> None:
 
 
 def _fitting_columns(labels: list[str], width: float) -> int:
-    """As many columns as fit: a letter takes some 0.062 inches, and each handle with its space 0.6."""
+    """As many columns as fit: a letter takes some 0.062 inches, a handle with its space 0.6."""
     for columns in range(min(len(labels), 6), 1, -1):
         parts = np.array_split([0.6 + 0.062 * len(label) for label in labels], columns)
         if sum(part.max() for part in parts) <= width:

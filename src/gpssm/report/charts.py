@@ -181,7 +181,7 @@ def _x(clock: Clock | None, begin: int, end: int) -> Group:
 
 
 def _round_times(clock: Clock, begin: int) -> Group:
-    """The row of a midnight, and after how many rows times are round; empty where rows miss them."""
+    """The row of a midnight, and after how many rows times are round; empty if rows miss them."""
     first = clock.index(1, begin)[0]
     midnight = begin - (first - first.normalize()).total_seconds() / clock.dt
     sizes = [round(seconds / clock.dt) for seconds in ROUND if seconds % clock.dt == 0]
