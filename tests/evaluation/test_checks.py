@@ -191,3 +191,13 @@ def test_errors_of_first_and_last_steps_are_of_the_same_rows():
     errors[:10] *= 3
     assert rmse_of_ends(errors, origins)["rmse_first"] == pytest.approx(3 * expected)
     assert np.isnan(list(rmse_of_ends(errors[:, :2], origins[:2]).values())).all()
+
+
+def test_inputs_that_never_change_are_named():
+    series = make_series(9, output_dim=1)
+    assert list(checks.check_constant_inputs([series])) == []
+    still = replace(series, u=np.full_like(series.u, 3.0))
+    (check, *_) = checks.check_constant_inputs([still, still])
+    assert (check.level, check.figure) == ("caution", "constant at 3")
+    # Two levels in two experiments are something to learn from.
+    assert list(checks.check_constant_inputs([still, replace(still, u=still.u + 1)])) == []

@@ -103,6 +103,16 @@ def check_training(
         yield _check("Inducing points", rows_per_point < FEW_ROWS, figure, words, IN_SAMPLE)
 
 
+def check_constant_inputs(experiments: Sequence[Series]) -> Iterator[Check]:
+    """Name the inputs that never change in the training data."""
+    for column, name in enumerate(experiments[0].inputs):
+        values = np.concatenate([series.u[:, column] for series in experiments])
+        if np.ptp(values) == 0:
+            words = "Nothing can be learned about it: leave it out."
+            figure = f"constant at {values[0]:.4g}"
+            yield Check(f"Input {name}", "caution", figure, words, IN_SAMPLE)
+
+
 def check_residuals(residuals: Residuals, *, converged: bool = True) -> Iterator[Check]:
     """Whether one-step errors are independent of those before, and of the inputs.
 

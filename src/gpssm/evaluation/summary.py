@@ -20,7 +20,7 @@ from gpssm.core.notebook import card
 from gpssm.core.text import count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
-from gpssm.evaluation.checks import check_training
+from gpssm.evaluation.checks import check_constant_inputs, check_training
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
@@ -401,7 +401,11 @@ def summarise(
         covered=figures.covered,
         nonlinear=figures.nonlinear,
         nonlinear_change=figures.nonlinear_change,
-        checks=(*mixing, *check_training(figures, facts.outputs, rows_per_point)),
+        checks=(
+            *mixing,
+            *check_constant_inputs(posterior.dataset.experiments),
+            *check_training(figures, facts.outputs, rows_per_point),
+        ),
         starts=posterior.comparison,
         members=forecaster.table if is_stack else (),
         leading=forecaster.leading if is_stack else "",
