@@ -10,7 +10,7 @@ from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.assessment import Assessment
 from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows
+from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows, rmse_of_ends
 from gpssm.evaluation.residuals import Correlation, Residuals
 from gpssm.posterior.checks import doubts
 from gpssm.posterior.forecast import Forecast
@@ -76,7 +76,7 @@ def test_residuals_that_depend_on_a_control_are_not_good(own, control, levels):
     tests = {name: Correlation(np.zeros(3), control) for name in series.inputs}
     found = list(
         checks.check_residuals(
-            Residuals(series, series.y, (Correlation(np.zeros(3), own),), (tests,))
+            Residuals(series, series.y, series.y, (Correlation(np.zeros(3), own),), (tests,))
         )
     )
     assert [one.level for one in found] == levels
@@ -84,7 +84,7 @@ def test_residuals_that_depend_on_a_control_are_not_good(own, control, levels):
 
 def test_of_residuals_that_were_hardly_observed_nothing_is_said():
     series = make_series(9, output_dim=1)
-    (found,) = checks.check_residuals(Residuals(series, series.y, (None,), ({},)))
+    (found,) = checks.check_residuals(Residuals(series, series.y, series.y, (None,), ({},)))
     assert found.level == "unknown"
 
 
@@ -161,3 +161,43 @@ def test_one_free_run_is_a_check_of_its_own():
     (poor,) = checks.check_free_run(forecast, Series(np.full(300, 5.0)))
     assert (good.level, poor.level) == ("good", "problem")
     assert good.protocol == "held-out rows, one free run of 300 steps"
+
+
+def test_in_sample_a_model_is_never_said_to_be_better():
+    others = [entry("arx", [2, 2.1, 2, 1.9])]
+    flattered = checks.check_worth(rolling(entry("ffvd", [1, 1.1, 0.9, 1]), others, held_out=False))
+    assert flattered.level == "unknown"
+    assert "No rows were held out" in flattered.words
+
+
+def test_advice_about_states_does_not_contradict_that_about_chains():
+    series = make_series(9, output_dim=1)
+    residuals = Residuals(series, series.y, series.y, (Correlation(np.zeros(3), 0.01),), ({},))
+    (check,) = checks.check_residuals(residuals)
+    assert "larger state_dim" in check.words
+    (check,) = checks.check_residuals(residuals, converged=False)
+    assert "state_dim" not in check.words
+
+
+def test_errors_of_first_and_last_steps_are_of_the_same_rows():
+    rng = np.random.default_rng(0)
+    origins = np.arange(5, 46, 10)
+    by_row = rng.normal(size=100)
+    # An error that depends on the row alone is the same at every step of the same rows.
+    errors = by_row[origins + np.arange(30)[:, None]]
+    ends = rmse_of_ends(errors, origins)
+    expected = np.sqrt(np.mean(by_row[25:55] ** 2))
+    assert ends == pytest.approx({"rmse_first": expected, "rmse_last": expected})
+    errors[:10] *= 3
+    assert rmse_of_ends(errors, origins)["rmse_first"] == pytest.approx(3 * expected)
+    assert np.isnan(list(rmse_of_ends(errors[:, :2], origins[:2]).values())).all()
+
+
+def test_inputs_that_never_change_are_named():
+    series = make_series(9, output_dim=1)
+    assert list(checks.check_constant_inputs([series])) == []
+    still = replace(series, u=np.full_like(series.u, 3.0))
+    (check, *_) = checks.check_constant_inputs([still, still])
+    assert (check.level, check.figure) == ("caution", "constant at 3")
+    # Two levels in two experiments are something to learn from.
+    assert list(checks.check_constant_inputs([still, replace(still, u=still.u + 1)])) == []

@@ -42,9 +42,9 @@ def test_residuals_of_a_right_model_are_standard_normal():
     assert np.nanstd(found.values) == pytest.approx(1, abs=0.15)
     assert abs(np.nanmean(found.values)) < 0.25
     assert found.own[0].p_value > 1e-3
-    assert found.controls[0]["u"].p_value > 1e-3
+    assert found.inputs[0]["u"].p_value > 1e-3
     own, control = found.table()
     assert (own["output"], own["with"], own["p"]) == ("y", "its past", found.own[0].p_value)
     assert abs(own["correlation"]) == np.abs(found.own[0].correlations).max()
     assert found.own[0].correlations[own["lag"] - 1] == own["correlation"]
-    assert found.controls[0]["u"].correlations[control["lag"] + 20] == control["correlation"]
+    assert found.inputs[0]["u"].correlations[control["lag"] + 20] == control["correlation"]

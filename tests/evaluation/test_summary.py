@@ -14,7 +14,7 @@ import gpssm
 from builders import make_model, make_series
 from gpssm.core.text import percent
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import TAIL, _nonlinearity, assess
+from gpssm.evaluation.assessment import LEAD, _nonlinearity, assess, free_run_rows
 from gpssm.evaluation.summary import _kernel, _output
 from gpssm.methods import ARX
 from gpssm.methods.linear import regress
@@ -62,7 +62,9 @@ def test_noises_and_one_step_errors_are_those_of_the_regression(series, summary)
     assert output.spread == pytest.approx(series.y.std())
     assert output.process_noise == pytest.approx(errors.std(), rel=0.01)
     assert output.noise < 0.001 * output.spread
-    assert output.one_step_error == pytest.approx(np.sqrt(np.mean(errors[-TAIL:] ** 2)), rel=0.01)
+    rows = free_run_rows(len(series))[: summary.free_run_steps]
+    judged = errors[rows[rows >= LEAD] - 2]
+    assert output.one_step_error == pytest.approx(np.sqrt(np.mean(judged**2)), rel=0.01)
 
 
 def test_free_runs_widen_as_the_regression_says(series, posterior):

@@ -60,6 +60,7 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
     )
     residuals = Residuals(
         train,
+        train.y,
         rng.normal(size=train.y.shape),
         (Correlation(np.zeros(5), 0.5),) * train.output_dim,
         ({name: Correlation(np.zeros(11), 0.5) for name in train.inputs},) * train.output_dim,

@@ -69,7 +69,7 @@ class RollingProtocol:
     def judge(self, posterior: Forecaster, problem: BenchmarkProblem, seed: int) -> Figures:
         """Figures over all origins."""
         rolling = list(self.forecasts(posterior, problem.test, seed))
-        figures = score([(one.forecast, one.rows) for one in rolling], problem)
+        figures = score([(item.forecast, item.rows) for item in rolling], problem)
         return figures | {"origins": float(len(rolling))}
 
     def forecasts(
@@ -108,7 +108,7 @@ def score(pairs: Sequence[tuple[Forecast, Series]], problem: BenchmarkProblem) -
     squares = np.concatenate([(forecast.mean - rows.y) ** 2 for forecast, rows in pairs])
     by_output = np.sqrt(np.nanmean(squares, axis=0))  # over the steps of all origins
     by_origin = [_figures(forecast, rows, train_std) for forecast, rows in pairs]
-    figures = {name: float(np.nanmean([one[name] for one in by_origin])) for name in by_origin[0]}
+    figures = {name: float(np.nanmean([item[name] for item in by_origin])) for name in by_origin[0]}
     return figures | {"nrmse": float(np.nanmean(by_output / np.nanstd(problem.test.y, axis=0)))}
 
 

@@ -139,7 +139,7 @@ def run_cell(cell: Cell) -> Record:
             judge = PROTOCOLS[name].judge
             figures = _attempt(record, name, judge, posterior, cell.problem, cell.runtime.seed)
             record["figures"] |= {name: figures} if figures else {}
-    messages = {str(one.message) for one in caught if issubclass(one.category, UserWarning)}
+    messages = {str(item.message) for item in caught if issubclass(item.category, UserWarning)}
     record["warnings"] = sorted(messages)
     # A process of many programs runs out of memory maps.
     if num_maps() > max_maps() / 8:

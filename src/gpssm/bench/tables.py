@@ -112,7 +112,7 @@ def provenance(results: Sequence[Record]) -> list[str]:
     seeds = sorted({record["seed"] for record in results})
     facts = [f"{len(results)} cells, seeds {', '.join(map(str, seeds))}."]
     facts += [f"Made with {code}." for code in sorted({record["code"] for record in results})]
-    facts += sorted({f"{one['dataset']}: {one['note']}." for one in results if one["note"]})
+    facts += sorted({f"{item['dataset']}: {item['note']}." for item in results if item["note"]})
     for record in results:
         cell = f"{record['method']} on {record['dataset']}, seed {record['seed']}"
         if weights := record["fit"].get("weights"):

@@ -1,4 +1,6 @@
-"""The command line: words in, words out, no logic of its own. `app` has the commands, `pipeline` what `fit` does."""
+"""The command line: words in, words out, no logic of its own. `app` has the commands, `pipeline`
+what `fit` does.
+"""
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ from gpssm.cli.shell import STOPPED, complain
 
 app = typer.Typer(
     name="gpssm",
-    help="Gaussian process state-space models: from a data file to a forecast with calibrated uncertainty.",
+    help="Gaussian process state-space models: from a data file to a forecast with calibrated "
+    "uncertainty.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},

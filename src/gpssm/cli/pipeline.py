@@ -104,12 +104,15 @@ def execute(
                 num_paths=settings.num_paths,
                 say=screen.say,
             )
-            metrics = describe(examination)
+            metrics = examination.to_dict()
             metrics["notes"] = notes + metrics["notes"]
             metrics["seconds"] = seconds | metrics["seconds"] | {"judge": ticks() - began}
             _write_results(run, settings, examination, metrics, screen)
             if with_report:
-                _write_pages(run, examination, metrics, screen)
+                began = ticks()
+                metrics["notes"] += write_pages(run, examination, screen)
+                metrics["seconds"]["report"] = ticks() - began
+                run.write_json(METRICS, metrics)
     return run
 
 
@@ -126,7 +129,7 @@ def _judge_baselines(
     ]
     results = BaselineResults.join(parts)
     if test is not None:
-        screen.note(*(f"Scaled CRPS of {one.method}: {one.loss:.3g}" for one in results.entries))
+        screen.note(*(f"Scaled CRPS of {item.method}: {item.loss:.3g}" for item in results.entries))
     return results
 
 
@@ -160,33 +163,11 @@ def _write_results(
     """Write forecasts and scores, and show the scores."""
     for name, forecast in examination.forecasts.items():
         if not examination.held:
-            own = name == examination.method
-            file = FORECAST if own else f"{BASELINE_FOLDER}/{name}.csv"
+            is_fit = name == examination.method
+            file = FORECAST if is_fit else f"{BASELINE_FOLDER}/{name}.csv"
             run.write(file, to_csv(forecast.to_dataframe(settings.levels)))
     run.write_json(METRICS, metrics)
     screen.show(score_tables(metrics) or [UNJUDGED])
-
-
-def _write_pages(
-    run: Run, examination: Examination, metrics: dict[str, Any], screen: Screen
-) -> None:
-    """Draw the figures and write the report."""
-    began = ticks()
-    metrics["notes"] += draw_figures(run, examination, screen)
-    run.write_json(METRICS, metrics)
-    write_run_report(run, examination)
-    metrics["seconds"]["report"] = ticks() - began
-    run.write_json(METRICS, metrics)
-
-
-def describe(examination: Examination) -> dict[str, Any]:
-    """The contents of metrics.json: see `run_folder.py`."""
-    metrics = examination.to_dict()
-    for entry in examination.rolling.entries:
-        outputs = metrics["rolling"]["methods"][entry.method]["outputs"]
-        for name, errors in entry.by_step.items():
-            outputs[name] = outputs[name] | {"rmse_by_step": errors.tolist()}
-    return metrics
 
 
 @contextmanager
@@ -218,6 +199,13 @@ def _stage(run: Run) -> str:
     return "nothing was sampled yet; beginning with the fit"
 
 
+def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]:
+    """Draw the figures and write the report with them; return a note on what failed."""
+    notes = draw_figures(run, examination, screen)
+    write_run_report(run, examination)
+    return notes
+
+
 def draw_figures(run: Run, examination: Examination, screen: Screen) -> list[str]:
     """Draw the figures, and return a note on each that failed: a picture must not cost a run."""
     notes: list[str] = []
@@ -235,26 +223,28 @@ def draw_figures(run: Run, examination: Examination, screen: Screen) -> list[str
 
 
 def write_run_report(run: Run, examination: Examination) -> Path:
-    """Write the report of a run."""
+    """Write the report of a run, with the figures in its folder."""
     files = {
         name: (run.folder / name).read_text()
         for name in (CONFIG, METRICS)
         if (run.folder / name).is_file()
     }
+    figures = {path.stem: path.read_bytes() for path in (run.folder / FIGURES).glob("*.png")}
     path = run.folder / REPORT
-    return write_report(examination, path, files=files, title=run.folder.name)
+    return write_report(examination, path, files=files, pictures=figures, title=run.folder.name)
 
 
 def report_again(run: Run, screen: Screen) -> Path:
-    """Examine a run once more, and write its report."""
+    """Examine a run once more, and draw its figures and write its report again."""
     paths = run.settings().num_paths
-    return write_run_report(
-        run, examine(run.posterior(), run.test(), num_paths=paths, say=screen.say)
-    )
+    examination = examine(run.posterior(), run.test(), num_paths=paths, say=screen.say)
+    write_pages(run, examination, screen)
+    return run.folder / REPORT
 
 
 def forecast_run(
     run: Run,
+    screen: Screen,
     inputs: str | Path | None = None,
     horizon: int | None = None,
     num_paths: int | None = None,
@@ -266,6 +256,8 @@ def forecast_run(
     ----------
     run
         The run.
+    screen
+        Where to say how inputs were matched.
     inputs
         A file with the inputs of these rows; None for those of the rows held out.
     horizon, num_paths, seed
@@ -276,7 +268,9 @@ def forecast_run(
     names = ", ".join(posterior.dataset.inputs)
     if inputs is not None and not names:
         raise ValueError("the model has no inputs: leave out --inputs, and give --horizon")
-    u: Any = run.test() if inputs is None else inputs_ahead(settings, posterior, inputs)
+    u: Any = run.test()
+    if inputs is not None:
+        u = inputs_ahead(settings, posterior, inputs, screen)
     if u is None and names:
         raise ValueError(
             f"the model has inputs ({names}): give a file with their values ahead, --inputs FILE"
@@ -285,11 +279,14 @@ def forecast_run(
     return forecast_rows(posterior, u, horizon, num_paths or settings.num_paths, seed)
 
 
-def inputs_ahead(settings: Settings, posterior: Forecaster, path: str | Path) -> np.ndarray:
+def inputs_ahead(
+    settings: Settings, posterior: Forecaster, path: str | Path, screen: Screen
+) -> np.ndarray:
     """The inputs of the rows after the training data, from a file.
 
     Where training data and file both have times, rows are matched by these: earlier rows are left
-    out, and a file that begins later is refused. Otherwise the first row is the first one ahead.
+    out, and a file that begins later is refused. Otherwise the first row is the first one ahead,
+    which is said if the training data have times.
     """
     options = {
         name: settings.reader[name] for name in settings.reader if name not in ("dt", "units")
@@ -297,13 +294,19 @@ def inputs_ahead(settings: Settings, posterior: Forecaster, path: str | Path) ->
     rows = replace(settings, reader=options).read(str(path), settings.inputs, ())
     last = posterior.dataset.experiments[-1]
     clock = last.clock
-    if clock is None or rows.clock is None or rows.clock.dates != clock.dates:
+    if clock is None:
+        return rows.y
+    expected = clock.shifted(len(last))
+    if rows.clock is None or rows.clock.dates != clock.dates:
+        screen.note(
+            f"{path} has no times like those of the training data: its first row is taken as the "
+            f"first step ahead, {expected.show(0)}"
+        )
         return rows.y
     if abs(rows.clock.step - clock.step) > 0.01 * clock.step:
         raise ValueError(
             f"{path}: rows are {rows.clock.dt:g} apart, those of the training data {clock.dt:g}"
         )
-    expected = clock.shifted(len(last))
     late = (rows.clock.start - expected.start) / clock.step
     if late > 0.5 or late <= 0.5 - len(rows):
         raise ValueError(

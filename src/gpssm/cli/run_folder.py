@@ -3,11 +3,9 @@
     config.toml      every setting: see `settings.py`
     posterior.nc     the posterior, with the training data: `gpssm.load`
     test.csv         the rows that were held out, outputs and inputs
-    forecast.csv     the forecast of those rows, or of the 30 after the data where there are no inputs
-    baselines/*.csv  the same of each baseline
-    metrics.json     scores of all of them, checks, notes, seconds
-    figures/*.png    pictures
-    report.html      all of it for reading
+    forecast.csv     the forecast of those rows, or of the 30 after the data where there are no
+    inputs baselines/*.csv  the same of each baseline metrics.json     scores of all of them,
+    checks, notes, seconds figures/*.png    pictures report.html      all of it for reading
     checkpoint/      the state of the sampler while it runs
 
 `metrics.json` has
@@ -15,17 +13,17 @@
     method           the method's name
     state_dim, num_chains, num_draws
     horizons         {"30": 30, "full": 148}: the steps of each judgement; empty without test rows
-    scores           {"30": {"ffvd": {"rmse": ..., "crps": ..., "coverage_90": ...}, "arx": ...}, "full": ...}
-    by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each output
-    units            {"level": "m"}, of those signals that have one
-    test             {"rows": 148, "first": 148, "hash": ...}: the test rows; null without any
-    rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "methods":
-                     {"ffvd": {"scaled_crps": ..., "outputs": {"level": {"rmse": ..., "rmse_by_step": [...]}}}}}
-    checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...}, ...]
-    diagnostics      R-hat and effective draws by group of quantities
-    summary          what `gpssm info` shows
-    seconds          {"baselines": ..., "setup": ..., "compile": ..., "run": ..., "judge": ..., "report": ...}
-    notes            what went wrong or should be known, as sentences
+    scores           {"30": {"ffvd": {"rmse": ..., "crps": ..., "coverage_90": ...}, "arx": ...},
+    "full": ...} by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each
+    output units            {"level": "m"}, of those signals that have one test             {"rows":
+    148, "first": 148, "hash": ...}: the test rows; null without any rolling          {"protocol":
+    ..., "held_out": true, "origins": 12, "horizon": 30, "methods":
+                     {"ffvd": {"scaled_crps": ..., "outputs": {"level": {"rmse": ...,
+                     "rmse_by_step": [...]}}}}}
+    checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...},
+    ...] diagnostics      R-hat and effective draws by group of quantities summary          what
+    `gpssm info` shows seconds          {"baselines": ..., "setup": ..., "compile": ..., "run": ...,
+    "judge": ..., "report": ...} notes            what went wrong or should be known, as sentences
 
 A figure that does not exist is null.
 """
@@ -74,11 +72,12 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """The run in a folder that has been finished; one that was broken off has no posterior yet."""
+        """The finished run in a folder; one that was broken off has no posterior yet."""
         run = cls(check_path(folder))
         if not _is_run(run.folder):
             raise FileNotFoundError(
-                f"{folder} is not a run: there is no {CONFIG} in it. `gpssm fit` makes a run{_beside(run.folder)}"
+                f"{folder} is not a run: there is no {CONFIG} in it. `gpssm fit` makes a "
+                f"run{_beside(run.folder)}"
             )
         if not (run.folder / POSTERIOR).is_file():
             raise FileNotFoundError(
@@ -110,7 +109,8 @@ class Run:
     ) -> "Run":
         """Claim a folder for a run and write its configuration.
 
-        Nothing is replaced without being asked for, but a run that failed before it had sampled anything.
+        Nothing is replaced without being asked for, but a run that failed before it had sampled
+        anything.
         """
         run = cls(Path(folder))
         if run.folder.exists() and not run.folder.is_dir():
@@ -125,7 +125,8 @@ class Run:
             return run
         if there and run.begun and not overwrite:
             raise FileExistsError(
-                f"{folder} holds a run already. Give --resume to go on with it, --overwrite to replace it, "
+                f"{folder} holds a run already. Give --resume to go on with it, --overwrite to "
+                "replace it, "
                 "or name another folder with --out"
             )
         try:
@@ -147,7 +148,8 @@ class Run:
         ]
         if differences:
             raise ValueError(
-                f"{self.folder} was begun with other settings: {'; '.join(differences)}. Leave them "
+                f"{self.folder} was begun with other settings: {'; '.join(differences)}. Leave "
+                "them "
                 "out to resume it, or name another folder with --out"
             )
 
@@ -214,13 +216,14 @@ class Run:
             return json.loads(path.read_text())
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"{self.folder} has no {METRICS}. Finish it with: gpssm fit --resume --out {self.folder}"
+                f"{self.folder} has no {METRICS}. Finish it with: gpssm fit --resume --out "
+                f"{self.folder}"
             ) from None
         except ValueError as error:
             raise ValueError(f"{path} is damaged ({error}). Fit again with --overwrite") from None
 
     def forecasts(self) -> dict[str, "pd.DataFrame"]:
-        """The forecasts by method, the run's own first, each as `Forecast.to_dataframe` gives it."""
+        """The forecasts by method, the fit's first, each as `Forecast.to_dataframe` gives it."""
         baselines = sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))
         paths = {self.metrics()["method"]: self.folder / FORECAST}
         paths |= {path.stem: path for path in baselines}
@@ -239,7 +242,9 @@ class Run:
         return path
 
     def write_series(self, name: str, series: Series) -> Path:
-        """Write a series as CSV: its column of times, if it has one, outputs, controls, to the last bit."""
+        """Write a series as CSV: its column of times, if it has one, outputs, controls, to the last
+        bit.
+        """
         timed = series.clock is not None and series.clock.name is not None
         return self.write(name, to_csv(series.to_dataframe(), index=timed))
 
@@ -260,7 +265,8 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     metrics = {str(run.folder): run.metrics() for run in runs}
     if unjudged := [folder for folder, figures in metrics.items() if not figures["scores"]]:
         raise ValueError(
-            f"{', '.join(unjudged)} has no scores, as no rows were held out: fit again with --train 0.8"
+            f"{', '.join(unjudged)} has no scores, as no rows were held out: fit again with "
+            "--train 0.8"
         )
     first = next(iter(metrics.values()))
     others = [
@@ -270,7 +276,8 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     ]
     if others:
         raise ValueError(
-            f"{', '.join(others)} was judged on other rows than {next(iter(metrics))}: compare runs "
+            f"{', '.join(others)} was judged on other rows than {next(iter(metrics))}: compare "
+            "runs "
             "of the same file, columns and --train"
         )
 
@@ -309,5 +316,5 @@ def _is_run(folder: Path) -> bool:
 def _beside(folder: Path) -> str:
     """The runs that lie beside a folder, as the end of a sentence."""
     near = folder.parent if folder.parent.is_dir() else Path("runs")
-    found = sorted(path.parent for path in near.glob(f"*/{CONFIG}"))[:5]
-    return f"; there are {', '.join(map(str, found))}" if found else ""
+    runs = sorted(path.parent for path in near.glob(f"*/{CONFIG}"))[:5]
+    return f"; there are {', '.join(map(str, runs))}" if runs else ""

@@ -231,8 +231,8 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     if numbers := tables.get("method"):
         name = fit.get("method", "ffvd")
         _check_names("gpssm", "method", [name], METHODS)
-        known = [field.name for field in dataclasses.fields(METHODS[name])]
-        _check_names(f"[method] of {name}", "setting", numbers, known)
+        names = [item.name for item in dataclasses.fields(METHODS[name])]
+        _check_names(f"[method] of {name}", "setting", numbers, names)
         fit["method"] = {"name": name} | {key: _frozen(value) for key, value in numbers.items()}
     return fields | {"fit": fit}
 
@@ -263,7 +263,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _warn_of_marks(rows: Series) -> None:
-    """Warn of values far from all others that occur several times, as marks for missing values do."""
+    """Warn of values far from all others, as marks of missing values are."""
     for name, values in zip(
         (*rows.outputs, *rows.inputs), np.hstack([rows.y, rows.u]).T, strict=True
     ):
@@ -275,14 +275,16 @@ def _warn_of_marks(rows: Series) -> None:
             mark = marks[np.argmax(counts)]
             warnings.warn(
                 f"{name}: {count(len(far), 'value')} like {mark:g} lie far from all others, which "
-                f"range from {low:.4g} to {high:.4g}. If they mark missing values, pass --na {mark:g}",
+                f"range from {low:.4g} to {high:.4g}. If they mark missing values, pass --na "
+                f"{mark:g}",
                 stacklevel=2,
             )
 
 
-def _check_names(where: str, what: str, names: Any, known: Any) -> None:
+def _check_names(where: str, what: str, names: Any, choices: Any) -> None:
     for name in names:
-        if name not in known:
+        if name not in choices:
             raise ValueError(
-                f"{where} has no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}"
+                f"{where} has no {what} {name!r}.{nearest(name, choices)} Known: "
+                + ", ".join(choices)
             )

@@ -111,10 +111,10 @@ def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
             Screen(as_json or quiet).show(answer.shown)
 
     kind = inspect.Parameter.KEYWORD_ONLY
-    screen, *own = inspect.signature(function).parameters.values()
+    screen, *declared = inspect.signature(function).parameters.values()
     hints = get_type_hints(function, include_extras=True)
     hints = {name: hint for name, hint in hints.items() if name not in ("return", screen.name)}
-    parameters = [option.replace(annotation=hints[option.name], kind=kind) for option in own]
+    parameters = [option.replace(annotation=hints[option.name], kind=kind) for option in declared]
     parameters += [
         inspect.Parameter(name, kind, default=False, annotation=hint)
         for name, hint in OPTIONS.items()

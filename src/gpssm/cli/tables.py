@@ -1,7 +1,7 @@
 """Tables and sentences that several commands show of runs."""
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from gpssm.core.table import Table, loss
-from gpssm.core.text import figure, in_line
+from gpssm.core.table import Table
+from gpssm.core.text import in_line
 
 if TYPE_CHECKING:
     from gpssm.cli.run_folder import Run
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 
 STEPS = 12  # in a table of a forecast
 WORTH = "Worth it"  # the check of the fit against linear models and baselines
-GRAVITY = ("problem", "caution", "good", "unknown")
-MARKS = {"problem": "✕", "caution": "!", "good": "✓", "unknown": "–"}
+MARKS = {"problem": "✕", "caution": "!", "good": "✓"}
 LEGEND = (
     "* best. Lower is better, but fit: 100 % is perfect, 0 % as good as the mean.\n"
-    "90 % intervals should hold 90 % of what happened.\n"
+    "90 % intervals should hold 0.9 of what happened.\n"
 )
 UNJUDGED = (
     "No rows were held out, so nothing says how good the forecasts are. Pass\n"
     "--train 0.8 to judge them beside linear models.\n"
 )
 HEADS = {"rmse": "RMSE", "nrmse": "NRMSE", "fit": "fit %", "crps": "CRPS", "ncrps": "NCRPS"}
-HEADS |= {"nlpd": "NLPD", "coverage_90": "in 90 %"}
+HEADS |= {"coverage_90": "in 90 %"}
 ONE_OUTPUT = ("rmse", "fit", "crps", "coverage_90")
 ALL_OUTPUTS = ("nrmse", "fit", "ncrps", "coverage_90")  # in units of the training data's spread
 
@@ -59,38 +58,33 @@ def closing_lines(run: "Run") -> list[RenderableType]:
 
 
 def verdicts(metrics: Mapping[str, Any]) -> list[RenderableType]:
-    """Checks that ask for attention, the gravest first, whether the fit was worth it, and notes.
+    """What asks for attention, the gravest first and one line per cause; whether it was worth it.
 
-    Whether it was worth it is not said of training rows, which flatter the more flexible model.
+    Notes follow.
     """
-    checks = metrics["checks"]
-    judged = metrics["rolling"]["held_out"]
-    shown = [
-        check
-        for check in checks
-        if (check["name"] != WORTH and check["level"] in GRAVITY[:2])
-        or (check["name"] == WORTH and judged)
-    ]
+    from gpssm.posterior.checks import Check, doubts
+
+    checks = [Check(**check) for check in metrics["checks"]]
+    shown = doubts(checks)
+    shown += [check for check in checks if check.name == WORTH and check.level == "good"]
     grid = Grid.grid(padding=(0, 1))
-    for check in sorted(
-        shown, key=lambda check: (GRAVITY.index(check["level"]), check["name"] != WORTH)
-    ):
-        name = "" if check["name"] == WORTH else f"{check['name']}: "
-        words = f"{name}{check['words']} ({check['figure']}; {check['protocol']}.)"
-        grid.add_row(MARKS[check["level"]], Text(in_line(words)))
+    for check in shown:
+        name = "" if check.name == WORTH else f"{check.name}: "
+        words = f"{name}{check.words} ({check.figure}; {check.protocol}.)"
+        grid.add_row(MARKS[check.level], Text(in_line(words)))
     if not shown:
         grid.add_row(MARKS["good"], Text(f"All {len(checks)} checks passed."))
     # A problem that a check found is among the notes too, for programs that read only these.
     notes = [
         f"Note: {in_line(note)}"
         for note in metrics["notes"]
-        if not any(note.startswith(f"{check['name']}: ") for check in checks)
+        if not any(note.startswith(f"{check.name}: ") for check in checks)
     ]
     return [grid, *notes]
 
 
 def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
-    """Scores on held-out rows: of rolling forecasts, which decide, and of one simulation of all rows.
+    """Scores on held-out rows: of rolling forecasts, which decide, and of one simulation.
 
     Parameters
     ----------
@@ -100,93 +94,58 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
     rolling = metrics["rolling"]
     if not rolling["held_out"] or not metrics["scores"]:
         return []
-    steps = rolling["horizon"]
-    tables: list[RenderableType] = [f"On {rolling['protocol']}:\n"]
+    step, horizon = rolling["step"], rolling["horizon"]
+    heads = dict(HEADS)
+    if step < horizon:
+        heads["rmse_first"] = f"steps 1–{step}"
+        heads["rmse_last"] = f"{horizon - step + 1}–{horizon}"
     methods = rolling["methods"]
-    columns = {"rmse_1": "RMSE, 1 step", f"rmse_{steps}": f"{steps} steps"}
-    columns |= {name: HEADS[name] for name in ONE_OUTPUT[1:]}
     outputs = list(dict.fromkeys(name for entry in methods.values() for name in entry["outputs"]))
+    tables: list[RenderableType] = [f"On {rolling['protocol']}:\n"]
+    columns = [
+        name for name in ("rmse", "rmse_first", "rmse_last", *ONE_OUTPUT[1:]) if name in heads
+    ]
     for output in outputs:
-        scores = {}
-        for method, entry in methods.items():
-            if output in entry["outputs"]:
-                by_step = entry["outputs"][output].get("rmse_by_step") or [None]
-                ends = {"rmse_1": by_step[0], f"rmse_{steps}": by_step[-1]}
-                scores[method] = ends | entry["outputs"][output]
-        tables.append(score_table(_with_unit(output, metrics), scores, columns))
+        scores = {
+            method: entry["outputs"][output]
+            for method, entry in methods.items()
+            if output in entry["outputs"]
+        }
+        unit = metrics["units"].get(output)
+        title = f"{output} [{unit}]" if unit else output
+        tables.append(score_table(title, scores, columns, heads))
     if len(outputs) > 1:
         scores = {method: {"ncrps": entry["scaled_crps"]} for method, entry in methods.items()}
-        columns = {"ncrps": "CRPS / spread of the output"}
-        tables.append(score_table("All outputs", scores, columns))
-    scores = metrics["scores"]["full"]
-    columns = {name: HEADS[name] for name in (ONE_OUTPUT if len(outputs) < 2 else ALL_OUTPUTS)}
+        heads["ncrps"] = "CRPS / spread of the output"
+        tables.append(score_table("All outputs", scores, ["ncrps"], heads))
+    columns = ONE_OUTPUT if len(outputs) < 2 else ALL_OUTPUTS
     title = f"On one simulation of all {metrics['horizons']['full']} held-out rows:\n"
-    return [*tables, title, score_table("", scores, columns), LEGEND]
-
-
-def _with_unit(output: str, metrics: Mapping[str, Any]) -> str:
-    unit = metrics["units"].get(output)
-    return f"{output} [{unit}]" if unit else output
+    return [*tables, title, score_table("", metrics["scores"]["full"], columns, HEADS), LEGEND]
 
 
 def score_table(
-    title: str, scores: Mapping[str, Mapping[str, float | None]], columns: Mapping[str, str]
+    title: str,
+    scores: Mapping[str, Mapping[str, float | None]],
+    columns: Sequence[str],
+    heads: Mapping[str, str],
 ) -> Table:
     """Scores by method; a star marks the best of each column."""
-    losses = {
-        name: [
-            loss(name, figures[name]) if figures.get(name) is not None else math.inf
-            for figures in scores.values()
-        ]
-        for name in columns
-    }
-    rows = []
-    for row, (method, figures) in enumerate(scores.items()):
-        cells = []
-        for name in columns:
-            value = figures.get(name)
-            star = "*" if value is not None and losses[name][row] == min(losses[name]) else " "
-            text = (
-                f"{value:.0%}" if name == "coverage_90" and value is not None else figure(value, 3)
-            )
-            cells.append(text + star)
-        rows.append((method, *cells))
-    return Table(["", *columns.values()], rows, title)
+    import pandas
+
+    frame = pandas.DataFrame.from_dict(dict(scores), orient="index", columns=None)
+    table = Table.of(frame.reindex(columns=list(columns)).astype(float), starred=True, title=title)
+    return replace(table, columns=["", *(heads[name] for name in columns)])
 
 
 def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
-    """Per output the first and last steps: mean, widest interval, and what happened if it is known."""
-    outputs = [
-        str(name).removesuffix(" mean") for name in frame.columns if str(name).endswith(" mean")
-    ]
-    times = _times(frame.index)
-    tables: list[RenderableType] = []
-    for number, output in enumerate(outputs):
-        limits = [name for name in frame if name.startswith(f"{output} ") and name.endswith("%")]
-        names = [f"{output} mean", limits[0], limits[-1]]
-        columns = {name.removeprefix(f"{output} "): frame[name] for name in names}
-        if test is not None and len(test) >= len(frame):
-            columns["actual"] = test.y[: len(frame), number]
-        # As many decimals as the spread of the forecast makes worth reading.
-        spread = frame[f"{output} std"].median()
-        place = math.floor(math.log10(spread)) if spread > 0 else 0
-        shape = f".{max(2 - place, 0)}f" if -5 <= place <= 6 else ".3e"
-        rows = [
-            (time, *(f"{value:{shape}}".replace("nan", "–") for value in values))
-            for time, *values in zip(times, *columns.values(), strict=True)
-        ]
-        head = [str(frame.index.name or "step"), *columns]
-        tables.append(Table(head, rows, output, words=0).shortened(STEPS))
-    return tables
+    """Per output the first and last steps: mean, widest interval, what happened, doubts."""
+    from gpssm.report.content import forecast_tables
 
-
-def _times(index: Any) -> list[str]:
-    """Steps or times as text, dates without hours or seconds that are all zero."""
-    texts = [str(time) for time in index]
-    for end in (":00", " 00:00"):
-        if all(len(text) > 10 and text.endswith(end) for text in texts):
-            texts = [text.removesuffix(end) for text in texts]
-    return texts
+    limits = [name for name in frame if str(name).endswith("%")]
+    number = len(limits) // sum(str(name).endswith(" mean") for name in frame)
+    inner = [name for k, name in enumerate(limits) if 0 < k % number < number - 1]
+    tables = forecast_tables(frame.drop(columns=inner), test)
+    return [table.shortened(STEPS) for table in tables]
 
 
 def list_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:

@@ -1,1 +1,3 @@
-"""How good is it: metrics, rolling forecasts, comparisons, selection, a summary, and the one list of checks."""
+"""How good is it: metrics, rolling forecasts, comparisons, selection, a summary, and the one list
+of checks.
+"""

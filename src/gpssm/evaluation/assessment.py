@@ -1,7 +1,7 @@
-"""Figures of a summary: how noisy, predictable and nonlinear what was learned is along the training data.
+"""Figures of a summary: how noisy, predictable and nonlinear the training data look to the model.
 
-A few draws, and the longest training series, are enough for that. Everything is in sample: parameters and functions
-have seen the rows that they are judged on.
+A few draws, and the longest training series, are enough for that. Everything is in sample:
+parameters and functions have seen the rows that they are judged on.
 """
 
 from typing import Any, NamedTuple
@@ -10,15 +10,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
-from gpssm.core.metrics import fit_percent
+from gpssm.core.metrics import fit_percent, rmse
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.scaler import output_spread
-from gpssm.data.series import Series
-from gpssm.posterior.conditioning import filter_keys, takes_gaussian
+from gpssm.evaluation.residuals import ROWS, Residuals, find_residuals
 from gpssm.posterior.draws import merge_chains
-from gpssm.posterior.filtering import CurrentStates, advance
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.rollout import (
@@ -30,20 +28,17 @@ from gpssm.posterior.rollout import (
     members_of,
     training_box,
 )
+from gpssm.posterior.stack import draws_outputs
 from gpssm.posterior.validation import TRAINING
 
-PARTICLES = 16
-TAIL, LEAD = (
-    40,
-    10,
-)  # rows at the end that are predicted one step ahead, after the lead, in which the filter settles
-ROWS = 400  # at most at which f is looked at
+LEAD = 10  # rows at the beginning of a series in which a filter settles
+POINTS = 400  # rows at which f is looked at, at most
 GAUSSIAN_90 = 1.645  # standard deviations to each side that hold 90 % of a Gaussian
 TINY = 1e-12  # of the states' variance, near one: below it there are only rounding errors
 
 
 class TrainingRuns(NamedTuple):
-    """Free runs of S draws from O rows on: E[y | x], the variance of y given x, and which paths were still there."""
+    """Free runs of S draws from O rows on: moments of y given x, and whether paths were there."""
 
     mean: Float[Array, "L S O Dy"]
     variance: Float[Array, "L S O Dy"]
@@ -57,20 +52,36 @@ class Measured(NamedTuple):
     novelty: Float[Array, "S N"]
     noise: Float[Array, " Dy"]  # mean variance of y given x
     process: Float[Array, " Dy"]  # mean variance that the process noise of one step adds to y
-    ahead: Float[Array, "T Dy"]  # E[y_t | y_<t]
     runs: TrainingRuns
 
 
 class Assessment(NamedTuple):
-    """Figures in the user's units, an entry an output, and shares.
+    """Figures in the user's units, one entry per output, and shares.
 
-    `spread` is the standard deviation of the outputs. Errors are root mean squares: `one_step` over the last rows, each
-    given those before it, and `free_run` over the next `horizon` steps from states along the series. `widening` (L, Dy)
-    is the standard deviation of a free run by step, in units of `spread`, and `covered` the share of the outputs in the
-    90 % interval that a Gaussian would have. The fits are those of the same rows in per cent, as `metrics.fit_percent`
-    has them. `nonlinear` and `nonlinear_change` are the shares of the variance of f(z),
-    and of f(z) − x, at the training inputs, that the best linear map of z leaves. `novelty_tail` is the mean of
-    B(z)/k(z, z) in the last tenth of them. `left` is the share of free runs that left the region the model knows.
+    Parameters
+    ----------
+    spread
+        Standard deviation of the outputs.
+    noise_std, process_std
+        Observation noise, and what the process noise of one step does to the outputs.
+    one_step, free_run
+        Root mean square errors on the same rows: each given all rows before it, and over the
+        `horizon` steps from states along the series.
+    horizon
+        Steps of the free runs whose errors are given.
+    widening
+        Standard deviation of a free run by step, in units of `spread`.
+    covered
+        Share of the outputs in the 90 % interval that a Gaussian would have.
+    one_step_fit, free_run_fit
+        The errors as `metrics.fit_percent` has them.
+    nonlinear, nonlinear_change
+        Shares of the variance of f(z), and of f(z) − x, at the training inputs, that the best
+        linear map of z leaves.
+    novelty_tail
+        Mean of B(z)/k(z, z) in the last tenth of the rows.
+    left
+        Share of free runs that left the region the model knows.
     """
 
     spread: Float[np.ndarray, " Dy"]
@@ -89,68 +100,85 @@ class Assessment(NamedTuple):
     left: float
 
 
-@in_double_precision
-def assess(posterior: Posterior, seed: int = 0) -> Assessment:
-    """The figures of the longest training series."""
-    posterior = posterior.with_states()
-    fewer = posterior.thinned(TRAINING.num_draws)
-    index = int(np.argmax([len(item) for item in posterior.dataset.scaled]))
-    series, states = posterior.dataset.scaled[index], merge_chains(fewer.draws.states[index])
-    # Rows at which f is looked at, those of the free runs (L, O), a column each, and the one where the filter starts.
-    rows = np.unique(np.linspace(0, len(series) - 1, ROWS).astype(int))
-    length = min(TRAINING.horizon, len(series) // 2)
-    origins = np.unique(np.linspace(0, len(series) - length, TRAINING.most_origins).astype(int))
-    runs = origins + np.arange(length)[:, None]
-    before = max(len(series) - TAIL - LEAD, 0)
+def free_run_rows(length: int) -> Int[np.ndarray, "L O"]:
+    """The rows of the free runs along a series of this length, one column per origin."""
+    length = min(length, ROWS)
+    steps = min(TRAINING.horizon, length // 2)
+    origins = np.unique(np.linspace(0, length - steps, TRAINING.most_origins).astype(int))
+    return origins + np.arange(steps)[:, None]
 
-    draws, starts = np.arange(len(states)), states[:, runs[0]]
-    gaussian = takes_gaussian(fewer, None, new_experiment=True)
-    number = 2 * states.shape[2] if gaussian else PARTICLES
-    cloud = CurrentStates(
-        jnp.asarray(np.repeat(states[:, before, None], number, axis=1)),
-        jnp.full((len(states), number), -np.log(number)),
-        jnp.asarray(before),
-        jnp.ones(len(states)),
-    )
+
+@in_double_precision
+def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int = 0) -> Assessment:
+    """The figures of the longest training series.
+
+    Parameters
+    ----------
+    posterior
+        The fit.
+    residuals
+        Its residuals along that series, if they were computed already.
+    seed
+        Seed of the free runs.
+    """
+    posterior = posterior.with_states()
+    dataset = posterior.dataset
+    fewer = posterior.thinned(TRAINING.num_draws)
+    index = int(np.argmax([len(item) for item in dataset.scaled]))
+    series = dataset.scaled[index]
+    y = dataset.experiments[index].y
+    states = merge_chains(fewer.draws.states[index])
+    points = np.unique(np.linspace(0, len(series) - 1, POINTS).astype(int))
+    runs = free_run_rows(len(series))
+    draws = np.arange(len(states))
+    starts = states[:, runs[0]]
     measured = _measure(
         members_of(fewer, draws),
-        filter_keys(seed, draws),
-        (jnp.asarray(states[:, rows]), jnp.asarray(series.u[rows])),
-        (cloud, series[before:]),
+        (jnp.asarray(states[:, points]), jnp.asarray(series.u[points])),
         (jnp.asarray(starts), jnp.asarray(series.u[runs])),
         jnp.asarray(np.random.default_rng(seed).normal(size=(len(runs), *starts.shape))),
         training_box(fewer, draws, BOUNDS),
-        gaussian,
     )
-    found: Measured = jax.tree.map(np.asarray, measured)
-
+    measured: Measured = jax.tree.map(np.asarray, measured)
     # Mean and variance of y over the draws whose path is still there; over all where none is.
-    there = np.where(found.runs.alive.any(1, keepdims=True), found.runs.alive, True)[..., None]
-    mean = np.mean(found.runs.mean, axis=1, where=there)
-    variance = np.var(found.runs.mean, axis=1, where=there) + np.mean(
-        found.runs.variance, axis=1, where=there
-    )
-    horizon, tail = min(HORIZON, len(runs)), min(TAIL, len(series) - before)
-    errors = series.y[runs] - mean
-    inside = (np.abs(errors) <= GAUSSIAN_90 * np.sqrt(variance))[:horizon][
-        ~np.isnan(errors[:horizon])
-    ]
-    scale = np.array(posterior.dataset.scaler.output_std)
-    spread = output_spread(posterior.dataset.scaled)
+    alive = measured.runs.alive
+    there = np.where(alive.any(1, keepdims=True), alive, True)[..., None]
+    mean = np.mean(measured.runs.mean, axis=1, where=there)
+    variance = np.var(measured.runs.mean, axis=1, where=there)
+    variance = variance + np.mean(measured.runs.variance, axis=1, where=there)
+    horizon = min(HORIZON, len(runs))
+    distance = (np.abs(series.y[runs] - mean) / np.sqrt(variance))[:horizon]
+    observed = ~np.isnan(distance)
+    # Both kinds of errors are those of the same rows, in which a filter has settled.
+    rows = runs[:horizon]
+    settled = rows >= min(LEAD, len(series) // 4)
+    predicted = np.full(y.shape, np.nan)
+    # Where only the states of the last rows are stored, the series is shorter than it was.
+    whole = residuals is not None and len(residuals.predicted) == min(len(y), ROWS)
+    if not whole and draws_outputs(posterior):
+        residuals = find_residuals(posterior, index)
+    if residuals is not None and draws_outputs(posterior):
+        predicted[: len(residuals.predicted)] = residuals.predicted
+    simulated = dataset.decode(mean[:horizon])[settled]
+    actual = y[rows][settled]
+    one_step, one_step_fit = _errors(predicted[rows][settled], actual)
+    free_run, free_run_fit = _errors(simulated, actual)
+    scale = np.array(dataset.scaler.output_std)
+    spread = output_spread(dataset.scaled)
     return Assessment(
         spread=scale * spread,
-        noise_std=scale * np.sqrt(found.noise),
-        process_std=scale * np.sqrt(found.process),
-        one_step=scale * _root_mean_square((series.y[before:] - found.ahead)[-tail:]),
-        free_run=scale * _root_mean_square(errors[:horizon]),
+        noise_std=scale * np.sqrt(measured.noise),
+        process_std=scale * np.sqrt(measured.process),
+        one_step=one_step,
+        free_run=free_run,
         horizon=horizon,
         widening=np.sqrt(np.mean(variance, axis=1)) / spread,
-        covered=float(np.mean(inside)) if inside.size else float("nan"),
-        one_step_fit=_fits(np.asarray(found.ahead)[-tail:], series.y[before:][-tail:]),
-        free_run_fit=_fits(mean[:horizon], series.y[runs][:horizon]),
-        **_nonlinearity(np.asarray(found.f), states[:, rows], series.u[rows]),
-        novelty_tail=float(np.mean(found.novelty[:, -max(len(rows) // 10, 1) :])),
-        left=float(np.mean(~found.runs.alive[-1])),
+        covered=float(np.mean(distance[observed] <= GAUSSIAN_90)) if observed.any() else np.nan,
+        one_step_fit=one_step_fit,
+        free_run_fit=free_run_fit,
+        **_nonlinearity(measured.f, states[:, points], series.u[points]),
+        novelty_tail=float(np.mean(measured.novelty[:, -max(len(points) // 10, 1) :])),
+        left=float(np.mean(~alive[-1])),
     )
 
 
@@ -166,9 +194,9 @@ def _run(
     box = box.grown(start, ensemble.process_variance)
 
     def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[Any, TrainingRuns]:
-        (x, alive), (control, noise) = carry, inputs
-        now = ensemble.moments(x, jnp.broadcast_to(control, (x.shape[0], *control.shape)))
-        following = now.mean + jnp.sqrt(now.variance) * noise
+        (x, alive), (row, noise) = carry, inputs
+        moments = ensemble.moments(x, jnp.broadcast_to(row, (x.shape[0], *row.shape)))
+        following = moments.mean + jnp.sqrt(moments.variance) * noise
         alive &= box.away(following, ensemble.process_variance) <= box.bounds
         x = jnp.where(alive[..., None], following, x)
         return (x, alive), TrainingRuns(*_emit(ensemble, x), alive)
@@ -176,39 +204,21 @@ def _run(
     return jax.lax.scan(step, (start, jnp.ones(start.shape[:2], bool)), (u, noises))[1]
 
 
-def _predict(
-    ensemble: Ensemble, keys: PRNGKeyArray, cloud: CurrentStates, series: Series, gaussian: bool
-) -> Float[Array, "T Dy"]:
-    """E[y_t | y_<t] for each row, averaged over draws: the filter's cloud moved one step and shown."""
-
-    def step(cloud: CurrentStates, row: tuple[Array, Array]) -> tuple[CurrentStates, Array]:
-        u, y = row
-        moved = ensemble.moments(
-            cloud.particles, jnp.broadcast_to(u, (*cloud.log_weights.shape, *u.shape))
-        ).mean
-        shown = jnp.exp(cloud.log_weights)[..., None] * _emit(ensemble, moved)[0]
-        return advance(ensemble, keys, cloud, u, y, gaussian)[0], jnp.mean(
-            jnp.sum(shown, axis=1), axis=0
-        )
-
-    return jax.lax.scan(step, cloud, (jnp.asarray(series.u), jnp.asarray(series.y)))[1]
-
-
-# Optimising what runs once would take longer than it could save. Equinox passes the option on, but has no type for it.
-@eqx.filter_jit(compiler_options={"xla_backend_optimization_level": 0})  # pyright: ignore[reportCallIssue]
+# Optimising what runs once would take longer than it could save. Equinox passes the option on, but
+# has no type for it.
+@eqx.filter_jit(
+    compiler_options={"xla_backend_optimization_level": 0}  # pyright: ignore[reportCallIssue]
+)
 def _measure(
     members: Members,
-    keys: PRNGKeyArray,
     inputs: tuple[Float[Array, "S N Dx"], Float[Array, "N Du"]],
-    tail: tuple[CurrentStates, Series],
     starts: tuple[Float[Array, "S O Dx"], Float[Array, "L O Du"]],
     noises: Float[Array, "L S O Dx"],
     box: Box,
-    gaussian: bool,
 ) -> Measured:
     x, u = inputs
     ensemble = assemble(*members, u.shape[1])
-    now = ensemble.moments(x, jnp.broadcast_to(u, (x.shape[0], *u.shape)))
+    moments = ensemble.moments(x, jnp.broadcast_to(u, (x.shape[0], *u.shape)))
     reach = jnp.sqrt(ensemble.process_variance)[:, :, None] * jnp.eye(x.shape[2])[None]
 
     def effect(along: Float[Array, "S Dx"]) -> Float[Array, "S N Dy"]:
@@ -218,11 +228,10 @@ def _measure(
     process = sum((effect(reach[:, d]) for d in range(x.shape[2])), jnp.zeros(()))
     noise = _emit(ensemble, x)[1]
     return Measured(
-        now.mean,
-        now.novelty,
+        moments.mean,
+        moments.novelty,
         jnp.mean(noise, axis=(0, 1)),
         jnp.mean(process, axis=(0, 1)),
-        _predict(ensemble, keys, *tail, gaussian),
         _run(ensemble, *starts, noises, box),
     )
 
@@ -237,28 +246,24 @@ def _emit(
 def _nonlinearity(
     f: Float[np.ndarray, "S N Dx"], x: Float[np.ndarray, "S N Dx"], u: Float[np.ndarray, "N Du"]
 ) -> dict[str, float]:
-    """What least squares on [x; u; 1] leave of f, as a share of its variance and of that of f − x."""
-    left, total, change = 0.0, TINY, TINY
+    """What least squares on [x; u; 1] leave, as shares of the variances of f and of f − x."""
+    rest, total, change = 0.0, TINY, TINY
     for values, states in zip(f, x, strict=True):
         features = np.hstack([states, u, np.ones((len(u), 1))])
-        fit = np.linalg.lstsq(features, values, rcond=None)[0]
-        left += np.var(values - features @ fit, axis=0).sum()
+        weights = np.linalg.lstsq(features, values, rcond=None)[0]
+        rest += np.var(values - features @ weights, axis=0).sum()
         total += np.var(values, axis=0).sum()
         change += np.var(values - states, axis=0).sum()
-    return {"nonlinear": float(left / total), "nonlinear_change": float(left / change)}
+    return {"nonlinear": float(rest / total), "nonlinear_change": float(rest / change)}
 
 
-def _fits(
-    mean: Float[np.ndarray, "*batch Dy"], y: Float[np.ndarray, "*batch Dy"]
-) -> Float[np.ndarray, " Dy"]:
-    """The fit of each output; NaN where nothing was observed."""
-    pairs = zip(mean.reshape(-1, mean.shape[-1]).T, y.reshape(-1, y.shape[-1]).T, strict=True)
-    return np.array(
-        [np.nan if np.isnan(seen).all() else fit_percent(guess, seen) for guess, seen in pairs]
-    )
-
-
-def _root_mean_square(errors: Float[np.ndarray, "*batch Dy"]) -> Float[np.ndarray, " Dy"]:
-    flat = errors.reshape(-1, errors.shape[-1])
-    count = np.maximum(np.sum(~np.isnan(flat), axis=0), 1)
-    return np.sqrt(np.nansum(flat**2, axis=0) / count)
+def _errors(
+    mean: Float[np.ndarray, "N Dy"], y: Float[np.ndarray, "N Dy"]
+) -> tuple[Float[np.ndarray, " Dy"], Float[np.ndarray, " Dy"]]:
+    """Root mean square error and fit of each output; NaN where nothing can be compared."""
+    errors = []
+    for guess, actual in zip(mean.T, y.T, strict=True):
+        both = np.isfinite(guess - actual)
+        pair = (guess[both], actual[both])
+        errors.append((rmse(*pair), fit_percent(*pair)) if both.any() else (np.nan, np.nan))
+    return tuple(np.array(errors, float).T)  # pyright: ignore[reportReturnType]

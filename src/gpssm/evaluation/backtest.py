@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -29,7 +29,7 @@ from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.methods import MethodSettings
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
-from gpssm.posterior.validation import BACKTEST, extended, rolling_forecasts
+from gpssm.posterior.validation import BACKTEST, RollingForecast, extended, rolling_forecasts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +128,7 @@ class Backtest:
         scale = np.ones(len(names)) if scale is None else scale
         y = (self.series.y / scale)[:, columns]
         actual = [y[origin : origin + self.horizon] for origin in self.origins]
-        paths = [(one.paths / scale)[..., columns] for one in self.forecasts]
+        paths = [(item.paths / scale)[..., columns] for item in self.forecasts]
         return np.concatenate(paths, axis=2), np.concatenate(actual, axis=1)
 
     def by_step(self, output: str | None = None) -> "pd.DataFrame":
@@ -280,13 +280,13 @@ def backtest(
         start = 0 if start is None else start
     scheme = replace(BACKTEST, horizon=int(horizon), step=int(step), num_paths=num_paths)
     origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
-    known = 0 if fitted else origins[0]
+    num_fitted = 0 if fitted else origins[0]
     if isinstance(forecaster, str | MethodSettings):
-        posterior: Forecaster = fit(rows[:known], progress=progress, **fit_arguments)
+        posterior: Forecaster = fit(rows[:num_fitted], progress=progress, **fit_arguments)
     else:
         posterior = forecaster
-    rest = rows[known:]
-    stops = [origin - known for origin in origins]
+    rest = rows[num_fitted:]
+    stops = [origin - num_fitted for origin in origins]
     first: dict[str, Any] = {"new_experiment": new_experiment}
     if refit == "never":
         at_origins = posterior.thinned(max_draws).condition_at(rest, stops, seed=seed, **first)
@@ -299,6 +299,17 @@ def backtest(
         later = (fit(rows[:origin], progress=False, **fit_arguments) for origin in origins[1:])
         at_origins = itertools.chain([posterior], later)
     rolling = rolling_forecasts(at_origins, rows, origins, scheme, seed=seed, quiet=False)
+    forecasts, figures = _score_origins(rolling, origins, levels, progress)
+    return Backtest(rows, np.array(origins), forecasts, figures, levels, refit)
+
+
+def _score_origins(
+    rolling: Iterator[RollingForecast],
+    origins: Sequence[int],
+    levels: tuple[float, ...],
+    progress: Mode,
+) -> tuple[tuple[Forecast, ...], tuple[dict[str, float], ...]]:
+    """The forecast from each origin and its scores, empty where no output was observed."""
     forecasts = []
     figures = []
     with distinct_warnings():
@@ -310,7 +321,7 @@ def backtest(
             except ValueError as error:
                 raise ValueError(f"the forecast from row {origin} failed: {error}") from error
             forecasts.append(result.forecast)
-    return Backtest(rows, np.array(origins), tuple(forecasts), tuple(figures), levels, refit)
+    return tuple(forecasts), tuple(figures)
 
 
 def _check_combination(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from gpssm.core import metrics
 from gpssm.core.text import count
@@ -74,7 +74,7 @@ class Entry(NamedTuple):
     method : str
         Its name.
     figures : dict
-        `FIGURES` by output.
+        `FIGURES` by output, and the RMSE of the first and of the last steps on the same rows.
     losses : array (O,)
         The scaled CRPS at each origin.
     by_step : dict
@@ -103,7 +103,7 @@ class RollingComparison:
     @property
     def best_baseline(self) -> Entry | None:
         """The baseline with the lowest loss."""
-        return min(self.entries[1:], key=lambda one: one.loss, default=None)
+        return min(self.entries[1:], key=lambda entry: entry.loss, default=None)
 
 
 class BaselineResults(NamedTuple):
@@ -119,8 +119,8 @@ class BaselineResults(NamedTuple):
     @classmethod
     def join(cls, parts: Sequence["BaselineResults"]) -> "BaselineResults":
         """The results of several baselines together."""
-        forecasts = {name: one for part in parts for name, one in part.forecasts.items()}
-        entries = tuple(one for part in parts for one in part.entries)
+        forecasts = {name: part.forecasts[name] for part in parts for name in part.forecasts}
+        entries = tuple(entry for part in parts for entry in part.entries)
         return cls(forecasts, entries, tuple(words for part in parts for words in part.failures))
 
 
@@ -130,7 +130,7 @@ def judge_baselines(
     judged: RollingRows,
     baselines: Sequence[str] | Mapping[str, Forecaster] = BASELINES,
     *,
-    own: str = "",
+    exclude: str = "",
     delay: Rows | Literal["auto"] = 0,
     num_paths: int = 1000,
     seed: int = 0,
@@ -147,7 +147,7 @@ def judge_baselines(
         Rows of the rolling forecasts.
     baselines
         Methods, or fitted posteriors by name.
-    own : str
+    exclude : str
         The method of the fit itself, which is left out.
     delay
         Delays of inputs, as in `fit`.
@@ -166,7 +166,7 @@ def judge_baselines(
     entries = []
     failures = []
     for name in baselines:
-        if name == own:
+        if name == exclude:
             continue
         try:
             fitted = isinstance(baselines, Mapping)
@@ -228,20 +228,48 @@ def roll(posterior: Forecaster, judged: RollingRows) -> Backtest:
         )
 
 
-def judge_rolling(method: str, found: Backtest, spread: Float[np.ndarray, " Dy"]) -> Entry:
+def judge_rolling(method: str, result: Backtest, spread: Float[np.ndarray, " Dy"]) -> Entry:
     """Figures of each output that was observed at all; losses in units of `spread`."""
     figures = {}
     by_step = {}
     losses = []
-    for output, unit in zip(found.series.outputs, spread, strict=True):
-        paths, actual = found.pooled(output)
+    for output, unit in zip(result.series.outputs, spread, strict=True):
+        paths, actual = result.pooled(output)
         if np.isnan(actual).all():
             continue
-        pooled = paths.reshape(len(paths), -1)
-        scores = metrics.score(pooled, actual.ravel(), levels=[0.9])
+        scores = metrics.score(paths.reshape(len(paths), -1), actual.ravel(), levels=[0.9])
         figures[output] = {name: scores[name] for name in FIGURES}
+        figures[output] |= rmse_of_ends(paths.mean(0) - actual, result.origins)
         by_step[output] = metrics.rmse(paths.mean(0), actual, by_step=True)
         by_origin = paths.swapaxes(1, 2)
         losses.append(metrics.crps(by_origin, actual.T, scale=unit, by_step=True))
     mean = np.ma.masked_invalid(losses).mean(axis=0)
     return Entry(method, figures, np.ma.filled(mean, np.nan), by_step)
+
+
+def rmse_of_ends(
+    errors: Float[np.ndarray, "H O"], origins: Int[np.ndarray, " O"]
+) -> dict[str, float]:
+    """The RMSE of the first and of the last steps ahead, judged on the same rows.
+
+    With origins s rows apart, the first s steps of all forecasts cover each row once, and so do
+    the last s steps, later ones. Only rows that both cover count; NaN where there are none.
+
+    Parameters
+    ----------
+    errors
+        Errors by step ahead and origin.
+    origins
+        The first row of each forecast, evenly spaced.
+    """
+    horizon = len(errors)
+    size = min(int(origins[1] - origins[0]), horizon) if len(origins) > 1 else horizon
+    rows = origins + np.arange(horizon)[:, None]
+    shared = (rows >= origins[0] + horizon - size) & (rows < origins[-1] + size)
+    squares = np.where(shared & np.isfinite(errors), errors**2, np.nan)
+    return {
+        name: float(
+            np.sqrt(np.ma.masked_invalid(part).mean() if np.isfinite(part).any() else np.nan)
+        )
+        for name, part in (("rmse_first", squares[:size]), ("rmse_last", squares[-size:]))
+    }

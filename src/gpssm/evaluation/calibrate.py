@@ -44,17 +44,18 @@ def calibrate(
         posterior = posterior.calibrate()
         posterior.forecast(u=future)  # widened; calibrated=False for the model's own
 
-    Without rows to measure on, the model is fitted twice more, one short chain each, with the settings and the start
-    that the fit had: without the last quarter of every series, and without the first.
+    Without rows to measure on, the model is fitted twice more, one short chain each, with the
+    settings and the start that the fit had: without the last quarter of every series, and without
+    the first.
 
-    :param series: rows that the fit did not see, at least 15; they follow training series `index`, or what `condition`
-        was given, unless they are a new experiment.
+    :param series: rows that the fit did not see, at least 15; they follow training series `index`,
+        or what `condition` was given, unless they are a new experiment.
     :param seed: the fit's, unless given.
     :param without: posteriors of folds, if there are any already, in place of those fits.
     """
-    for one in single_posteriors(posterior):
-        if isinstance(one.model.likelihood, Poisson | Bernoulli):
-            name = type(one.model.likelihood).__name__
+    for item in single_posteriors(posterior):
+        if isinstance(item.model.likelihood, Poisson | Bernoulli):
+            name = type(item.model.likelihood).__name__
             raise TypeError(
                 f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be "
                 "stretched"
@@ -64,18 +65,18 @@ def calibrate(
     posterior.dataset.experiment(index)
     if series is not None:
         rows = posterior.dataset.align(series)
-        found = [measure(posterior, rows, new_experiment, index, seed)]
+        measurements = [measure(posterior, rows, new_experiment, index, seed)]
         words = f"{count(len(rows), 'new row')}"
     else:
         pairs = list(without) or fit_folds(posterior, seed)
-        found = [
-            measure(one, rows, fold.before, number, seed)
-            for one, fold in pairs
+        measurements = [
+            measure(item, rows, fold.before, number, seed)
+            for item, fold in pairs
             for number, rows in fold.rest.items()
         ]
         held = sum(len(rows) for _, fold in pairs for rows in fold.rest.values())
         words = f"{held} training rows, held out of fits without them"
-    return dataclasses.replace(posterior, calibration=estimate(found, words))
+    return dataclasses.replace(posterior, calibration=estimate(measurements, words))
 
 
 def measure(
@@ -94,8 +95,8 @@ def measure(
     at_origins = plain.condition_at(rows, origins, new_experiment=new_experiment, **shared)
     factors = np.full((len(origins), scheme.horizon, rows.output_dim), np.nan)
     forecasts = rolling_forecasts(at_origins, rows, origins, scheme, **shared)
-    for needed, one in zip(factors, forecasts, strict=True):
-        needed[: len(one.rows)] = needed_factors(one.forecast, one.rows.y)
+    for needed, item in zip(factors, forecasts, strict=True):
+        needed[: len(item.rows)] = needed_factors(item.forecast, item.rows.y)
     return Needed(factors, spacing)
 
 
@@ -114,7 +115,8 @@ def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior |
     folds = make_folds(posterior.dataset.experiments)
     if not folds:
         raise ValueError(
-            f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the training series are too "
+            f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the "
+            "training series are too "
             "short. Give it rows that the fit did not see, posterior.calibrate(rows)"
         )
     num_draws = min(posterior.spec.settings.num_draws, CALIBRATION.num_draws)

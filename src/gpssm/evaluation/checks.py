@@ -4,7 +4,8 @@ A check is one line of a list, of which `posterior/checks.py` has the first part
 sampler and of the paths of a forecast. The figures are computed elsewhere (`assessment.py`,
 `residuals.py`, `baselines.py`) and meet their thresholds here.
 
-To add a check, write a function that yields `Check`s from figures, and name it in `examine.py` or `summary.py`.
+To add a check, write a function that yields `Check`s from figures, and name it in `examine.py` or
+`summary.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,198 +17,233 @@ from gpssm.core.metrics import coverage
 from gpssm.core.text import count, percent
 from gpssm.data.series import Series
 from gpssm.evaluation.assessment import Assessment
-from gpssm.evaluation.baselines import LABELS, Entry, RollingComparison, label
+from gpssm.evaluation.baselines import Entry, RollingComparison, label
 from gpssm.evaluation.residuals import Residuals
 from gpssm.posterior.checks import SHARE_LEFT, Check
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.validation import DEPENDENT_ROWS
 
-NOISY, USELESS = (
-    0.5,
-    0.9,
-)  # shares of the outputs' variance, and of their spread, above which something is said
-NARROW = 0.7  # share inside the 90 % intervals of free runs along the data below which they are too narrow
-NEW = 0.3  # novelty of f's inputs
-FEW_ROWS = 2.0  # an inducing point
+NOISY = 0.5  # share of an output's variance above which noise is most of it
+USELESS = 0.9  # error, as a share of an output's spread, that is hardly better than the average
+NARROW = 0.7  # share inside 90 % intervals of simulations below which they are too narrow
+NEW = 0.3  # share of f's prior variance that is much
+FEW_ROWS = 2.0  # per inducing point
 ALIKE = 0.05  # a relative difference in the deciding number that makes no difference to a user
-FEW_ORIGINS, ERRORS = (
-    4,
-    2.0,
-)  # origins for a verdict, and standard errors over them that a difference must exceed
+FEW_ORIGINS = 4  # for a verdict
+ERRORS = 2.0  # standard errors over origins that a difference must exceed
 
 IN_SAMPLE, ONE_STEP = "training rows, in sample", "training rows, one step ahead"
 
 
 def check_training(
-    figures: Assessment, outputs: Sequence[str], rows_a_point: float
+    figures: Assessment, outputs: Sequence[str], rows_per_point: float
 ) -> Iterator[Check]:
-    """How much of each output is noise, how well it is predicted, and whether free runs along the data hold."""
+    """Whether outputs are modelled and predicted, and simulations along the data hold.
+
+    Parameters
+    ----------
+    figures
+        The assessment of the longest training series.
+    outputs
+        Names of the outputs.
+    rows_per_point
+        Training rows per inducing point; infinite without such points.
+
+    Yields
+    ------
+    Check
+    """
     for j, name in enumerate(outputs):
         spread = figures.spread[j]
-        noise, process = (
-            np.square(part[j] / spread) for part in (figures.noise_std, figures.process_std)
-        )
-        words = "Most of what it does is modelled."
+        noise = np.square(figures.noise_std[j] / spread)
+        process = np.square(figures.process_std[j] / spread)
+        bad = "The process noise of a single step is most of it."
         if noise > NOISY:
-            words = "Most of what it does is observation noise to the model, and not modelled."
-        elif process > NOISY:
-            words = "The process noise of a single step makes most of what it does."
-        level = "caution" if max(noise, process) > NOISY else "good"
+            bad = "Most of it is observation noise to the model, and not modelled."
         figure = f"{percent(noise)} of its variance, process noise of one step {percent(process)}"
-        yield Check(f"Noise of {name}", level, figure, words, IN_SAMPLE)
-        one, many = (part[j] / spread for part in (figures.one_step, figures.free_run))
-        words = "It is predicted, and forecast, better than by its average."
-        if one > USELESS:
-            words = "One step ahead it is predicted hardly better than by its average."
-        elif many > USELESS:
-            words = (
-                f"Over {figures.horizon} steps it is forecast hardly better than by its average."
-            )
-        level = "caution" if max(one, many) > USELESS else "good"
-        figure = (
-            f"{percent(one)} of its spread one step ahead, {percent(many)} over {figures.horizon}"
-        )
-        yield Check(f"Error of {name}", level, figure, words, IN_SAMPLE)
-    narrow = figures.covered < NARROW
-    words = (
-        "Forecasts are surer than they should be."
-        if narrow
-        else "Intervals hold about as much as they claim."
+        words = ("Most of it is modelled.", bad)
+        yield _check(f"Noise of {name}", max(noise, process) > NOISY, figure, words, IN_SAMPLE)
+        near = figures.one_step[j] / spread
+        far = figures.free_run[j] / spread
+        bad = f"Over {figures.horizon} steps it is forecast hardly better than by its average."
+        if near > USELESS:
+            bad = "One step ahead it is predicted hardly better than by its average."
+        figure = f"{percent(near)} of its spread one step ahead, {percent(far)} over "
+        figure += str(figures.horizon)
+        words = ("It is predicted, and forecast, better than by its average.", bad)
+        yield _check(f"Error of {name}", max(near, far) > USELESS, figure, words, IN_SAMPLE)
+    yield _check(
+        "90 % intervals of free runs",
+        figures.covered < NARROW,
+        f"{percent(figures.covered)} inside",
+        ("Intervals hold about as much as they claim.", "Forecasts are too certain."),
+        IN_SAMPLE,
     )
-    figure = f"{percent(figures.covered)} inside"
-    yield Check(
-        "90 % intervals of free runs", "caution" if narrow else "good", figure, words, IN_SAMPLE
+    yield _check(
+        "Free runs along the data",
+        figures.left > SHARE_LEFT,
+        f"{percent(figures.left)} left the region the model knows",
+        ("Free runs stay where the model has seen data.", "Long forecasts rest on the others."),
+        IN_SAMPLE,
     )
-    many = figures.left > SHARE_LEFT
-    words = (
-        "Long forecasts rest on the others."
-        if many
-        else "Free runs stay where the model has seen data."
+    yield _check(
+        "The last rows",
+        figures.novelty_tail > NEW,
+        f"{percent(figures.novelty_tail)} of f's prior variance is left",
+        (
+            "The last rows lie where f is known.",
+            "Little is known about f there: forecasts start from unknown ground. Increase "
+            "num_inducing.",
+        ),
+        IN_SAMPLE,
     )
-    figure = f"{percent(figures.left)} left the region the model knows"
-    yield Check("Free runs along the data", "caution" if many else "good", figure, words, IN_SAMPLE)
-    new = figures.novelty_tail > NEW
-    words = "The last rows lie where f is known."
-    if new:
-        words = "Little is known about f there: forecasts start from unknown ground. Take more inducing points."
-    figure = f"{percent(figures.novelty_tail)} of f's prior variance is left"
-    yield Check("The last rows", "caution" if new else "good", figure, words, IN_SAMPLE)
-    if np.isfinite(rows_a_point):
-        few = rows_a_point < FEW_ROWS
-        words = "Fewer points would do." if few else "There are rows enough for each."
-        figure = f"{rows_a_point:.1f} rows for each"
-        yield Check("Inducing points", "caution" if few else "good", figure, words, IN_SAMPLE)
+    if np.isfinite(rows_per_point):
+        words = ("There are enough rows for each.", "Fewer points would do.")
+        figure = f"{rows_per_point:.1f} rows for each"
+        yield _check("Inducing points", rows_per_point < FEW_ROWS, figure, words, IN_SAMPLE)
 
 
-def check_residuals(residuals: Residuals) -> Iterator[Check]:
-    """Whether one-step errors are independent of those before, and of the controls."""
-    pairs = zip(residuals.series.outputs, residuals.own, residuals.controls, strict=True)
-    for output, own, controls in pairs:
-        if own is None:
-            yield Check(
-                f"Residuals of {output}",
-                "unknown",
-                "too few observed",
-                "Nothing can be said.",
-                ONE_STEP,
-            )
+def check_constant_inputs(experiments: Sequence[Series]) -> Iterator[Check]:
+    """Name the inputs that never change in the training data."""
+    for column, name in enumerate(experiments[0].inputs):
+        values = np.concatenate([series.u[:, column] for series in experiments])
+        if np.ptp(values) == 0:
+            words = "Nothing can be learned about it: leave it out."
+            figure = f"constant at {values[0]:.4g}"
+            yield Check(f"Input {name}", "caution", figure, words, IN_SAMPLE)
+
+
+def check_residuals(residuals: Residuals, *, converged: bool = True) -> Iterator[Check]:
+    """Whether one-step errors are independent of those before, and of the inputs.
+
+    Parameters
+    ----------
+    residuals
+        The residuals and their tests.
+    converged
+        Whether chains agree. Where they do not, that comes first, and nothing is advised that
+        would make it worse.
+
+    Yields
+    ------
+    Check
+    """
+    advice = "try a larger state_dim" if converged else "look again once chains agree"
+    pairs = zip(residuals.series.outputs, residuals.own, residuals.inputs, strict=True)
+    for output, autocorrelation, inputs in pairs:
+        name = f"Residuals of {output}"
+        if autocorrelation is None:
+            yield Check(name, "unknown", "too few observed", "Nothing can be said.", ONE_STEP)
             continue
-        words = "One-step errors look independent: the model has taken what the past holds."
-        if own.found:
-            words = "One-step errors are predictable from those before: try a larger state_dim."
-        level = "caution" if own.found else "good"
-        yield Check(
-            f"Residuals of {output}",
-            level,
-            f"p = {own.p_value:.2g} for independence",
-            words,
-            ONE_STEP,
+        words = (
+            "One-step errors look independent: the model uses what the past holds.",
+            f"One-step errors are predictable from those before: {advice}.",
         )
-        if controls:
-            name, test = min(controls.items(), key=lambda item: item[1].p_value)
+        figure = f"p = {autocorrelation.p_value:.2g} for independence"
+        yield _check(name, autocorrelation.found, figure, words, ONE_STEP)
+        if inputs:
+            source, test = min(inputs.items(), key=lambda item: item[1].p_value)
             words = (
-                "One-step errors do not depend on the controls: the model has taken what they hold."
+                "One-step errors do not depend on the inputs: the model uses what they hold.",
+                f"One-step errors depend on {source}: {advice}, or add lags of it as inputs.",
             )
-            if test.found:
-                words = f"One-step errors depend on {name}: try a larger state_dim, or more lags of it as controls."
-            level = "caution" if test.found else "good"
-            figure = f"p = {test.p_value:.2g} for independence of {name}"
-            yield Check(f"Residuals of {output} and the controls", level, figure, words, ONE_STEP)
+            figure = f"p = {test.p_value:.2g} for independence of {source}"
+            yield _check(f"{name} and the inputs", test.found, figure, words, ONE_STEP)
+
+
+def _check(name: str, doubtful: bool, figure: str, words: tuple[str, str], protocol: str) -> Check:
+    """A check that asks for caution where it is doubtful; `words` are for good and for doubtful."""
+    return Check(name, "caution" if doubtful else "good", figure, words[bool(doubtful)], protocol)
 
 
 def check_coverage(rolling: RollingComparison) -> Iterator[Check]:
-    """Whether 90 % intervals of rolling forecasts hold 90 % of what came, allowing for few and dependent entries."""
+    """Whether 90 % intervals of rolling forecasts hold 90 % of what happened.
+
+    Few and dependent entries are allowed for.
+    """
     number = len(rolling.own.origins) * rolling.judged.horizon
     for output, figures in rolling.entries[0].figures.items():
         yield _about_coverage(output, figures["coverage_90"], number, rolling.judged.protocol)
 
 
 def check_free_run(forecast: Forecast, actual: Series) -> Iterator[Check]:
-    """The same of one free run over all rows held out."""
+    """The same of one free run over all held-out rows."""
     rows = min(forecast.horizon, len(actual))
+    protocol = f"held-out rows, one free run of {count(rows, 'step')}"
     for j, output in enumerate(forecast.outputs):
         observed = int(np.isfinite(actual.y[:rows, j]).sum())
         if observed:
             share = float(coverage(forecast.paths[:, :rows, j], actual.y[:rows, j], 0.9))
-            yield _about_coverage(
-                output, share, observed, f"held-out rows, one free run of {count(rows, 'step')}"
-            )
+            yield _about_coverage(output, share, observed, protocol)
 
 
 def _about_coverage(output: str, share: float, number: int, protocol: str) -> Check:
     number = max(number // DEPENDENT_ROWS, 1)
     low, high = (limit / number for limit in stats.binom(number, 0.9).interval(0.95))
-    level, words = "good", "Intervals hold about as much as they claim."
+    level = "good"
+    words = "Intervals hold about as much as they claim."
     if share < low:
         level = "problem" if share < 0.6 else "caution"
-        words = "Intervals are too narrow: do not rely on them; more states, more data or a heavier-tailed likelihood."
+        words = (
+            "Intervals are too narrow: do not rely on them. Fit with calibrate=True to widen them "
+            "by what held-out rows need."
+        )
     elif share > high:
-        level, words = "caution", "Intervals are wider than they need to be: safe, but not sharp."
+        level = "caution"
+        words = "Intervals are wider than they need to be: safe, but not sharp."
     return Check(f"90 % intervals of {output}", level, f"{percent(share)} inside", words, protocol)
 
 
 def check_worth(rolling: RollingComparison) -> Check:
-    """Whether a simpler model would do, in one plain sentence: good where the model earns its keep."""
-    name, protocol, model, best = (
-        "Worth it",
-        rolling.judged.protocol,
-        rolling.entries[0],
-        rolling.best_baseline,
-    )
+    """Whether a simpler model would do, in one plain sentence: good where the model is better.
+
+    On training rows, which flatter the more flexible model, it is never said to be better.
+    """
+    model = rolling.entries[0]
+    best = rolling.best_baseline
+    protocol = rolling.judged.protocol
     if best is None:
-        return Check(
-            name, "unknown", "no baseline", "There is no baseline to compare with.", protocol
-        )
+        words = "There is no baseline to compare with."
+        return Check("Worth it", "unknown", "no baseline", words, protocol)
     figure = f"scaled CRPS {model.loss:.3g}, {label(best.method)} {best.loss:.3g}"
-    gain, differences = 1 - model.loss / best.loss, model.losses - best.losses
+    gain = 1 - model.loss / best.loss
+    differences = model.losses - best.losses
     differences = differences[np.isfinite(differences)]
-    if len(differences) < FEW_ORIGINS:
+    # Origins share rows, so that their spread understates the error: a difference within it is
+    # certainly none.
+    few = len(differences) < FEW_ORIGINS
+    error = 0.0 if few else np.std(differences, ddof=1) / np.sqrt(len(differences))
+    level = "caution"
+    if few:
         words = "There are too few rows to tell whether a simpler model would do."
-        return Check(name, "caution", figure, words, protocol)
-    # Origins share rows, so that their spread understates the error: what is within it is certainly no difference.
-    error = np.std(differences, ddof=1) / np.sqrt(len(differences))
-    if abs(gain) < ALIKE or abs(np.mean(differences)) < ERRORS * error:
+    elif abs(gain) < ALIKE or abs(np.mean(differences)) < ERRORS * error:
         words = f"{_named(best)} forecasts as well: {_advice(best)}."
-        return Check(name, "caution", figure, words, protocol)
-    if gain < 0:
-        words = f"{_named(best)} forecasts better, by {percent(model.loss / best.loss - 1)}: {_advice(best)}."
-        return Check(name, "problem", figure, words, protocol)
-    words = (
-        f"The model forecasts {percent(gain)} better than the best baseline, {label(best.method)}."
-    )
-    return Check(name, "good", figure, words, protocol)
+    elif gain < 0:
+        level = "problem"
+        by = percent(model.loss / best.loss - 1)
+        words = f"{_named(best)} forecasts better, by {by}: {_advice(best)}."
+    elif not rolling.judged.held_out:
+        level = "unknown"
+        words = (
+            "No rows were held out: nothing says whether it forecasts better than a linear model."
+        )
+    else:
+        level = "good"
+        words = f"The model forecasts {percent(gain)} better than the best baseline, "
+        words += f"{label(best.method)}."
+    return Check("Worth it", level, figure, words, protocol)
 
 
 def _named(best: Entry) -> str:
-    words = {
+    names = {
         "last": "Repeating the last value",
         "mean": "The training mean",
         "lgssm": "A linear state-space model",
     }
-    return words.get(best.method, label(best.method))
+    return names.get(best.method, label(best.method))
 
 
 def _advice(best: Entry) -> str:
-    if best.method in ("arx", "lgssm") or best.method not in LABELS:
-        return "consider the simpler model"
-    return "nothing that helps at this horizon was learned from these data"
+    if best.method in ("last", "mean"):
+        return "nothing that helps at this horizon was learned from these data"
+    return "consider the simpler model"

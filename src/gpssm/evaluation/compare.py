@@ -157,16 +157,7 @@ def compare(
     """
     import pandas
 
-    if not isinstance(candidates, Mapping) or not candidates:
-        raise ValueError(
-            "nothing to compare: give a dict of at least one posterior or forecast by name"
-        )
-    if (
-        isinstance(baselines, str)
-        or not isinstance(baselines, Sequence)
-        or not all(isinstance(name, str) for name in baselines)
-    ):
-        raise TypeError(f"baselines is a list of names of methods; got {baselines!r}")
+    _check_names(candidates, baselines)
     check_progress(progress)
     check_whole("num_paths", num_paths, 1)
     check_whole("horizon", horizon, 1, none="for all rows of test")
@@ -179,10 +170,6 @@ def compare(
         raise ValueError(
             "baselines are fitted to the training data of a posterior, and there is none to compare"
         )
-    if duplicates := [name for name in baselines if name in candidates]:
-        raise ValueError(
-            f"{', '.join(duplicates)} is a candidate already: leave it out of baselines, or rename it"
-        )
     forecasts = {}
     for name in tracked([*candidates, *baselines], progress, "compare"):
         if name in candidates:
@@ -192,23 +179,44 @@ def compare(
             options = {"delay": train.delay or 0, "seed": seed, "progress": False}
             candidate = fit(list(train.experiments), method=name, **options)
         forecasts[name] = _forecast(name, candidate, rows, horizon, num_paths, seed)
-    # A forecast made by hand does not know the training data: it is scored in units of one that does.
-    units: dict[str, float] = {}
-    for forecast in forecasts.values():
-        if forecast.scale is not None and not units:
-            units = dict(zip(forecast.outputs, forecast.scale.tolist(), strict=True))
-    if units:
-        forecasts = {
-            name: replace(forecast, scale=np.array([units[label] for label in forecast.outputs]))
-            for name, forecast in forecasts.items()
-        }
     outputs = next(iter(forecasts.values())).outputs
     if isinstance(rows, Series):
         y = align_columns(rows, outputs, "y")
         actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
     else:
         actual = Series.from_dataframe(rows, list(outputs))[:horizon]
-    return Comparison(forecasts, actual, levels)
+    return Comparison(_in_same_units(forecasts), actual, levels)
+
+
+def _check_names(candidates: Any, baselines: Any) -> None:
+    """Raise unless there are candidates by name, and baselines with other names."""
+    if not isinstance(candidates, Mapping) or not candidates:
+        raise ValueError(
+            "nothing to compare: give a dict of at least one posterior or forecast by name"
+        )
+    listed = isinstance(baselines, Sequence) and not isinstance(baselines, str)
+    if not listed or not all(isinstance(name, str) for name in baselines):
+        raise TypeError(f"baselines is a list of names of methods; got {baselines!r}")
+    if duplicates := [name for name in baselines if name in candidates]:
+        raise ValueError(
+            f"{', '.join(duplicates)} is a candidate already: leave it out of baselines, or rename "
+            "it"
+        )
+
+
+def _in_same_units(forecasts: dict[str, Forecast]) -> dict[str, Forecast]:
+    """Forecasts with the scale of the first that has one.
+
+    One made by hand does not know the training data, in whose units errors are scaled.
+    """
+    scaled = next((item for item in forecasts.values() if item.scale is not None), None)
+    if scaled is None:
+        return forecasts
+    units = dict(zip(scaled.outputs, np.asarray(scaled.scale).tolist(), strict=True))
+    return {
+        name: replace(forecast, scale=np.array([units[label] for label in forecast.outputs]))
+        for name, forecast in forecasts.items()
+    }
 
 
 def single_series(caller: str, rows: Any) -> Series:

@@ -1,15 +1,16 @@
 """Where data would help: experiments ranked by how much sharper they would make a forecast.
 
-An experiment is a plan of controls u. Of each path, which has the function and the parameters of one draw s, there is
-what the experiment would show, Y = y_{1:H} with all its noise, and what one wants to know, Z_s = E[y_{1:H'} | s] under
-the controls of interest, an average over paths of the same draw with noises of their own. The best linear guess of Z
-from Y, and what it leaves,
+An experiment is a plan of inputs u. Of each path, which has the function and the parameters of
+one draw s, there is what the experiment would show, Y = y_{1:H} with all its noise, and what one
+wants to know, Z_s = E[y_{1:H'} | s] under the inputs of interest, an average over paths of the
+same draw with noises of their own. The best linear guess of Z from Y, and what it leaves,
 
     Ẑ = E Z + K (Y − E Y),   K = Cov(Z, Y) Cov(Y)⁻¹,       reduction = 1 − E|Z − Ẑ|² / E|Z − E Z|²
 
-is exact where all is Gaussian and linear in what is not known. Elsewhere the true posterior given Y has no larger
-variance on average than this guess leaves, so that the reduction is a promise that can be kept. Covariances come from
-some draws and the errors from others (folds), or chance would look like information.
+is exact where all is Gaussian and linear in what is not known. Elsewhere the true posterior given Y
+has no larger variance on average than this guess leaves, so that the reduction is a promise that
+can be kept. Covariances come from some draws and the errors from others (folds), or chance would
+look like information.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,15 +34,17 @@ if TYPE_CHECKING:
 
 FOLDS = 5
 RIDGE = 1e-6  # of the mean variance of Y, for what hardly varies
-TARGET_SEED = 1_000_003  # added to the seed: the noises of what one wants to know are not those of the experiment
+# Added to the seed: the noises of what is asked for are not those of the experiment.
+TARGET_SEED = 1_000_003
 
 
 @dataclass(frozen=True)
 class Design:
     """Experiments by name, with the expected reduction of the variance of the target forecasts.
 
-    `reduction` is a share of the variance over all steps and outputs, each output in units of its training data, and
-    `by_output` that of each output. Below zero: so little that it is lost among the draws.
+    `reduction` is a share of the variance over all steps and outputs, each output in units of its
+    training data, and `by_output` that of each output. Below zero: so little that it is lost among
+    the draws.
     """
 
     reduction: Mapping[str, float]
@@ -79,12 +82,15 @@ def informative(
     max_draws: int = 200,
     seed: int = 0,
 ) -> Design:
-    """Rank input plans by how much their outputs would sharpen the forecasts under the target's inputs.
+    """Rank input plans by how much their outputs would sharpen the forecasts under the target's
+    inputs.
 
         posterior.informative({"steps": steps, "sines": sines}, target=usual).best
 
-    :param experiments: controls (H, Du) in the user's units, by name or in a list; each as `forecast` takes them.
-    :param target: the controls under which one wants to forecast; without any, all experiments one after the other.
+    :param experiments: inputs (H, Du) in the user's units, by name or in a list; each as
+        `forecast` takes them.
+    :param target: the inputs under which one wants to forecast; without any, all experiments one
+        after the other.
     :param num_paths: of each experiment, spread over at most `max_draws` draws.
     """
     check_paths(num_paths, None, 1000)
@@ -92,22 +98,22 @@ def informative(
     seed = check_seed(seed)
     dataset = posterior.dataset
     if not dataset.inputs:
-        raise ValueError("the model has no controls: there is no experiment to choose")
-    several = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(
+        raise ValueError("the model has no inputs: there is no experiment to choose")
+    is_collection = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(
         experiments, str | bytes
     )
-    if not several or getattr(experiments, "ndim", 1) == 0:
+    if not is_collection or getattr(experiments, "ndim", 1) == 0:
         raise TypeError(
-            f"experiments are controls by name, or a list of them; got {type(experiments).__name__}"
+            f"experiments are inputs by name, or a list of them; got {type(experiments).__name__}"
         )
-    given = (
+    values = (
         experiments
         if isinstance(experiments, Mapping)
-        else {str(k): one for k, one in enumerate(experiments)}
+        else {str(k): item for k, item in enumerate(experiments)}
     )
-    plans = {name: dataset.inputs_ahead(one)[0] for name, one in given.items()}
+    plans = {name: dataset.inputs_ahead(item)[0] for name, item in values.items()}
     if not plans:
-        raise ValueError("give one experiment at least: controls with a row a step")
+        raise ValueError("give one experiment at least: inputs with a row a step")
     fewer = posterior.thinned(max_draws)
     draws = fewer.num_chains * fewer.num_draws
     if draws < 2 * FOLDS:
@@ -122,15 +128,15 @@ def informative(
     Z = np.concatenate([_outputs(wanted, plan) / scale for plan in aims], axis=1)
     Z = np.stack([Z[owner == s].mean(0) for s in range(draws)])
     shown = fewer.rollout(paths, seed=seed)
-    left, before = {}, np.zeros(len(scale))
+    rest, before = {}, np.zeros(len(scale))
     for name, plan in plans.items():
         Y = (_outputs(shown, plan) / scale).reshape(paths, -1)
-        left[name], before = _errors(Z, Y, owner)
+        rest[name], before = _errors(Z, Y, owner)
     return Design(
-        {name: float(1 - np.sum(one) / np.sum(before)) for name, one in left.items()},
+        {name: float(1 - np.sum(item) / np.sum(before)) for name, item in rest.items()},
         {
-            name: dict(zip(dataset.outputs, (1 - one / before).tolist(), strict=True))
-            for name, one in left.items()
+            name: dict(zip(dataset.outputs, (1 - item / before).tolist(), strict=True))
+            for name, item in rest.items()
         },
         draws,
     )
@@ -148,7 +154,9 @@ def _outputs(rollout: Rollout, u: Float[np.ndarray, "H Du"]) -> Float[np.ndarray
 def _errors(
     Z: Float[np.ndarray, "S H Dy"], Y: Float[np.ndarray, "N D"], owner: np.ndarray
 ) -> tuple[Float[np.ndarray, " Dy"], Float[np.ndarray, " Dy"]]:
-    """Mean squares of Z − Ẑ and of Z − E Z of each output, with K and means from the other folds of draws."""
+    """Mean squares of Z − Ẑ and of Z − E Z of each output, with K and means from the other folds of
+    draws.
+    """
     draws, flat = len(Z), Z.reshape(len(Z), -1)
     fold = np.arange(draws) % FOLDS
     after, before = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])
@@ -159,8 +167,8 @@ def _errors(
         covariance = y.T @ y / len(y)
         covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
         K = np.linalg.solve(covariance, y.T @ z / len(y))
-        known = flat[owner[~inside]] - mean_z
-        after += np.sum((known - (Y[~inside] - mean_y) @ K) ** 2, axis=0)
-        before += np.sum(known**2, axis=0)
+        targets = flat[owner[~inside]] - mean_z
+        after += np.sum((targets - (Y[~inside] - mean_y) @ K) ** 2, axis=0)
+        before += np.sum(targets**2, axis=0)
     shape = (-1, Z.shape[-1])
     return after.reshape(shape).sum(0), before.reshape(shape).sum(0)

@@ -3,12 +3,12 @@
     found = examine(posterior, test)
     found.checks, found.scores, found.forecasts
 
-Three protocols, and every figure says which one it is of: the *forecast* from the end of the training data over the
-rows held out, its first 30 steps and all of them; *rolling* forecasts along those rows, each with what was known at its
-origin; and *training* rows, in sample.
+Three protocols, and every figure says which one it is of: the *forecast* from the end of the
+training data over the rows held out, its first 30 steps and all of them; *rolling* forecasts along
+those rows, each with what was known at its origin; and *training* rows, in sample.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from gpssm.evaluation.baselines import (
 )
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.summary import Summary, summarise
-from gpssm.posterior.checks import Check, check_paths
+from gpssm.posterior.checks import Check, check_inputs, check_paths
 from gpssm.posterior.diagnostics import Diagnostics
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.stack import Forecaster, leading_member, smoothed_outputs
@@ -43,13 +43,31 @@ Baselines = Sequence[str] | Mapping[str, Forecaster] | BaselineResults
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found. `forecasts` has the fit's own method first; `future` says in a sentence what they assume.
+    """A fit's forecasts, scores and checks.
 
-    `scores` are by horizon, "30" and "full", then by method, and `by_output` the same of each output by itself; empty
-    without test rows. `smoothed` and `observed` are the
-    outputs of the last training series in hindsight, without and with noise. `held` says that the forecast is an
-    illustration, with the last controls held because none were given. `failures` are sentences about what could not be
-    computed. Of a stack, `diagnostics` are the leading member's.
+    Parameters
+    ----------
+    posterior, test
+        The fit, and the rows that were held out.
+    forecasts
+        By method, the fit's own first.
+    future
+        What they assume, as a sentence.
+    held
+        Whether the last inputs are held because none were given.
+    horizons, scores, by_output
+        Steps of each judgement, "30" and "full", and scores by it and by method, of all outputs
+        and of each; empty without test rows.
+    rolling
+        Rolling forecasts of the fit and the baselines.
+    diagnostics, summary, residuals
+        Of the fit; of a stack, diagnostics are the leading member's.
+    smoothed, observed
+        The outputs of the last training series in hindsight, without and with noise.
+    checks
+        All of them.
+    failures
+        Sentences about what could not be computed.
     """
 
     posterior: Forecaster
@@ -86,18 +104,29 @@ class Examination:
 
     @property
     def notes(self) -> list[str]:
-        """What must be known before anything here is used: failures, and checks that found a problem."""
-        problems = [one.sentence for one in self.checks if one.level == "problem"]
+        """What must be said before anything here is used: failures, and checks with a problem."""
+        problems = [check.sentence for check in self.checks if check.level == "problem"]
         return [*self.failures, *problems]
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures in dicts, lists, numbers and strings."""
-        posterior, test, judged = self.posterior, self.test, self.rolling.judged
+        """All figures in dicts, lists, numbers and strings: the contents of metrics.json."""
+        posterior = self.posterior
+        judged = self.rolling.judged
         member = leading_member(posterior)
-        where = test and {
-            "rows": len(test),
+        test = self.test and {
+            "rows": len(self.test),
             "first": len(posterior.dataset.experiments[-1]),
-            "hash": digest(test),
+            "hash": digest(self.test),
+        }
+        methods = {
+            entry.method: {
+                "scaled_crps": entry.loss,
+                "outputs": {
+                    name: figures | {"rmse_by_step": entry.by_step[name].tolist()}
+                    for name, figures in entry.figures.items()
+                },
+            }
+            for entry in self.rolling.entries
         }
         return {
             "method": self.method,
@@ -113,15 +142,13 @@ class Examination:
                 "held_out": judged.held_out,
                 "origins": len(self.rolling.own.origins),
                 "horizon": judged.horizon,
-                "methods": {
-                    one.method: {"scaled_crps": one.loss, "outputs": one.figures}
-                    for one in self.rolling.entries
-                },
+                "step": min(judged.step, judged.horizon),
+                "methods": methods,
             },
-            "checks": [one._asdict() for one in self.checks],
-            "diagnostics": [one._asdict() for one in self.diagnostics.rows],
+            "checks": [check._asdict() for check in self.checks],
+            "diagnostics": [row._asdict() for row in self.diagnostics.rows],
             "summary": self.summary.to_dict(),
-            "test": where,
+            "test": test,
             "seconds": posterior.seconds._asdict(),
             "notes": self.notes,
         }
@@ -138,94 +165,121 @@ def examine(
 ) -> Examination:
     """Fit baselines, forecast, judge.
 
-    :param test: the rows that follow the (last) training series, in the user's units: they are forecast, and decide
-        between the model and the baselines. Without them the end of the training series does, which the checks say.
-    :param inputs: without `test`, the controls of the steps to forecast; else the last ones are held for 30 steps.
-    :param baselines: methods to fit to the same data, or posteriors of theirs by name, or what they made of it.
-    :param num_paths: of each forecast.
-    :param say: told what is being done.
+    Parameters
+    ----------
+    posterior
+        The fit.
+    test
+        The rows that follow the (last) training series, in the user's units: they are forecast,
+        and decide between the model and the baselines. Without them the end of the training series
+        does, which the checks say.
+    inputs
+        Without `test`, the inputs of the steps to forecast; else the last ones are held for 30
+        steps.
+    baselines
+        Methods to fit to the same data, or their posteriors or results.
+    num_paths
+        Paths of each forecast.
+    say
+        A function that is told what is being done.
     """
     if leading_member(posterior).current is not None:
         raise ValueError(
-            "a report is about a fit: give the posterior that `fit` or `load` gave, before `condition`"
+            "a report is about a fit: give the posterior that `fit` or `load` gave, before "
+            "`condition`"
         )
-    rows = None if test is None else _test_rows(posterior, test)
-    method, dataset, seed = posterior.method, posterior.dataset, posterior.seed
+    method = posterior.method
+    dataset = posterior.dataset
     raw = dataset.experiments
-    future, judged = choose_future(raw[-1], rows, inputs), choose_rows(raw[-1], rows)
+    rows = None if test is None else _test_rows(posterior, test)
+    future = choose_future(raw[-1], rows, inputs)
+    judged = choose_rows(raw[-1], rows)
+    options: dict[str, Any] = {"num_paths": num_paths, "seed": posterior.seed}
     say("Forecasting")
-    own = forecast_rows(posterior, future.u, len(future.u), num_paths, seed)
+    forecast = forecast_rows(posterior, future.u, len(future.u), **options)
     if not isinstance(baselines, BaselineResults):
         say("Fitting the baselines")
-        same = {"own": method, "delay": dataset.delay or 0, "num_paths": num_paths, "seed": seed}
-        baselines = judge_baselines(raw, future.u, judged, baselines, **same)
-    forecasts = {method: own, **baselines.forecasts}
-    found = score_forecasts(forecasts, rows)
+        options |= {"exclude": method, "delay": dataset.delay or 0}
+        baselines = judge_baselines(raw, future.u, judged, baselines, **options)
+    forecasts = {method: forecast, **baselines.forecasts}
     say("Judging")
-    rolled = roll(posterior, judged)
-    entry = judge_rolling(method, rolled, dataset.output_spread)
-    rolling = RollingComparison(judged, (entry, *baselines.entries), rolled)
-    diagnostics, residuals = leading_member(posterior).diagnostics(), find_residuals(posterior)
+    backtest = roll(posterior, judged)
+    entry = judge_rolling(method, backtest, dataset.output_spread)
+    rolling = RollingComparison(judged, (entry, *baselines.entries), backtest)
+    diagnostics = leading_member(posterior).diagnostics()
+    residuals = find_residuals(posterior)
     summary = summarise(posterior, diagnostics, residuals)
     smoothed, observed = smoothed_outputs(posterior.with_states(), len(raw) - 1)
-    checked = (
-        checks.check_worth(rolling),
-        *checks.check_coverage(rolling),
-        *(() if rows is None else checks.check_free_run(own, rows)),
-        *(() if own.diagnostics is None else [check_paths(own.diagnostics)]),
-        *checks.check_residuals(residuals),
-        *summary.checks,
-    )
+    horizons = _horizons(rows)
     return Examination(
         posterior=posterior,
         test=rows,
         forecasts=forecasts,
         future=future.words,
         held=future.held,
-        horizons=found["horizons"],
-        scores=found["scores"],
-        by_output=found["by_output"],
+        horizons=horizons,
+        scores={
+            name: {method: item[:steps].score(rows) for method, item in forecasts.items()}
+            for name, steps in horizons.items()
+        },
+        by_output={
+            name: {method: item[:steps].score_outputs(rows) for method, item in forecasts.items()}
+            for name, steps in horizons.items()
+        },
         rolling=rolling,
         diagnostics=diagnostics,
         summary=summary,
         residuals=residuals,
         smoothed=smoothed,
         observed=observed,
-        checks=checked,
+        checks=tuple(_gather_checks(rolling, forecast, rows, residuals, summary)),
         failures=baselines.failures,
     )
 
 
-def score_forecasts(forecasts: Mapping[str, Forecast], rows: Series | None) -> dict[str, Any]:
-    """Scores of forecasts of the test rows by horizon and method, of all outputs together and of each by itself.
-
-    Judged are the first 30 steps, and all, as far as something was observed in them.
-    """
-    horizons = {}
+def _gather_checks(
+    rolling: RollingComparison,
+    forecast: Forecast,
+    rows: Series | None,
+    residuals: Residuals,
+    summary: Summary,
+) -> Iterator[Check]:
+    """The one list of checks, those of forecasts first."""
+    yield checks.check_worth(rolling)
+    yield from checks.check_coverage(rolling)
     if rows is not None:
-        steps = {str(HORIZON): HORIZON} if len(rows) > HORIZON else {}
-        steps["full"] = len(rows)
-        horizons = {
-            name: number for name, number in steps.items() if np.isfinite(rows.y[:number]).any()
-        }
-    cut = {
-        label: {name: one[:steps] for name, one in forecasts.items()}
-        for label, steps in horizons.items()
-    }
+        yield from checks.check_free_run(forecast, rows)
+    if forecast.diagnostics is not None:
+        yield check_paths(forecast.diagnostics)
+        yield from check_inputs(forecast.diagnostics)
+    yield from checks.check_residuals(residuals, converged=summary.sampling.verdict == "good")
+    yield from summary.checks
+
+
+def _horizons(rows: Series | None) -> dict[str, int]:
+    """The steps that are judged, the first 30 and all, as far as something was observed in them."""
+    steps = {} if rows is None else {str(HORIZON): HORIZON, "full": len(rows)}
     return {
-        "horizons": horizons,
-        "scores": {
-            label: {name: one.score(rows) for name, one in cut[label].items()} for label in cut
-        },
-        "by_output": {
-            label: {name: one.score_outputs(rows) for name, one in cut[label].items()}
-            for label in cut
-        },
+        name: number
+        for name, number in steps.items()
+        if rows is not None
+        and np.isfinite(rows.y[:number]).any()
+        and (name == "full" or number < len(rows))
     }
 
 
 class Future(NamedTuple):
-    """The controls (H, Du) of the steps to forecast, what they are in words, and whether the last ones are held."""
+    """The inputs of the steps to forecast.
+
+    Parameters
+    ----------
+    u
+        Their values.
+    words
+        What they are, as a sentence.
+    held
+        Whether the last ones of the training series are held.
+    """
 
     u: Float[np.ndarray, "H Du"]
     words: str
@@ -233,37 +287,31 @@ class Future(NamedTuple):
 
 
 def choose_future(last: Series, test: Series | None, inputs: Any = None) -> Future:
-    """The controls of the test rows, or those given, or else the last ones of the training series, held."""
+    """The inputs of the test rows, or those given, or the last training ones, held."""
     if test is not None:
-        words = f"The {count(len(test), 'step')} after the end of the training data"
-        return Future(
-            test.u,
-            words + (", under the controls of the held-out rows." if last.inputs else "."),
-            False,
-        )
+        under = ", under the inputs of the held-out rows" if last.inputs else ""
+        steps = count(len(test), "step")
+        return Future(test.u, f"The {steps} after the end of the training data{under}.", False)
     if inputs is not None:
         u = align_columns(inputs, last.inputs, "u")
-        return Future(
-            u,
-            f"The next {count(len(u), 'step')}, under the controls that were given for them.",
-            False,
-        )
+        return Future(u, f"The next {count(len(u), 'step')}, under the given inputs.", False)
     words = f"The next {HORIZON} steps."
     if last.inputs:
-        words += " No future controls were given: the last ones are held, so read this as an illustration."
+        words += (
+            " No future inputs were given: the last ones are held, so read this as an illustration."
+        )
     return Future(np.repeat(last.u[-1:], HORIZON, axis=0), words, bool(last.inputs))
 
 
 def _test_rows(posterior: Forecaster, test: Any) -> Series:
     """The test rows with the columns of the training series, in their order."""
-    given, known = Series.of(test), posterior.dataset.experiments[-1]
-    if not isinstance(given, Series):
+    rows = Series.of(test)
+    if not isinstance(rows, Series):
         raise TypeError(
-            f"test must be the rows that follow the last training series; got a list of {len(given)}"
+            f"test must be the rows that follow the last training series; got a list of {len(rows)}"
         )
-    found = posterior.dataset.align(given)
-    return (
-        found
-        if found.axis or not known.axis
-        else replace(found, dt=known.dt, clock=known.axis.shifted(len(known)))
-    )
+    rows = posterior.dataset.align(rows)
+    last = posterior.dataset.experiments[-1]
+    if rows.axis or not last.axis:
+        return rows
+    return replace(rows, dt=last.dt, clock=last.axis.shifted(len(last)))

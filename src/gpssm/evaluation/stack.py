@@ -69,7 +69,8 @@ def stack(
     fitted = {name: member for name, member in named.items() if isinstance(member, Posterior)}
     if fitted and len(fitted) < len(named):
         raise TypeError(
-            "members must be all posteriors, weighed by rows that follow their data, or all settings"
+            "members must be all posteriors, weighed by rows that follow their data, or all "
+            "settings"
         )
     if fitted:
         if fit_arguments:

@@ -1,13 +1,16 @@
-"""A posterior on one page, in words and numbers: what was fitted, how well it sampled, what to make of it.
+"""A posterior on one page, in words and numbers: what was fitted, how well it sampled, what to make
+of it.
 
-The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs, which do not depend on
-the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or more, "fair" with R-hat < 1.2 and 20, else
-"poor". A run in which more than 5 % of the moves diverged, or with notes of what went wrong, is "fair" at best. Chains
-with models of their own, from starts of their own, are judged each by itself, and are "fair" where they do not agree.
+The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs,
+which do not depend on the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or
+more, "fair" with R-hat < 1.2 and 20, else "poor". A run in which more than 5 % of the moves
+diverged, or with notes of what went wrong, is "fair" at best. Chains with models of their own, from
+starts of their own, are judged each by itself, and are "fair" where they do not agree.
 """
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +20,7 @@ from gpssm.core.notebook import card
 from gpssm.core.text import count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
-from gpssm.evaluation.checks import check_training
+from gpssm.evaluation.checks import check_constant_inputs, check_training
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
@@ -44,14 +47,18 @@ from gpssm.posterior.stack import Forecaster, Stack, draws_outputs, leading_memb
 
 @dataclass(frozen=True)
 class Facts:
-    """What was fitted: data, model and effort. `rows` has a number a series; `inducing` may be 0, `kernel` empty."""
+    """What was fitted: data, model and effort.
+
+    `rows` has one number per series, `missing` is a share of the outputs, `inducing` may be 0 and
+    `kernel` empty, `wiring` says what each transition sees, and `delay` is that of inputs in rows.
+    """
 
     method: str
     series: tuple[str, ...]
     rows: tuple[int, ...]
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
-    missing: float  # share of the outputs
+    missing: float
     states: int
     basis: str
     inducing: int
@@ -61,18 +68,46 @@ class Facts:
     chains: int
     draws: int
     seconds: float
-    wiring: str = ""  # what each transition sees, where that was told
-    delay: tuple[int, ...] = ()  # of controls, in rows
+    wiring: str = ""
+    delay: tuple[int, ...] = ()
 
     @property
-    def controls(self) -> list[str]:
+    def delayed_inputs(self) -> list[str]:
         """Their names, with delays in words."""
         return name_controls(self.inputs, self.delay)
+
+    @property
+    def lines(self) -> list[str]:
+        """The facts for a page."""
+        series = [
+            f"{name} ({rows} rows)" for name, rows in zip(self.series, self.rows, strict=True)
+        ]
+        missing = f"{percent(self.missing)} of the outputs" if self.missing else "no output"
+        inputs = ", ".join(self.delayed_inputs) or "none"
+        process = "none"
+        if self.kernel:
+            process = f"kernel {self.kernel}, basis {self.basis}"
+            process += f", {self.inducing} inducing points" if self.inducing else ""
+        rows = {
+            "series": f"{', '.join(series)}; {missing} missing",
+            "outputs": f"{', '.join(self.outputs)}; inputs: {inputs}",
+            "model": f"{count(self.states, 'state')}, mean {self.mean}, likelihood "
+            + self.likelihood,
+            "wiring": self.wiring,
+            "process": process,
+            "method": f"{self.method}, {count(self.chains, 'chain')} of "
+            f"{count(self.draws, 'draw')}, {self.seconds:.0f} s",
+        }
+        return [f"{name:<9}{text}" for name, text in rows.items() if text]
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How well it sampled: figures at their worst, and the verdict on them."""
+    """How well it sampled: figures at their worst, and the verdict on them.
+
+    `within` has R-hat and effective draws of each chain by itself, by name, where chains have
+    models of their own.
+    """
 
     verdict: str
     rhat_forecast: float
@@ -82,16 +117,34 @@ class Sampling:
     divergences: int
     acceptance: float
     notes: tuple[str, ...]
-    # R-hat and effective draws of each chain by itself, by name, where chains have models of their own.
     within: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        """The figures for a page."""
+        figures = {
+            f"{HORIZON}-step forecast": (self.rhat_forecast, self.ess_forecast),
+            "smoothed outputs": (self.rhat_outputs, self.ess_outputs),
+            **self.within,
+        }
+        texts = {
+            name: "no R-hat: few draws, or all equal"
+            if math.isnan(rhat)
+            else f"R-hat {rhat:.3f}, {ess:.0f} effective draws"
+            for name, (rhat, ess) in figures.items()
+        }
+        transitions = f"divergent transitions {self.divergences}, acceptance {self.acceptance:.2f}"
+        return [*_columns([], texts.items()), transitions]
 
 
 @dataclass(frozen=True)
 class OutputSummary:
-    """One output in the user's units: noises as standard deviations of one step, errors as root mean squares.
+    """One output in the user's units.
 
-    `half` and `most` are the steps after which the spread of a free run reaches 50 and 90 % of the data's; None where
-    it does not within the steps that were run. Fits are in per cent, 100 (1 − ‖y − ŷ‖ / ‖y − ȳ‖) over the same rows.
+    Noises are standard deviations of one step, and errors root mean squares. `half` and `most` are
+    the steps after which the spread of a free run reaches 50 and 90 % of the data's; None where it
+    does not within the steps that were run. Fits are in per cent, 100 (1 − ‖y − ŷ‖ / ‖y − ȳ‖),
+    over the rows of the errors.
     """
 
     name: str
@@ -111,122 +164,143 @@ class OutputSummary:
         """The name with its unit, where that is known."""
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
+    @property
+    def noises(self) -> tuple[str, ...]:
+        """Spread and noises for a table, with the share of the variance."""
+        shares = [
+            f"{value:.3g} ({percent((value / self.spread) ** 2)})"
+            for value in (self.noise, self.process_noise)
+        ]
+        return self.label, f"{self.spread:.3g}", *shares
+
+    def errors(self, longest: int) -> tuple[str, ...]:
+        """Errors with their fit, and the steps until little is known, of `longest`, for a table."""
+        pairs = ((self.one_step_error, self.one_step_fit), (self.free_run_error, self.free_run_fit))
+        errors = [f"{value:.3g} ({figure(fit, 3)} %)" for value, fit in pairs]
+        steps = [
+            count(value, "step") if value else f"> {longest} steps"
+            for value in (self.half, self.most)
+        ]
+        return self.label, *errors, *steps
+
 
 @dataclass(frozen=True)
 class Summary:
-    """What `Posterior.summary` gives: `print` it for a page, `to_dict` for what JSON can hold."""
+    """What `Posterior.summary` gives: `print` it for a page, `to_dict` for what JSON can hold.
+
+    Parameters
+    ----------
+    facts, sampling, outputs
+        Its parts.
+    free_run_steps
+        Steps of the free runs whose error is given.
+    longest_run
+        Steps in which `half` and `most` of an output were looked for.
+    covered
+        Share of the training outputs inside the 90 % intervals of free runs.
+    nonlinear, nonlinear_change
+        Shares of the variance of f, and of f(x, u) − x, along the data that no linear map explains.
+    checks
+        Those of the run, in sample.
+    starts
+        The starts that were compared, best first, a row of figures each.
+    members, leading
+        The members of a stack, heaviest first, and the one that is shown where a single model is.
+    calibration, calibrated_on
+        By steps ahead, the factor of the intervals and their coverage without it; on which rows.
+    residuals
+        Tests of one-step errors, as `Residuals.table` has them.
+    """
 
     facts: Facts
     sampling: Sampling
     outputs: tuple[OutputSummary, ...]
-    free_run_steps: int  # of the free runs whose error is given
-    longest_run: int  # in which `half` and `most` were looked for
-    covered: float  # share of the training outputs inside the free runs' 90 % intervals
-    nonlinear: float  # share of the variance of f along the data that no linear map explains
-    nonlinear_change: float  # the same, of f(x, u) − x
-    checks: tuple[Check, ...]  # of the run, in sample
-    starts: tuple[dict[str, Any], ...] = ()  # that were compared, best first: a row of figures each
-    members: tuple[dict[str, Any], ...] = ()  # of a stack, heaviest first
-    leading: str = ""  # the member of a stack that is shown where a single model is
-    calibration: tuple[
-        dict[str, Any], ...
-    ] = ()  # steps ahead, the intervals' factor and their coverage without it
-    calibrated_on: str = ""  # rows
-    residuals: tuple[
-        dict[str, Any], ...
-    ] = ()  # tests of one-step errors, as `Residuals.table` has them
+    free_run_steps: int
+    longest_run: int
+    covered: float
+    nonlinear: float
+    nonlinear_change: float
+    checks: tuple[Check, ...]
+    starts: tuple[dict[str, Any], ...] = ()
+    members: tuple[dict[str, Any], ...] = ()
+    leading: str = ""
+    calibration: tuple[dict[str, Any], ...] = ()
+    calibrated_on: str = ""
+    residuals: tuple[dict[str, Any], ...] = ()
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What to distrust, as sentences: notes of the run, and the checks that ask for caution or worse."""
-        found = [one.sentence for one in doubts(self.checks)]
-        return tuple(dict.fromkeys([*self.sampling.notes, *found]))
+        """What to distrust, as sentences: notes of the run, and checks that ask for caution."""
+        sentences = [check.sentence for check in doubts(self.checks)]
+        return tuple(dict.fromkeys([*self.sampling.notes, *sentences]))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in dicts, lists, numbers and strings; None for what is not a number."""
-        return jsonable(
-            dataclasses.asdict(self) | {"checks": [one._asdict() for one in self.checks]}
-        )
+        checks = [check._asdict() for check in self.checks]
+        return jsonable(dataclasses.asdict(self) | {"checks": checks})
 
     def _repr_html_(self) -> str:
         texts = {title: "\n".join(body) for title, body in self._sections().items() if body}
         return card("Summary", texts=texts)
 
     def __str__(self) -> str:
-        lines = [
-            line
-            for title, body in self._sections().items()
-            if body
-            for line in (title, *(f"  {in_line(line)}".rstrip() for line in body), "")
-        ]
+        lines: list[str] = []
+        for title, body in self._sections().items():
+            if body:
+                lines += [title, *(f"  {in_line(line)}".rstrip() for line in body), ""]
         return printable("\n".join(lines[:-1]))
 
     def _sections(self) -> dict[str, list[str]]:
-        """The lines of the page by heading."""
+        """The lines of the page by heading; without any where there is nothing to say."""
+        errors = "errors on held-out training rows, in standard deviations"
+        scores = f"scores on held-out training rows; a single model below is {self.leading}"
+        nonlinear = (
+            f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any "
+            f"linear map, and {percent(self.nonlinear_change)} of that of the change f(x, u) - x."
+        )
+        doubtful = [f"- {doubt}" for doubt in self.doubts]
         return {
-            "What was fitted": self._fitted(),
-            f"What is mixed (scores on held-out training rows; a single model below is {self.leading})": self._mixed(),
-            "Where it started (errors on held-out training rows, in standard deviations)": self._started(),
-            f"How well it sampled: {self.sampling.verdict}": self._sampled(),
+            "What was fitted": self.facts.lines,
+            f"What is mixed ({scores})": self._mixed(),
+            f"Where it started ({errors})": self._started(),
+            f"How well it sampled: {self.sampling.verdict}": self.sampling.lines,
             "How noisy, how predictable (in sample)": self._predictable(),
             "What one-step errors still hold (in sample)": self._residual(),
-            f"How much wider its intervals are made (measured on {self.calibrated_on})": self._widened(),
-            "How nonlinear": [
-                f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any linear map, and "
-                f"{percent(self.nonlinear_change)} of that of the change f(x, u) - x."
-            ],
-            "What to distrust": [f"- {doubt}" for doubt in self.doubts]
-            or ["Nothing that stands out."],
+            f"How much wider its intervals are made (measured on {self.calibrated_on})": (
+                self._widened()
+            ),
+            "How nonlinear": [nonlinear],
+            "What to distrust": doubtful or ["Nothing that stands out."],
         }
 
-    def _fitted(self) -> list[str]:
-        facts = self.facts
-        names = [
-            f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)
-        ]
-        missing = (
-            f"{percent(facts.missing)} of the outputs missing"
-            if facts.missing
-            else "no output missing"
-        )
-        inducing = f", {facts.inducing} inducing points" if facts.inducing else ""
-        process = (
-            f"kernel {facts.kernel}, basis {facts.basis}{inducing}" if facts.kernel else "none"
-        )
-        return [
-            f"series   {', '.join(names)}; {missing}",
-            f"outputs  {', '.join(facts.outputs)}; controls: {', '.join(facts.controls) or 'none'}",
-            f"model    {count(facts.states, 'state')}, mean {facts.mean}, likelihood {facts.likelihood}",
-            *([f"wiring   {facts.wiring}"] if facts.wiring else []),
-            f"process  {process}",
-            f"method   {facts.method}, {count(facts.chains, 'chain')} of {count(facts.draws, 'draw')}, "
-            f"{facts.seconds:.0f} s",
-        ]
-
     def _started(self) -> list[str]:
-        """A line a candidate; none where nothing was compared."""
-        if not self.starts:
-            return []
-        head = f"{'start':<24}{'noise':<8}{'likelihood':<12}{f'{HORIZON} steps':>9}{'free run':>10}{'chains':>8}"
-        return [head] + [
-            f"{row['start']:<24}{row['noise']!s:<8}{row['likelihood']:<12}{figure(row['rolling'], 3):>9}"
-            f"{figure(row['run'], 3):>10}{row.get('chains', ''):>8}"
+        head = ("start", "noise", "likelihood", f"{HORIZON} steps", "free run", "chains")
+        rows = [
+            (
+                row["start"],
+                str(row["noise"]),
+                row["likelihood"],
+                figure(row["rolling"], 3),
+                figure(row["run"], 3),
+                str(row.get("chains", "")),
+            )
             for row in self.starts
         ]
+        return _columns(head, rows)
 
     def _mixed(self) -> list[str]:
-        """A line a member of a stack."""
-        if not self.members:
-            return []
-        return [f"{'member':<40}{'weight':>8}{'log score':>11}{'CRPS':>9}"] + [
-            f"{row['member']:<40}{row['weight']:>8.2f}{figure(row['log_score'], 3):>11}{figure(row['crps'], 3):>9}"
+        rows = [
+            (
+                row["member"],
+                f"{row['weight']:.2f}",
+                figure(row["log_score"], 3),
+                figure(row["crps"], 3),
+            )
             for row in self.members
         ]
+        return _columns(("member", "weight", "log score", "CRPS"), rows)
 
     def _residual(self) -> list[str]:
-        """A line a test; none where too little was observed."""
-        if not self.residuals:
-            return []
         rows = [
             (
                 row["output"],
@@ -237,16 +311,12 @@ class Summary:
             )
             for row in self.residuals
         ]
-        head = ("residual of", "and", "correlation", "lag", "p")
-        return [
-            *_columns([head, *rows]),
-            "The largest correlation; p below 0.05 says that something was left.",
-        ]
+        lines = _columns(("residual of", "and", "correlation", "lag", "p"), rows)
+        note = "The largest correlation; p below 0.05 says that something was left."
+        return [*lines, note] if lines else []
 
     def _widened(self) -> list[str]:
-        """A line a step; none where nothing was measured."""
-        if not self.calibration:
-            return []
+        head = ("ahead", "factor", "covered by 90 % without", "independent forecasts")
         rows = [
             (
                 count(row["step"], "step"),
@@ -256,70 +326,32 @@ class Summary:
             )
             for row in self.calibration
         ]
-        return _columns(
-            [("ahead", "factor", "covered by 90 % without", "independent forecasts"), *rows]
-        )
-
-    def _sampled(self) -> list[str]:
-        found = self.sampling
-        rows = {
-            f"{HORIZON}-step forecast": (found.rhat_forecast, found.ess_forecast),
-            "smoothed outputs": (found.rhat_outputs, found.ess_outputs),
-            **found.within,
-        }
-        width = max(map(len, rows))
-        return [
-            *(
-                f"{name:<{width}}  no R-hat: few draws, or all equal"
-                if math.isnan(rhat)
-                else f"{name:<{width}}  R-hat {rhat:.3f}, {ess:.0f} effective draws"
-                for name, (rhat, ess) in rows.items()
-            ),
-            f"divergent moves {found.divergences}, acceptance {found.acceptance:.2f}",
-        ]
+        return _columns(head, rows)
 
     def _predictable(self) -> list[str]:
         noises = ("output", "spread", "noise", "process noise")
-        errors = (
-            "output",
-            "error: 1 step",
-            f"{self.free_run_steps} steps",
-            "half spread",
-            "90 % spread",
-        )
+        errors = ("output", "error: 1 step", f"{self.free_run_steps} steps")
+        errors += ("half spread", "90 % spread")
         return [
-            *_columns([noises, *map(_noises, self.outputs)]),
+            *_columns(noises, [output.noises for output in self.outputs]),
             "In brackets the share of the output's variance.",
             "",
-            *_columns([errors, *(self._errors(one) for one in self.outputs)]),
-            "In brackets the fit, 100 % where errors are 0 and 0 % where they are those of",
-            "the mean. The last two columns: the steps after which a free run is as",
-            "uncertain as half and 90 % of the spread.",
-            f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free runs.",
+            *_columns(errors, [output.errors(self.longest_run) for output in self.outputs]),
+            "Both errors are of the same rows; in brackets the fit, 100 % where they are 0 and 0 %",
+            "where they are those of the mean. The last two columns: the steps after which a free",
+            "run is as uncertain as half and 90 % of the spread.",
+            f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free "
+            "runs.",
         ]
 
-    def _errors(self, one: OutputSummary) -> tuple[str, ...]:
-        pairs = ((one.one_step_error, one.one_step_fit), (one.free_run_error, one.free_run_fit))
-        errors = [f"{value:.3g} ({figure(fit, 3)} %)" for value, fit in pairs]
-        steps = [
-            count(value, "step") if value else f"> {self.longest_run} steps"
-            for value in (one.half, one.most)
-        ]
-        return one.label, *errors, *steps
 
-
-def _noises(one: OutputSummary) -> tuple[str, ...]:
-    noises = [
-        f"{value:.3g} ({percent((value / one.spread) ** 2)})"
-        for value in (one.noise, one.process_noise)
-    ]
-    return one.label, f"{one.spread:.3g}", *noises
-
-
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
-    """The rows of a table, each column as wide as its longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+def _columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table, each column as wide as its longest cell; none without rows."""
+    cells = [*([head] if head else []), *rows]
+    if len(cells) <= bool(head):
+        return []
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
 def summarise(
@@ -329,37 +361,34 @@ def summarise(
 ) -> Summary:
     """The page of a posterior or a stack: see `Posterior.summary`.
 
-    What was computed already is not again. Of a stack, residuals and calibration are the mixture's,
-    and all that belongs to a single model is of the leading member.
+    Of a stack, residuals and calibration are the mixture's, and all that belongs to a single model
+    is of the leading member.
+
+    Parameters
+    ----------
+    forecaster
+        The posterior or stack.
+    diagnostics
+        Those of the leading member, if they were computed already.
+    residuals
+        Those of the last training series, if they were computed already.
     """
     posterior = leading_member(forecaster)
-    figures = assess(posterior)
     facts = dataclasses.replace(
         _facts(posterior), method=forecaster.method, seconds=float(sum(forecaster.seconds))
     )
     if residuals is None and draws_outputs(forecaster):
         residuals = find_residuals(forecaster, int(np.argmax(facts.rows)))
-    notes = tuple(dict.fromkeys((*forecaster.notes, *posterior.notes)))
+    is_longest = forecaster is posterior and len(facts.rows) == 1
+    figures = assess(posterior, residuals if is_longest else None)
     calibration = forecaster.calibration
-    diagnostics = diagnose(posterior) if diagnostics is None else diagnostics
-    forecast, outputs = diagnostics[FORECAST], diagnostics["smoothed outputs"]
-    starts, sampler = own_starts(posterior), tuple(check_sampler(posterior.info))
-    within = [diagnostics[one.name + WITHIN] for one in (forecast, outputs)] if starts else []
-    mixing = tuple(check_mixing(diagnostics.rows, starts)) if is_chain(posterior.info) else ()
-    sampling = Sampling(
-        verdict=sampling_verdict(
-            (forecast, outputs, *within) if mixing else (), sampler, posterior.notes, starts
-        ),
-        rhat_forecast=forecast.rhat,
-        ess_forecast=forecast.ess_bulk,
-        rhat_outputs=outputs.rhat,
-        ess_outputs=outputs.ess_bulk,
-        divergences=diagnostics.divergences,
-        acceptance=float(np.mean(diagnostics.acceptance)),
-        notes=notes,
-        within={one.name: (one.rhat, one.ess_bulk) for one in within},
+    sampling, mixing = _sampling(
+        posterior,
+        diagnose(posterior) if diagnostics is None else diagnostics,
+        tuple(dict.fromkeys((*forecaster.notes, *posterior.notes))),
     )
-    rows_a_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
+    rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
+    is_stack = isinstance(forecaster, Stack)
     return Summary(
         facts=facts,
         sampling=sampling,
@@ -372,18 +401,49 @@ def summarise(
         covered=figures.covered,
         nonlinear=figures.nonlinear,
         nonlinear_change=figures.nonlinear_change,
-        checks=(*mixing, *sampler, *check_training(figures, facts.outputs, rows_a_point)),
+        checks=(
+            *mixing,
+            *check_constant_inputs(posterior.dataset.experiments),
+            *check_training(figures, facts.outputs, rows_per_point),
+        ),
         starts=tuple(row for row in posterior.comparison if "start" in row),
         members=compared_models(forecaster),
-        leading=forecaster.leading if isinstance(forecaster, Stack) else "",
+        leading=forecaster.leading if is_stack else "",
         calibration=() if calibration is None else tuple(calibration.table()),
         calibrated_on="" if calibration is None else calibration.rows,
         residuals=() if residuals is None else tuple(residuals.table()),
     )
 
 
+def _sampling(
+    posterior: Posterior, diagnostics: Diagnostics, notes: tuple[str, ...]
+) -> tuple[Sampling, tuple[Check, ...]]:
+    """How well it sampled, and the checks of that."""
+    forecast = diagnostics[FORECAST]
+    outputs = diagnostics["smoothed outputs"]
+    starts = own_starts(posterior)
+    sampler = tuple(check_sampler(posterior.info))
+    within = [diagnostics[row.name + WITHIN] for row in (forecast, outputs)] if starts else []
+    mixing = tuple(check_mixing(diagnostics.rows, starts)) if is_chain(posterior.info) else ()
+    judged = (forecast, outputs, *within) if mixing else ()
+    sampling = Sampling(
+        verdict=sampling_verdict(judged, sampler, posterior.notes, starts),
+        rhat_forecast=forecast.rhat,
+        ess_forecast=forecast.ess_bulk,
+        rhat_outputs=outputs.rhat,
+        ess_outputs=outputs.ess_bulk,
+        divergences=diagnostics.divergences,
+        acceptance=float(np.mean(diagnostics.acceptance)),
+        notes=notes,
+        within={row.name: (row.rhat, row.ess_bulk) for row in within},
+    )
+    return sampling, (*mixing, *sampler)
+
+
 def _facts(posterior: Posterior) -> Facts:
-    model, mean, dataset = posterior.model, posterior.model.mean, posterior.dataset
+    model = posterior.model
+    mean = model.mean
+    dataset = posterior.dataset
     raw = dataset.experiments
     points = [
         part.points if isinstance(part, CoregionalisedPoints) else part
@@ -393,11 +453,11 @@ def _facts(posterior: Posterior) -> Facts:
     linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
     return Facts(
         method=posterior.method,
-        series=tuple(one.name or f"series {index}" for index, one in enumerate(raw)),
-        rows=tuple(len(one) for one in raw),
+        series=tuple(item.name or f"series {index}" for index, item in enumerate(raw)),
+        rows=tuple(map(len, raw)),
         outputs=dataset.outputs,
         inputs=dataset.inputs,
-        missing=float(np.mean(np.isnan(np.concatenate([one.y for one in raw])))),
+        missing=float(np.mean(np.isnan(np.concatenate([item.y for item in raw])))),
         states=model.state_dim,
         basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
         inducing=sum(inducing),

@@ -69,7 +69,7 @@ def regressors(series: Series, na: int, nb: int, skip: int) -> tuple[np.ndarray,
 
 def products(series: Sequence[Series], na: int, nb: int, skip: int) -> Products:
     """The inner products over complete rows, after the first `skip` of each series."""
-    pairs = [regressors(one, na, nb, skip) for one in series if len(one) > skip]
+    pairs = [regressors(item, na, nb, skip) for item in series if len(item) > skip]
     if not pairs:
         width, size = series[0].output_dim, na * series[0].output_dim + nb * series[0].input_dim + 1
         return Products(
@@ -88,7 +88,7 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
     for all lags, fewer are tried.
     """
     outputs, controls = series[0].output_dim, series[0].input_dim
-    most = max(1, min(max_order, min(len(one) for one in series) // 4))
+    most = max(1, min(max_order, min(len(item) for item in series) // 4))
     everything = products(series, most, most, most)
     while most > 1 and everything.rows < ROWS_A_COEFFICIENT * (outputs + controls + 1):
         most -= 1
@@ -208,7 +208,7 @@ def regress_regularised(
     The regression and its hyper-parameters.
     """
     width, controls = series[0].output_dim, series[0].input_dim
-    most = max(1, max(len(one) for one in series) // 4)
+    most = max(1, max(len(item) for item in series) // 4)
     na, nb = min(na, most), min(nb, most)
     signals = width + controls
     lags = np.array([na] * width + [nb] * controls)
@@ -219,9 +219,9 @@ def regress_regularised(
         scipy.linalg.block_diag(*(np.triu(np.ones((n, n))) for n in lags))
     )
     coefficients, variance = np.empty((len(order) + 1, width)), np.empty(width)
-    found = []
-    shared = products([interpolated(one) for one in series], na, nb, max(na, nb - 1))
-    incomplete = any(np.isnan(one.y).any() for one in series)
+    result = []
+    shared = products([interpolated(item) for item in series], na, nb, max(na, nb - 1))
+    incomplete = any(np.isnan(item.y).any() for item in series)
     for k in range(width):
         parts = _products_of_output(series, k, na, nb) if incomplete else shared
         rows = max(parts.rows, 1)
@@ -237,8 +237,8 @@ def regress_regularised(
         increments, variance[k] = problem.posterior_mean(best)
         coefficients[order, k] = sums @ increments
         coefficients[-1, k] = level - mean @ coefficients[:-1, k]
-        found.append(best)
-    hyper = np.stack(found)
+        result.append(best)
+    hyper = np.stack(result)
     # Correlations of the errors are those of the residuals; their variances account for the
     # effective parameters.
     residual = _error_covariance(shared, coefficients)
@@ -317,11 +317,11 @@ def _products_of_output(series: Sequence[Series], output: int, na: int, nb: int)
     """Inner products over the rows at which this output is observed; others are interpolated."""
     skip = max(na, nb - 1)
     pairs = []
-    for one in series:
-        if len(one) > skip:
-            z, y = regressors(interpolated(one), na, nb, skip)
-            seen = np.isfinite(one.y[skip:, output])
-            pairs.append((z[seen], y[seen]))
+    for item in series:
+        if len(item) > skip:
+            z, y = regressors(interpolated(item), na, nb, skip)
+            observed = np.isfinite(item.y[skip:, output])
+            pairs.append((z[observed], y[observed]))
     z, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     return Products(z.T @ z, z.T @ y, y.T @ y, len(z))
 
@@ -332,9 +332,9 @@ def interpolated(series: Series) -> Series:
         return series
     time, y = np.arange(len(series)), np.zeros_like(series.y)
     for k, column in enumerate(series.y.T):
-        seen = ~np.isnan(column)
-        if seen.any():
-            y[:, k] = np.interp(time, time[seen], column[seen])
+        observed = ~np.isnan(column)
+        if observed.any():
+            y[:, k] = np.interp(time, time[observed], column[observed])
     return Series(y, series.u)
 
 

@@ -1,7 +1,7 @@
 """The linear council: linear models of several kinds, scored on held-out training rows.
 
     found = council(scaled, horizon=30)
-    found.best, found.table, found.order, found.models["arx-reg"]
+    found.best, found.scores, found.order, found.models["arx-reg"]
 
 Its members are
 
@@ -19,7 +19,7 @@ before each of them, and simulates the window.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -39,9 +39,6 @@ from gpssm.linear.arx import (
 from gpssm.linear.reduction import innovations_form, reduce
 from gpssm.linear.stability import stabilise
 from gpssm.linear.state_space import LinearSSM
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Horizon = int | Literal["simulation"]
 HORIZON = 30
@@ -81,8 +78,8 @@ class Council:
 
     def losses(self, name: str) -> Float[np.ndarray, " folds"]:
         """The deciding score of a member: the CRPS at the horizon, or the error of simulations."""
-        found = self.scores[name]
-        return found.simulation if self.horizon == "simulation" else found.crps
+        result = self.scores[name]
+        return result.simulation if self.horizon == "simulation" else result.crps
 
     def is_better(self, name: str, other: str) -> bool:
         """Whether a member's loss is lower than another's by more than one standard error."""
@@ -102,23 +99,6 @@ class Council:
         }
         bound = NEGLIGIBLE * min(losses.values(), default=0.0)
         return min((order for order, loss in losses.items() if loss <= bound), default=1)
-
-    @property
-    def long_memory(self) -> bool:
-        """Whether a long memory of the inputs beats every other member by one standard error."""
-        return all(
-            self.is_better("arx-memory", name) for name in self.models if name != "arx-memory"
-        )
-
-    @property
-    def table(self) -> "pd.DataFrame":
-        """A row per member, best first: the mean of each score over the folds."""
-        import pandas
-
-        rows = {name: [part.mean() for part in self.scores[name]] for name in self.models}
-        return pandas.DataFrame.from_dict(
-            rows, orient="index", columns=list(Scores._fields)
-        ).rename_axis("member")
 
 
 def council(
@@ -148,7 +128,7 @@ def council(
     """
     steps = HORIZON if horizon == "simulation" else horizon
     models, shrinkage = fit_members(series, steps, max_order, members)
-    scale = np.nanstd(np.concatenate([one.y for one in series]), axis=0)
+    scale = np.nanstd(np.concatenate([item.y for item in series]), axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     parts: list[dict[str, np.ndarray]] = []
     for fold in FOLDS:
@@ -203,10 +183,11 @@ def fit_members(
 
 def fit_last(series: Sequence[Series]) -> LinearSSM:
     """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
-    steps = np.concatenate([np.diff(one.y, axis=0) for one in series])
+    steps = np.concatenate([np.diff(item.y, axis=0) for item in series])
     if np.isnan(steps).all(0).any():
         raise ValueError(
-            "`last` needs two outputs in a row somewhere to know the size of a step; there are none."
+            "`last` needs two outputs in a row somewhere to know the size of a step; there are "
+            "none."
         )
     width, controls = series[0].output_dim, series[0].input_dim
     variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)
@@ -218,7 +199,7 @@ def fit_last(series: Sequence[Series]) -> LinearSSM:
 
 def fit_mean(series: Sequence[Series]) -> LinearSSM:
     """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
-    y = np.concatenate([one.y for one in series])
+    y = np.concatenate([item.y for item in series])
     width, controls = series[0].output_dim, series[0].input_dim
     spread = np.diag(np.maximum(np.nanstd(y, 0), NO_NOISE))
     still, inputs = np.zeros((width, width)), np.zeros((width, controls))
@@ -229,15 +210,17 @@ def fit_mean(series: Sequence[Series]) -> LinearSSM:
 def _without(series: Sequence[Series], fold: tuple[float, float]) -> list[Series]:
     """The rows before and after a window of each series, as series of their own."""
     parts = []
-    for one in series:
-        first, end = _window(one, fold)
-        parts += [one[begin:stop] for begin, stop in ((0, first), (end, len(one))) if stop > begin]
+    for item in series:
+        first, end = _window(item, fold)
+        parts += [
+            item[begin:stop] for begin, stop in ((0, first), (end, len(item))) if stop > begin
+        ]
     return parts
 
 
 def _is_observed(series: Sequence[Series], fold: tuple[float, float]) -> bool:
     """Whether the window holds an output of any series."""
-    windows = [(one.y, *_window(one, fold)) for one in series]
+    windows = [(item.y, *_window(item, fold)) for item in series]
     return any(np.isfinite(y[first:end]).any() for y, first, end in windows)
 
 
@@ -255,20 +238,20 @@ def _score(
     """`Scores` on one window of each series; state-space models are run side by side."""
     stacked = [name for name in members if name.startswith("ss-")]
     groups = [[name] for name in members if name not in stacked] + ([stacked] if stacked else [])
-    found = {}
+    result = {}
     for names in groups:
         models = kalman.stack([members[name] for name in names])
         steady = kalman.stack([stabilise(members[name]) for name in names])
         parts = [
             part
-            for one in series
-            if (part := _score_series(models, steady, one, fold, horizon, scale)) is not None
+            for item in series
+            if (part := _score_series(models, steady, item, fold, horizon, scale)) is not None
         ]
         means = [np.nanmean(np.concatenate(leaf, 1), 1) for leaf in zip(*parts, strict=True)]
         for k, name in enumerate(names):
             crps, log_score, square, simulated = (leaf[k] for leaf in means)
-            found[name] = np.array([crps, log_score, np.sqrt(square), np.sqrt(simulated)])
-    return found
+            result[name] = np.array([crps, log_score, np.sqrt(square), np.sqrt(simulated)])
+    return result
 
 
 def _score_series(

@@ -1,8 +1,8 @@
 """Excerpts of long records, for searches that go over all rows hundreds of times.
 
-What a linear model has of a record is known from some thousands of its rows; which ones is not, since a machine may
-stand still for a long time. So the excerpts are stretches that are spread evenly over it, and what is found from them
-is where a short search over all rows begins.
+What a linear model has of a record is known from some thousands of its rows; which ones is not,
+since a machine may stand still for a long time. So the excerpts are stretches that are spread
+evenly over it, and what is found from them is where a short search over all rows begins.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,9 @@ ROWS, STRETCH, LEAST = 4096, 1024, 64  # of all excerpts together, and of each a
 
 
 class Stage(NamedTuple):
-    """Series to search through, in so many steps, and the numbers of those that begin where a record does."""
+    """Series to search through, in so many steps, and the numbers of those that begin where a
+    record does.
+    """
 
     series: list[Series]
     steps: int
@@ -29,16 +31,16 @@ def stages(series: Series | Sequence[Series], steps: int) -> list[Stage]:
     The search through all rows has as many steps as cost what those through the excerpts did.
     """
     whole = as_list(series)
-    total = sum(len(one) for one in whole)
+    total = sum(len(item) for item in whole)
     if total <= ROWS:
         return [Stage(whole, steps, tuple(range(len(whole))))]
     parts, first = [], []
-    for one in whole:
+    for item in whole:
         first.append(len(parts))
-        share = ROWS * len(one) // total
-        length = min(max(min(share, STRETCH), LEAST), len(one))
-        begins = np.linspace(0, len(one) - length, max(1, share // length)).astype(int)
-        parts += [one[begin : begin + length] for begin in begins]
+        share = ROWS * len(item) // total
+        length = min(max(min(share, STRETCH), LEAST), len(item))
+        begins = np.linspace(0, len(item) - length, max(1, share // length)).astype(int)
+        parts += [item[begin : begin + length] for begin in begins]
     return [
         Stage(parts, steps, tuple(first)),
         Stage(whole, max(1, steps * ROWS // total), tuple(range(len(whole)))),

@@ -16,7 +16,7 @@ from gpssm.core.runtime import in_double_precision, on_host
 from gpssm.data.padding import pad
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.linear.identification import fit_linear
-from gpssm.linear.output_error import Emission, fit_curved, fit_output_error
+from gpssm.linear.output_error import Emission, fit_output_error
 from gpssm.linear.state_space import LinearFit, smoothed_moments
 from gpssm.linear.wired import fit_wired, fit_wired_output_error
 from gpssm.model.likelihoods import (
@@ -73,7 +73,8 @@ def linear_fit(series: Any, spec: "Spec") -> LinearFit:
 
 @in_double_precision
 def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
-    """The linear model whose simulation, through the likelihood's link, has the least squared error.
+    """The linear model whose simulation, through the likelihood's link, has the least squared
+    error.
 
     A curve at the output (Wiener) is found together with the dynamics, since no filter sees
     through it.
@@ -81,7 +82,9 @@ def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
     likelihood = uninformed_likelihood(spec.likelihood, series[0].output_dim)
     if isinstance(likelihood, Wiener | MonotoneWiener) and spec.wiring is None:
         curve = type(likelihood).curve
-        return fit_curved(series, spec.state_dim, curve, likelihood.weights, jax.random.key(0))
+        return fit_output_error(
+            series, spec.state_dim, curve, jax.random.key(0), likelihood.weights
+        )
     linked = isinstance(likelihood, LinkedGaussian)
     outputs = series if linked else pseudo_series(series, likelihood)
     link: Emission = likelihood.link.forward if linked else _identity
@@ -94,8 +97,8 @@ def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
 def uninformed_likelihood(likelihood: str | Likelihood, num_outputs: int) -> Likelihood:
     """A likelihood of the class that is asked for, with parameters of no meaning."""
     name = "gaussian" if isinstance(likelihood, str) and likelihood == "auto" else likelihood
-    nothing = jnp.zeros(num_outputs)
-    return make_likelihood(name, jnp.zeros((num_outputs, 1)), nothing, jnp.ones(num_outputs))
+    zeros = jnp.zeros(num_outputs)
+    return make_likelihood(name, jnp.zeros((num_outputs, 1)), zeros, jnp.ones(num_outputs))
 
 
 def pseudo_series(series: Sequence[Series], likelihood: Likelihood) -> list[Series]:

@@ -1,6 +1,6 @@
 """A linear state-space model from data: stable, in good coordinates, and of an order chosen by BIC.
 
-`linear_ssm.py` has the model itself, `subspace.py` the closed form that the fit starts from.
+`state_space.py` has the model itself, `subspace.py` the closed form that the fit starts from.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
@@ -18,6 +17,7 @@ from gpssm.core import linalg
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.padding import moves, pad
 from gpssm.data.series import Series, as_list
+from gpssm.linear.descent import minimise
 from gpssm.linear.excerpts import stages
 from gpssm.linear.stability import RADIUS, spectral_radius, stabilise
 from gpssm.linear.state_space import (
@@ -41,18 +41,19 @@ def fit_linear(
 ) -> LinearSSM:
     """Stable linear-Gaussian state-space fit, in the coordinates of `normalise`.
 
-    Subspace identification, then up to `num_em` steps of expectation-maximisation. Where these leave
-    ρ(A) > RADIUS, log p(y) is maximised among models with ρ(A) < RADIUS by L-BFGS, and expectation-maximisation
-    goes on from there if it then stays stable. Several series share one model.
+    Subspace identification, then up to `num_em` steps of expectation-maximisation. Where these
+    leave ρ(A) > RADIUS, log p(y) is maximised among models with ρ(A) < RADIUS by L-BFGS, and
+    expectation-maximisation goes on from there if it then stays stable. Several series share one
+    model.
 
-    :returns: A (Dx, Dx), B (Dx, Du), b (Dx,), C (Dy, Dx), d (Dy,), Q (Dx, Dx) diagonal and σ (Dy,), for outputs
-        and controls in the units of the series.
+    :returns: A (Dx, Dx), B (Dx, Du), b (Dx,), C (Dy, Dx), d (Dy,), Q (Dx, Dx) diagonal and σ (Dy,),
+        for outputs and controls in the units of the series.
     """
-    rows = [pad(one) for one in as_list(series)]
+    rows = [pad(item) for item in as_list(series)]
     ssm = normalise(run_em(subspace(series, state_dim), rows, num_em)[0], rows)
     if spectral_radius(ssm) > RADIUS:
         for stage in stages(series, NUM_LBFGS):
-            ssm = _fit_stable(ssm, [pad(one) for one in stage.series], stage.steps)
+            ssm = _fit_stable(ssm, [pad(item) for item in stage.series], stage.steps)
         ssm = normalise(ssm, rows)
         refined = normalise(run_em(ssm, rows, num_em)[0], rows)
         ssm = refined if spectral_radius(refined) <= RADIUS else ssm
@@ -61,15 +62,18 @@ def fit_linear(
 
 
 def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
-    """The same model in coordinates where smoothed states have mean 0 and covariance I, and Q is diagonal.
+    """The same model in coordinates where smoothed states have mean 0 and covariance I, and Q is
+    diagonal.
 
-        x' = M(x − m):   A' = M A M⁻¹   B' = M B   b' = M(A m + b − m)   C' = C M⁻¹   d' = d + C m   Q' = M Q Mᵀ
+        x' = M(x − m):   A' = M A M⁻¹   B' = M B   b' = M(A m + b − m)   C' = C M⁻¹   d' = d + C m
+        Q' = M Q Mᵀ
 
-    with m and S the mean and covariance of the states, over time and the smoothing posterior, and M S Mᵀ = I. The
-    largest entry of each column of C' is positive. Only the prior of x₀ differs: it is N(0, I) in the new coordinates.
+    with m and S the mean and covariance of the states, over time and the smoothing posterior, and M
+    S Mᵀ = I. The largest entry of each column of C' is positive. Only the prior of x₀ differs: it
+    is N(0, I) in the new coordinates.
     """
     ssm, (states, uncertainty) = jax.tree.map(np.asarray, (ssm, smoothed_moments(ssm, series)))
-    real = np.concatenate([np.r_[True, np.asarray(moves(one, bool))] for one in as_list(series)])
+    real = np.concatenate([np.r_[True, np.asarray(moves(item, bool))] for item in as_list(series)])
     states, uncertainty = states[real], uncertainty[real]
     mean = states.mean(0)
     covariance = (states - mean).T @ (states - mean) / len(states) + uncertainty.mean(0)
@@ -94,8 +98,8 @@ def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
 def _fit_stable(ssm: LinearSSM, series: list[Series], num_steps: int) -> LinearSSM:
     """Maximise log p(y) among models with ρ(A) < r = RADIUS, by L-BFGS from the stabilised model.
 
-    With P = (A/r) P (A/r)ᵀ + Q and FFᵀ = P, F⁻¹AF is r times a contraction. As every stable A is one in some
-    coordinates, and the model is free to take these, F can stay fixed.
+    With P = (A/r) P (A/r)ᵀ + Q and FFᵀ = P, F⁻¹AF is r times a contraction. As every stable A is
+    one in some coordinates, and the model is free to take these, F can stay fixed.
     """
     ssm = stabilise(ssm, RADIUS * (1.0 - 1e-4))
     scaled = np.asarray(ssm.transition) / RADIUS
@@ -103,21 +107,10 @@ def _fit_stable(ssm: LinearSSM, series: list[Series], num_steps: int) -> LinearS
     frame = jnp.asarray(np.linalg.cholesky(spread))
     floor = noise_floor(np.concatenate([part.y for part in series]))
     free = _unconstrain(ssm, frame)
-    start, unravel = ravel_pytree(free)
-
-    def objective(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = _loss_and_gradient(
-            jnp.asarray(vector, start.dtype), free, series, frame, floor
-        )
-        if not np.isfinite(value):
-            return 1e300, np.zeros_like(vector)
-        return float(value), np.asarray(gradient, float)
-
-    options = {"maxiter": num_steps, "maxcor": 30}
-    found = scipy.optimize.minimize(
-        objective, start, jac=True, method="L-BFGS-B", options=options
-    ).x
-    return _constrain(unravel(jnp.asarray(found, start.dtype)), frame, floor)
+    _, free = minimise(
+        _loss_and_gradient, free, series, frame, floor, num_steps=num_steps, maxcor=30
+    )
+    return _constrain(free, frame, floor)
 
 
 def _constrain(
@@ -159,7 +152,9 @@ def _loss_and_gradient(
     frame: Float[Array, "Dx Dx"],
     floor: Float[Array, " Dy"],
 ) -> Float[Array, ""]:
-    """−log p(y) and its gradient (p,), with the p unconstrained parameters of `_constrain` in one vector."""
+    """−log p(y) and its gradient (p,), with the p unconstrained parameters of `_constrain` in one
+    vector.
+    """
     return -log_marginal(_constrain(ravel_pytree(like)[1](vector), frame, floor), series)
 
 
@@ -175,18 +170,19 @@ class OrderSelection(NamedTuple):
 def select_order(
     series: Series | Sequence[Series], max_dim: int = 8, *, num_em: int = 100
 ) -> OrderSelection:
-    """The state dimension n in 1..`max_dim` with the least BIC = k log N − 2 log p(y), N observed rows.
+    """The state dimension n in 1..`max_dim` with the least BIC = k log N − 2 log p(y), N observed
+    rows.
 
-    k = n(2 Dy + Du) + Dy + Dy(Dy + 1)/2 is what outputs can identify: A, B, C and the innovations' gain up to
-    the states' coordinates, the mean level and the innovations' covariance. Inert dimensions pad every order
-    to `max_dim`, so that one compiled program fits all of them.
+    k = n(2 Dy + Du) + Dy + Dy(Dy + 1)/2 is what outputs can identify: A, B, C and the innovations'
+    gain up to the states' coordinates, the mean level and the innovations' covariance. Inert
+    dimensions pad every order to `max_dim`, so that one compiled program fits all of them.
     """
     states = past_states(series, max_dim)
     dims = range(1, max_dim + 1)
     starts = [from_states(states.leading(n), max_dim) for n in dims]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
     parts = as_list(series)
-    _, log_likelihoods = _em_each(stacked, [pad(one) for one in parts], num_em)
+    _, log_likelihoods = _em_each(stacked, [pad(item) for item in parts], num_em)
     outputs, inputs = parts[0].output_dim, parts[0].input_dim
     count = sum(np.sum(~np.isnan(part.y)) for part in parts) / outputs
     parameters = np.asarray(dims) * (2 * outputs + inputs) + outputs + outputs * (outputs + 1) / 2

@@ -60,30 +60,24 @@ class Gains(NamedTuple):
 
 def stack(models: Sequence[LinearSSM]) -> LinearSSM:
     """Several models as one with a leading axis; inert states, A = C = 0 and Q = I, fill it up."""
-    size = max(len(one.offset) for one in models)
+    size = max(len(item.offset) for item in models)
     padded = []
-    for one in models:
-        more = (0, size - len(one.offset))
+    for item in models:
+        more = (0, size - len(item.offset))
         process_cov = np.eye(size)
-        process_cov[: len(one.offset), : len(one.offset)] = one.process_cov
+        process_cov[: len(item.offset), : len(item.offset)] = item.process_cov
         padded.append(
             LinearSSM(
-                np.pad(one.transition, (more, more)),
-                np.pad(one.control, (more, (0, 0))),
-                np.pad(one.offset, more),
-                np.pad(one.C, ((0, 0), more)),
-                np.asarray(one.d),
+                np.pad(item.transition, (more, more)),
+                np.pad(item.control, (more, (0, 0))),
+                np.pad(item.offset, more),
+                np.pad(item.C, ((0, 0), more)),
+                np.asarray(item.d),
                 process_cov,
-                np.asarray(one.noise_std),
+                np.asarray(item.noise_std),
             )
         )
     return LinearSSM(*(np.stack(leaves) for leaves in zip(*padded, strict=True)))
-
-
-def member(models: LinearSSM, index: int, size: int | None = None) -> LinearSSM:
-    """One of several models, with its first `size` states."""
-    A, B, b, C, d, Q, noise = (leaf[index] for leaf in models)
-    return LinearSSM(A[:size, :size], B[:size], b[:size], C[:, :size], d, Q[:size, :size], noise)
 
 
 def filter_states(models: LinearSSM, series: Series) -> FilteredStates:
@@ -142,7 +136,7 @@ def simulate(
 def log_density(models: LinearSSM, series: Sequence[Series]) -> Float[np.ndarray, " K"]:
     """log p(y), summed over the series."""
     return sum(
-        (filter_states(models, one).log_density.sum(1) for one in series), np.zeros(len(models.d))
+        (filter_states(models, item).log_density.sum(1) for item in series), np.zeros(len(models.d))
     )
 
 
@@ -159,23 +153,25 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
     runs = []
     row, former = 0, None
     while row < rows:
-        seen = np.flatnonzero(observed[row])
+        present = np.flatnonzero(observed[row])
         predicted = A @ covariance @ A.mT + Q
         steady = former is not None and _is_close(predicted, former)
         gain, precision = np.zeros((count, size, width)), np.zeros((count, width, width))
         after, log_det = predicted, np.zeros(count)
-        if len(seen):
-            part = C[:, seen]
+        if len(present):
+            part = C[:, present]
             across = predicted @ part.mT
             spread = part @ across
-            diagonal = np.arange(len(seen))
-            spread[:, diagonal, diagonal] += variance[:, seen]
-            inverse = 1.0 / spread if len(seen) == 1 else np.linalg.inv(spread)
+            diagonal = np.arange(len(present))
+            spread[:, diagonal, diagonal] += variance[:, present]
+            inverse = 1.0 / spread if len(present) == 1 else np.linalg.inv(spread)
             inverse = 0.5 * (inverse + inverse.mT)
-            gain[:, :, seen] = across @ inverse
-            precision[:, seen[:, None], seen] = inverse
-            log_det = -np.log(spread[:, 0, 0]) if len(seen) == 1 else -np.linalg.slogdet(spread)[1]
-            after = predicted - gain[:, :, seen] @ across.mT
+            gain[:, :, present] = across @ inverse
+            precision[:, present[:, None], present] = inverse
+            log_det = (
+                -np.log(spread[:, 0, 0]) if len(present) == 1 else -np.linalg.slogdet(spread)[1]
+            )
+            after = predicted - gain[:, :, present] @ across.mT
             after = 0.5 * (after + after.mT)
         parts.append((covariance, predicted, after, gain, precision, log_det))
         end = int(ends[row]) if steady else row + 1

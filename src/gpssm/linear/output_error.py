@@ -1,10 +1,12 @@
-"""Linear dynamics behind an emission that cannot be undone: free-run least squares from many random starts.
+"""Linear dynamics behind an emission that cannot be undone: free-run least squares from many random
+starts.
 
     x_{t+1} = A x_t + B u_t,   ŷ_t = g(C x_{t+1} + d)
 
-An emission such as y = |η| has lost the sign that a linear fit of the outputs would need, so no filter can be started
-from it. A free run has no use for the outputs but to be compared with them: Σ|y − ŷ|² is minimised over stable A, from
-many random starts since it has many minima. The controls must tell where the states are.
+An emission such as y = |η| has lost the sign that a linear fit of the outputs would need, so no
+filter can be started from it. A free run has no use for the outputs but to be compared with them:
+Σ|y − ŷ|² is minimised over stable A, from many random starts since it has many minima. The controls
+must tell where the states are.
 """
 
 import functools
@@ -16,13 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.padding import num_moves, pad
 from gpssm.data.series import Series
+from gpssm.linear.descent import minimise
 from gpssm.linear.excerpts import stages
 from gpssm.linear.identification import RADIUS
 from gpssm.linear.state_space import NOISE_FLOOR, LinearFit, LinearSSM
@@ -39,7 +41,9 @@ Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
 
 
 class Modes(NamedTuple):
-    """A linear model in the coordinates of its modes: every stable A with distinct eigenvalues has this form."""
+    """A linear model in the coordinates of its modes: every stable A with distinct eigenvalues has
+    this form.
+    """
 
     logit: Float[Array, " K"]  # modulus of a pair of eigenvalues, RADIUS · sigmoid(logit)
     angle: Float[Array, " K"]
@@ -48,6 +52,7 @@ class Modes(NamedTuple):
     C: Float[Array, "Dy Dx"]
     d: Float[Array, " Dy"]
     start: Float[Array, "num_series Dx"]
+    weights: Float[Array, "Dy K"] | None = None  # of a curve at the output, found with the rest
 
     def transition(self) -> Float[Array, "Dx Dx"]:
         """A, with a rotation and contraction for each pair of eigenvalues."""
@@ -60,86 +65,52 @@ class Modes(NamedTuple):
         """B u."""
         return u @ self.control.T
 
-    def emit(self, emission: Emission, predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """g(C x + d)."""
-        return emission(predictor)
-
-    def penalty(self) -> float:
-        """None."""
-        return 0.0
-
-
-class CurvedModes(NamedTuple):
-    """Modes behind an emission with weights of its own, to be found with the rest."""
-
-    modes: Modes
-    weights: Float[Array, "Dy K"]
-
-    def transition(self) -> Float[Array, "Dx Dx"]:
-        """A."""
-        return self.modes.transition()
-
-    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
-        """B u."""
-        return self.modes.pushes(u)
-
     def emit(
         self, emission: Callable[..., Array], predictor: Float[Array, "N Dy"]
     ) -> Float[Array, "N Dy"]:
-        """g(C x + d; w)."""
-        return emission(predictor, self.weights)
+        """g(C x + d), or g(C x + d; w)."""
+        return emission(predictor) if self.weights is None else emission(predictor, self.weights)
 
-    def penalty(self) -> Float[Array, ""]:
+    def penalty(self) -> Float[Array, ""] | float:
         """What large weights cost."""
-        return WEIGHTS_COST * jnp.sum(self.weights**2)
-
-    @property
-    def C(self) -> Float[Array, "Dy Dx"]:
-        """The output map."""
-        return self.modes.C
-
-    @property
-    def d(self) -> Float[Array, " Dy"]:
-        """Its offset."""
-        return self.modes.d
-
-    @property
-    def start(self) -> Float[Array, "num_series Dx"]:
-        """x₀ of each series."""
-        return self.modes.start
+        return 0.0 if self.weights is None else WEIGHTS_COST * jnp.sum(self.weights**2)
 
 
 @in_double_precision
 @on_host()
 def fit_output_error(
-    series: list[Series], state_dim: int, emission: Emission, key: PRNGKeyArray
-) -> LinearFit:
-    """The best free-run fit of linear dynamics seen through `emission`, applied to each entry of C x + d."""
-    sizes = (state_dim, series[0].input_dim, series[0].output_dim)
-    noise, modes, states = fit_from_starts(
-        series, lambda key, count: _random(key, count, *sizes), emission, key
-    )
-    return _normalise(modes, states, noise, series)
-
-
-@in_double_precision
-@on_host()
-def fit_curved(
     series: list[Series],
     state_dim: int,
-    curve: Callable[..., Array],
-    weights: Float[Array, "Dy K"],
+    emission: Callable[..., Array],
     key: PRNGKeyArray,
+    weights: Float[Array, "Dy K"] | None = None,
 ) -> LinearFit:
-    """The best free-run fit of linear dynamics seen through a curve, `curve(C x + d, weights)`."""
+    """The best free-run fit of linear dynamics seen through an emission.
 
-    def begin(key: PRNGKeyArray, num_series: int) -> CurvedModes:
+    Parameters
+    ----------
+    series
+        Scaled series with inputs.
+    state_dim
+        Number of states.
+    emission
+        A function of each entry of C x + d; with weights, of their array too.
+    key
+        Of the random starts.
+    weights
+        An array like those of a curve at the output, if it has any: they are found with the rest.
+    """
+    sizes = (state_dim, series[0].input_dim, series[0].output_dim)
+
+    def begin(key: PRNGKeyArray, num_series: int) -> Modes:
+        if weights is None:
+            return _random(key, num_series, *sizes)
         modes_key, key = jax.random.split(key)
-        modes = _random(modes_key, num_series, state_dim, series[0].input_dim, series[0].output_dim)
-        return CurvedModes(modes, jax.random.normal(key, weights.shape))
+        modes = _random(modes_key, num_series, *sizes)
+        return modes._replace(weights=jax.random.normal(key, weights.shape))
 
-    noise, found, states = fit_from_starts(series, begin, curve, key)
-    return _normalise(found.modes, states, noise, series)._replace(curve=found.weights)
+    noise, modes, states = fit_from_starts(series, begin, emission, key)
+    return _normalise(modes, states, noise, series)._replace(curve=modes.weights)
 
 
 def fit_from_starts(
@@ -152,29 +123,34 @@ def fit_from_starts(
 
     :param begin: a model of so many series for a key, with all that `Modes` has for a free run.
     """
-    scale = jnp.asarray(np.nanvar(np.concatenate([one.y for one in series]), 0))
+    scale = jnp.asarray(np.nanvar(np.concatenate([item.y for item in series]), 0))
     few, *after = stages(series, NUM_LBFGS)
     problem = SimulationProblem.of(few.series, scale)
-    starts = jax.vmap(lambda one: begin(one, len(few.series)))(jax.random.split(key, NUM_STARTS))
-    found, losses = _descend(starts, problem, emission, NUM_STEPS)
+    starts = jax.vmap(lambda item: begin(item, len(few.series)))(jax.random.split(key, NUM_STARTS))
+    result, losses = _descend(starts, problem, emission, NUM_STEPS)
     losses = np.asarray(losses)
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
-    candidates = [jax.tree.map(lambda leaf, at=at: leaf[at], found) for at in best]
-    polished = [_polish(one, problem, emission, few.steps) for one in candidates]
-    error, modes = min(polished, key=lambda one: one[0])
+    candidates = [jax.tree.map(lambda leaf, at=at: leaf[at], result) for at in best]
+    polished = [
+        minimise(_value_and_slope, modes, problem, emission, num_steps=few.steps)
+        for modes in candidates
+    ]
+    error, modes = min(polished, key=lambda fit: fit[0])
     for stage in after:
-        modes = eqx.tree_at(lambda one: one.start, modes, modes.start[np.asarray(few.first)])
+        modes = eqx.tree_at(lambda item: item.start, modes, modes.start[np.asarray(few.first)])
         problem = SimulationProblem.of(stage.series, scale)
-        error, modes = _polish(modes, problem, emission, stage.steps)
+        error, modes = minimise(_value_and_slope, modes, problem, emission, num_steps=stage.steps)
     states = [
-        np.asarray(run)[: len(one) + 1]
-        for run, one in zip(_free_runs(modes, problem), series, strict=True)
+        np.asarray(run)[: len(item) + 1]
+        for run, item in zip(_free_runs(modes, problem), series, strict=True)
     ]
     return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
 
 class SimulationProblem(NamedTuple):
-    """What the free runs are compared with; an argument of compiled code, so that equal shapes share a program."""
+    """What the free runs are compared with; an argument of compiled code, so that equal shapes
+    share a program.
+    """
 
     series: list[Series]
     scale: Float[Array, " Dy"]
@@ -182,15 +158,15 @@ class SimulationProblem(NamedTuple):
     @classmethod
     def of(cls, series: list[Series], scale: Float[Array, " Dy"]) -> Self:
         """Of series that are padded for it, since many lengths then share it as well."""
-        return cls([jax.tree.map(jnp.asarray, pad(one)) for one in series], scale)
+        return cls([jax.tree.map(jnp.asarray, pad(item)) for item in series], scale)
 
 
 def loss(modes: Modes, problem: SimulationProblem, emission: Emission) -> Float[Array, ""]:
     """The mean of (y − ŷ)², over the variances of the outputs; missing entries count as zero."""
     errors = []
-    for index, one in enumerate(problem.series):
-        y, present = observed(jnp.asarray(one.y))
-        states = free_run(modes, modes.start[index], jnp.asarray(one.u))
+    for index, item in enumerate(problem.series):
+        y, present = observed(jnp.asarray(item.y))
+        states = free_run(modes, modes.start[index], jnp.asarray(item.u))
         predicted = modes.emit(emission, states[1:] @ modes.C.T + modes.d[None])
         errors.append(jnp.where(present, (y - predicted) ** 2 / problem.scale[None], 0.0))
     count = num_moves(problem.series) * problem.scale.size
@@ -214,8 +190,8 @@ def free_run(
 def _free_runs(modes: Modes, problem: SimulationProblem) -> list[Float[Array, "_ Dx"]]:
     """The states of every series."""
     return [
-        free_run(modes, modes.start[index], jnp.asarray(one.u))
-        for index, one in enumerate(problem.series)
+        free_run(modes, modes.start[index], jnp.asarray(item.u))
+        for index, item in enumerate(problem.series)
     ]
 
 
@@ -267,30 +243,15 @@ def _value_and_slope(
     )(vector)
 
 
-def _polish(
-    modes: Modes, problem: SimulationProblem, emission: Emission, num_steps: int
-) -> tuple[float, Modes]:
-    """L-BFGS to the bottom of the valley: the loss there, and where it is."""
-    flat, unravel = ravel_pytree(modes)
-
-    def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = _value_and_slope(jnp.asarray(vector), modes, problem, emission)
-        return float(value), np.asarray(slope, float)
-
-    options = {"maxiter": num_steps}
-    result = scipy.optimize.minimize(
-        evaluate, np.asarray(flat), jac=True, method="L-BFGS-B", options=options
-    )
-    return float(result.fun), unravel(jnp.asarray(result.x))
-
-
 _transition = jax.jit(Modes.transition)
 
 
 def _normalise(
     modes: Modes, states: list[np.ndarray], noise: np.ndarray, series: list[Series]
 ) -> LinearFit:
-    """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and covariance I."""
+    """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and
+    covariance I.
+    """
     transition, modes = jax.tree.map(np.asarray, (_transition(modes), modes))
     everything = np.concatenate(states)
     mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))

@@ -47,7 +47,7 @@ def reduce(
 ) -> Reduction:
     """The leading components of what the regression's state says about the next outputs."""
     na, nb = len(regression.outputs), len(regression.inputs)
-    rows = [_lags(one, na, nb) for one in series if len(one) > max(na, nb - 1)]
+    rows = [_lags(item, na, nb) for item in series if len(item) > max(na, nb - 1)]
     before, after = (
         np.concatenate([part[shift : len(part) - 1 + shift] for part, _ in rows])
         for shift in (0, 1)
@@ -61,7 +61,7 @@ def reduce(
     order = min(max_order, int(np.sum(singular_values > 1e-9 * singular_values[0])))
     projection = scipy.linalg.solve_triangular(factor, directions[:order].T, lower=True, trans=1)
     u, y = (
-        np.concatenate(parts) for parts in zip(*((one.u, one.y) for _, one in rows), strict=True)
+        np.concatenate(parts) for parts in zip(*((item.u, item.y) for _, item in rows), strict=True)
     )
     return Reduction(
         (before - centre) @ projection, (after - centre) @ projection, u, y, singular_values[:order]

@@ -1,10 +1,11 @@
 """The linear-Gaussian state-space model: smoothing, likelihood, expectation-maximisation.
 
-    x₀ ~ N(0, I)      x_{t+1} = A x_t + B u_t + b + N(0, Q)      y_t = C x_{t+1} + d + N(0, diag(σ²))
+    x₀ ~ N(0, I)      x_{t+1} = A x_t + B u_t + b + N(0, Q)      y_t = C x_{t+1} + d + N(0,
+    diag(σ²))
 
-A series of T outputs has T+1 states: `u[t]` drives `states[t] → states[t+1]`, and `states[t+1]` emits `y[t]`.
-The smoothing posterior is Gaussian with a block-tridiagonal precision, which is all that is ever factored.
-NaN in y means missing: that output's row of C is dropped at that time.
+A series of T outputs has T+1 states: `u[t]` drives `states[t] → states[t+1]`, and `states[t+1]`
+emits `y[t]`. The smoothing posterior is Gaussian with a block-tridiagonal precision, which is all
+that is ever factored. NaN in y means missing: that output's row of C is dropped at that time.
 """
 
 import warnings
@@ -24,8 +25,8 @@ from gpssm.data.padding import moves
 from gpssm.data.series import Series, as_list
 
 PROCESS_FLOOR = 1e-6  # least eigenvalue of Q, for states of unit scale
-# Least σ, as a share of the output's standard deviation: expectation-maximisation crawls where σ is smaller.
-# Chosen by rolling 30-step forecasts inside the training halves of the benchmarks.
+# Least σ, as a share of the output's standard deviation: expectation-maximisation crawls where σ is
+# smaller. Chosen by rolling 30-step forecasts inside the training halves of the benchmarks.
 NOISE_FLOOR = 1e-2
 RIDGE = 1e-8  # of the regressions, relative to each input: controls may be constant or collinear
 
@@ -125,26 +126,28 @@ def run_em(
 ) -> tuple[LinearSSM, Float[Array, ""]]:
     """Expectation-maximisation: the model after at most `num_steps` steps, and its log p(y).
 
-    With E over the smoothing posterior and z = [x_t; u_t; 1], a step sets [A B b] = E[x_{t+1} zᵀ] E[z zᵀ]⁻¹
-    and Q to the expected square of what is left; each output is regressed on [x; 1] over the rows where it is
-    observed. It stops once log p(y) gains less than `tolerance` times its size. State dimensions that are
-    inert (no dynamics, no emission, unit noise) stay so.
+    With E over the smoothing posterior and z = [x_t; u_t; 1], a step sets [A B b] = E[x_{t+1} zᵀ]
+    E[z zᵀ]⁻¹ and Q to the expected square of what is left; each output is regressed on [x; 1] over
+    the rows where it is observed. It stops once log p(y) gains less than `tolerance` times its
+    size. State dimensions that are inert (no dynamics, no emission, unit noise) stay so.
     """
     rows = _rows(series)
 
     def update(carry: tuple) -> tuple:
-        """Evaluate the model that comes next, and find the one after it; the last round only evaluates.
+        """Evaluate the model that comes next, and find the one after it; the last round only
+        evaluates.
 
-        A model is evaluated in one place of the program: smoothing is most of what there is to compile.
+        A model is evaluated in one place of the program: smoothing is most of what there is to
+        compile.
         """
-        step, _, ssm, before, now, _ = carry
-        is_last = (step == num_steps) | (jnp.abs(now - before) < tolerance * jnp.abs(now))
+        step, _, ssm, before, current, _ = carry
+        is_last = (step == num_steps) | (jnp.abs(current - before) < tolerance * jnp.abs(current))
         posterior = _smooth(ssm, rows)
         return (
             step + 1,
             ssm,
             _maximise(rows, posterior),
-            now,
+            current,
             _log_marginal(ssm, rows, posterior),
             is_last,
         )
@@ -156,7 +159,8 @@ def run_em(
 
 
 def noise_floor(y: Any) -> Any:
-    """The least σ of each output, a share of its standard deviation; absolute for one that never changes.
+    """The least σ of each output, a share of its standard deviation; absolute for one that never
+    changes.
 
     By NumPy for its arrays, by JAX for those of a program.
     """
@@ -168,10 +172,12 @@ def noise_floor(y: Any) -> Any:
 
 
 class Rows(NamedTuple):
-    """Series laid out with one row a state, so that several of them form a single chain of N states.
+    """Series laid out with one row a state, so that several of them form a single chain of N
+    states.
 
-    A row holds what leads to its state and what the state emits. The first state of a series has `moves` = 0,
-    since no transition leads to it, and emits nothing, and so has one that pads. Where `observed` is 0, y is 0.
+    A row holds what leads to its state and what the state emits. The first state of a series has
+    `moves` = 0, since no transition leads to it, and emits nothing, and so has one that pads. Where
+    `observed` is 0, y is 0.
     """
 
     y: Float[Array, "N Dy"]
@@ -194,8 +200,9 @@ def _rows(series: Series | Sequence[Series]) -> Rows:
 def _precision(ssm: LinearSSM, rows: Rows) -> tuple[BlockTridiagonal, Float[Array, "N Dx"]]:
     """Precision Λ and linear term η of the states' posterior, N(Λ⁻¹η, Λ⁻¹).
 
-    Diagonal blocks Q⁻¹ (I for x₀) + AᵀQ⁻¹A (not for the last state) + CᵀR⁻¹C, lower blocks −Q⁻¹A, and zero between two
-    series. η = Q⁻¹c_t − AᵀQ⁻¹c_{t+1} + CᵀR⁻¹(y_t − d), a row a state, where c_t = B u + b leads to it.
+    Diagonal blocks Q⁻¹ (I for x₀) + AᵀQ⁻¹A (not for the last state) + CᵀR⁻¹C, lower blocks −Q⁻¹A,
+    and zero between two series. η = Q⁻¹c_t − AᵀQ⁻¹c_{t+1} + CᵀR⁻¹(y_t − d), a row a state, where
+    c_t = B u + b leads to it.
     """
     identity = jnp.eye(ssm.offset.shape[0], dtype=ssm.offset.dtype)
     whitener = linalg.inverse_lower(jnp.linalg.cholesky(ssm.process_cov))
@@ -228,9 +235,9 @@ def _log_marginal(ssm: LinearSSM, rows: Rows, posterior: SmoothedStates) -> Floa
     predicted = states[:-1] @ ssm.transition.T + rows.u[1:] @ ssm.control.T + ssm.offset[None]
     whitener = linalg.inverse_lower(jnp.linalg.cholesky(ssm.process_cov))
     whitened = (states[1:] - predicted) @ whitener.T
-    zero, one = jnp.zeros(()), jnp.ones(())
-    log_starts = linalg.log_normal(states, zero, one)
-    log_steps = linalg.log_normal(whitened, zero, one) + jnp.log(jnp.diagonal(whitener))[None]
+    zero, item = jnp.zeros(()), jnp.ones(())
+    log_starts = linalg.log_normal(states, zero, item)
+    log_steps = linalg.log_normal(whitened, zero, item) + jnp.log(jnp.diagonal(whitener))[None]
     log_outputs = linalg.log_normal(
         rows.y, states @ ssm.C.T + ssm.d[None], ssm.noise_std[None] ** 2
     )
@@ -254,9 +261,11 @@ def _maximise(rows: Rows, posterior: SmoothedStates) -> LinearSSM:
 def _fit_dynamics(
     rows: Rows, mean: Float[Array, "N Dx"], covariance: BlockTridiagonal
 ) -> dict[str, Array]:
-    """[A B b] by regression, and Q = E[e eᵀ] with e = x_{t+1} − A x_t − B u_t − b, averaged over the moves.
+    """[A B b] by regression, and Q = E[e eᵀ] with e = x_{t+1} − A x_t − B u_t − b, averaged over
+    the moves.
 
-    The states' uncertainty adds [−A I] Cov([x_t; x_{t+1}]) [−A I]ᵀ to the square of the mean residual.
+    The states' uncertainty adds [−A I] Cov([x_t; x_{t+1}]) [−A I]ᵀ to the square of the mean
+    residual.
     """
     dim, moves = mean.shape[1], rows.moves[1:]
     before = jnp.tensordot(moves, covariance.diagonal[:-1], 1)
@@ -287,12 +296,14 @@ def _fit_dynamics(
 def _fit_emission(
     rows: Rows, mean: Float[Array, "N Dx"], covariance: Float[Array, "N Dx Dx"]
 ) -> dict[str, Array]:
-    """C, d and σ by one regression an output over its observed rows; uncertainty adds c·Cov(x)·c to σ²."""
+    """C, d and σ by one regression an output over its observed rows; uncertainty adds c·Cov(x)·c to
+    σ².
+    """
     inputs = jnp.concatenate([mean, jnp.ones_like(mean[:, :1])], axis=1)
     spread = jnp.einsum("nk,nij->kij", rows.observed, covariance)
     square = jnp.einsum("nk,ni,nj->kij", rows.observed, inputs, inputs)
     square = square + jnp.pad(spread, ((0, 0), (0, 1), (0, 1)))
-    weights = lax.map(lambda one: _regress(*one), (square, (rows.y.T @ inputs)[:, None]))[:, 0]
+    weights = lax.map(lambda item: _regress(*item), (square, (rows.y.T @ inputs)[:, None]))[:, 0]
     C, d = weights[:, :-1], weights[:, -1]
     count = jnp.maximum(jnp.sum(rows.observed, axis=0), 1.0)
     residual = jnp.sum(rows.observed * (rows.y - inputs @ weights.T) ** 2, axis=0)

@@ -1,12 +1,14 @@
-"""Subspace identification of a linear state-space model: canonical variate analysis, in closed form.
+"""Subspace identification of a linear state-space model: canonical variate analysis, in closed
+form.
 
-The state s_t is what the past (outputs and controls before t) tells about the outputs from t on, once the
-effect of the controls from t on is taken out. With p, f the past and the future after that,
+The state s_t is what the past (outputs and controls before t) tells about the outputs from t on,
+once the effect of the controls from t on is taken out. With p, f the past and the future after
+that,
 
     Σ_ff^(-1/2) Σ_fp Σ_pp^(-1/2) = U S Vᵀ,        s_t = first Dx rows of Vᵀ Σ_pp^(-1/2) p_t
 
-so the states are nested: those of a smaller order are the first ones of a larger. The parameters follow by
-least squares.
+so the states are nested: those of a smaller order are the first ones of a larger. The parameters
+follow by least squares.
 """
 
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ import scipy.linalg
 from jaxtyping import Float
 
 from gpssm.data.series import Series, as_list
+from gpssm.linear.arx import interpolated
 from gpssm.linear.state_space import PROCESS_FLOOR, LinearSSM, noise_floor
 
 RIDGE = 1e-8  # of covariances, relative to their mean diagonal
@@ -27,7 +30,9 @@ Parts = list[tuple[np.ndarray, np.ndarray]]  # (y, u) of each series
 
 
 class PastStates(NamedTuple):
-    """State estimates from data before their time, with the controls and outputs of each step; N steps."""
+    """State estimates from data before their time, with the controls and outputs of each step; N
+    steps.
+    """
 
     before: Float[np.ndarray, "N D"]
     u: Float[np.ndarray, "N Du"]
@@ -44,8 +49,9 @@ def subspace(
 ) -> LinearSSM:
     """A linear state-space model with `state_dim` states, from `horizon` steps of past and future.
 
-    Without a `horizon` it is long enough for the order and short enough for the series. Missing outputs are
-    interpolated, for this alone. Dimensions beyond what the series can tell are inert: A = 0, C = 0, Q = I.
+    Without a `horizon` it is long enough for the order and short enough for the series. Missing
+    outputs are interpolated, for this alone. Dimensions beyond what the series can tell are inert:
+    A = 0, C = 0, Q = I.
     """
     return from_states(past_states(series, state_dim, horizon), state_dim)
 
@@ -54,12 +60,13 @@ def past_states(
     series: Series | Sequence[Series], state_dim: int, horizon: int | None = None
 ) -> PastStates:
     """The leading canonical variates of the past, at most `state_dim` of them, at unit variance."""
-    parts = [(_fill(np.asarray(part.y)), np.asarray(part.u)) for part in as_list(series)]
+    parts = [(interpolated(part).y, np.asarray(part.u)) for part in as_list(series)]
     longest = max(len(y) for y, _ in parts) // 2
     horizon = _horizon(parts, state_dim) if horizon is None else horizon
     if state_dim < 1 or not 1 <= horizon <= longest:
         raise ValueError(
-            f"state_dim must be at least 1 and horizon from 1 to {longest}, half of the longest series; "
+            f"state_dim must be at least 1 and horizon from 1 to {longest}, half of the longest "
+            "series; "
             f"got state_dim={state_dim} and horizon={horizon}"
         )
     parts = [(y, u) for y, u in parts if len(y) >= 2 * horizon]
@@ -73,7 +80,9 @@ def past_states(
 
 
 def _canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.ndarray]:
-    """The states of each series at times horizon, ..., T, with as many columns as have a correlation."""
+    """The states of each series at times horizon, ..., T, with as many columns as have a
+    correlation.
+    """
     lags = [(_lags(y, horizon), _lags(u, horizon)) for y, u in parts]
     pasts = [np.concatenate(pair, axis=1) for pair in lags]
     controls = np.concatenate([u[horizon:] for _, u in lags])
@@ -88,15 +97,17 @@ def _canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.n
     return [(p - centre) @ (directions[:dim] @ whitener).T for p in pasts]
 
 
-def from_states(found: PastStates, state_dim: int) -> LinearSSM:
-    """Least squares of x_{t+1} on [x_t; u_t; 1] and y_t on [x_{t+1}; 1]; inert dimensions fill up to Dx."""
-    dim = found.after.shape[1]
+def from_states(states: PastStates, state_dim: int) -> LinearSSM:
+    """Least squares of x_{t+1} on [x_t; u_t; 1] and y_t on [x_{t+1}; 1]; inert dimensions fill up
+    to Dx.
+    """
+    dim = states.after.shape[1]
     extra = (0, state_dim - dim)
-    ones = np.ones((len(found.y), 1))
+    ones = np.ones((len(states.y), 1))
     dynamics, error = _least_squares(
-        np.concatenate([found.before, found.u, ones], axis=1), found.after
+        np.concatenate([states.before, states.u, ones], axis=1), states.after
     )
-    emission, noise = _least_squares(np.concatenate([found.after, ones], axis=1), found.y)
+    emission, noise = _least_squares(np.concatenate([states.after, ones], axis=1), states.y)
     process_cov = np.eye(state_dim)
     process_cov[:dim, :dim] = error.T @ error / len(error) + PROCESS_FLOOR * np.eye(dim)
     parameters = {
@@ -106,22 +117,15 @@ def from_states(found: PastStates, state_dim: int) -> LinearSSM:
         "C": np.pad(emission[:, :-1], ((0, 0), extra)),
         "d": emission[:, -1],
         "process_cov": process_cov,
-        "noise_std": np.sqrt((noise**2).mean(axis=0)) + noise_floor(found.y),
+        "noise_std": np.sqrt((noise**2).mean(axis=0)) + noise_floor(states.y),
     }
     return LinearSSM(**{name: jnp.asarray(value) for name, value in parameters.items()})
 
 
-def _fill(y: Float[np.ndarray, "T Dy"]) -> Float[np.ndarray, "T Dy"]:
-    """Linear interpolation over missing entries; an output that is never seen is zero."""
-    time, seen = np.arange(len(y)), ~np.isnan(y)
-    filled = np.zeros_like(y)
-    for k in np.flatnonzero(seen.any(axis=0)):
-        filled[:, k] = np.interp(time, time[seen[:, k]], y[seen[:, k], k])
-    return filled
-
-
 def _horizon(parts: Parts, state_dim: int) -> int:
-    """The longest horizon, up to what the order needs, with twice as many rows as regressors (at least 1)."""
+    """The longest horizon, up to what the order needs, with twice as many rows as regressors (at
+    least 1).
+    """
     y, u = parts[0]
     width = y.shape[1] + 2 * u.shape[1]
     wanted = max(10, state_dim + 2)

@@ -1,11 +1,13 @@
-"""Linear models that keep a wiring: some coefficients are zero, some rows are known, some states are outputs.
+"""Linear models that keep a wiring: some coefficients are zero, some rows are known, some states
+are outputs.
 
     x_{t+1} = A x_t + B u_t + b + N(0, Q),   y_t = C x_{t+1} + d + N(0, diag(σ²))
 
-A and B have zeros where nothing enters, rows of integrators and delays, and Q is diagonal; C has a one for a state that
-is an output. Subspace identification and its rotations know nothing of this, so coefficients are found by descent: the
-free run's squared error from many random starts (`output_error.py`), where there are controls, and from the best of
-them the likelihood. In the end states are shifted and scaled one by one, which keeps every zero.
+A and B have zeros where nothing enters, rows of integrators and delays, and Q is diagonal; C has a
+one for a state that is an output. Subspace identification and its rotations know nothing of this,
+so coefficients are found by descent: the free run's squared error from many random starts
+(`output_error.py`), where there are controls, and from the best of them the likelihood. In the end
+states are shifted and scaled one by one, which keeps every zero.
 """
 
 from collections.abc import Callable
@@ -14,12 +16,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series
+from gpssm.linear.descent import minimise
 from gpssm.linear.output_error import PROCESS_STD, fit_from_starts
 from gpssm.linear.state_space import (
     PROCESS_FLOOR,
@@ -134,22 +136,25 @@ class WiredModel(eqx.Module):
 @in_double_precision
 @on_host()
 def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> LinearFit:
-    """The linear model with the greatest likelihood that keeps the wiring, and its smoothed states."""
+    """The most likely linear model that keeps the wiring, and its smoothed states."""
     outputs = series[0].output_dim
     if wiring.input_dim:
         starts = [_free_runs(series, wiring, _same, key)[1]]
     else:
         starts = [
-            WiredModel.random(one, wiring, outputs, len(series))
-            for one in jax.random.split(key, NUM_BLIND)
+            WiredModel.random(item, wiring, outputs, len(series))
+            for item in jax.random.split(key, NUM_BLIND)
         ]
-    arrays = [jax.tree.map(jnp.asarray, one) for one in series]
-    floor = noise_floor(np.concatenate([one.y for one in series]))
-    found = [_climb(start, arrays, floor) for start in starts]
-    linear = min(found, key=lambda one: one[0])[1].linear()
+    arrays = [jax.tree.map(jnp.asarray, item) for item in series]
+    floor = noise_floor(np.concatenate([item.y for item in series]))
+    fits = [
+        minimise(_loss_and_gradient, start, arrays, floor, num_steps=NUM_LBFGS, maxcor=30)
+        for start in starts
+    ]
+    linear = min(fits, key=lambda fit: fit[0])[1].linear()
     linear = linear._replace(noise_std=jnp.maximum(linear.noise_std, floor))
     states, spread = map(np.asarray, smoothed_moments(linear, arrays))
-    ends = np.cumsum([len(one) + 1 for one in series])[:-1]
+    ends = np.cumsum([len(item) + 1 for item in series])[:-1]
     uncertainty = np.diagonal(spread, axis1=1, axis2=2).mean(0)
     return _in_unit_scale(linear, np.split(states, ends), wiring, uncertainty, series)
 
@@ -159,12 +164,14 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
 def fit_wired_output_error(
     series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
 ) -> LinearFit:
-    """The linear model that keeps the wiring whose free run, through the emission, has the least squared error."""
+    """The linear model that keeps the wiring whose free run, through the emission, has the least
+    squared error.
+    """
     noise, model, paths = _free_runs(series, wiring, emission, key)
-    found = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
+    result = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
     process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
-    return found._replace(
-        model=found.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov)
+    return result._replace(
+        model=result.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov)
     )
 
 
@@ -184,28 +191,9 @@ def _free_runs(
     assert isinstance(model, WiredModel)
     return (
         noise,
-        eqx.tree_at(lambda one: one.log_noise_std, model, jnp.log(jnp.asarray(noise))),
+        eqx.tree_at(lambda item: item.log_noise_std, model, jnp.log(jnp.asarray(noise))),
         paths,
     )
-
-
-def _climb(
-    start: WiredModel, series: list[Series], floor: Float[Array, " Dy"]
-) -> tuple[float, WiredModel]:
-    """L-BFGS up the likelihood: minus log p(y) there, and where it is."""
-    flat, unravel = ravel_pytree(start)
-
-    def objective(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = _loss_and_gradient(jnp.asarray(vector), start, series, floor)
-        if not (np.isfinite(value) and np.isfinite(slope).all()):
-            return 1e300, np.zeros_like(vector)
-        return float(value), np.asarray(slope, float)
-
-    options = {"maxiter": NUM_LBFGS, "maxcor": 30}
-    found = scipy.optimize.minimize(
-        objective, np.asarray(flat), jac=True, method="L-BFGS-B", options=options
-    )
-    return float(found.fun), unravel(jnp.asarray(found.x))
 
 
 @jit
@@ -234,8 +222,8 @@ def _in_unit_scale(
 ) -> LinearFit:
     """The same model with x' = (x − m) / s, so that states have mean 0 and variance 1, one by one.
 
-    A state that is an output stays as it is, as does one that holds a control, and one that holds another state has
-    that one's m and s.
+    A state that is an output stays as it is, as does one that holds a control, and one that holds
+    another state has that one's m and s.
     """
     everything = np.concatenate(states)
     middle, scale = everything.mean(0), np.sqrt(everything.var(0) + uncertainty)

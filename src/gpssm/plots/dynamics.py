@@ -100,7 +100,7 @@ def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
 
 
 def _locations(posterior: Posterior) -> Float[np.ndarray, "M Dz"] | None:
-    """Inducing locations in scaled units, their mean if they were sampled, else of the first chain."""
+    """Inducing locations in scaled units: their mean if sampled, else of the first chain."""
     for name, leaf in posterior.model.leaves().items():
         if name.endswith("locations"):
             draws = posterior.draws.leaves.get(name)
@@ -253,7 +253,7 @@ def slices(posterior: Posterior, data: Visited) -> list[Slice]:
     for name in posterior.dataset.inputs:
         plain = "".join(letter if letter.isalnum() else " " for letter in name)
         names.append(rf"\mathrm{{{plain}}}")
-    found = []
+    result = []
     for number, direction in enumerate(directions[:MOST_SLICES]):
         # The sign of a principal direction is arbitrary: its largest part goes up.
         direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
@@ -264,8 +264,8 @@ def slices(posterior: Posterior, data: Visited) -> list[Slice]:
         share = spread[number] ** 2 / np.sum(spread**2)
         title = f"{_direction(direction, names)} ({share:.0%})"
         estimate = transition(posterior, points[:, :dim], u)
-        found.append(Slice(title, places, line, points[:, :dim], estimate))
-    return found
+        result.append(Slice(title, places, line, points[:, :dim], estimate))
+    return result
 
 
 def _direction(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:

@@ -31,6 +31,7 @@ from gpssm.plots.style import (
     panels,
     shade,
     time_axis,
+    untrusted_spans,
     with_unit,
 )
 from gpssm.posterior.forecast import LEVELS, Forecast
@@ -159,22 +160,22 @@ def plot_forecast(
         ratios = (2.1,) * outputs + (1.0,) * len(inputs)
         layout = {"sharex": True, "height_ratios": ratios, "height": float(np.mean(ratios))}
         ax = panels(len(ratios), **layout)[1].ravel()
-        own = True
+        autocorrelation = True
     else:
         ax = np.ravel(np.asarray(ax, dtype=object))
-        own = False
+        autocorrelation = False
         if len(ax) != outputs or not all(hasattr(type(panel), "set_xlabel") for panel in ax):
             raise ValueError(
                 f"ax must hold one pair of axes an output, {outputs} in all; got {len(ax)}"
             )
     times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
-    known = None if history is None else _last_rows(history, forecast)
+    names = None if history is None else _last_rows(history, forecast)
     happened = None if actual is None else forecast.rows_of(actual)
     past_inputs = isinstance(history, Series) and set(inputs) <= set(history.inputs)
     bands = [(level, *forecast.interval(level)) for level in sorted(levels, reverse=True)]
     for j, panel in enumerate(ax[:outputs]):
-        if known is not None:
-            draw(panel, known[0], known[1][:, j], color=GREY, label="history")
+        if names is not None:
+            draw(panel, names[0], names[1][:, j], color=GREY, label="history")
         for rank, (level, low, high) in enumerate(bands):
             alpha = min(0.2 + 0.15 * rank, 0.6)
             shade(panel, times, low[:, j], high[:, j], alpha=alpha, label=f"{100 * level:g} %")
@@ -183,14 +184,14 @@ def plot_forecast(
             draw(panel, times, happened[:, j], color=BLACK, label="actual", **DOTTED)
         panel.set_ylabel(with_unit(forecast.outputs[j], forecast.units))
     for j, panel in enumerate(ax[outputs:]):
-        if known is not None and past_inputs:
-            before = align_columns(history, forecast.inputs, "u")[-len(known[0]) :, j]
-            draw(panel, known[0], before, **STEPS | {"color": GREY, "label": "history"})
+        if names is not None and past_inputs:
+            before = align_columns(history, forecast.inputs, "u")[-len(names[0]) :, j]
+            draw(panel, names[0], before, **STEPS | {"color": GREY, "label": "history"})
         draw(panel, times, forecast.u[:, j], **STEPS)
         panel.set_ylabel(with_unit(inputs[j], forecast.units))
-    _hatch_untrusted(ax, forecast, times)
+    _hatch_untrusted(ax, forecast)
     ax[-1].set_xlabel(name)
-    if own:
+    if autocorrelation:
         ax[0].figure.align_ylabels()
         legend(ax[0].figure)
     else:
@@ -205,17 +206,13 @@ def _last_rows(history: Any, forecast: Forecast) -> tuple[np.ndarray, np.ndarray
     return times, values
 
 
-def _hatch_untrusted(axes: np.ndarray, forecast: Forecast, times: np.ndarray) -> None:
-    if forecast.diagnostics is None or forecast.diagnostics.trusted.all():
-        return
-    doubtful = ~forecast.diagnostics.trusted
-    # A step reaches half way to its neighbours, so that one by itself can be seen.
-    edges, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
-    changes = np.flatnonzero(np.diff(np.pad(doubtful.astype(int), 1)))
+def _hatch_untrusted(axes: np.ndarray, forecast: Forecast) -> None:
+    """Hatch the steps that cannot be trusted, each up to the next, so that one can be seen."""
+    times, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
     style = {"facecolor": "none", "edgecolor": GREY, "hatch": "///", "linewidth": 0, "zorder": 0}
-    for first, last in changes.reshape(-1, 2):
+    for first, end in untrusted_spans(forecast) - forecast.start:
         for panel in axes:
-            panel.axvspan(edges[first], edges[last], **style, label="not to be trusted")
+            panel.axvspan(times[first], times[end], **style, label="not to be trusted")
 
 
 @in_house_style()
@@ -362,7 +359,7 @@ def plot_calibration(pairs: Pair | Iterable[Pair], levels: tuple[float, ...] = L
 
 
 def transforms(pairs: Sequence[Pair]) -> Float[np.ndarray, "N H Dy"]:
-    """The share of paths below each entry; NaN where nothing was observed, past the last row too."""
+    """The share of paths below each entry; NaN where nothing was observed."""
     horizon = max(forecast.horizon for forecast, _ in pairs)
     values = np.full((len(pairs), horizon, len(pairs[0][0].outputs)), np.nan)
     for row, (forecast, actual) in zip(values, pairs, strict=True):

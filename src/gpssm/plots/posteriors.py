@@ -176,15 +176,15 @@ def draw_residuals(residuals: Residuals) -> "Figure":
     layout = {"width_ratios": ratios, "sharex": "col"}
     figure, axes = panels(series.output_dim, 2 + number, height=1.9, **layout)
     for j, (row, values) in enumerate(zip(axes, residuals.values.T, strict=True)):
-        own = residuals.own[j]
-        tests = residuals.controls[j]
-        if own is None:
+        autocorrelation = residuals.own[j]
+        tests = residuals.inputs[j]
+        if autocorrelation is None:
             for panel in row:
                 say(panel, f"too few observed of {series.outputs[j]}")
             continue
         band = 1.96 / np.sqrt(np.isfinite(values).sum())
         _draw_errors(row[0], residuals, j)
-        _draw_correlations(row[1], "its past", own, 1, band)
+        _draw_correlations(row[1], "its past", autocorrelation, 1, band)
         largest = {name: np.nanmax(np.abs(test.correlations)) for name, test in tests.items()}
         shown = sorted(sorted(tests, key=lambda name: -largest[name])[:number], key=[*tests].index)
         for panel, name in zip(row[2:], shown, strict=True):
@@ -383,7 +383,7 @@ def plot_parameters(posterior: Posterior) -> "Figure":
         if name.rpartition(".")[2].startswith("log_"):
             prior = np.exp(prior)
             values = np.exp(values)
-            panel.set_xscale("log")
+            _set_log_scale(panel)
         _draw_density(panel, prior, np.concatenate([np.quantile(prior, [0.02, 0.98]), *values]))
         if name in sampled:
             _draw_entries(panel, values)
@@ -398,6 +398,16 @@ def plot_parameters(posterior: Posterior) -> "Figure":
     return figure
 
 
+def _set_log_scale(panel: "Axes") -> None:
+    """A logarithmic axis with few plain labels, which do not touch in a narrow panel."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=5))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_minor_locator(NullLocator())
+
+
 @in_double_precision
 def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
     """Draws from the prior of all entries together."""
@@ -407,7 +417,7 @@ def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
 
 
 def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style: Any) -> None:
-    """A density on the scale of the panel, its highest point at 1; without style that of a prior."""
+    """A density on the scale of the panel, at most 1; without style that of a prior."""
     logarithmic = panel.get_xscale() == "log"
     values, limits = (np.log(part) if logarithmic else part for part in (values, limits))
     margin = 0.04 * np.ptp(limits)
@@ -423,10 +433,11 @@ def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style
 
 
 def _draw_entries(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
-    """The density of each entry; one that does not vary is a line."""
+    """The density of each entry, all in one colour; one that does not vary is a line."""
     few = entries.shape[1] <= len(LINES)
     for number, values in enumerate(entries.T):
-        style = LINES[number] if few else {"color": BLUE, "linestyle": "-", "alpha": 0.4}
+        line = LINES[number]["linestyle"] if few else "-"
+        style = {"color": BLUE, "linestyle": line, "alpha": 1.0 if few else 0.4}
         if np.ptp(values) == 0:
             panel.axvline(values[0], **style, label="posterior")
         else:

@@ -1,8 +1,10 @@
-"""The house style of every figure: colours, sizes, and the few shapes that all of them are drawn with.
+"""The house style of every figure: colours, sizes, and the few shapes that all of them are drawn
+with.
 
-Colours are those of Okabe and Ito, which colour-blind readers can tell apart. Lines that must be told apart differ in
-line style or marker too, so that a figure can be printed in grey. Figures are plain `matplotlib.figure.Figure` objects:
-there is no global state of pyplot, no window, nothing to close. matplotlib is imported when the first one is drawn.
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart. Lines that must be
+told apart differ in line style or marker too, so that a figure can be printed in grey. Figures are
+plain `matplotlib.figure.Figure` objects: there is no global state of pyplot, no window, nothing to
+close. matplotlib is imported when the first one is drawn.
 """
 
 import functools
@@ -17,6 +19,7 @@ from jaxtyping import Float, Int
 
 from gpssm.core.text import check_kind, printable
 from gpssm.data.clock import Clock
+from gpssm.posterior.forecast import Forecast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +98,9 @@ def in_house_style() -> Iterator[None]:
 
 
 def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figure]]":
-    """Decorate a function that draws an object of one of these classes, its first argument, in house style."""
+    """Decorate a function that draws an object of one of these classes, its first argument, in
+    house style.
+    """
 
     def decorate(function: "Callable[P, Figure]") -> "Callable[P, Figure]":
         name = next(iter(inspect.signature(function).parameters))
@@ -114,7 +119,9 @@ def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figu
 def panels(
     rows: int, columns: int = 1, *, width: float = FULL, height: float = 1.5, **layout: Any
 ) -> tuple["Figure", np.ndarray]:
-    """A figure with a grid (rows, columns) of axes, each row `height` inches high; `layout` goes to `subplots`."""
+    """A figure with a grid (rows, columns) of axes, each row `height` inches high; `layout` goes to
+    `subplots`.
+    """
     from matplotlib.figure import Figure
 
     with in_house_style():
@@ -148,30 +155,32 @@ def to_png(figure: "Figure", dpi: int = 150) -> bytes:
 
 
 def extremes(*columns: Float[np.ndarray, " T"], most: int = MOST) -> Int[np.ndarray, " n"]:
-    """At most about `most` row numbers that keep the look of long lines: each stretch's smallest and largest values.
+    """At most about `most` row numbers that keep the look of long lines: each stretch's smallest
+    and largest values.
 
-    Unlike every n-th row this keeps spikes. A stretch without any value keeps its first row, and so its gap.
+    Unlike every n-th row this keeps spikes. A stretch without any value keeps its first row, and so
+    its gap.
     """
     length = len(columns[0])
     if length <= most:
         return np.arange(length)
     size = -(-length // max(most // (2 * len(columns)), 1))
     starts = np.arange(0, length, size)
-    kept = [[0, length - 1]]
+    rows = [[0, length - 1]]
     for column in columns:
         stretches = np.pad(
             column, (0, len(starts) * size - length), constant_values=np.nan
         ).reshape(-1, size)
         missing = np.isnan(stretches)
-        kept.append(starts + np.argmin(np.where(missing, np.inf, stretches), axis=1))
-        kept.append(starts + np.argmax(np.where(missing, -np.inf, stretches), axis=1))
-    return np.unique(np.concatenate(kept))
+        rows.append(starts + np.argmin(np.where(missing, np.inf, stretches), axis=1))
+        rows.append(starts + np.argmax(np.where(missing, -np.inf, stretches), axis=1))
+    return np.unique(np.concatenate(rows))
 
 
 def draw(panel: "Axes", x: np.ndarray, values: Float[np.ndarray, " T"], **style: Any) -> None:
     """A line, thinned where it is long."""
-    kept = extremes(values)
-    panel.plot(x[kept], values[kept], **style)
+    rows = extremes(values)
+    panel.plot(x[rows], values[rows], **style)
 
 
 def shade(
@@ -182,9 +191,9 @@ def shade(
     **style: Any,
 ) -> None:
     """A band between two lines, thinned where they are long."""
-    kept = extremes(low, high)
+    rows = extremes(low, high)
     panel.fill_between(
-        x[kept], low[kept], high[kept], **{"color": BLUE, "alpha": 0.25, "linewidth": 0} | style
+        x[rows], low[rows], high[rows], **{"color": BLUE, "alpha": 0.25, "linewidth": 0} | style
     )
 
 
@@ -192,15 +201,15 @@ def legend(figure: "Figure") -> None:
     """One legend above all panels, each label once; none where nothing has a label."""
     for old in list(figure.legends):
         old.remove()
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    if found:
-        columns = _fitting_columns(list(found), figure.get_figwidth())
+            result.setdefault(label, handle)
+    if result:
+        columns = _fitting_columns(list(result), figure.get_figwidth())
         figure.legend(
-            found.values(),
-            found.keys(),
+            result.values(),
+            result.keys(),
             loc="outside upper left",
             ncols=columns,
             fontsize=8,
@@ -209,7 +218,7 @@ def legend(figure: "Figure") -> None:
 
 
 def _fitting_columns(labels: list[str], width: float) -> int:
-    """As many columns as fit: a letter takes some 0.062 inches, and each handle with its space 0.6."""
+    """As many columns as fit: a letter takes some 0.062 inches, a handle with its space 0.6."""
     for columns in range(min(len(labels), 6), 1, -1):
         parts = np.array_split([0.6 + 0.062 * len(label) for label in labels], columns)
         if sum(part.max() for part in parts) <= width:
@@ -218,7 +227,8 @@ def _fitting_columns(labels: list[str], width: float) -> int:
 
 
 def time_axis(length: int, axis: Clock | None, first: int = 0) -> tuple[np.ndarray, str]:
-    """The times of rows from `first` on and what their axis is called: row numbers where no time is known.
+    """The times of rows from `first` on and what their axis is called: row numbers where no time is
+    known.
 
     Dates are shown in their own time zone.
     """
@@ -237,6 +247,12 @@ def space_dates(panel: "Axes", most: int = 5) -> None:
     locator = AutoDateLocator(minticks=2, maxticks=most)
     panel.xaxis.set_major_locator(locator)
     panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+
+
+def untrusted_spans(forecast: Forecast) -> Int[np.ndarray, "n 2"]:
+    """The first row of each stretch that cannot be trusted, and the row after its last."""
+    changes = np.diff(np.pad(~forecast.trusted, 1).astype(int))
+    return forecast.start + np.flatnonzero(changes).reshape(-1, 2)
 
 
 def with_unit(name: str, units: Mapping[str, str]) -> str:

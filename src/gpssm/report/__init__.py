@@ -1,8 +1,10 @@
-"""The report: one HTML file that says what was fitted, how far to trust it, and whether a simpler model would do.
+"""The report: one HTML file that says what was fitted, how far to trust it, and whether a simpler
+model would do.
 
     write_report(posterior, "report.html", test=test)
 
-The page needs nothing but itself: pictures, numbers, style and script are inside, and it forbids itself any request.
+The page needs nothing but itself: pictures, numbers, style and script are inside, and it forbids
+itself any request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,22 +36,32 @@ def make_report(
 ) -> str:
     """The report of a fit as the text of one HTML file.
 
-    :param posterior: the fit, or what `examine` found of it: then `test`, `inputs` and `baselines` play no part.
-    :param test, inputs, baselines: as in `evaluation.examine.examine`.
-    :param pictures: PNG images that are drawn already, by the names of `gpssm.plots` (`transition`, `residuals`, ...).
-    :param files: texts to offer for download by file name, beside forecast.csv, metrics.json and config.json.
+    Parameters
+    ----------
+    posterior
+        The fit, or its examination: then `test`, `inputs` and `baselines` play no part.
+    test, inputs, baselines
+        As in `evaluation.examine.examine`.
+    title
+        The heading of the page.
+    pictures
+        PNG images that are drawn already, by the names of `report.pictures.WORDS`.
+    files
+        Texts to offer for download by file name, beside forecast.csv, metrics.json and config.json.
     """
-    found = posterior
-    if not isinstance(found, Examination):
-        found = examine(found, test, inputs=inputs, baselines=baselines)
-    page = render(compose(found, title, {} if pictures is None else pictures, files or {}))
-    return "\n".join(
-        map(printable, page.replace("\t", " ").split("\n"))
-    )  # for those who look at it in a terminal
+    examination = posterior
+    if not isinstance(examination, Examination):
+        examination = examine(examination, test, inputs=inputs, baselines=baselines)
+    page = render(examination, compose(examination, title, pictures or {}, files or {}))
+    # For those who look at it in a terminal.
+    return "\n".join(map(printable, page.replace("\t", " ").split("\n")))
 
 
 def write_report(posterior: Forecaster | Examination, path: str | Path, **options: Any) -> Path:
-    """Write what `make_report` makes, with the same options; what was there stays until all of it is written."""
-    path, text = Path(path), make_report(posterior, **options)
+    """Write what `make_report` makes, with the same options; what was there stays until all of it
+    is written.
+    """
+    path = Path(path)
+    text = make_report(posterior, **options)
     write_atomically(path, lambda file: file.write(text.encode()))
     return path

@@ -1,14 +1,15 @@
 """What the page's charts draw, as plain data for JSON; `script.js` is their reader.
 
-A group is {"id", "x", "methods", "levels", "keys", "panels"}: methods and levels can be switched for all its panels
-together, keys name the lines that cannot. A panel is one output: {"title", "lines", "bands", "split"}. Lines and bands
-start at `x0` and go on in steps of `dx`; a value that does not exist is null. The first of the methods is the fit, and
-goes by the key MODEL.
+A group is {"id", "x", "methods", "levels", "keys", "panels"}: methods and levels can be switched
+for all its panels together, keys name the lines that cannot. A panel is one signal: {"title",
+"lines", "bands"}, with "split" where a forecast begins, "untrusted" spans of its axis, and "low"
+where it is an input. Lines and bands start at `x0` and go on in steps of `dx`; a value that does
+not exist is null. The first of the methods is the fit, and goes by the key MODEL.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from gpssm.data.clock import Clock
 from gpssm.data.series import Series
 from gpssm.evaluation.baselines import RollingComparison, label
-from gpssm.plots.style import with_unit
+from gpssm.plots.style import untrusted_spans, with_unit
 from gpssm.posterior.forecast import Forecast
 
 MODEL = "model"  # the key of the fit that the report is about
@@ -30,10 +31,39 @@ ROUND = (
 FIT_ROWS = 1500  # of the fit that are drawn, the last ones
 
 Group = dict[str, Any]
+Values = Float[np.ndarray, " n"]
 
 
-def numbers(values: Float[np.ndarray, " n"]) -> list[float | None]:
-    """Values to five digits, more where they differ little from each other, null where there is none."""
+class Axis(NamedTuple):
+    """The axis of rows: at their times where these are numbers, else by row number."""
+
+    origin: float = 0
+    unit: float = 1
+
+    @classmethod
+    def of(cls, clock: Clock | None) -> "Axis":
+        """The axis of a clock; dates are labels of row numbers."""
+        return cls() if clock is None or clock.dates else cls(clock.start, clock.step)
+
+    def place(self, row: float) -> float:
+        """Where a row lies."""
+        return self.origin + row * self.unit
+
+    def line(self, key: str, name: str, values: Values, row: int, kind: str = "line") -> Group:
+        """A line from a row on."""
+        return self._from(key, row) | {"label": name, "values": numbers(values), "kind": kind}
+
+    def band(self, key: str, level: float, low: Values, high: Values, row: int) -> Group:
+        """A band of this level from a row on."""
+        ends = {"low": numbers(low), "high": numbers(high)}
+        return self._from(key, row) | {"level": round(100 * level)} | ends
+
+    def _from(self, key: str, row: int) -> Group:
+        return {"key": key, "x0": self.place(row), "dx": self.unit}
+
+
+def numbers(values: Values) -> list[float | None]:
+    """Values to five digits, more where they hardly differ; null where there is none."""
     finite = values[np.isfinite(values)]
     span, size = (np.ptp(finite), np.abs(finite).max()) if finite.size else (0.0, 0.0)
     digits = min(DIGITS + max(math.floor(math.log10(size / span)), 0), 15) if span > 0 else DIGITS
@@ -49,140 +79,112 @@ def keys_of(methods: Iterable[str]) -> dict[str, str]:
 def forecast_group(
     forecasts: Mapping[str, Forecast], history: Series, actual: Series | None, shown: set[str]
 ) -> Group:
-    """Fans of all methods, with what came before and what happened; keys in `shown` are switched on at first."""
-    names, first = keys_of(forecasts), next(iter(forecasts.values()))
-    (origin, unit), before = _grid(history.axis), history.y[-2 * first.horizon :]
-    begin, end = first.start - len(before), first.start + first.horizon
+    """Fans of all methods, with what came before and what happened, and the inputs.
+
+    Keys in `shown` are switched on at first.
+    """
+    names = keys_of(forecasts)
+    first = next(iter(forecasts.values()))
+    start, end = first.start, first.start + first.horizon
+    axis = Axis.of(history.axis)
+    before = history[-2 * first.horizon :]
+    begin = start - len(before)
+    marks = {
+        "split": axis.place(start - 0.5),
+        "untrusted": [[axis.place(row - 0.5) for row in span] for span in untrusted_spans(first)],
+    }
     panels = []
     for j, output in enumerate(first.outputs):
-        lines, bands = [], []
+        lines = []
+        bands = []
         for (key, name), forecast in zip(names.items(), forecasts.values(), strict=True):
-            place = {"key": key, "x0": origin + first.start * unit, "dx": unit}
-            lines.append(
-                place | {"label": f"{name}, median", "values": numbers(forecast.median[:, j])}
-            )
+            lines.append(axis.line(key, f"{name}, median", forecast.median[:, j], start))
             for level in LEVELS:
-                low, high = (numbers(end[:, j]) for end in forecast.interval(level))
-                bands.append(place | {"level": round(100 * level), "low": low, "high": high})
-        lines.append(_data("history", "History", before[:, j], origin + begin * unit, unit))
+                low, high = (limit[:, j] for limit in forecast.interval(level))
+                bands.append(axis.band(key, level, low, high, start))
+        lines.append(axis.line("history", "History", before.y[:, j], begin))
         if actual is not None:
-            lines.append(
-                _data(
-                    "actual",
-                    "Actual",
-                    actual.y[: first.horizon, j],
-                    origin + first.start * unit,
-                    unit,
-                )
-            )
-        split = origin + (first.start - 0.5) * unit
-        panels.append(
-            {
-                "title": with_unit(output, history.units),
-                "lines": lines,
-                "bands": bands,
-                "split": split,
-            }
-        )
-    data = {"history": "History"} | ({} if actual is None else {"actual": "Actual"})
-    return (
-        _group("forecast", names, shown, panels) | {"keys": data} | _axis(history.axis, begin, end)
-    )
+            lines.append(axis.line("actual", "Actual", actual.y[: first.horizon, j], start))
+        panels.append(_panel(output, history, lines, bands) | marks)
+    for j, name in enumerate(first.inputs):
+        u = np.concatenate([before.u, first.u])[:, j]
+        line = axis.line("input", "Input, held between rows", u, begin, "steps")
+        panels.append(_panel(name, history, [line]) | marks | {"low": True})
+    keys = {"history": "History"} | ({} if actual is None else {"actual": "Actual"})
+    keys |= {"input": "Input"} if first.inputs else {}
+    keys |= {"untrusted": "Not to be trusted"} if marks["untrusted"] else {}
+    return _group("forecast", names, shown, panels) | {"keys": keys} | _x(history.axis, begin, end)
 
 
 def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str = "fit") -> Group:
-    """The training outputs as the model sees them, and the interval that new observations would lie in."""
-    (origin, unit), first = _grid(series.axis), max(len(series) - FIT_ROWS, 0)
+    """The training outputs as the model sees them, with the interval of new observations."""
+    axis = Axis.of(series.axis)
+    first = max(len(series) - FIT_ROWS, 0)
     panels = []
     for j, output in enumerate(series.outputs):
-        place = {"key": MODEL, "x0": origin + first * unit, "dx": unit}
+        low, high = (limit[first:, j] for limit in observed.interval(0.9))
         lines = [
-            place
-            | {"label": "Model, without noise", "values": numbers(smoothed.median[first:, j])},
-            _data("actual", "Data", series.y[first:, j], origin + first * unit, unit, kind="dots"),
+            axis.line(MODEL, "Model, without noise", smoothed.median[first:, j], first),
+            axis.line("actual", "Data", series.y[first:, j], first, "dots"),
         ]
-        low, high = (numbers(end[first:, j]) for end in observed.interval(0.9))
-        bands = [place | {"level": 90, "low": low, "high": high}]
-        panels.append({"title": with_unit(output, series.units), "lines": lines, "bands": bands})
+        panels.append(_panel(output, series, lines, [axis.band(MODEL, 0.9, low, high, first)]))
     keys = {MODEL: "Model, with 90 % interval", "actual": "Data"}
-    return _group(name, {}, set(), panels) | {"keys": keys} | _axis(series.axis, first, len(series))
+    return _group(name, {}, set(), panels) | {"keys": keys} | _x(series.axis, first, len(series))
 
 
 def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
     """RMSE of each method by step ahead, over the rolling forecasts, each step with its neighbours.
 
-    Origins lie `step` rows apart, so that steps that far apart are judged by the same rows, and others by others: a
-    few rows that are hard to foresee come back every `step` steps, as a sawtooth. A window that wide has them all.
+    Origins lie `step` rows apart, so that steps that far apart are judged by the same rows, and
+    others by others: a few rows that are hard to foresee come back every `step` steps, as a
+    sawtooth. A window that wide has them all.
     """
-    names = keys_of(one.method for one in rolling.entries)
+    names = keys_of(entry.method for entry in rolling.entries)
     panels = []
     for output in rolling.entries[0].by_step:
         lines = [
-            {
-                "key": key,
-                "label": name,
-                "x0": 1,
-                "dx": 1,
-                "values": numbers(smoothed_errors(one.by_step[output], rolling.judged.step)),
-            }
-            for (key, name), one in zip(names.items(), rolling.entries, strict=True)
+            Axis().line(key, name, smoothed_errors(entry.by_step[output], rolling.judged.step), 1)
+            for (key, name), entry in zip(names.items(), rolling.entries, strict=True)
         ]
-        panels.append(
-            {
-                "title": with_unit(output, rolling.judged.rows.units),
-                "lines": lines,
-                "bands": [],
-                "zero": True,
-            }
-        )
+        panels.append(_panel(output, rolling.judged.rows, lines) | {"zero": True})
     return _group("errors", names, shown, panels) | {"x": "steps ahead", "levels": []}
 
 
 def smoothed_errors(errors: Float[np.ndarray, " H"], width: int) -> Float[np.ndarray, " H"]:
-    """The root of the mean square over a window of `width` steps around each, as far as there are any."""
-    known = np.isfinite(errors)
+    """The root mean square over a window of `width` steps around each, of those there are."""
+    observed = np.isfinite(errors)
     window = np.ones(min(width, len(errors)))
-    squares, number = (
-        np.convolve(part, window, "same") for part in (np.where(known, errors, 0) ** 2, known)
-    )
+    squares = np.convolve(np.where(observed, errors, 0) ** 2, window, "same")
     with np.errstate(invalid="ignore"):
-        return np.sqrt(squares / number)
+        return np.sqrt(squares / np.convolve(observed, window, "same"))
 
 
-def _group(
-    name: str, methods: Mapping[str, str], shown: set[str], panels: list[dict[str, Any]]
-) -> Group:
+def _panel(name: str, series: Series, lines: list[Group], bands: Iterable[Group] = ()) -> Group:
+    return {"title": with_unit(name, series.units), "lines": lines, "bands": list(bands)}
+
+
+def _group(name: str, methods: Mapping[str, str], shown: set[str], panels: list[Group]) -> Group:
     switches = [{"key": key, "label": title, "on": key in shown} for key, title in methods.items()]
     levels = [round(100 * level) for level in LEVELS] if methods else []
     return {"id": name, "methods": switches, "levels": levels, "keys": {}, "panels": panels}
 
 
-def _data(
-    key: str, name: str, values: Float[np.ndarray, " n"], x0: float, dx: float, kind: str = "line"
-) -> dict[str, Any]:
-    return {"key": key, "label": name, "x0": x0, "dx": dx, "values": numbers(values), "kind": kind}
-
-
-def _grid(clock: Clock | None) -> tuple[float, float]:
-    """Where row 0 lies on the axis, and how far rows are apart: at their times where these are numbers, else by row."""
-    return (0, 1) if clock is None or clock.dates else (clock.start, clock.step)
-
-
-def _axis(clock: Clock | None, begin: int, end: int) -> dict[str, Any]:
+def _x(clock: Clock | None, begin: int, end: int) -> Group:
     """What the axis of these rows is called and, where they have dates, the date of each."""
     if clock is None:
         return {"x": "row"}
-    dates = {"first": begin, "dates": clock.texts(end - begin, begin)} if clock.dates else {}
-    return {"x": clock.name or "time"} | dates | (_round_times(clock, begin) if clock.dates else {})
+    name = {"x": clock.name or "time"}
+    if not clock.dates:
+        return name
+    dates = {"first": begin, "dates": clock.texts(end - begin, begin)}
+    return name | dates | _round_times(clock, begin)
 
 
-def _round_times(clock: Clock, begin: int) -> dict[str, Any]:
-    """The row of a midnight before, and after how many rows times are round again; nothing where rows miss them."""
+def _round_times(clock: Clock, begin: int) -> Group:
+    """The row of a midnight, and after how many rows times are round; empty if rows miss them."""
     first = clock.index(1, begin)[0]
     midnight = begin - (first - first.normalize()).total_seconds() / clock.dt
     sizes = [round(seconds / clock.dt) for seconds in ROUND if seconds % clock.dt == 0]
-    return (
-        {}
-        if clock.calendar or midnight % 1 or not sizes
-        else {"midnight": int(midnight), "steps": sizes}
-    )
+    if clock.calendar or midnight % 1 or not sizes:
+        return {}
+    return {"midnight": int(midnight), "steps": sizes}

@@ -1,255 +1,213 @@
-"""What goes into a report, as plain data: texts, numbers, charts, pictures, files, all from one examination."""
+"""What goes into a report, from one examination: texts, tables, charts, pictures, files."""
 
 import importlib.metadata
+import math
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import numpy as np
 
 from gpssm import __version__
 from gpssm.core.files import digest
 from gpssm.core.metrics import coverage
+from gpssm.core.table import Table
 from gpssm.core.text import percent, to_csv, to_json
 from gpssm.data.series import Series
-from gpssm.evaluation.baselines import RollingComparison
 from gpssm.evaluation.examine import Examination
-from gpssm.evaluation.summary import Summary
-from gpssm.posterior.checks import Check, doubts, headline, worst
-from gpssm.posterior.forecast import HORIZON, Forecast
-from gpssm.posterior.stack import Forecaster, leading_member, smoothed_outputs
+from gpssm.posterior.checks import doubts, headline, worst
+from gpssm.posterior.forecast import HORIZON
+from gpssm.posterior.stack import leading_member, smoothed_outputs
 from gpssm.report.charts import (
     FIT_ROWS,
     LEVELS,
     MODEL,
-    Group,
     error_group,
     fit_group,
     forecast_group,
     keys_of,
 )
-from gpssm.report.pictures import Picture, embed_pictures
+from gpssm.report.pictures import embed_pictures
 from gpssm.report.words import in_sentences
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MOST_EXPERIMENTS = 8  # whose fits are drawn: the last ones
-MOST_STEPS, MOST_VALUES = (
-    500,
-    2500,
-)  # of the forecast: steps, and steps times outputs, so that the file stays small
-
-Table = dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Content:
-    """All that the template shows. `future` says what the forecast assumes; `tables` are settings by heading.
-
-    `methods` are the names of the entries of `rolling`, in their order, by their keys on the page, and `experiments`
-    those of the training series whose fits are drawn, by the names of their charts.
-    """
-
-    title: str
-    date: str
-    experiments: dict[str, str]
-    words: list[str]
-    starts: tuple[dict[str, Any], ...]
-    members: tuple[dict[str, Any], ...]
-    leading: str
-    calibration: tuple[dict[str, Any], ...]
-    calibrated_on: str
-    worth: Check
-    checks: tuple[Check, ...]
-    doubts: list[Check]
-    level: str
-    checked: str
-    rolling: RollingComparison
-    methods: dict[str, str]
-    units: Mapping[str, str]
-    charts: dict[str, Group]
-    forecast: list[dict[str, Any]]
-    future: str
-    fitted: str
-    pictures: dict[str, Picture]
-    tables: Table
-    downloads: dict[str, str]
-    troubles: tuple[str, ...]
+# Of the forecast: steps, and steps times outputs, so that the file stays small.
+MOST_STEPS, MOST_VALUES = 500, 2500
 
 
 def compose(
-    found: Examination, title: str | None, pictures: Mapping[str, bytes], files: Mapping[str, str]
-) -> Content:
-    """The content of the page; pictures that are not given are drawn."""
-    posterior, rolling = found.posterior, found.rolling
+    examination: Examination,
+    title: str | None,
+    pictures: Mapping[str, bytes],
+    files: Mapping[str, str],
+) -> dict[str, Any]:
+    """Everything that the template shows beside the examination; missing pictures are drawn.
+
+    `methods` are the names of the entries of the rolling comparison by their keys on the page, and
+    `experiments` those of the training series whose fits are drawn by the names of their charts.
+    """
+    posterior = examination.posterior
+    rolling = examination.rolling
     raw = posterior.dataset.experiments
     history = raw[-1]
-    most = min(MOST_STEPS, max(MOST_VALUES // history.output_dim, HORIZON), found.forecast.horizon)
-    shown = {name: one[:most] for name, one in found.forecasts.items()}
-    left = found.forecast.horizon - most
+    steps = min(MOST_STEPS, max(MOST_VALUES // history.output_dim, HORIZON))
+    shown = {name: forecast[:steps] for name, forecast in examination.forecasts.items()}
+    hidden = examination.forecast.horizon - shown[examination.method].horizon
     switched_on = {MODEL} | ({rolling.best_baseline.method} if rolling.best_baseline else set())
     # The last experiment was looked at already; the others can be picked.
-    earlier = range(max(len(raw) - MOST_EXPERIMENTS, 0), len(raw) - 1)
-    seen = {len(raw) - 1: (found.smoothed, found.observed)}
     smoothed = posterior.with_states()
-    seen |= {index: smoothed_outputs(smoothed, index) for index in earlier}
-    experiments = {
-        "fit" if index == len(raw) - 1 else f"fit-{index}": raw[index].name
-        or f"Experiment {index + 1}"
-        for index in sorted(seen)
-    }
-    groups = [
-        forecast_group(shown, history, found.test, switched_on),
-        *(
-            fit_group(*seen[index], smoothed.dataset.experiments[index], name)
-            for index, name in zip(sorted(seen), experiments, strict=True)
-        ),
-        error_group(rolling, switched_on),
-    ]
-    drawn, undrawn = embed_pictures(found, pictures)
-    tables = _settings(posterior, found.summary)
+    experiments = {}
+    charts = [forecast_group(shown, history, examination.test, switched_on)]
+    for index in range(max(len(raw) - MOST_EXPERIMENTS, 0), len(raw)):
+        last = index == len(raw) - 1
+        key = "fit" if last else f"fit-{index}"
+        experiments[key] = raw[index].name or f"Experiment {index + 1}"
+        outputs = (examination.smoothed, examination.observed)
+        outputs = outputs if last else smoothed_outputs(smoothed, index)
+        charts.append(fit_group(*outputs, smoothed.dataset.experiments[index], key))
+    charts.append(error_group(rolling, switched_on))
+    drawn, failures = embed_pictures(examination, pictures)
+    tables = settings_tables(examination)
+    frame = examination.forecast.to_dataframe(LEVELS)
     texts = {
-        "forecast.csv": to_csv(found.forecast.to_dataframe(LEVELS)),
-        "metrics.json": to_json(found.to_dict()),
+        "forecast.csv": to_csv(frame),
+        "metrics.json": to_json(examination.to_dict()),
         "config.json": to_json(tables),
     }
-    inside = percent(float(coverage(found.observed.paths, smoothed.dataset.experiments[-1].y, 0.9)))
-    last = (
-        f" The chart shows the last {FIT_ROWS} of {len(history)} rows."
-        if len(history) > FIT_ROWS
-        else ""
-    )
-    return Content(
-        title=title
-        or f"{(len(raw) == 1 and history.name) or ', '.join(history.outputs)}: model report",
-        date=f"{datetime.now().astimezone():%-d %B %Y}",
-        experiments=experiments,
-        words=in_sentences(found.summary),
-        starts=found.summary.starts,
-        members=found.summary.members,
-        leading=found.summary.leading,
-        calibration=found.summary.calibration,
-        calibrated_on=found.summary.calibrated_on,
-        worth=found.worth,
-        checks=found.checks,
-        doubts=doubts(found.checks),
-        level=worst(found.checks),
-        checked=headline(found.checks),
-        rolling=rolling,
-        methods=keys_of(one.method for one in rolling.entries),
-        units={name: history.units.get(name, "") for name in history.outputs},
-        charts={group["id"]: group for group in groups},
-        forecast=forecast_table(shown[found.method], found.test),
-        future=found.future + (f" The remaining {left} steps are not drawn." if left else ""),
-        fitted=f"Here {inside} do.{last}",
-        pictures=drawn,
-        tables=tables,
-        downloads={name: data_uri(name, text) for name, text in (texts | dict(files)).items()},
-        troubles=(*posterior.notes, *found.failures, *undrawn),
-    )
+    inside = coverage(examination.observed.paths, smoothed.dataset.experiments[-1].y, 0.9)
+    fitted = f"Here {percent(float(inside))} do."
+    if len(history) > FIT_ROWS:
+        fitted += f" The chart shows the last {FIT_ROWS} of {len(history)} rows."
+    name = (len(raw) == 1 and history.name) or ", ".join(history.outputs)
+    return {
+        "title": title or f"{name}: model report",
+        "date": f"{datetime.now().astimezone():%-d %B %Y}",
+        "experiments": experiments,
+        "words": in_sentences(examination.summary),
+        "doubts": doubts(examination.checks),
+        "level": worst(examination.checks),
+        "headline": headline(examination.checks),
+        "methods": keys_of(entry.method for entry in rolling.entries),
+        "units": {name: history.units.get(name, "") for name in history.outputs},
+        "charts": {chart["id"]: chart for chart in charts},
+        "forecast": forecast_tables(frame[:steps], examination.test),
+        "future": examination.future
+        + (f" The remaining {hidden} steps are not drawn." if hidden else ""),
+        "fitted": fitted,
+        "pictures": drawn,
+        "tables": tables,
+        "downloads": {name: data_uri(name, text) for name, text in (texts | dict(files)).items()},
+        "troubles": (*posterior.notes, *examination.failures, *failures),
+    }
 
 
-def forecast_table(forecast: Forecast, actual: Series | None) -> list[dict[str, Any]]:
-    """A table an output: a head, and a row a step, for readers who cannot use the chart."""
-    axis = forecast.axis
-    head = ["row" if axis is None else axis.name or "time", "median"]
-    head += [f"{round(100 * level)} % {end}" for level in LEVELS for end in ("low", "high")]
-    head += ["actual"] if actual is not None else []
-    columns = [forecast.median]
-    columns += [end for level in LEVELS for end in forecast.interval(level)]
-    columns += [actual.y[: forecast.horizon]] if actual is not None else []
-    tables = np.stack(columns, axis=-1)
-    numbers = (
-        forecast.steps
-        if axis is None or axis.dates
-        else axis.times(forecast.horizon, forecast.start)
-    )
-    times = (
-        axis.texts(forecast.horizon, forecast.start)
-        if axis is not None and axis.dates
-        else numbers.tolist()
-    )
-    return [
-        {
-            "output": name,
-            "head": head,
-            "rows": [[time, *row] for time, row in zip(times, tables[:, j].tolist(), strict=True)],
-        }
-        for j, name in enumerate(forecast.outputs)
-    ]
+def forecast_tables(frame: "pd.DataFrame", actual: Series | None) -> list[Table]:
+    """A table per output of `Forecast.to_dataframe`, beside what happened where that is known.
+
+    Its last column marks steps that cannot be trusted; it is left out where there are none.
+    """
+    names = list(map(str, frame.columns))
+    outputs = [name.removesuffix(" mean") for name in names if name.endswith(" mean")]
+    limits = sum(name.endswith("%") for name in names) // len(outputs)
+    times = frame["time"] if "time" in names else frame.index
+    doubtful = "trusted" in names and not frame["trusted"].all()
+    tables = []
+    for number, output in enumerate(outputs):
+        first = names.index(f"{output} mean")
+        block = frame.iloc[:, first : first + 2 + limits]
+        columns = {name.removeprefix(f"{output} "): block[name] for name in map(str, block)}
+        std = columns.pop("std").median()
+        if actual is not None and len(actual) >= len(frame):
+            columns["actual"] = actual.y[: len(frame), number]
+        # As many decimals as the spread of the forecast makes worth reading.
+        place = math.floor(math.log10(std)) if std > 0 else 0
+        shape = f".{max(2 - place, 0)}f" if -5 <= place <= 6 else ".3e"
+        rows = [
+            (time, *(f"{value:{shape}}".replace("nan", "–") for value in values))
+            for time, *values in zip(short_times(times), *columns.values(), strict=True)
+        ]
+        head = [str(times.name or "step"), *columns]
+        if doubtful:
+            head.append("trusted")
+            rows = [
+                (*row, "yes" if trusted else "no")
+                for row, trusted in zip(rows, frame["trusted"], strict=True)
+            ]
+        tables.append(Table(head, rows, output, words=0))
+    return tables
 
 
-def _settings(forecaster: Forecaster, summary: Summary) -> Table:
+def short_times(times: Any) -> list[str]:
+    """Steps or times as text, dates without hours or seconds that are all zero."""
+    texts = [str(time) for time in times]
+    for end in (":00", " 00:00"):
+        if all(len(text) > 10 and text.endswith(end) for text in texts):
+            texts = [text.removesuffix(end) for text in texts]
+    return texts
+
+
+def settings_tables(examination: Examination) -> dict[str, dict[str, Any]]:
     """Everything that the result depends on, by heading; of a stack, of its leading member."""
-    posterior = leading_member(forecaster)
-    facts, raw = summary.facts, posterior.dataset.experiments
+    summary = examination.summary
+    facts = summary.facts
+    posterior = leading_member(examination.posterior)
+    raw = posterior.dataset.experiments
+    spec = {name: value for name, value in posterior.spec.describe().items() if value is not None}
     roles = {
-        role: [name for name, its in posterior.model.roles if its == role]
+        f"parameters: {role}": ", ".join(
+            name for name, assigned in posterior.model.roles if assigned == role
+        )
+        or "none"
         for role in ("sample", "optimise")
     }
-    model = {
-        "states": facts.states,
-        "kernel": facts.kernel or "none",
-        "basis": facts.basis,
-        "mean": facts.mean,
+    seconds = {
+        f"seconds: {name}": round(value, 1)
+        for name, value in examination.posterior.seconds._asdict().items()
     }
-    model |= {"inducing points": facts.inducing, "likelihood": facts.likelihood}
-    settings = {
-        name: value for name, value in posterior.spec.describe().items() if value is not None
-    }
+    libraries = ("jax", "jaxlib", "numpy", "equinox")
     return {
         "Method": ({"member of the mixture": summary.leading} if summary.leading else {})
-        | _flat(settings),
-        "Model": model
-        | {f"parameters: {role}": ", ".join(names) or "none" for role, names in roles.items()},
+        | _flat(spec)
+        | roles,
         "Data": {
             "series": ", ".join(
                 f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)
             ),
             "outputs": ", ".join(facts.outputs),
-            "controls": ", ".join(facts.controls) or "none",
+            "inputs": ", ".join(facts.delayed_inputs) or "none",
             "sampling time": raw[0].dt,
             "hash of the training data": digest(*raw),
         },
         "Run": {
             "seed": posterior.seed,
             "chains": posterior.num_chains,
-            "draws a chain": posterior.num_draws,
-            **{
-                f"seconds: {name}": round(value, 1)
-                for name, value in forecaster.seconds._asdict().items()
-            },
+            "draws per chain": posterior.num_draws,
+            **seconds,
         },
-        "Versions": {
-            "gpssm": __version__,
-            "python": platform.python_version(),
-            **{
-                name: importlib.metadata.version(name)
-                for name in ("jax", "jaxlib", "numpy", "equinox")
-            },
-        },
+        "Versions": {"gpssm": __version__, "python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in libraries},
     }
 
 
 def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Settings in words: those inside of others by both names, lists in a line, none as a dash."""
-    found: dict[str, Any] = {}
+    """Settings in words: those inside of others by both names, lists in one line."""
+    flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{before}{name}: ")
+            flat |= _flat(value, f"{before}{name}: ")
         elif isinstance(value, list | tuple):
-            found[f"{before}{name}"] = ", ".join(map(str, value)) or "none"
+            flat[f"{before}{name}"] = ", ".join(map(str, value)) or "none"
         else:
-            found[f"{before}{name}"] = (
-                {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
-            )
-    return found
+            flag = {True: "yes", False: "no"}
+            flat[f"{before}{name}"] = flag[value] if isinstance(value, bool) else value
+    return flat
 
 
 def data_uri(name: str, text: str) -> str:
     """A file inside a link."""
-    kind = {"csv": "text/csv", "json": "application/json"}.get(
-        name.rpartition(".")[2], "text/plain"
-    )
+    kinds = {"csv": "text/csv", "json": "application/json"}
+    kind = kinds.get(name.rpartition(".")[2], "text/plain")
     return f"data:{kind};charset=utf-8,{quote(text, safe=',:;()[]{}')}"

@@ -1,22 +1,24 @@
-"""From content to HTML. Text is escaped by the template engine; script and style are the package's own, and only they
-may run: the page's security policy names them by hash, so that nothing that came with the data ever could.
+"""From content to HTML. Text is escaped by the template engine; script and style are the package's
+own, and only they may run: the page's security policy names them by hash, so that nothing that came
+with the data ever could.
 """
 
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from gpssm.core.text import figure, percent
-from gpssm.report.content import Content
+from gpssm.evaluation.examine import Examination
 
 SYMBOLS = {"good": "✓", "caution": "!", "problem": "✕", "unknown": "–"}
 LEVELS = {"good": "Good", "caution": "Caution", "problem": "Problem", "unknown": "Not applicable"}
 
 
-def render(content: Content) -> str:
-    """The page."""
+def render(examination: Examination, content: Mapping[str, Any]) -> str:
+    """The page of an examination and of what `compose` made of it."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -32,6 +34,7 @@ def render(content: Content) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     return environment.from_string(template).render(
+        examination=examination,
         page=content,
         style=style,
         script=script,

@@ -3,7 +3,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const MARGIN = { top: 26, right: 12, bottom: 40, left: 58 };
-  const KNOWN = new Set(["model", "arx", "lgssm", "last", "mean", "actual", "history"]);
+  const KNOWN = new Set(["model", "arx", "lgssm", "last", "mean", "actual", "history", "input", "untrusted"]);
 
   const make = (name, attributes, parent) => {
     const element = document.createElementNS(SVG, name);
@@ -37,14 +37,16 @@
     return found;
   }
 
-  // A path through the points that exist, broken where one does not.
-  function through(xs, ys, dots) {
+  // A path through the points that exist, broken where one does not: as a line, as dots, or held until the next one.
+  function through(xs, ys, kind) {
     let path = "";
     let broken = true;
     ys.forEach((y, index) => {
       if (y == null) { broken = true; return; }
-      const place = `${xs[index].toFixed(1)} ${y.toFixed(1)}`;
-      path += dots ? `M${place}h.01` : `${broken ? "M" : "L"}${place}`;
+      const [x, height] = [xs[index].toFixed(1), y.toFixed(1)];
+      if (kind === "dots") path += `M${x} ${height}h.01`;
+      else if (broken) path += `M${x} ${height}`;
+      else path += kind === "steps" ? `H${x}V${height}` : `L${x} ${height}`;
       broken = false;
     });
     return path;
@@ -86,7 +88,7 @@
 
     draw() {
       const width = Math.max(this.element.clientWidth, 240);
-      const height = width < 520 ? 240 : 320;
+      const height = this.spec.low ? 150 : width < 520 ? 240 : 320;
       const [x0, x1] = this.group.domain;
       const [y0, y1] = this.range();
       const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
@@ -116,20 +118,29 @@
         make("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }, this.svg);
         make("text", { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, this.svg).textContent = this.figure(value);
       });
-      const room = this.group.spec.dates ? 130 : 70;
+      const room = this.group.spec.dates ? 90 : 70;
       const whole = this.spec.lines.every((line) => line.x0 % 1 === 0 && line.dx === 1);
       const number = Math.max(inner.width / room, 2);
       const { steps = [], midnight } = this.group.spec;
       const step = steps.find((rows) => rows >= (x1 - x0) / number);
       const rounded = step ? multiples(x0 - midnight, x1 - midnight, step).map((x) => x + midnight) : [];
-      (rounded.length > 1 ? rounded : ticks(x0, x1, number, whole)).forEach((value) => {
+      const places = rounded.length > 1 ? rounded : ticks(x0, x1, number, whole);
+      const texts = places.map((value) => this.when(value));
+      // A day that all labels share is said once, below them.
+      const day = this.group.spec.dates && texts.every((text) => text.length > 10 && text.slice(0, 10) === texts[0].slice(0, 10));
+      let free = 0; // from here on no label has been written
+      places.forEach((value, index) => {
         const text = make("text", { y: bottom + 17, "text-anchor": "middle" }, this.svg);
-        text.textContent = this.when(value);
+        text.textContent = day ? texts[index].slice(11) : texts[index];
         const half = text.getComputedTextLength() / 2 + 1; // near an edge it moves inwards rather than be cut
-        text.setAttribute("x", Math.min(Math.max(this.x(value), half), width - half));
+        const middle = Math.min(Math.max(this.x(value), half), width - half);
+        text.setAttribute("x", middle);
+        if (middle - half < free) text.remove();
+        else free = middle + half + 10;
       });
       const label = { x: MARGIN.left + inner.width / 2, y: height - 6, "text-anchor": "middle" };
-      make("text", label, this.svg).textContent = this.group.spec.x;
+      const name = this.group.spec.x;
+      make("text", label, this.svg).textContent = day && texts.length ? `${name} (${texts[0].slice(0, 10)})` : name;
       const title = make("text", { class: "title", x: 4, y: 15 }, this.svg);
       title.textContent = this.spec.title;
       // A long name is drawn narrower rather than cut.
@@ -150,14 +161,16 @@
         const narrow = band.level < Math.max(...levels) ? " narrow" : "";
         if (chosen.length) make("path", { class: `band ${colour(band.key)}${narrow}`, d: `M${up.join("L")}L${down.join("L")}Z` }, this.inside);
       });
+      (this.spec.untrusted ?? []).forEach(([from, to]) => {
+        make("rect", { class: "untrusted", x: this.x(from), y: MARGIN.top, width: this.x(to) - this.x(from), height: this.size.inner.height }, this.inside);
+      });
       if (this.spec.split != null) {
         const x = this.x(this.spec.split);
         make("line", { class: "split", x1: x, x2: x, y1: 0, y2: this.size.height - MARGIN.bottom }, this.inside);
       }
       this.lines().forEach((line) => {
-        const dots = line.kind === "dots";
-        const path = through(places(line, line.values), line.values.map((value) => this.y(value)), dots);
-        make("path", { class: `${dots ? "dots" : "line"} ${colour(line.key)}`, d: path }, this.inside);
+        const path = through(places(line, line.values), line.values.map((value) => this.y(value)), line.kind);
+        make("path", { class: `${line.kind === "dots" ? "dots" : "line"} ${colour(line.key)}`, d: path }, this.inside);
       });
     }
 

@@ -6,68 +6,70 @@ from gpssm.core.text import count, join_names, percent
 from gpssm.evaluation.summary import Facts, OutputSummary, Summary
 
 SAMPLED = {
-    "good": "Chains agree about outputs and forecasts, and there are draws enough of them.",
-    "fair": "Chains agree fairly about outputs and forecasts: means and intervals are usable, their last digit is not.",
-    "poor": "Chains do not agree about outputs and forecasts: take everything below as provisional, and run it longer.",
+    "good": "Chains agree about outputs and forecasts, and there are enough draws.",
+    "fair": "Chains agree fairly well about outputs and forecasts: means and intervals are usable, "
+    "their last digit is not.",
+    "poor": "Chains do not agree about outputs and forecasts: take everything below as "
+    "provisional, and run longer chains.",
 }
-APART = {
-    "good": "Each chain, from a start of its own, has settled, and they agree about outputs and forecasts.",
-    "fair": "Each chain has a model of its own, from its own start. Forecasts are the average over them, and intervals "
-    "hold what they do not agree on: usable, but for their last digit.",
-    "poor": "Chains from different starts have not converged, or found different models: take everything below as "
-    "provisional.",
-}  # where chains have models of their own
+# Where chains have models of their own.
+SEPARATE = {
+    "good": "Each chain, from a start of its own, has settled, and they agree about outputs and "
+    "forecasts.",
+    "fair": "Each chain has a model of its own, from its own start. Forecasts are the average "
+    "over them, and intervals hold what they do not agree on: usable, but for their last digit.",
+    "poor": "Chains from different starts have not converged, or have found different models: take "
+    "everything below as provisional.",
+}
 SLIGHT, MARKED = 0.01, 0.1  # shares of the change of the states that no linear map explains
 
 
 def in_sentences(summary: Summary) -> list[str]:
-    """A few paragraphs: the model and its data, the sampling, each output, and how nonlinear it all is."""
+    """The model and its data, the sampling, each output, and how nonlinear it is."""
+    sampled = SEPARATE if summary.sampling.within else SAMPLED
     return [
         _fitted(summary.facts),
-        (APART if summary.sampling.within else SAMPLED)[summary.sampling.verdict],
-        *(_output(one, summary) for one in summary.outputs),
+        sampled[summary.sampling.verdict],
+        *(_about_output(output, summary) for output in summary.outputs),
         *_nonlinear(summary),
     ]
 
 
 def _fitted(facts: Facts) -> str:
-    states = count(facts.states, "hidden state")
-    model = (
-        f"A Gaussian process state-space model with {states}"
-        if facts.kernel
-        else f"A linear model with {states}"
-    )
+    kind = "Gaussian process state-space" if facts.kernel else "linear"
     names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
-    shown = (
-        join_names(names)
-        if len(names) <= 4
-        else f"{len(names)} series with {sum(facts.rows)} rows in all"
-    )
-    driven = f", driven by {join_names(facts.controls)}" if facts.inputs else ", without controls"
-    missing = (
-        f" {percent(facts.missing)} of the outputs are missing and were filled in."
-        if facts.missing
-        else ""
-    )
+    data = join_names(names)
+    if len(names) > 4:
+        data = f"{len(names)} series with {sum(facts.rows)} rows in all"
+    inputs = ", without inputs"
+    if facts.inputs:
+        inputs = f", driven by {join_names(facts.delayed_inputs)}"
+    missing = ""
+    if facts.missing:
+        missing = f" {percent(facts.missing)} of the outputs are missing and were filled in."
     return (
-        f"{model} was fitted to {shown}. It explains {join_names(facts.outputs)}{driven}.{missing}"
+        f"A {kind} model with {count(facts.states, 'hidden state')} was fitted to {data}. It "
+        f"explains {join_names(facts.outputs)}{inputs}.{missing}"
     )
 
 
-def _output(one: OutputSummary, summary: Summary) -> str:
-    spread, unit = one.spread or 1.0, f" {one.unit}" if one.unit else ""
-    fades = (
-        f"A forecast is half as uncertain as knowing nothing after {count(one.half, 'step')}"
-        if one.half
-        else f"A forecast stays less than half as uncertain as knowing nothing for {summary.longest_run} steps and more"
-    )
+def _about_output(output: OutputSummary, summary: Summary) -> str:
+    unit = f" {output.unit}" if output.unit else ""
     near, far = (
-        f"{error:.3g}{unit} ({percent(error / spread)}"
-        for error in (one.one_step_error, one.free_run_error)
+        f"{error:.3g}{unit} ({percent(error / (output.spread or 1.0))}"
+        for error in (output.one_step_error, output.free_run_error)
     )
+    fades = (
+        "A forecast stays less than half as uncertain as knowing nothing for "
+        f"{summary.longest_run} steps and more."
+    )
+    if output.half:
+        steps = count(output.half, "step")
+        fades = f"A forecast is half as uncertain as knowing nothing after {steps}."
     return (
-        f"{one.name} varies by {one.spread:.3g}{unit} (standard deviation). One step ahead the model errs by {near} of "
-        f"that), over {summary.free_run_steps} steps without looking by {far}), on data it was trained on. {fades}."
+        f"{output.name} varies by {output.spread:.3g}{unit} (standard deviation). One step ahead "
+        f"the model errs by {near} of that), over {summary.free_run_steps} steps without further "
+        f"outputs by {far}), on the same training rows. {fades}"
     )
 
 
@@ -75,8 +77,10 @@ def _nonlinear(summary: Summary) -> Iterator[str]:
     if not summary.facts.kernel:
         return
     share = summary.nonlinear_change
-    if share < SLIGHT:
-        words = "The dynamics are as good as linear"
-    else:
-        words = f"The dynamics are {'clearly' if share > MARKED else 'somewhat'} nonlinear"
-    yield f"{words}: a linear map leaves {percent(share)} of the change from step to step unexplained."
+    words = "practically linear"
+    if share >= SLIGHT:
+        words = f"{'clearly' if share > MARKED else 'somewhat'} nonlinear"
+    yield (
+        f"The dynamics are {words}: a linear map leaves {percent(share)} of the change from step "
+        "to step unexplained."
+    )

@@ -60,8 +60,8 @@ def sweep(
 
     check_paths(out)
     with usage():
-        known = [STACK, *METHODS]
-        chosen = known if methods == ALL else _names(methods, "method", [*known, *VARIANTS])
+        available = [STACK, *METHODS]
+        chosen = available if methods == ALL else _names(methods, "method", [*available, *VARIANTS])
         judged = _names(protocols, "protocol", [ALL, *PROTOCOLS])
         part, _, parts = shard.partition("/")
         if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
@@ -115,17 +115,17 @@ def _pages(results: list[dict[str, Any]]) -> list[str]:
     return [*tables, *(in_line(fact) for fact in provenance(results))]
 
 
-def _names(text: str, what: str, known: Sequence[str] = ()) -> list[str]:
-    """The names of a list with commas, checked against those known."""
+def _names(text: str, what: str, choices: Sequence[str] = ()) -> list[str]:
+    """The names of a list with commas, checked against the choices."""
     from gpssm.methods.spec import nearest
 
     names = [name for part in text.split(",") if (name := part.strip())]
     if not names:
         raise ValueError(f"name at least one {what}; got {text!r}")
     for name in names:
-        if known and name not in known:
-            hint = nearest(name, known)
-            raise ValueError(f"there is no {what} {name!r}.{hint} Known: {', '.join(known)}")
+        if choices and name not in choices:
+            hint = nearest(name, choices)
+            raise ValueError(f"there is no {what} {name!r}.{hint} Known: {', '.join(choices)}")
     return names
 
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from gpssm.cli.run_folder import Run
     from gpssm.cli.settings import Settings
 
-Texts = list[str] | None
 MODEL, TABLE = "Model and sampling", "Reading the data"
+Texts = list[str] | None
+Text = str | None
+Whole = int | None
 
 
 def _option(*names: str, help: str, panel: str | None = None, metavar: str | None = None) -> Any:
@@ -26,88 +28,65 @@ def _option(*names: str, help: str, panel: str | None = None, metavar: str | Non
     )
 
 
+FILES = typer.Argument(help="Data files, one experiment each.", show_default=False)
+OUTPUTS = _option("-y", "--output", help="Output column, by name or number; repeat for more.")
+INPUTS = _option("-u", "--input", help="Input column; repeat for more.")
+TRAIN = _option(
+    help="Training rows of the (last) file: a share, a number, a date, or all. (default: all)"
+)
+OUT = _option("--out", "-o", help="Run folder. (default: runs/DATA-METHOD)")
+CONFIGURATION = _option(help="Settings in TOML; options given here take precedence.")
+RESUME = _option("--resume", help="Continue an interrupted run.")
+OVERWRITE = _option("--overwrite", help="Replace an existing run.")
+NO_REPORT = _option("--no-report", help="No figures and no report: scores and forecasts.")
+METHOD = _option("--method", "-m", help="See `gpssm methods`. (default: ffvd)", panel=MODEL)
+STATES = _option(metavar="N|auto", help="Number of states; auto chooses it.", panel=MODEL)
+SETTINGS = _option(
+    "--set",
+    metavar="NAME=VALUE",
+    help="Any other setting of `gpssm.fit` or of the method, such as kernel=se+linear, "
+    "likelihood=student-t, delay=auto, calibrate=true; repeat for more.",
+    panel=MODEL,
+)
+TIME = _option(
+    metavar="NAME", help="Column of times; none to count rows. (default: auto)", panel=TABLE
+)
+REGRID = _option(
+    metavar="auto|STEP",
+    help="Put rows on a regular grid, such as 2s; missing rows become missing outputs.",
+    panel=TABLE,
+)
+HOLD = _option(
+    metavar="RULE", help="Inputs of missing rows: hold or interpolate. (default: hold)", panel=TABLE
+)
+UNIT = _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.", panel=TABLE)
+
+
 def fit(
     screen: Screen,
-    data: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Data files, one experiment each.", show_default=False),
-    ] = None,
-    y: Annotated[
-        Texts, _option("-y", "--output", help="Output column, by name or number; repeat for more.")
-    ] = None,
-    u: Annotated[Texts, _option("-u", "--input", help="Input column; repeat for more.")] = None,
-    train: Annotated[
-        str | None,
-        _option(
-            help="Training rows of the (last) file: a share, a number, a date, or all. "
-            "(default: all)"
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, _option("--out", "-o", help="Run folder. (default: runs/DATA-METHOD)")
-    ] = None,
-    config: Annotated[
-        Path | None, _option(help="Settings in TOML; options given here take precedence.")
-    ] = None,
-    resume: Annotated[bool, _option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[bool, _option("--overwrite", help="Replace an existing run.")] = False,
-    no_report: Annotated[
-        bool, _option("--no-report", help="No figures and no report: scores and forecasts.")
-    ] = False,
-    method: Annotated[
-        str | None,
-        _option("--method", "-m", help="See `gpssm methods`. (default: ffvd)", panel=MODEL),
-    ] = None,
-    state_dim: Annotated[
-        str | None,
-        _option(metavar="N|auto", help="Number of states; auto chooses it.", panel=MODEL),
-    ] = None,
-    chains: Annotated[int | None, _option(help="Number of chains.", panel=MODEL)] = None,
-    warmup: Annotated[
-        int | None, _option(help="Iterations that are discarded.", panel=MODEL)
-    ] = None,
-    draws: Annotated[int | None, _option(help="Draws of each chain.", panel=MODEL)] = None,
-    seed: Annotated[int | None, _option(help="Seed of all randomness.", panel=MODEL)] = None,
-    settings: Annotated[
-        Texts,
-        _option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Any other setting of `gpssm.fit` or of the method, such as kernel=se+linear, "
-            "likelihood=student-t, delay=auto, calibrate=true; repeat for more.",
-            panel=MODEL,
-        ),
-    ] = None,
+    data: Annotated[list[Path] | None, FILES] = None,
+    y: Annotated[Texts, OUTPUTS] = None,
+    u: Annotated[Texts, INPUTS] = None,
+    train: Annotated[Text, TRAIN] = None,
+    out: Annotated[Path | None, OUT] = None,
+    config: Annotated[Path | None, CONFIGURATION] = None,
+    resume: Annotated[bool, RESUME] = False,
+    overwrite: Annotated[bool, OVERWRITE] = False,
+    no_report: Annotated[bool, NO_REPORT] = False,
+    method: Annotated[Text, METHOD] = None,
+    state_dim: Annotated[Text, STATES] = None,
+    chains: Annotated[Whole, _option(help="Number of chains.", panel=MODEL)] = None,
+    warmup: Annotated[Whole, _option(help="Iterations that are discarded.", panel=MODEL)] = None,
+    draws: Annotated[Whole, _option(help="Draws of each chain.", panel=MODEL)] = None,
+    seed: Annotated[Whole, _option(help="Seed of all randomness.", panel=MODEL)] = None,
+    settings: Annotated[Texts, SETTINGS] = None,
     dt: Annotated[
         float | None, _option(help="Sampling time, without a column of times.", panel=TABLE)
     ] = None,
-    time: Annotated[
-        str | None,
-        _option(
-            metavar="NAME",
-            help="Column of times; none to count rows. (default: auto)",
-            panel=TABLE,
-        ),
-    ] = None,
-    regrid: Annotated[
-        str | None,
-        _option(
-            metavar="auto|STEP",
-            help="Put rows on a regular grid, such as 2s; missing rows become missing outputs.",
-            panel=TABLE,
-        ),
-    ] = None,
-    controls: Annotated[
-        str | None,
-        _option(
-            metavar="RULE",
-            help="Inputs of missing rows: hold or interpolate. (default: hold)",
-            panel=TABLE,
-        ),
-    ] = None,
-    unit: Annotated[
-        Texts, _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.", panel=TABLE)
-    ] = None,
+    time: Annotated[Text, TIME] = None,
+    regrid: Annotated[Text, REGRID] = None,
+    controls: Annotated[Text, HOLD] = None,
+    unit: Annotated[Texts, UNIT] = None,
 ) -> Answer:
     """Fit a model to data and write a run folder: posterior, forecast, scores, figures, report.
 
@@ -115,34 +94,25 @@ def fit(
     gpssm fit tank.csv -y level -u pump -u valve --train 0.8
     """
     check_paths(out, config, *(data or ()))
-    columns = {
-        "files": data and tuple(map(str, data)),
-        "outputs": y and tuple(y),
-        "inputs": u and tuple(u),
-        "train": None if train is None else parse_value(train),
-    }
-    sizes = {"num_chains": chains, "num_warmup": warmup, "num_draws": draws, "seed": seed}
+    columns = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y)}
+    columns |= {"inputs": u and tuple(u), "train": train and parse_value(train)}
+    model = {"num_chains": chains, "num_warmup": warmup, "num_draws": draws, "seed": seed}
     with usage():
-        reader = {
-            "dt": dt,
-            "time": time,
-            "regrid": True if regrid == "auto" else regrid and parse_value(regrid),
-            "controls": controls,
-            "units": unit and dict(_pairs("--unit", "NAME=UNIT, as level=m", unit)),
-        }
-        model = {"state_dim": None if state_dim is None else parse_value(state_dim), **sizes}
-        model |= parse_pairs(settings or [])
+        reader = {"dt": dt, "time": time, "controls": controls}
+        reader["regrid"] = True if regrid == "auto" else regrid and parse_value(regrid)
+        reader["units"] = unit and dict(_pairs("--unit", "NAME=UNIT, as level=m", unit))
+        model |= {"state_dim": state_dim and parse_value(state_dim)} | parse_pairs(settings or [])
         saved = out / "config.toml" if resume and out else None
         if config is None and saved is not None and saved.is_file():
             config = saved
-        wanted = _settings(config, _present(columns), _present(reader), method, _present(model))
-    if config is not None and config != saved and (changes := wanted.changes()):
+        request = _settings(config, columns, reader, method, model)
+    if config is not None and config != saved and (changes := request.changes()):
         screen.say(f"Changed since {config} was written: {'; '.join(changes)}")
     from gpssm.cli.pipeline import execute
 
-    out = out or Path("runs") / f"{Path(wanted.files[0]).stem}-{wanted.method}"
+    out = out or Path("runs") / f"{Path(request.files[0]).stem}-{request.method}"
     options = {"resume": resume, "overwrite": overwrite, "with_report": not no_report}
-    run = execute(wanted, out, screen, **options)
+    run = execute(request, out, screen, **options)
     return Answer(_facts(run), closing_lines(run))
 
 
@@ -157,13 +127,13 @@ def _settings(
     from gpssm.cli.settings import Settings, from_toml
 
     fields: dict[str, Any] = {"reader": {}, "fit": {}} | (from_toml(config) if config else {})
-    fields |= columns
-    fields["reader"] = fields["reader"] | reader
+    fields |= _present(columns)
+    fields["reader"] = fields["reader"] | _present(reader)
     saved = fields["fit"].get("method")
     name = saved["name"] if isinstance(saved, dict) else saved
     if method is not None and method != name:
         fields["fit"] = fields["fit"] | {"method": method}
-    fields["fit"] = fields["fit"] | model
+    fields["fit"] = fields["fit"] | _present(model)
     if not fields.get("files"):
         raise Misuse(
             "name a data file, gpssm fit DATA -y COLUMN, or with --resume the folder of a run, "

@@ -53,7 +53,7 @@ def forecast(
     from gpssm.cli.run_folder import Run
 
     opened = Run.open(run)
-    result = forecast_run(opened, inputs, horizon, num_paths, seed)
+    result = forecast_run(opened, screen, inputs, horizon, num_paths, seed)
     frame = result.to_dataframe(shares)
     notes = list(result.diagnostics.notes) if result.diagnostics else []
     shown = forecast_tables(frame, opened.test() if inputs is None else None)

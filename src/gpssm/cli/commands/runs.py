@@ -34,7 +34,7 @@ def report(screen: Screen, run: RunFolder) -> Answer:
 
 
 def info(screen: Screen, run: RunFolder) -> Answer:
-    """Say what a run is: data, model, sampling, warnings, scores and verdicts on test rows, files."""
+    """Say what a run is: data, model, sampling, warnings, scores and verdicts, files."""
     from gpssm.cli.run_folder import METRICS, Run
 
     opened = Run.open(run)
