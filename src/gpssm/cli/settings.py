@@ -28,9 +28,9 @@ import numpy as np
 
 import gpssm
 from gpssm.core.text import as_share, check_path, count
-from gpssm.data.clock import DATE
 from gpssm.data.readers import read
 from gpssm.data.series import Series
+from gpssm.data.times import DATE
 from gpssm.fitting.fit import parse_settings
 from gpssm.inference.runner import Runtime
 from gpssm.methods import METHODS

@@ -18,8 +18,9 @@ import numpy as np
 
 from gpssm.core.files import read_npz
 from gpssm.core.text import check_path, is_whole, read_csv
-from gpssm.data.clock import Controls, is_time
+from gpssm.data.grid import Controls
 from gpssm.data.series import Series
+from gpssm.data.times import is_time
 
 Column = str | int
 Table = list[tuple[str, Any]]  # name and values of every column, in the order of the file

@@ -17,8 +17,10 @@ from jaxtyping import Bool, Float
 
 from gpssm.core.notebook import card
 from gpssm.core.text import is_real, is_whole
-from gpssm.data.clock import Clock, Controls, clock_of, is_time, localised, on_grid
+from gpssm.data.clock import Clock, clock_of
 from gpssm.data.columns import align_columns, as_frame, default_names, to_columns, where_first
+from gpssm.data.grid import Controls, on_grid
+from gpssm.data.times import is_time, localised
 
 if TYPE_CHECKING:
     import pandas as pd
