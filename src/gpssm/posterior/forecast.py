@@ -354,7 +354,7 @@ class Forecast:
         values = align_columns(actual, self.outputs, "y")
         times = _times_of(actual)
         clock = self.clock
-        axis = getattr(actual, "axis", None)
+        axis = actual.axis if isinstance(actual, Series) else None
         if clock is not None and axis is not None and axis.dates == clock.dates:
             clock.check_step(axis, len(values))
         if times is not None and clock and clock.name is not None and times.dates == clock.dates:
