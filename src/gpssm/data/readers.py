@@ -121,7 +121,7 @@ def read(
     table = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
     columns = _named(table.columns)
     chosen = [[_index(columns, column, path) for column in _listed(c)] for c in (outputs, inputs)]
-    if not (time is None or time == "auto"):
+    if not (time is None or (isinstance(time, str) and time == "auto")):
         time = [columns[_index(columns, column, path)][0] for column in _listed(time)]
     try:
         if not chosen[0]:
@@ -130,10 +130,10 @@ def read(
         frame = _frame(columns, chosen[0] + chosen[1])
         y, u = ([columns[number][0] for number in numbers] for numbers in chosen)
         below = {columns[number][0]: unit for number, unit in enumerate(table.units) if unit}
-        settings: dict[str, Any] = {
-            "name": path.stem if name is None else name,
-            "units": {label: below[label] for label in (*y, *u) if label in below} | (units or {}),
-        }
+        below = {label: below[label] for label in (*y, *u) if label in below}
+        if below and isinstance(units, Mapping | None):
+            units = below | dict(units or {})
+        settings: dict[str, Any] = {"name": path.stem if name is None else name, "units": units}
         settings |= {"time": time, "regrid": regrid, "controls": controls}
         return Series.from_dataframe(frame, y, u, dayfirst=dayfirst, zone=zone, dt=dt, **settings)
     except ValueError as error:
@@ -176,11 +176,8 @@ def _named(columns: Columns) -> Columns:
 
 
 def _listed(columns: Any) -> list[Column]:
-    single = isinstance(columns, str | int) or not isinstance(columns, Iterable)
-    listed = [columns] if single else list(columns)
-    if wrong := [
-        column for column in listed if not isinstance(column, str) and not is_whole(column)
-    ]:
+    listed = list(as_tuple(columns))
+    if wrong := [name for name in listed if not isinstance(name, str) and not is_whole(name)]:
         raise TypeError(f"a column is chosen by its name or by its number; got {wrong[0]!r}")
     return listed
 

@@ -177,21 +177,23 @@ class Series:
                 f"got {type(frame).__module__}.{type(frame).__name__}"
             )
         outputs, inputs = (_as_names(names) for names in (outputs, inputs))
-        columns = None if time in (None, "auto") else as_tuple(time)
-        if not all(isinstance(name, str) for name in columns or ()):
+        named = time is not None and not (isinstance(time, str) and time == "auto")
+        columns = as_tuple(time) if named else ()
+        texts = all(isinstance(name, str) for name in columns)
+        if named and not (texts and 1 <= len(columns) <= 2):
             raise TypeError(
                 f"time is the name of a column, two names, 'auto', or None; got {time!r}"
             )
         if not isinstance(regrid, bool | str) and not is_real(regrid):
             raise TypeError(f"regrid is True, False, a number or text like '10min'; got {regrid!r}")
         present = {*table.columns, table.index.name}
-        if missing := [n for n in (*outputs, *inputs, *(columns or ())) if n not in present]:
+        if missing := [n for n in (*outputs, *inputs, *columns) if n not in present]:
             raise ValueError(
                 f"the frame has no column {', '.join(map(repr, missing))}; it has "
                 f"{', '.join(map(str, table.columns))}"
             )
         times = None
-        if columns is not None:
+        if columns:
             first, *others = (table[n] if n in table.columns else table.index for n in columns)
             times = join_date_and_time(first, *others) if others else first
         elif time == "auto":

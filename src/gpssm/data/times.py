@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from gpssm.core.text import check_flag
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -227,6 +229,10 @@ def localised(times: Any, dayfirst: bool | None = None, zone: str | None = None)
     """
     import pandas
 
+    if dayfirst is not None:
+        check_flag("dayfirst", dayfirst)
+    if not (zone is None or isinstance(zone, str)):
+        raise TypeError(f"zone is the name of a time zone, like 'Europe/Berlin'; got {zone!r}")
     index: Any = pandas.Index(times)
     if pandas.api.types.is_numeric_dtype(index):
         raise ValueError(
@@ -236,15 +242,17 @@ def localised(times: Any, dayfirst: bool | None = None, zone: str | None = None)
         index = read_dates(index, str(index.name or "time"), dayfirst)
     if zone is None or index.tz is not None:
         return index
-    settings: Any = {"nonexistent": "shift_forward"}
     try:
-        return index.tz_localize(zone, ambiguous="infer", **settings)
-    except ValueError:
-        return index.tz_localize(zone, ambiguous=np.ones(len(index), bool), **settings)
-    except (KeyError, TypeError) as error:
+        pandas.Timestamp("2024-01-01", tz=zone)
+    except Exception as error:  # of many kinds
         raise ValueError(
             f"zone is the name of a time zone, like 'Europe/Berlin'; got {zone!r} ({error})"
         ) from None
+    settings: Any = {"nonexistent": "shift_forward"}
+    try:
+        return index.tz_localize(zone, ambiguous="infer", **settings)
+    except ValueError:  # the order of the rows does not tell
+        return index.tz_localize(zone, ambiguous=np.ones(len(index), bool), **settings)
 
 
 def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) -> "pd.DatetimeIndex":

@@ -73,8 +73,8 @@ def fit(
         _option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other setting of `gpssm.fit` or of the method, such as kernel=se+linear, "
-            "likelihood=student-t, delay=auto, calibrate=true; repeat for more.",
+            help="Any other setting of `gpssm.fit`, of the method or of `gpssm.read`, such as "
+            "kernel=se+linear, delay=auto, calibrate=true, encoding=latin-1; repeat for more.",
             panel=MODEL,
         ),
     ] = None,
@@ -105,6 +105,10 @@ def fit(
             panel=TABLE,
         ),
     ] = None,
+    na: Annotated[
+        Texts,
+        _option(metavar="MARK", help="What marks a missing value; repeat for more.", panel=TABLE),
+    ] = None,
     unit: Annotated[
         Texts, _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.", panel=TABLE)
     ] = None,
@@ -128,6 +132,7 @@ def fit(
             "time": time,
             "regrid": True if regrid == "auto" else regrid and parse_value(regrid),
             "controls": controls,
+            "na": na and tuple(map(parse_value, na)),
             "units": unit and dict(_pairs("--unit", "NAME=UNIT, as level=m", unit)),
         }
         model = {"state_dim": None if state_dim is None else parse_value(state_dim), **sizes}
@@ -154,8 +159,10 @@ def _settings(
     model: Mapping[str, Any],
 ) -> "Settings":
     """The settings of a file, changed by those of options."""
-    from gpssm.cli.settings import Settings, from_toml
+    from gpssm.cli.settings import READER, Settings, from_toml
 
+    reader = {**reader, **{name: model[name] for name in READER if name in model}}
+    model = {name: value for name, value in model.items() if name not in READER}
     fields: dict[str, Any] = {"reader": {}, "fit": {}} | (from_toml(config) if config else {})
     fields |= columns
     fields["reader"] = fields["reader"] | reader
