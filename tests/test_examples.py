@@ -15,6 +15,7 @@ ARGUMENTS = {
     "online": ["--quick"],
     "own_physics": ["--quick", "--out", "figure.png"],
     "quickstart": ["--quick", "--out", "run"],
+    "service": ["--quick"],
     "stream": ["--quick"],
     "synthetic": ["--quick", "--out", "figure.png"],
 }
@@ -38,6 +39,7 @@ LONG = (
     "mpc",
     "own_physics",
     "online",
+    "service",
     "stream",
     "synthetic",
 )  # half a minute each, most of it compiling
@@ -55,6 +57,7 @@ def test_runs(path, monkeypatch, tmp_path, capsys):
     if path.stem == "friction" and not os.environ.get("GPSSM_DATA"):
         pytest.skip("it reads real data: set GPSSM_DATA")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(path.parent)
     monkeypatch.setattr(sys, "argv", [str(path), *ARGUMENTS.get(path.stem, [])])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out

@@ -150,6 +150,12 @@ def suppressed(call, **given):
         call(**given)
 
 
+def read_small(**options):
+    path = Path("small.csv")
+    path.write_text("when,y\n2024-01-01,1\n2024-01-02,2\n")
+    return read(path, "y", **options)
+
+
 FITTED = fitted()
 ROWS, LONG = make_series(16, seed=3), make_series(40, seed=4)
 STACK = Stack.of({"one": POSTERIOR, "two": POSTERIOR}, [0.6, 0.4])
@@ -168,7 +174,12 @@ CALLS = {
     "from_dataframe": (
         Series.from_dataframe,
         {"frame": FRAME, "outputs": "y", "inputs": "u", "time": "at"},
-        ("regrid", "controls", "name", "dt", "window", "units"),
+        ("regrid", "controls", "dayfirst", "zone", "name", "dt", "window", "units"),
+    ),
+    "read": (
+        read_small,
+        {"time": "when", "regrid": "1d", "na": ["Bad"], "encoding": "utf-8", "skip": 0},
+        ("inputs", "controls", "dayfirst", "zone", "name", "dt", "units", "thousands", "sheet"),
     ),
     "on_grid": (
         Series.on_grid,

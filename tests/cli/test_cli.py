@@ -76,7 +76,7 @@ def test_options_of_fit():
     shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
     run = "--output --input --train --out --config --resume --overwrite --no-report"
     model = "--method --state-dim --chains --warmup --draws --seed --set"
-    reading = "--dt --time --regrid --controls --unit"
+    reading = "--dt --time --regrid --controls --na --unit"
     assert shown == [*run.split(), *COMMON, "--help", *model.split(), *reading.split()]
 
 
@@ -273,6 +273,15 @@ def test_marks_of_missing_values_are_named(data, tmp_path):
         result = call(*words)
     assert "2 values like -9999 lie far from all others" in " ".join(result.stderr.split())
     assert "2 values like -9999" in Run(tmp_path / "run").metrics()["notes"][0]
+    text = (tmp_path / "marks.csv").read_text(encoding="utf-8")
+    (tmp_path / "marks.csv").write_text(f"Pumpe 3, Süd\n{text}", encoding="latin-1")
+    words[-1] = tmp_path / "again"
+    reading = ["--na", "-9999", "--set", "encoding=latin-1", "--set", "skip=1"]
+    with quick(()):
+        assert "like -9999" not in call(*words, *reading).stderr
+    again = Run(tmp_path / "again")
+    assert np.flatnonzero(np.isnan(again.posterior().dataset.experiments[0].y)).tolist() == [5, 9]
+    assert again.settings().reader["encoding"] == "latin-1"
 
 
 def test_a_run_is_never_replaced_unasked(linear_run, data):

@@ -121,7 +121,7 @@ def test_a_sampling_time_counts_on_in_slices():
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
-@pytest.mark.parametrize("frequency", ["2MS", "2QS", "2YS", "2D", "3W", "5B"])
+@pytest.mark.parametrize("frequency", ["2MS", "2QS", "2YS", "2D", "3W", "5B", "2B", "7B", "12h"])
 def test_every_other_row_of_several_months_or_days(frequency, zone):
     dates = pd.date_range("2024-03-01", periods=24, freq=frequency, tz=zone)
     series = Series(np.arange(24.0), time=dates)
@@ -213,17 +213,10 @@ def test_an_hour_that_occurs_twice_is_kept_in_its_time_zone():
         Series.from_dataframe(frame, "y", time="when")
 
 
-def test_rows_at_the_same_times():
-    hours = pd.date_range("2024-03-30", periods=60, freq="h", tz="Europe/Berlin")
-    clock = Clock.of(hours[:40])
-    rows = Series(np.arange(60.0), time=hours)
-    assert clock.common_rows(40, 10, rows) == (slice(0, 10), slice(40, 50))
-    assert clock.common_rows(40, 10, rows[45:]) == (slice(5, 10), slice(0, 5))
-    assert clock.common_rows(40, 10, rows.to_dataframe()) == (slice(0, 10), slice(40, 50))
-    assert clock.common_rows(40, 10, np.zeros((4, 1))) == (slice(0, 4), slice(0, 4))
-    with pytest.raises(ValueError, match="none is at the same time"):
-        clock.common_rows(40, 10, rows[50:])
-    with pytest.raises(ValueError, match="apart, and those of the training data"):
-        clock.common_rows(40, 10, rows.decimated(2))
-    numbers = Series(np.arange(60.0), time=np.arange(60) / 10)
-    assert numbers.clock.common_rows(40, 10, numbers[38:]) == (slice(0, 10), slice(2, 12))
+def test_an_hour_that_occurs_twice_does_not_move_the_days_around_it():
+    days = pd.date_range("2024-10-20 02:30", periods=12)
+    second = days.tz_localize("Europe/Berlin", ambiguous=np.zeros(12, bool))
+    series = Series(np.arange(12.0), time=second)
+    assert series.clock.calendar == "D"
+    index = series.to_dataframe().index
+    assert (index == second).tolist() == [day.day != 27 for day in days]

@@ -184,10 +184,124 @@ def test_a_short_line_between_spaces_is_refused(tmp_path):
         read(write(tmp_path / "short.dat", "1 2\n3\n4 5\n"), 1)
 
 
-def test_text_in_another_encoding_is_refused(tmp_path):
-    (tmp_path / "latin.csv").write_bytes("température,b\n1,2\n".encode("latin-1"))
-    with pytest.raises(ValueError, match="utf-8"):
-        read(tmp_path / "latin.csv", "b")
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8-sig", "latin-1", "cp1252"])
+def test_text_in_any_encoding(tmp_path, encoding):
+    path = tmp_path / "a.csv"
+    path.write_bytes("température,b\n1,2\n3,4\n".encode(encoding))
+    assert read(path, "température", "b", encoding=encoding).y[:, 0].tolist() == [1, 3]
+    if encoding in ("utf-16", "utf-8-sig"):
+        assert read(path, "température").y[:, 0].tolist() == [1, 3]
+    elif encoding == "utf-16-le":
+        with pytest.raises(ValueError, match=r"zero bytes, as UTF-16 .* encoding='utf-16-le'"):
+            read(path, "b")
+    else:
+        with pytest.warns(UserWarning, match="not in UTF-8 and was read as Latin-1"):
+            assert read(path, 0).outputs == ("température",)
+
+
+UNITS = "when,level,pump\n,[m],m3/h\n2024-01-01,1.5,2\n2024-01-02,2.5,3\n"
+
+
+def test_a_row_of_units_below_the_header(tmp_path):
+    series = read(write(tmp_path / "a.csv", UNITS), "level", "pump")
+    assert series.units == {"level": "m", "pump": "m3/h"}
+    assert series.y[:, 0].tolist() == [1.5, 2.5]
+    assert series.clock.show(1) == "2024-01-02 00:00:00"
+    assert read(tmp_path / "a.csv", "level", units={"level": "ft"}).units == {"level": "ft"}
+    # What marks missing values is not the name of a unit.
+    path = write(tmp_path / "b.csv", "a,b\nBad,Bad\n1,2\n")
+    with pytest.raises(ValueError, match=r"row 0 .*'Bad'.*pass na='Bad' \(--na\)"):
+        read(path, "a")
+    np.testing.assert_array_equal(read(path, "a", na="Bad").y[:, 0], [np.nan, 1])
+
+
+@pytest.mark.parametrize("above", [0, 1, 3])
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_lines_above_the_header(tmp_path, above, mark):
+    lines = [f"Export of station {number}" for number in range(above)]
+    path = write(tmp_path / "a.csv", "\n".join([*lines, UNITS.replace(",", mark)]))
+    if above:
+        with pytest.warns(UserWarning, match=f"Lines? 1 .*{above if above > 1 else ''}.* skipped"):
+            found = read(path, "level", "pump")
+        assert found == read(path, "level", "pump", skip=above)
+    else:
+        found = read(path, "level", "pump")
+    assert found.u[:, 0].tolist() == [2, 3]
+    path = write(tmp_path / "wide.csv", "Station,5\n" * above + "a,b,c\n1,2,3\n4,5,6\n")
+    assert read(path, "c", skip=above).y[:, 0].tolist() == [3, 6]
+    if above:
+        with pytest.raises(ValueError, match="pass skip, their number"):
+            read(path, 0)
+
+
+def test_marks_of_missing_values(tmp_path):
+    path = write(tmp_path / "a.csv", "a,b\n1,2\n-9999,Bad\n-,4\n-9999.0,5\n")
+    marks = ["-", "Bad", -9999]
+    expected = [[1, 2], [np.nan, np.nan], [np.nan, 4], [np.nan, 5]]
+    np.testing.assert_array_equal(read(path, ["a", "b"], na=marks).y, expected)
+    frame = pd.DataFrame({"a": [1, -9999.0, -9999, -9999], "b": [2, -9999.0, 4, 5]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    np.savez(tmp_path / "a.npz", y=frame.to_numpy())
+    np.testing.assert_array_equal(read(tmp_path / "a.parquet", [0, 1], na=-9999).y, expected)
+    np.testing.assert_array_equal(read(tmp_path / "a.npz", [0, 1], na="-9999").y, expected)
+
+
+def test_thousands(tmp_path):
+    path = write(tmp_path / "a.csv", 'a,b\n"1,234.5",2\n"-12,345,678",4\n')
+    with pytest.raises(ValueError, match=r"row 0 .*'1,234.5'.* pass thousands=','"):
+        read(path, "a")
+    np.testing.assert_array_equal(read(path, "a", thousands=",").y[:, 0], [1234.5, -12345678])
+    path = write(tmp_path / "b.csv", "a;b\n1.234,5;2\n2.000,0;3\n")
+    np.testing.assert_array_equal(read(path, "a", thousands=".").y[:, 0], [1234.5, 2000])
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y"])
+def test_date_and_time_in_two_columns(tmp_path, form):
+    dates = pd.date_range("2024-01-30 22:00", periods=8, freq="30min", name="Date")
+    frame = pd.DataFrame(
+        {"Date": dates.strftime(form), "Hour": dates.strftime("%H:%M"), "y": np.arange(8.0)}
+    )
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    for time in ("auto", ["Date", "Hour"], [0, 1]):
+        series = read(tmp_path / "a.csv", "y", time=time)
+        pd.testing.assert_index_equal(series.to_dataframe().index, dates, exact=False)
+    assert Series.from_dataframe(frame, "y", time=["Date", "Hour"]).clock == series.clock
+    assert Series.of(frame, outputs="y").clock == series.clock
+
+
+def test_a_workbook(tmp_path):
+    dates = pd.date_range("2024-01-01", periods=5, freq="h")
+    frame = pd.DataFrame({"when": dates, "level": np.arange(5.0), "note": "fine"})
+    frame.loc[2, "level"] = -9999
+    path = tmp_path / "a.xlsx"
+    frame.to_excel(path, index=False)
+    series = read(path, "level", na=-9999)
+    assert (series.dt, series.name) == (3600, "a")
+    np.testing.assert_array_equal(series.y[:, 0], [0, 1, np.nan, 3, 4])
+    apart = frame.assign(day=dates.normalize(), hour=dates.time).drop(columns="when")
+    apart.to_excel(tmp_path / "two.xlsx", index=False)
+    assert read(tmp_path / "two.xlsx", "level").dt == 3600
+    head = pd.DataFrame([["Export", None], ["level", "flow"], ["m", "m3/h"], [1.0, 2.0], [3, 4]])
+    with pd.ExcelWriter(tmp_path / "b.xlsx") as book:
+        head.to_excel(book, sheet_name="Data", header=False, index=False)
+        frame.to_excel(book, sheet_name="More", index=False)
+    with (
+        pytest.warns(UserWarning, match="'Data' was read, and 'More' left out"),
+        pytest.warns(UserWarning, match="Line 1 was skipped"),
+    ):
+        series = read(tmp_path / "b.xlsx", "level", "flow")
+    assert series.units == {"level": "m", "flow": "m3/h"}
+    np.testing.assert_array_equal(np.hstack([series.y, series.u]), [[1, 2], [3, 4]])
+    assert read(tmp_path / "b.xlsx", "level", sheet="More", na=-9999).dt == 3600
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(ValueError, match="damaged, cut short, or of another format"):
+        read(path, 0)
+
+
+def test_the_index_of_a_parquet_file_is_a_column_of_times(tmp_path):
+    dates = pd.date_range("2024-01-01", periods=5, freq="h", name="when")
+    pd.DataFrame({"y": np.arange(5.0)}, index=dates).to_parquet(tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet", "y").dt == 3600
 
 
 @pytest.mark.parametrize("file", ["columns.mat", "columns.npz", "columns.parquet"])
@@ -208,8 +322,10 @@ def test_bad_choices(tmp_path):
         read(path, [], "a")
     with pytest.raises(FileNotFoundError, match=r"no file .*absent\.csv"):
         read(tmp_path / "absent.csv", 0)
-    with pytest.raises(ValueError, match=r"one of \.csv.*got '\.xlsx'"):
-        read(tmp_path / "a.xlsx", 0)
+    with pytest.raises(ValueError, match=r"one of \.csv.*got '\.ods'. Save the table as .csv"):
+        read(tmp_path / "a.ods", 0)
+    with pytest.raises(ValueError, match="regrid needs a column of times, and none was found"):
+        read(path, "a", regrid=True)
     np.savez(tmp_path / "lengths.npz", y=np.zeros(3), u=np.zeros(4))
     with pytest.raises(ValueError, match=r"as many rows each; got \{'y': 3, 'u': 4\}"):
         read(tmp_path / "lengths.npz", "y", "u")

@@ -467,6 +467,9 @@ def test_rows_are_matched_by_time():
     # Rows that are only counted by their sampling time have no time to match.
     counted = Series(rows.y, outputs=rows.outputs, dt=1.0)
     np.testing.assert_array_equal(forecast.rows_of(counted[70:]), rows.y[70:82])
+    by_step = make_forecast(clock=Series(rows.y, dt=0.1).axis)
+    with pytest.raises(ValueError, match="rows are 1 apart"):
+        by_step.score(counted)
 
 
 def test_steps_outside_of_the_training_data_are_marked():

@@ -148,10 +148,11 @@ def _posterior(
     runtime = {"progress": screen.progress, "checkpoint": run.checkpoint, "resume": True}
     settings = replace(settings, fit={**settings.fit, "delay": delay})
     posterior = fit_model(settings, train, **runtime)
-    wanted = settings.spec.settings.num_draws
-    if isinstance(posterior, Posterior) and posterior.num_draws < wanted:
-        draws = f"{posterior.num_draws} of {count(wanted, 'draw')}"
-        raise KeyboardInterrupt(f"Stopped after {draws} per chain")
+    if isinstance(posterior, Posterior):
+        num_draws = posterior.spec.settings.num_draws
+        if posterior.num_draws < num_draws:
+            draws = f"{posterior.num_draws} of {count(num_draws, 'draw')}"
+            raise KeyboardInterrupt(f"Stopped after {draws} per chain")
     posterior.save(run.folder / POSTERIOR)
     shutil.rmtree(run.checkpoint, ignore_errors=True)  # a method without iterations writes none
     return posterior
@@ -326,14 +327,13 @@ def run_demo(out: str | Path, screen: Screen, seed: int = 0) -> Run:
     path = out.absolute().with_name(f"{out.name}.csv")
     series = simulate("duffing", seed=seed).series
     series = replace(series, outputs=("position",), inputs=("force",))
-    sizes = {"state_dim": 2, "num_inducing": 20, "num_warmup": 500, "num_draws": 250}
     settings = Settings(
         files=(str(path),),
         outputs=series.outputs,
         inputs=series.inputs,
         train=0.5,
         reader={"dt": series.dt},
-        fit={"seed": seed, **sizes},
+        fit={"seed": seed},
     )
     again = (out / CONFIG).is_file() and Run(out).settings().files == settings.files
     if path.exists() and not again:

@@ -170,7 +170,7 @@ class Run:
     @property
     def begun(self) -> bool:
         """Whether anything has been sampled."""
-        return (self.folder / POSTERIOR).is_file() or (self.checkpoint / CARRY).is_file()
+        return (self.folder / POSTERIOR).is_file() or any(self.checkpoint.rglob(CARRY))
 
     @property
     def files(self) -> dict[str, int]:

@@ -28,9 +28,9 @@ import numpy as np
 
 import gpssm
 from gpssm.core.text import as_share, check_path, count
-from gpssm.data.clock import DATE
 from gpssm.data.readers import read
 from gpssm.data.series import Series
+from gpssm.data.times import DATE
 from gpssm.fitting.fit import parse_settings
 from gpssm.inference.runner import Runtime
 from gpssm.methods import METHODS
@@ -104,7 +104,7 @@ class Settings:
     @cached_property
     def _parsed(self) -> tuple[Spec, Runtime]:
         values = {name: _frozen(value) for name, value in self.fit.items()}
-        method = values.pop("method", "ffvd")
+        method = values.pop("method", "auto")
         return parse_settings(method, values, ("num_chains", "seed", "keep_states"))
 
     @property
@@ -229,7 +229,7 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     fields |= forecast | {"versions": tables.get("versions", {}), "reader": data}
     fit = dict(tables.get("fit", {}))
     if numbers := tables.get("method"):
-        name = fit.get("method", "ffvd")
+        name = fit.get("method", "auto")
         _check_names("gpssm", "method", [name], METHODS)
         names = [item.name for item in dataclasses.fields(METHODS[name])]
         _check_names(f"[method] of {name}", "setting", numbers, names)

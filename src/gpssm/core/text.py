@@ -135,6 +135,12 @@ def jsonable(value: Any) -> Any:
     return jsonable(value.tolist()) if hasattr(value, "tolist") else stable_repr(value)
 
 
+def as_tuple(values: Any) -> tuple[Any, ...]:
+    """The entries of a list, an array of one dimension or another iterable; anything else alone."""
+    iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+    return tuple(values) if iterable and getattr(values, "ndim", 1) == 1 else (values,)
+
+
 def is_whole(value: Any) -> TypeGuard[int]:
     """Whether it is a whole number, NumPy's too; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)

@@ -1,11 +1,14 @@
 """Columns of numbers from whatever a user gives: arrays, tables of pandas, polars and xarray."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
+
+from gpssm.core.text import as_tuple
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,29 +17,33 @@ if TYPE_CHECKING:
 def to_columns(
     values: Any, names: Sequence[str] | str | None, letter: str
 ) -> tuple[Float[np.ndarray, "T D"], tuple[str, ...]]:
-    """A read-only float64 copy (T, D) of `values`, and its columns' names: those given, its own, or defaults.
+    """A read-only float64 copy (T, D) of `values`, and its columns' names.
 
     A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
+
+    Parameters
+    ----------
+    values
+        What holds the columns.
+    names
+        Names for them; by default those that they have, or y0, y1, ...
+    letter
+        What the values are, "y" or "u".
     """
     table = _table(values, letter)
-    several = (
-        isinstance(names, Iterable)
-        and not isinstance(names, str)
-        and getattr(names, "ndim", 1) == 1
-    )
-    given: tuple[Any, ...] = () if names is None else tuple(names) if several else (names,)
-    if not all(isinstance(name, str) for name in given):
+    labels = () if names is None else as_tuple(names)
+    if not all(isinstance(name, str) for name in labels):
         raise TypeError(
             f"the names of the columns of {letter} are text, one a column; got {names!r}"
         )
-    chosen = given or _own_names(values) or default_names(letter, table)
-    if len(chosen) != table.shape[1] or len(set(chosen)) != len(chosen):
+    labels = labels or _own_names(values) or default_names(letter, table)
+    if len(labels) != table.shape[1] or len(set(labels)) != len(labels):
         raise ValueError(
-            f"{letter} has {table.shape[1]} columns and needs as many different names; got {chosen}"
+            f"{letter} has {table.shape[1]} columns and needs as many different names; got {labels}"
         )
-    numbers = np.array(_numbers(table, chosen), dtype=np.float64)
+    numbers = np.array(_numbers(table, labels), dtype=np.float64)
     numbers.flags.writeable = False
-    return numbers.view(), chosen  # a view of what is read-only cannot be made writeable again
+    return numbers.view(), labels  # a view of what is read-only cannot be made writeable again
 
 
 def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarray, "T D"]:
@@ -90,15 +97,16 @@ def as_frame(data: Any) -> "pd.DataFrame | None":
     if "xarray" in packages and hasattr(data, "data_vars"):
         if len(data.dims) != 1:
             raise ValueError(
-                f"an xarray Dataset must have one dimension, the time; got {', '.join(map(str, data.dims))}: "
-                "choose one of each other, dataset.isel(station=0)"
+                f"an xarray Dataset must have one dimension, the time; got "
+                f"{', '.join(map(str, data.dims))}: choose one of each other, "
+                "dataset.isel(station=0)"
             )
         return data.to_dataframe()
     return None
 
 
 def default_names(letter: str, values: Any) -> tuple[str, ...]:
-    """Names for the columns of an array: y0, y1, ...; y for a single one; none for what has no shape."""
+    """Names for the columns of an array: y0, y1, ...; y for a single one; none without a shape."""
     width = (getattr(values, "shape", None) or (0,))[-1]
     return (letter,) if width == 1 else tuple(f"{letter}{column}" for column in range(width))
 
@@ -159,9 +167,18 @@ def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped
         row, column = np.argwhere(wrong)[0]
         raise ValueError(
             f"{where_first(wrong, names)} is {str(table[row, column])!r}, which is not a number. "
-            "Correct it, use NaN where an output is missing, or leave the column out"
+            f"{_remedy(table[row, column])}, use NaN where an output is missing, or leave the "
+            "column out"
         )
     return np.real(numbers)
+
+
+def _remedy(cell: Any) -> str:
+    """What to do about a cell of a file."""
+    if re.fullmatch(r"[+-]?\d{1,3}([,.' ]\d{3})+([.,]\d*)?", str(cell).strip()):
+        mark = next(letter for letter in str(cell).strip() if letter in ",.' ")
+        return f"If {mark!r} stands between thousands, pass thousands={mark!r} to gpssm.read"
+    return f"If it marks a missing value in a file, pass na={cell!r} (--na); else correct it"
 
 
 def _with_nearest(name: str, names: tuple[str, ...]) -> str:

@@ -1,6 +1,7 @@
-"""From a table on disk to a Series: text (CSV, TSV, DAT, TXT), MATLAB, NumPy and Parquet files.
+"""From a table on disk to a Series: text, Excel, MATLAB, NumPy and Parquet files.
 
-A reader is a function of the path that returns a Table; `READERS` says which suffix has which.
+A reader is a function of path and `Options` that returns a `Table`; `READERS` says which suffix has
+which.
 """
 
 import csv
@@ -17,17 +18,44 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpssm.core.files import read_npz
-from gpssm.core.text import check_path, is_whole, read_csv
-from gpssm.data.clock import Controls, is_time
+from gpssm.core.text import as_tuple, check_installed, check_path, check_whole, is_whole, read_csv
+from gpssm.data.grid import Controls
 from gpssm.data.series import Series
+from gpssm.data.times import DATE, TIME_OF_DAY
 
 Column = str | int
-Table = list[tuple[str, Any]]  # name and values of every column, in the order of the file
+Columns = list[tuple[str, Any]]  # name and values of every column, in the order of the file
 
 WHITESPACE = r"\s+"
 COMMENTS = ("#", "%")  # that lines before the data may begin with
 MOST_COLUMNS = 20_000  # a file with more was written the wrong way round
 MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
+MARKS = MISSING | {
+    "-",
+    "--",
+    "?",
+    "bad",
+    "error",
+    "missing",
+}  # of which a row of units never consists
+FIRST_LINES = 50  # of a file, which show how it is laid out
+
+
+class Options(NamedTuple):
+    """How cells of a file are to be read, as in `read`."""
+
+    na: tuple[Any, ...] = ()
+    encoding: str | None = None
+    skip: int = 0
+    thousands: str | None = None
+    sheet: Column | None = None
+
+
+class Table(NamedTuple):
+    """The columns of a file, and the units that it has for them ("" where none)."""
+
+    columns: Columns
+    units: Sequence[str] = ()
 
 
 def read(
@@ -37,102 +65,93 @@ def read(
     *,
     name: str | None = None,
     dt: float | None = None,
-    time: Column | None = "auto",
+    time: Column | Sequence[Column] | None = "auto",
     regrid: bool | float | str = False,
     controls: Controls = "hold",
+    dayfirst: bool | None = None,
+    zone: str | None = None,
     units: Mapping[str, str] | None = None,
+    na: Sequence[Any] | str | float = (),
+    encoding: str | None = None,
+    skip: int = 0,
+    thousands: str | None = None,
+    sheet: Column | None = None,
 ) -> Series:
     """Read the columns `outputs` and `inputs` of a file into a Series, one row per time step.
 
         read("tank.csv", outputs=["level"], inputs=["pump", "valve"], dt=0.1)
-        read("ballbeam.dat", outputs=1, inputs=0)
+        read("logger.xlsx", "level", "pump", time=["date", "time"], na=["Bad", -9999])
 
-    A column is chosen by its name or by its number, counted from 0. In text files the delimiter (tab,
-    semicolon, comma, in .dat and .txt also spaces) and whether there is a header are found out, with a warning that
-    says what was taken for one where it is doubtful; empty cells of an output are missing values. In .mat and .npz
-    files a matrix `y` has the columns `y0`, `y1`, ...; one with fewer rows than columns is not taken to pieces.
-    The series is called `name`, by default as the file; `dt` is its sampling time where there is no column of times.
+    In text files the delimiter (tab, semicolon, comma, in .dat and .txt also spaces), the header,
+    a row of units below it and lines of one cell above it are found out, with a warning where that
+    is doubtful. In .mat and .npz files a matrix `y` has the columns `y0`, `y1`, ...; one with
+    fewer rows than columns is refused.
 
-    :param time: the column of times, numbers or dates; "auto" looks for one among the columns that were not chosen: one
-        with dates, or with numbers and a name like time, t, timestamp; None counts rows.
-    :param regrid, controls: what to do with times that are not regular: see `Series.from_dataframe`.
-    :param units: of columns by name, for axes and tables.
+    Parameters
+    ----------
+    path
+        A .csv, .tsv, .dat, .txt, .xlsx, .mat, .npz or .parquet file.
+    outputs, inputs
+        Columns, each by its name or by its number, counted from 0.
+    name
+        The name of the series, by default that of the file.
+    dt
+        Sampling time where there is no column of times.
+    time
+        The column of times, or those of the date and of the time of day; "auto" looks for one
+        among the columns that were not chosen; None counts rows.
+    regrid, controls, dayfirst, zone
+        How times are read and made regular: see `Series.from_dataframe`.
+    units
+        Units of columns by name; by default those of the row below the header.
+    na
+        What marks missing values, besides empty cells, NA, NaN and null: "Bad" or [-9999, "-"].
+    encoding
+        Encoding of a text file, such as "latin-1"; by default UTF-8 or UTF-16, or else Latin-1
+        with a warning.
+    skip
+        Number of lines before the header, or before the data.
+    thousands
+        The mark between thousands in a text file.
+    sheet
+        Name or number of an Excel sheet; by default the first.
     """
     path = check_path(path)
-    table = _load(path)
-    chosen_outputs = [_index(table, column, path) for column in _listed(outputs)]
-    chosen_inputs = [_index(table, column, path) for column in _listed(inputs)]
+    check_whole("skip", skip, 0)
+    table = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
+    columns = _named(table.columns)
+    chosen = [[_index(columns, column, path) for column in _listed(c)] for c in (outputs, inputs)]
+    if not (time is None or (isinstance(time, str) and time == "auto")):
+        time = [columns[_index(columns, column, path)][0] for column in _listed(time)]
     try:
-        if not chosen_outputs:
-            raise ValueError(
-                f"outputs needs at least one column of {[label for label, _ in table]}"
-            )
-        chosen = _select(table, chosen_outputs + chosen_inputs)
-        y, u = chosen[: len(chosen_outputs)], chosen[len(chosen_outputs) :]
+        if not chosen[0]:
+            labels = [label for label, _ in columns]
+            raise ValueError(f"outputs needs at least one column of {labels}")
+        frame = _frame(columns, chosen[0] + chosen[1])
+        y, u = ([columns[number][0] for number in numbers] for numbers in chosen)
+        below = {columns[number][0]: unit for number, unit in enumerate(table.units) if unit}
+        below = {label: below[label] for label in (*y, *u) if label in below}
+        if below and isinstance(units, Mapping | None):
+            units = below | dict(units or {})
         settings: dict[str, Any] = {"name": path.stem if name is None else name, "units": units}
-        settings |= {"outputs": [label for label, _ in y], "inputs": [label for label, _ in u]}
-        columns = [
-            np.column_stack([values for _, values in part]) if part else None for part in (y, u)
-        ]
-        rest = [
-            one for number, one in enumerate(table) if number not in chosen_outputs + chosen_inputs
-        ]
-        found = (
-            _find_time(rest)
-            if time == "auto"
-            else None
-            if time is None
-            else table[_index(table, time, path)]
-        )
-        if found is None and regrid:
-            raise ValueError(
-                "regrid needs a column of times, and none was found: name it with time (--time)"
-            )
-        if found is None:
-            return Series(*columns, dt=dt, **settings)
-        label, times = found
-        times = times if not hasattr(times, "rename") else times.rename(label)
-        if regrid:
-            return Series.on_grid(times, *columns, regrid=regrid, controls=controls, **settings)
-        return Series(*columns, time=times, dt=dt, **settings)
+        settings |= {"time": time, "regrid": regrid, "controls": controls}
+        return Series.from_dataframe(frame, y, u, dayfirst=dayfirst, zone=zone, dt=dt, **settings)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _find_time(table: Table) -> tuple[str, Any] | None:
-    """The first column that holds times."""
-    import pandas
-
-    for label, values in table:
-        if np.ndim(values) == 1 and is_time(pandas.Series(values, name=label)):
-            return label, values
-    return None
-
-
-def _listed(columns: Sequence[Column] | Column) -> list[Column]:
-    listed = (
-        [columns]
-        if isinstance(columns, str | int) or not isinstance(columns, Iterable)
-        else list(columns)
-    )
-    if wrong := [
-        column for column in listed if not isinstance(column, str) and not is_whole(column)
-    ]:
-        raise TypeError(f"a column is chosen by its name or by its number; got {wrong[0]!r}")
-    return listed
-
-
-def _load(path: Path) -> Table:
-    """The table of a file, with columns of the same name told apart by their number."""
+def _load(path: Path, options: Options) -> Table:
+    """The table of a file; whatever its parser stumbles over is an error in words."""
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(
-            f"{path}: the suffix must be one of {', '.join(READERS)}; got {path.suffix!r}"
+            f"{path}: the suffix must be one of {', '.join(READERS)}; got {path.suffix!r}. Save "
+            "the table as .csv, or load it yourself and pass a DataFrame to Series.from_dataframe"
         )
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; the working folder is {Path.cwd()}")
     try:
-        table = reader(path)
+        return reader(path, options)
     except (ImportError, Warning):
         raise
     except MemoryError as error:
@@ -142,24 +161,36 @@ def _load(path: Path) -> Table:
     except Exception as error:  # the parsers of damaged files raise whatever they stumble over
         raise ValueError(
             f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. "
-            "It may be damaged, cut short, or of another format"
+            "It may be damaged, cut short, or of another format; if other lines come first, pass "
+            "skip, their number"
         ) from error
-    number_of = Counter(label for label, _ in table)
+
+
+def _named(columns: Columns) -> Columns:
+    """Columns with those of the same name, or of none, told apart by their number."""
+    number_of = Counter(label for label, _ in columns)
     return [
         (label if label and number_of[label] == 1 else f"{label} column {number}".strip(), values)
-        for number, (label, values) in enumerate(table)
+        for number, (label, values) in enumerate(columns)
     ]
 
 
-def _index(table: Table, column: Column, path: Path) -> int:
-    """Number of a column; for one that is not there, an error with the known ones and the nearest."""
-    names = [label for label, _ in table]
+def _listed(columns: Any) -> list[Column]:
+    listed = list(as_tuple(columns))
+    if wrong := [name for name in listed if not isinstance(name, str) and not is_whole(name)]:
+        raise TypeError(f"a column is chosen by its name or by its number; got {wrong[0]!r}")
+    return listed
+
+
+def _index(columns: Columns, column: Column, path: Path) -> int:
+    """Number of a column; raise with all columns and the nearest name if there is none."""
+    names = [label for label, _ in columns]
     if column in names:
         return names.index(str(column))
     if str(column).isdecimal() and len(str(column)) < 10 and int(column) < len(names):
         return int(column)
-    known = ", ".join(f"{number}: {label!r}" for number, label in enumerate(names[:50]))
-    message = f"{path} has no column {column!r}; it has {known or 'no column of numbers'}."
+    listed = ", ".join(f"{number}: {label!r}" for number, label in enumerate(names[:50]))
+    message = f"{path} has no column {column!r}; it has {listed or 'no column of numbers'}."
     if nearest := difflib.get_close_matches(str(column)[:100], names[:1000], n=1):
         message += f" Did you mean {nearest[0]!r}?"
     if len(names) == 1:
@@ -167,46 +198,77 @@ def _index(table: Table, column: Column, path: Path) -> int:
     raise ValueError(message)
 
 
-def _select(table: Table, indices: list[int]) -> Table:
-    """The columns with these numbers: none twice, all of the same length."""
-    chosen = [table[index] for index in indices]
-    if twice := [table[index][0] for index in set(indices) if indices.count(index) > 1]:
+def _frame(columns: Columns, chosen: list[int]) -> Any:
+    """The chosen columns, none twice and all of one length, and others of that length."""
+    import pandas
+
+    if repeated := [columns[number][0] for number in set(chosen) if chosen.count(number) > 1]:
         raise ValueError(
-            f"column {twice[0]!r} was chosen twice; a column is either an output or an input"
+            f"column {repeated[0]!r} was chosen twice; a column is either an output or an input"
         )
-    for label, values in chosen:
-        if np.ndim(values) == 2:
-            rows, columns = np.shape(values)
+    lengths = {columns[number][0]: len(columns[number][1]) for number in chosen}
+    for label in lengths:
+        shape = np.shape(dict(columns)[label])
+        if len(shape) == 2:
             raise ValueError(
-                f"{label!r} has {rows} rows and {columns} columns, but a row is a time step. Write it to the file "
-                f"transposed; if it is as it should be, load the array yourself and pass it to Series"
+                f"{label!r} has {shape[0]} rows and {shape[1]} columns, but a row is a time step. "
+                "Write it to the file transposed; if it is as it should be, load the array "
+                "yourself and pass it to Series"
             )
-    lengths = {label: len(values) for label, values in chosen}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the chosen columns must have as many rows each; got {lengths}")
-    return chosen
+    rows = (next(iter(lengths.values())),)
+    return pandas.DataFrame({name: cells for name, cells in columns if np.shape(cells) == rows})
 
 
 class Layout(NamedTuple):
-    """How a text file is laid out; `names` is empty without a header, `start` is the first line of data."""
+    """How a text file is laid out; `names` and `units` are empty without, `start` is a line."""
 
     separator: str
     decimal: str
     names: list[str]
+    units: list[str]
     start: int
 
 
-def _read_text(path: Path, default_separator: str) -> Table:
+def _read_text(path: Path, options: Options, default_separator: str) -> Table:
+    """Table of a text file in the encoding that it is in."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    if options.encoding is not None:
+        return _parse(path, options, default_separator, options.encoding)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return _parse(path, options, default_separator, "utf-16")
+    if b"\0" in head:
+        raise ValueError(
+            "it holds zero bytes, as UTF-16 does without a mark: pass encoding='utf-16-le' if it "
+            "is text"
+        )
+    try:
+        return _parse(path, options, default_separator, "utf-8-sig")
+    except UnicodeDecodeError:
+        table = _parse(path, options, default_separator, "latin-1")
+    warnings.warn(
+        f"{path} is not in UTF-8 and was read as Latin-1. Pass encoding='latin-1', or another, "
+        "to decide",
+        stacklevel=5,
+    )
+    return table
+
+
+def _parse(path: Path, options: Options, default_separator: str, encoding: str) -> Table:
     """Table of a text file; the names of columns without a header are empty."""
-    layout = _layout(path, default_separator)
+    layout = _layout(path, options, default_separator, encoding)
     frame = read_csv(
         path,
         sep=layout.separator,
         decimal=layout.decimal,
+        thousands=options.thousands,
+        na_values=[str(mark) for mark in options.na],
         header=None,
         skiprows=layout.start,
         skipinitialspace=True,
-        encoding="utf-8-sig",
+        encoding=encoding,
         low_memory=False,
     )
     # A delimiter at the end of every line makes a last column with neither a name nor a value.
@@ -215,88 +277,118 @@ def _read_text(path: Path, default_separator: str) -> Table:
     names = layout.names or [""] * frame.shape[1]
     if len(names) != frame.shape[1]:
         raise ValueError(
-            f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells"
+            f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells. If "
+            "other lines come first, pass skip, their number"
         )
     if frame.iloc[:, -1].isna().any():
         # pandas fills up with missing values a line that has fewer cells than the others.
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            for number, cells in enumerate(_cells(file, layout.separator), start=1):
+        with path.open(encoding=encoding, newline="") as file:
+            rows = _cells(islice(file, layout.start, None), layout.separator)
+            for number, cells in enumerate(rows, start=layout.start + 1):
                 if any(cells) and len(cells) < frame.shape[1]:
                     raise ValueError(f"line {number} has {len(cells)} of {frame.shape[1]} cells")
-    return [(label, frame[number]) for number, label in enumerate(names)]
+    return Table([(label, frame[number]) for number, label in enumerate(names)], layout.units)
 
 
-def _layout(path: Path, default_separator: str) -> Layout:
-    """Layout as the first lines show it; without a tab, semicolon or comma the default separator holds."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        written = ((number, line) for number, line in enumerate(file) if line.strip())
+def _layout(path: Path, options: Options, default_separator: str, encoding: str) -> Layout:
+    """Layout as the first lines show it; without a tab, semicolon or comma the default holds."""
+    with path.open(encoding=encoding, newline="") as file:
+        written = (
+            (number, line)
+            for number, line in enumerate(file)
+            if number >= options.skip and line.strip()
+        )
         comments, lines = [], list(islice(written, 1))
         while lines and lines[0][1].lstrip().startswith(COMMENTS):
             comments, lines = lines, list(islice(written, 1))
-        lines += islice(written, 49)
+        lines += islice(written, FIRST_LINES - 1)
     if not lines:
         raise ValueError("it has no lines")
-    unquoted = re.sub(r'"[^"]*"', "", lines[0][1])
-    separator = next((mark for mark in "\t;," if mark in unquoted), default_separator)
+    separator = _separator(lines[0][1]) or _separator(lines[-1][1]) or default_separator
     # Within semicolons, as spreadsheets write them in half of Europe, a comma is the decimal mark.
-    decimal = "," if separator == ";" and any("," in line for _, line in lines[1:]) else "."
-    cells = list(
-        islice(_cells((line for _, line in lines), separator), 2)
-    )  # a quoted name may take several lines
-    if len(cells[0]) > MOST_COLUMNS:
+    commas = separator == ";" and any("," in line for _, line in lines[1:])
+    decimal = "," if commas and options.thousands != "," else "."
+    rows = list(_cells((line for _, line in lines), separator))
+    if len(rows[0]) > MOST_COLUMNS:
         raise ValueError(
-            f"it has {len(cells[0])} columns, but a row is a time step: write it the other way round"
+            f"it has {len(rows[0])} columns, but a row is a time step: write it the other way round"
         )
-    # A header has text above a number, or is nothing but text.
-    names = _without_blank_end(cells[0])
-    above = any(
-        _is_text(a) and b and not _is_text(b) for a, b in zip(cells[0], cells[-1], strict=False)
-    )
-    if above or (any(names) and all(map(_is_text, names))):
-        if len(lines) == 1:
+    above, names, units = _head(rows, options)
+    if above:
+        _say_skipped(path, lines[above - 1][0] + 1)
+    first = lines[above]
+    if names:
+        if len(rows) == above + 1:
             raise ValueError("it has a header and no rows")
         # Names may be years, and some may be left out; measurements and marks are none.
         if any(map(_is_doubtful, names)):
-            _doubt(
-                path,
-                lines[0],
-                f"was taken for the header, with the columns {_shown(names)}. Where it holds data",
-            )
-        return Layout(separator, decimal, names, lines[0][0] + 1)
-    if not comments:
-        return Layout(separator, decimal, [], 0)
-    number, line = comments[0]
-    names = _without_blank_end(
-        next(_cells([line.strip().lstrip("".join(COMMENTS)).strip()], separator))
-    )
-    if len(names) == len(_without_blank_end(cells[0])) and all(map(_is_text, names)):
-        _doubt(
-            path,
-            (number, line),
-            f"was taken for the header, with the columns {_shown(names)}. If it is none",
-        )
-        return Layout(separator, decimal, names, lines[0][0])
-    _doubt(
-        path, (number, line), "and lines like it above were taken for comments. If they are none"
-    )
-    return Layout(separator, decimal, [], lines[0][0])
+            _doubt(path, first, f"was taken for the header, {_shown(names)}. Where it holds data")
+        start = lines[above + 1][0] if units else first[0]
+        return Layout(separator, decimal, names, units, start + 1)
+    if comments:
+        text = comments[0][1].strip().lstrip("".join(COMMENTS)).strip()
+        names = _without_blank_end(next(_cells([text], separator)))
+        if len(names) == len(_without_blank_end(rows[above])) and all(map(_is_text, names)):
+            _doubt(path, comments[0], f"was taken for the header, {_shown(names)}. If it is none")
+            return Layout(separator, decimal, names, [], first[0])
+        message = "and lines like it above were taken for comments. If they are none"
+        _doubt(path, comments[0], message)
+    return Layout(separator, decimal, [], [], first[0] if above or comments else options.skip)
+
+
+def _head(rows: list[list[str]], options: Options) -> tuple[int, list[str], list[str]]:
+    """How many rows are above the table, the names of its columns, and their units."""
+    rows = [_without_blank_end(cells) for cells in rows]
+    above = 0
+    while above < len(rows) - 2 and len(rows[above]) == 1 < len(rows[-1]):
+        above += 1
+    names, *below = rows[above : above + 3]
+    second = below[0] if below else names
+    pairs = zip(names, second, strict=False)
+    # A header has text above a number, or is nothing but text.
+    text_above_number = any(_is_text(a) and b and not _is_text(b) for a, b in pairs)
+    if not text_above_number and not (any(names) and all(map(_is_text, names))):
+        return above, [], []
+    marks = MARKS | {str(mark).lower() for mark in options.na}
+    filled = [cell for cell in second if cell]
+    if (
+        len(below) == 2
+        and len(second) <= len(names)
+        and all(_is_text(cell) and not _is_moment(cell) for cell in filled)
+        and any(cell.lower() not in marks for cell in filled)
+        and any(a and b and not _is_text(b) for a, b in zip(second, below[1], strict=False))
+    ):
+        units = [cell.strip("[]()") for cell in second]
+        return above, names, ["" if unit == "-" else unit for unit in units]
+    return above, names, []
+
+
+def _say_skipped(path: Path, last: int) -> None:
+    text = "Line 1 was" if last == 1 else f"Lines 1 to {last} were"
+    warnings.warn(f"{path}: {text} skipped, above the table. Pass skip to decide", stacklevel=9)
+
+
+def _separator(line: str) -> str | None:
+    unquoted = re.sub(r'"[^"]*"', "", line)
+    return next((mark for mark in "\t;," if mark in unquoted), None)
 
 
 def _is_doubtful(name: str) -> bool:
-    """Whether a name is a number with a fraction or an exponent, or has neither letters nor digits."""
+    """Whether a name has a fraction or an exponent, or neither letters nor digits."""
     return bool(name) and not (any(map(str.isalnum, name)) if _is_text(name) else name.isdigit())
 
 
 def _shown(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+    more = ", ..." if len(names) > 10 else ""
+    return f"with the columns {', '.join(map(repr, names[:10]))}{more}"
 
 
-def _doubt(path: Path, line: tuple[int, str], words: str) -> None:
+def _doubt(path: Path, line: tuple[int, str], message: str) -> None:
     """Warn of a line whose part in the file had to be guessed."""
     text = line[1].strip()
     text = text if len(text) <= 60 else f"{text[:60]}…"
     warnings.warn(
-        f"{path}: line {line[0] + 1} ({text!r}) {words}, correct or delete it", stacklevel=7
+        f"{path}: line {line[0] + 1} ({text!r}) {message}, correct or delete it", stacklevel=9
     )
 
 
@@ -321,55 +413,106 @@ def _is_text(cell: str) -> bool:
     return False
 
 
-def _read_mat(path: Path) -> Table:
+def _is_moment(cell: str) -> bool:
+    return bool(DATE.match(cell) or TIME_OF_DAY.match(cell))
+
+
+def _read_excel(path: Path, options: Options) -> Table:
+    check_installed("reading an Excel file", "openpyxl", "excel")
+    import pandas
+
+    with pandas.ExcelFile(path) as book:
+        sheet = book.sheet_names[0] if options.sheet is None else options.sheet
+        if options.sheet is None and len(book.sheet_names) > 1:
+            others = ", ".join(map(repr, book.sheet_names[1:]))
+            warnings.warn(
+                f"{path}: sheet {sheet!r} was read, and {others} left out. Pass sheet to decide",
+                stacklevel=5,
+            )
+        cells: Any = book.parse(sheet, header=None, dtype=object, skiprows=options.skip)
+    cells = cells.dropna(how="all").dropna(how="all", axis=1).reset_index(drop=True)
+    if cells.empty:
+        raise ValueError(f"sheet {sheet!r} is empty")
+    first = cells.head(FIRST_LINES)
+    rows = [["" if cell != cell else str(cell).strip() for cell in row] for row in first.to_numpy()]
+    above, names, units = _head(rows, options)
+    if above:
+        _say_skipped(path, above)
+    body = cells.iloc[above + bool(names) + bool(units) :].reset_index(drop=True)
+    labels = names + [""] * (body.shape[1] - len(names))
+    columns = [
+        (label, _without_marks(body.iloc[:, number].infer_objects(), options))
+        for number, label in enumerate(labels)
+    ]
+    return Table(columns, units)
+
+
+def _read_mat(path: Path, options: Options) -> Table:
     from scipy.io import loadmat
 
-    return _numeric_columns(
-        {name: array for name, array in loadmat(path).items() if name[:2] != "__"}
-    )
+    arrays = {name: array for name, array in loadmat(path).items() if name[:2] != "__"}
+    return _of_arrays(arrays, options)
 
 
-def _read_npz(path: Path) -> Table:
-    return _numeric_columns(read_npz(path))
+def _read_npz(path: Path, options: Options) -> Table:
+    return _of_arrays(read_npz(path), options)
 
 
-def _numeric_columns(arrays: Mapping[str, Any]) -> Table:
+def _of_arrays(arrays: Mapping[str, Any], options: Options) -> Table:
     """Columns of the vectors and matrices of numbers; a row vector counts as a column.
 
-    A matrix that is wider than high stays whole: which way time runs in it is asked when it is chosen.
+    A matrix that is wider than high stays whole: which way time runs in it is asked when it is
+    chosen.
     """
-    table: Table = []
+    table: Columns = []
     for name, array in arrays.items():
-        if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.ndim in (1, 2):
-            wide = array.ndim == 2 and 1 < array.shape[0] < array.shape[1]
-            columns = (
-                [array]
-                if wide
-                else [array.ravel()]
-                if array.ndim == 1 or 1 in array.shape
-                else list(array.T)
-            )
-            labels = (
-                [name]
-                if len(columns) == 1
-                else [f"{name}{number}" for number in range(len(columns))]
-            )
-            table += zip(labels, columns, strict=True)
-    return table
+        if not (isinstance(array, np.ndarray) and array.dtype.kind in "biuf"):
+            continue
+        if array.ndim == 1 or (array.ndim == 2 and 1 in array.shape):
+            table.append((name, _without_marks(array.ravel(), options)))
+        elif array.ndim == 2 and array.shape[0] < array.shape[1]:
+            table.append((name, array))
+        elif array.ndim == 2:
+            table += [
+                (f"{name}{number}", _without_marks(column, options))
+                for number, column in enumerate(array.T)
+            ]
+    return Table(table)
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path, options: Options) -> Table:
     import pandas
 
     frame = pandas.read_parquet(path)
-    return [(str(label), frame.iloc[:, number]) for number, label in enumerate(frame.columns)]
+    if not isinstance(frame.index, pandas.RangeIndex):
+        frame = frame.reset_index()
+    return Table(
+        [
+            (str(label), _without_marks(frame.iloc[:, number], options))
+            for number, label in enumerate(frame.columns)
+        ]
+    )
 
 
-READERS: dict[str, Callable[[Path], Table]] = {
+def _without_marks(values: Any, options: Options) -> Any:
+    """Values with those that mark missing ones missing."""
+    if not options.na:
+        return values
+    import pandas
+
+    column = pandas.Series(values)
+    marks = pandas.Series(options.na, dtype=object)
+    numbers = pandas.to_numeric(marks, errors="coerce").dropna()
+    texts = column.astype(str).str.strip().isin(marks.astype(str))
+    return column.mask(column.isin(numbers) | texts)
+
+
+READERS: dict[str, Callable[[Path, Options], Table]] = {
     ".csv": partial(_read_text, default_separator=","),
     ".tsv": partial(_read_text, default_separator="\t"),
     ".dat": partial(_read_text, default_separator=WHITESPACE),
     ".txt": partial(_read_text, default_separator=WHITESPACE),
+    ".xlsx": _read_excel,
     ".mat": _read_mat,
     ".npz": _read_npz,
     ".parquet": _read_parquet,

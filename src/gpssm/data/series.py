@@ -1,8 +1,7 @@
-"""One observed time series: outputs y, controls u, and what the user calls them.
+"""One observed time series: outputs y, inputs u, and what the user calls them.
 
-Time: `u[t]` drives `states[t] → states[t+1]` and `states[t+1]` emits `y[t]`, so y and u have T rows each. NaN in y
-means missing, any entry; a control is always known. What a user passes as y or u (lists, NumPy, JAX, pandas, xarray)
-becomes named float64 columns in `to_columns`.
+Time: `u[t]` drives `states[t] → states[t+1]` and `states[t+1]` emits `y[t]`, so y and u have T rows
+each. NaN in y means missing, any entry; an input is always known.
 """
 
 import math
@@ -16,17 +15,18 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gpssm.core.notebook import card
-from gpssm.core.text import is_real, is_whole
-from gpssm.data.clock import Clock, Controls, clock_of, is_time, localised, on_grid
+from gpssm.core.text import as_tuple, is_real, is_whole
+from gpssm.data.clock import Clock, clock_of
 from gpssm.data.columns import align_columns, as_frame, default_names, to_columns, where_first
+from gpssm.data.grid import Controls, on_grid
+from gpssm.data.times import is_time, is_time_of_day, join_date_and_time, localised
 
 if TYPE_CHECKING:
     import pandas as pd
 
 S = TypeVar("S", bound="Series")
-RELATIVE_SPREAD = (
-    1e-12  # a column that varies by less, relative to its size, only holds rounding errors
-)
+# A column that varies by less, relative to its size, only holds rounding errors.
+RELATIVE_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -36,17 +36,31 @@ class Series:
         series = Series(frame[["level"]], frame[["pump", "valve"]], name="tank", dt=0.1)
         train, test = series.split(0.5)
 
-    `y` and `u` may be NumPy or JAX arrays, lists, pandas or xarray objects (whose column names are kept); a
-    one-dimensional one becomes a single column. They are stored as read-only float64 arrays. `outputs` and
-    `inputs` name the columns; `units` are those of columns by name, for axes and tables; `window` is the number of
-    first rows that are given to a model to find its initial state, None when nobody said.
+    Values are stored as read-only float64 arrays. Slices, splits and forecasts keep the times. For
+    JAX a Series is a pytree of the two leaves (y, u). The names are deliberately not part of its
+    structure: equal shapes never compile twice, and what comes out of `jit` or `tree.map` has
+    default names.
 
-    Time is a `clock`, a regular grid: of `time`, a column of numbers or dates, one a row; of y's own index, if that
-    has dates; or of `dt`, the sampling time, from 0 on. Slices, splits and forecasts keep it. With dates `dt` is in
-    seconds.
-
-    For JAX a Series is a pytree of the two leaves (y, u). The names are deliberately not part of its
-    structure: equal shapes never compile twice, and what comes out of `jit` or `tree.map` has default names.
+    Parameters
+    ----------
+    y, u
+        Arrays, lists, or objects of pandas or xarray, whose column names are kept; one dimension
+        is a single column.
+    name
+        What the series is called.
+    dt
+        The sampling time where rows are only counted; in seconds if they have dates.
+    outputs, inputs
+        Names of the columns.
+    window
+        Number of first rows that are given to a model to find its initial state.
+    time
+        A column of numbers or dates at equal distances, one a row; by default the index of y or u
+        if that holds times.
+    clock
+        The times as a `Clock`.
+    units
+        Units of columns by name, for axes and tables.
     """
 
     y: Float[np.ndarray, "T Dy"]
@@ -87,7 +101,8 @@ class Series:
         if clock is not None and dt is not None and not math.isclose(dt, clock.dt, rel_tol=1e-3):
             unit = " s" if clock.dates else ""
             raise ValueError(
-                f"the rows are {clock.dt:g}{unit} apart by their times, and dt={float(dt):g}: leave out one of them"
+                f"the rows are {clock.dt:g}{unit} apart by their times, and dt={float(dt):g}: leave "
+                "out one of them"
             )
         dt = clock.dt if clock is not None else None if dt is None else float(dt)
         units = _checked_units({} if units is None else units, (*outputs, *inputs))
@@ -107,12 +122,12 @@ class Series:
 
     @property
     def axis(self) -> Clock | None:
-        """When the rows are: the clock, or that which counts them by `dt`; None where neither is known."""
+        """The clock, or that which counts rows by `dt`; None where neither is known."""
         return self.clock or (None if self.dt is None else Clock(0.0, self.dt))
 
     @property
     def time(self) -> np.ndarray:
-        """The time of each row (T,): dates (datetime64[ns], UTC), numbers, or row numbers where no time is known."""
+        """The time of each row (T,): dates (datetime64[ns], UTC), numbers, or row numbers."""
         return np.arange(len(self)) if self.axis is None else self.axis.times(len(self))
 
     @classmethod
@@ -122,7 +137,7 @@ class Series:
         outputs: Sequence[str] | str,
         inputs: Sequence[str] | str = (),
         *,
-        time: str | None = "auto",
+        time: str | Sequence[str] | None = "auto",
         regrid: bool | float | str = False,
         controls: Controls = "hold",
         dayfirst: bool | None = None,
@@ -140,8 +155,9 @@ class Series:
         outputs, inputs
             Names of the columns.
         time
-            The column of times; "auto" takes the index if it holds dates, or numbers under a name
-            such as time or t, or else the first other column that does; None counts rows.
+            The column of times, or those of the date and of the time of day; "auto" takes the index
+            if it holds dates, or numbers under a name such as time or t, or else the first other
+            column that does; None counts rows.
         regrid
             Whether rows go to the nearest point of a regular grid, missing ones as missing outputs;
             a number of seconds (or of the unit of `time`), or text like "10min", is the grid's step.
@@ -161,33 +177,40 @@ class Series:
                 f"got {type(frame).__module__}.{type(frame).__name__}"
             )
         outputs, inputs = (_as_names(names) for names in (outputs, inputs))
-        if not (time is None or isinstance(time, str)):
-            raise TypeError(f"time is the name of a column, 'auto', or None; got {time!r}")
+        named = time is not None and not (isinstance(time, str) and time == "auto")
+        columns = as_tuple(time) if named else ()
+        texts = all(isinstance(name, str) for name in columns)
+        if named and not (texts and 1 <= len(columns) <= 2):
+            raise TypeError(
+                f"time is the name of a column, two names, 'auto', or None; got {time!r}"
+            )
         if not isinstance(regrid, bool | str) and not is_real(regrid):
             raise TypeError(f"regrid is True, False, a number or text like '10min'; got {regrid!r}")
-        named = (time,) if time not in (None, "auto") else ()
-        if missing := [
-            name
-            for name in (*outputs, *inputs, *named)
-            if name not in table.columns and name != table.index.name
-        ]:
-            known = ", ".join(map(str, table.columns))
+        present = {*table.columns, table.index.name}
+        if missing := [n for n in (*outputs, *inputs, *columns) if n not in present]:
             raise ValueError(
-                f"the frame has no column {', '.join(map(repr, missing))}; it has {known}"
+                f"the frame has no column {', '.join(map(repr, missing))}; it has "
+                f"{', '.join(map(str, table.columns))}"
             )
         times = None
-        if time == "auto":
+        if columns:
+            first, *others = (table[n] if n in table.columns else table.index for n in columns)
+            times = join_date_and_time(first, *others) if others else first
+        elif time == "auto":
             times = _column_of_times(table, (*outputs, *inputs))
-        elif time is not None:
-            times = table[time] if time in table.columns else table.index
         if times is None and regrid:
+            if type(table.index).__name__ == "RangeIndex":
+                raise ValueError(
+                    "regrid needs a column of times, and none was found: name it with time (--time)"
+                )
             times = table.index
         if times is not None and (dayfirst is not None or zone is not None):
             times = localised(times, dayfirst, zone)
         table = table.reset_index(drop=True)
+        settings |= {"outputs": outputs, "inputs": inputs}
         y, u = table[list(outputs)], table[list(inputs)]
         if not regrid:
-            return cls(y, u, outputs=outputs, inputs=inputs, time=times, **settings)
+            return cls(y, u, time=times, **settings)
         return cls.on_grid(times, y, u, regrid=regrid, controls=controls, **settings)
 
     @classmethod
@@ -201,30 +224,25 @@ class Series:
         controls: Controls = "hold",
         **settings: Any,
     ) -> "Series":
-        """From rows at irregular times, put on a regular grid as `from_dataframe(regrid=True)` says."""
-        values, outputs = to_columns(y, settings.pop("outputs", None), "y")
-        given, inputs = to_columns(
-            np.zeros((len(values), 0)) if u is None else u, settings.pop("inputs", None), "u"
-        )
+        """From rows at irregular times, put on a grid as `from_dataframe(regrid=True)` says."""
+        y, outputs = to_columns(y, settings.pop("outputs", None), "y")
+        u = np.zeros((len(y), 0)) if u is None else u
+        u, inputs = to_columns(u, settings.pop("inputs", None), "u")
         step = None if regrid is True else regrid
-        clock, on_y, on_u = on_grid(time, values, given, step=step, controls=controls)
-        return cls(on_y, on_u, outputs=outputs, inputs=inputs, clock=clock, **settings)
+        clock, y, u = on_grid(time, y, u, step=step, controls=controls)
+        return cls(y, u, outputs=outputs, inputs=inputs, clock=clock, **settings)
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """A pandas DataFrame of outputs and inputs, indexed by time, or by row number without one."""
+        """A pandas DataFrame of outputs and inputs, indexed by time, or by row number without."""
         import pandas
 
-        index = (
-            pandas.RangeIndex(len(self), name="row")
-            if self.axis is None
-            else self.axis.index(len(self))
-        )
-        return pandas.DataFrame(
-            np.hstack([self.y, self.u]), index=index, columns=[*self.outputs, *self.inputs]
-        )
+        rows = pandas.RangeIndex(len(self), name="row")
+        index = rows if self.axis is None else self.axis.index(len(self))
+        names = [*self.outputs, *self.inputs]
+        return pandas.DataFrame(np.hstack([self.y, self.u]), index=index, columns=names)
 
     def describe(self) -> "pd.DataFrame":
-        """A table with one row per signal: unit, role, mean, std, smallest, largest and missing values."""
+        """A table with one row per signal: role, unit, mean, std, min, max and missing values."""
         import pandas
 
         frame = self.to_dataframe()
@@ -258,46 +276,46 @@ class Series:
             raise ValueError(
                 f"a Series keeps its sampling time, so a slice has no step; got {rows.step!r}"
             )
-        first = rows.indices(len(self))[0]
-        return replace(
-            self, y=self.y[rows], u=self.u[rows], clock=self.axis and self.axis.shifted(first)
-        )
+        clock = self.axis and self.axis.shifted(rows.indices(len(self))[0])
+        return replace(self, y=self.y[rows], u=self.u[rows], clock=clock)
 
     def split(self, at: Any) -> tuple["Series", "Series"]:
-        """Split into the rows before `at` and the rest.
+        """Split into the rows before `at` and the rest, neither of them empty.
 
-        `at` is an index, 0 < at < T; a fraction of the length, of which the floor is taken, so that 0.5 gives the first
-        T // 2 rows and the rest; or, where rows have dates, a date, "2024-03-31 12:00". Neither part may be empty.
+        Parameters
+        ----------
+        at
+            Number of a row; a fraction of the length, of which the floor is taken; or, where rows
+            have dates, a date, "2024-03-31 12:00".
         """
+        axis, last = self.axis, len(self) - 1
         if is_whole(at):
             cut = int(at)
         elif is_real(at):
             # The margin keeps 0.29 · 100 from falling to 28.
             cut = math.floor(at * len(self) + 1e-9) if 0 < at < 1 else 0
-        elif self.axis is None:
+        elif axis is None:
             raise ValueError(
-                f"split at {at!r} needs rows with dates, and they have none: give a row number or a share"
+                f"split at {at!r} needs rows with dates, and they have none: give a row number or "
+                "a share"
             )
         else:
-            cut = self.axis.rows_before(at, len(self))
-        if not 0 < cut < len(self):
-            axis, last = self.axis, len(self) - 1
-            between = (
-                f", or a date after {axis.show(0)} up to {axis.show(last)}"
-                if axis and axis.dates
-                else ""
-            )
+            cut = axis.rows_before(at, len(self))
+        if not 0 < cut <= last:
+            dates = axis is not None and axis.dates
+            between = f", or a date after {axis.show(0)} up to {axis.show(last)}" if dates else ""
             raise ValueError(
-                f"split(at) needs an index from 1 to {len(self) - 1}, or a fraction between 0 and 1 "
-                f"that leaves both parts a row{between}; got {at!r} for {len(self)} rows"
+                f"split(at) needs an index from 1 to {last}, or a fraction between 0 and 1 that "
+                f"leaves both parts a row{between}; got {at!r} for {len(self)} rows"
             )
         return self[:cut], self[cut:]
 
     def decimated(self, every: int) -> "Series":
-        """Decimate: the last output of each block of `every` rows, and the mean of its inputs.
+        """The last output of each block of `every` rows, and the mean of its inputs.
 
-        Outputs are values that were measured, and the mean is what a control adds up to between two of them. Rows that
-        fill no block at the end are left out. `window` becomes the number of blocks that lie within it, at least one.
+        Outputs are values that were measured, and the mean is what an input adds up to between two
+        of them. Rows that fill no block at the end are left out. `window` becomes the number of
+        blocks that lie within it, at least one.
         """
         if not (is_real(every) and 1 <= every <= len(self) and every % 1 == 0):
             raise ValueError(
@@ -306,14 +324,9 @@ class Series:
         every = int(every)
         blocks = len(self) // every
         u = self.u[: blocks * every].reshape(blocks, every, self.input_dim).mean(axis=1)
-        return replace(
-            self,
-            y=self.y[every - 1 :: every],
-            u=u,
-            dt=None,
-            clock=self.axis and self.axis.every(every),
-            window=self.window and max(self.window // every, 1),
-        )
+        clock = self.axis and self.axis.every(every)
+        window = self.window and max(self.window // every, 1)
+        return replace(self, y=self.y[every - 1 :: every], u=u, dt=None, clock=clock, window=window)
 
     @staticmethod
     def of(
@@ -356,32 +369,18 @@ class Series:
         facts = [] if self.name is None else [repr(self.name)]
         rows = (getattr(self.y, "shape", None) or "?")[0]
         facts += [f"T={rows}", f"outputs={self.outputs}", f"inputs={self.inputs}"]
-        facts += [
-            f"{key}={value}"
-            for key in ("dt", "window")
-            if (value := getattr(self, key)) is not None
-        ]
-        if self.clock is not None and self.clock.name is not None and isinstance(rows, int):
-            facts.append(
-                f"{self.clock.name} from {self.clock.show(0)} to {self.clock.show(rows - 1)}"
-            )
+        facts += [f"dt={self.dt}"] if self.dt is not None else []
+        facts += [f"window={self.window}"] if self.window is not None else []
+        clock = self.clock
+        if clock is not None and clock.name is not None and isinstance(rows, int):
+            facts.append(f"{clock.name} from {clock.show(0)} to {clock.show(rows - 1)}")
         if isinstance(self.y, np.ndarray) and (missing := int(np.isnan(self.y).sum())):
             facts.append(f"missing={missing}")
         return f"Series({', '.join(facts)})"
 
     def _repr_html_(self) -> str:
-        import pandas
-
-        columns = [*np.asarray(self.y).T, *np.asarray(self.u).T]
-        table = (
-            pandas.DataFrame(columns, index=[*self.outputs, *self.inputs])
-            .T.describe()
-            .T.drop(columns="count")
-        )
-        table.insert(0, "kind", ["output"] * self.output_dim + ["control"] * self.input_dim)
-        table["missing"] = [int(np.isnan(column).sum()) for column in columns]
         facts = {"rows": len(self)} | ({} if self.dt is None else {"sampling time": self.dt})
-        return card(f"Series {self.name or ''}".strip(), facts, {"": table})
+        return card(f"Series {self.name or ''}".strip(), facts, {"": self.describe()})
 
 
 def as_list(
@@ -390,17 +389,16 @@ def as_list(
     outputs: Sequence[str] | str | None = None,
     inputs: Sequence[str] | str | None = None,
 ) -> list[Series]:
-    """What `Series.of` takes as a non-empty list, all with the columns, units and step of the first."""
+    """What `Series.of` takes as a non-empty list, with the columns, units and step of the first."""
     series = Series.of(data, u, outputs, inputs)
     if isinstance(series, Series):
         return [series]
     if not series:
         raise ValueError("at least one series is needed; got an empty list")
-    first, *others = series
-    experiments = [first]
-    for number, other in enumerate(others, start=1):
+    experiments = series[:1]
+    for number, other in enumerate(series[1:], start=1):
         try:
-            experiments.append(align_rows(other, first))
+            experiments.append(align_rows(other, series[0]))
         except ValueError as error:
             raise ValueError(f"series {number} does not go with series 0: {error}") from None
     return experiments
@@ -425,12 +423,14 @@ def align_rows(rows: Any, like: Series) -> Series:
     series = Series.of(rows)
     if isinstance(series, list):
         raise TypeError(
-            f"new data come as one series at a time; got a list of {len(series)}. Call once for each"
+            f"new data come as one series at a time; got a list of {len(series)}. Call once for "
+            "each"
         )
     for name, unit in series.units.items():
         if like.units.get(name, unit) != unit:
             raise ValueError(
-                f"{name!r} is in {unit}, and in {like.units[name]} before: convert one of them first"
+                f"{name!r} is in {unit}, and in {like.units[name]} before: convert one of them "
+                "first"
             )
     if like.axis is not None:
         like.axis.check_step(series.axis, len(series))
@@ -443,29 +443,36 @@ def align_rows(rows: Any, like: Series) -> Series:
     return replace(series, y=y, u=u, outputs=like.outputs, inputs=like.inputs, units=units)
 
 
-def _column_of_times(table: "pd.DataFrame", taken: Sequence[str]) -> Any:
-    """The index of a table if it holds times, or else its first column that does."""
+def _column_of_times(table: "pd.DataFrame", chosen: Sequence[str]) -> Any:
+    """The index of a table if it holds times, or the first other column that does.
+
+    Dates without a time of day are joined with the first column of those.
+    """
     if table.index.nlevels == 1 and is_time(table.index):
         return table.index
-    columns: list[Any] = [table[name] for name in table.columns if name not in taken]
-    return next(filter(is_time, columns), None)
+    columns: list[Any] = [table[name] for name in table.columns if name not in chosen]
+    times = next(filter(is_time, columns), None)
+    if times is None or times.dtype.kind in "fiu":
+        return times
+    hours = next(filter(is_time_of_day, columns), None)
+    return times if hours is None else join_date_and_time(times, hours)
 
 
 def check_trainable(series: Any, min_length: int = 10) -> None:
-    """Refuse to train on series that are too short, or with an output that never varies or is never observed.
+    """Refuse to train on series that are too short, or on an output that never varies.
 
-    With several series an output may be constant or missing in some of them, not in all. Forecasting needs
-    none of this, so it is not part of making a Series.
+    With several series an output may be constant or missing in some of them, not in all.
+    Forecasting needs none of this, so it is not part of making a Series.
     """
-    several = as_list(series)
-    for index, item in enumerate(several):
-        if len(item) < min_length:
-            label = repr(item.name) if item.name else f"number {index}"
+    experiments = as_list(series)
+    for index, rows in enumerate(experiments):
+        if len(rows) < min_length:
+            label = repr(rows.name) if rows.name else f"number {index}"
             raise ValueError(
-                f"training needs at least {min_length} rows; series {label} has {len(item)}"
+                f"training needs at least {min_length} rows; series {label} has {len(rows)}"
             )
-    rows = np.concatenate([item.y for item in several])
-    for name, column, varies in zip(several[0].outputs, rows.T, varying(rows), strict=True):
+    y = np.concatenate([rows.y for rows in experiments])
+    for name, column, varies in zip(experiments[0].outputs, y.T, varying(y), strict=True):
         if np.isnan(column).all():
             raise ValueError(
                 f"output {name!r} is missing in every row: leave it out, or give its values"
@@ -535,13 +542,13 @@ def _check_values(
         )
     if not np.isfinite(u).all():
         raise ValueError(
-            f"{where_first(~np.isfinite(u), inputs)} is NaN or infinite, and a control is known at every step. "
-            "Fill the gap (hold the last value, interpolate), or leave the column out"
+            f"{where_first(~np.isfinite(u), inputs)} is NaN or infinite, and a control is known at "
+            "every step. Fill the gap (hold the last value, interpolate), or leave the column out"
         )
 
 
 def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
-    """The clock of the times given, or of the dates that y or u have as their index."""
+    """The clock of the column of times, or of the times that y or u have as their index."""
     if time is not None:
         if len(time) != rows:
             raise ValueError(
@@ -551,26 +558,17 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
     if rows < 2:
         return None
     clock, other = clock_of(y), clock_of(u)
-    if (
-        clock
-        and other
-        and replace(clock, name=None, zone=None) != replace(other, name=None, zone=None)
-    ):
+    if clock and other and replace(clock, name=None, zone=other.zone) != replace(other, name=None):
         raise ValueError(
-            f"y begins at {clock.show(0)} with a step of {clock.step_text()}, u at {other.show(0)} with a step of "
-            f"{other.step_text()}: give both the same rows, or arrays"
+            f"y begins at {clock.show(0)} with a step of {clock.step_text()}, u at {other.show(0)} "
+            f"with a step of {other.step_text()}: give both the same rows, or arrays"
         )
     return clock or other
 
 
 def _as_names(names: Any) -> tuple[str, ...]:
-    """One name of a column, or several."""
-    several = (
-        isinstance(names, Iterable)
-        and not isinstance(names, str)
-        and getattr(names, "ndim", 1) == 1
-    )
-    listed: tuple[Any, ...] = tuple(names) if several else (names,)
+    """The names of columns, of which there may be a single one."""
+    listed = as_tuple(names)
     if not all(isinstance(name, str) for name in listed):
         raise TypeError(f"columns are chosen by a name, or a list of names; got {names!r}")
     return listed
@@ -581,7 +579,8 @@ def _checked_units(units: Mapping[str, str], names: tuple[str, ...]) -> dict[str
         raise TypeError(f"units are those of columns by name, {{'level': 'm'}}; got {units!r}")
     if unknown := [name for name in units if name not in names]:
         raise ValueError(
-            f"units of {', '.join(map(repr, unknown))} were given, but the columns are {', '.join(names)}"
+            f"units of {', '.join(map(repr, unknown))} were given, but the columns are "
+            f"{', '.join(names)}"
         )
     return {str(name): str(unit) for name, unit in units.items()}
 
@@ -616,7 +615,7 @@ def _unflatten(_: None, leaves: Iterable[Any]) -> Series:
 
 
 def bare(kind: type[S], y: Any, u: Any, **more: Any) -> S:
-    """A series of these leaves, which may be tracers or placeholders: nothing about them is checked."""
+    """A series of leaves that may be tracers or placeholders: nothing about them is checked."""
     series = object.__new__(kind)
     names = {"outputs": default_names("y", y), "inputs": default_names("u", u)}
     _set(series, y=y, u=u, name=None, dt=None, window=None, clock=None, units={}, **names, **more)

@@ -27,9 +27,10 @@ from gpssm.core.text import (
     percent,
     printable,
 )
-from gpssm.data.clock import Clock, Times
+from gpssm.data.clock import Clock
 from gpssm.data.columns import align_columns
 from gpssm.data.series import Series
+from gpssm.data.times import Times
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import Calibration, stretch
 from gpssm.posterior.draws import merge_chains
@@ -367,6 +368,9 @@ class Forecast:
         values = align_columns(actual, self.outputs, "y")
         times = _times_of(actual)
         clock = self.clock
+        axis = actual.axis if isinstance(actual, Series) else None
+        if clock is not None and axis is not None and axis.dates == clock.dates:
+            clock.check_step(axis, len(values))
         if times is not None and clock and clock.name is not None and times.dates == clock.dates:
             return values[self._rows_at(times)]
         if len(values) < self.horizon:

@@ -39,13 +39,13 @@ CONFIGURATION = _option(help="Settings in TOML; options given here take preceden
 RESUME = _option("--resume", help="Continue an interrupted run.")
 OVERWRITE = _option("--overwrite", help="Replace an existing run.")
 NO_REPORT = _option("--no-report", help="No figures and no report: scores and forecasts.")
-METHOD = _option("--method", "-m", help="See `gpssm methods`. (default: ffvd)", panel=MODEL)
+METHOD = _option("--method", "-m", help="See `gpssm methods`. (default: auto)", panel=MODEL)
 STATES = _option(metavar="N|auto", help="Number of states; auto chooses it.", panel=MODEL)
 SETTINGS = _option(
     "--set",
     metavar="NAME=VALUE",
-    help="Any other setting of `gpssm.fit` or of the method, such as kernel=se+linear, "
-    "likelihood=student-t, delay=auto, calibrate=true; repeat for more.",
+    help="Any other setting of `gpssm.fit`, of the method or of `gpssm.read`, such as "
+    "kernel=se+linear, delay=auto, horizon=60, encoding=latin-1; repeat for more.",
     panel=MODEL,
 )
 TIME = _option(
@@ -59,6 +59,7 @@ REGRID = _option(
 HOLD = _option(
     metavar="RULE", help="Inputs of missing rows: hold or interpolate. (default: hold)", panel=TABLE
 )
+MARK = _option(metavar="MARK", help="What marks a missing value; repeat for more.", panel=TABLE)
 UNIT = _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.", panel=TABLE)
 
 
@@ -86,6 +87,7 @@ def fit(
     time: Annotated[Text, TIME] = None,
     regrid: Annotated[Text, REGRID] = None,
     controls: Annotated[Text, HOLD] = None,
+    na: Annotated[Texts, MARK] = None,
     unit: Annotated[Texts, UNIT] = None,
 ) -> Answer:
     """Fit a model to data and write a run folder: posterior, forecast, scores, figures, report.
@@ -100,6 +102,7 @@ def fit(
     with usage():
         reader = {"dt": dt, "time": time, "controls": controls}
         reader["regrid"] = True if regrid == "auto" else regrid and parse_value(regrid)
+        reader["na"] = na and tuple(map(parse_value, na))
         reader["units"] = unit and dict(_pairs("--unit", "NAME=UNIT, as level=m", unit))
         model |= {"state_dim": state_dim and parse_value(state_dim)} | parse_pairs(settings or [])
         saved = out / "config.toml" if resume and out else None
@@ -124,8 +127,10 @@ def _settings(
     model: Mapping[str, Any],
 ) -> "Settings":
     """The settings of a file, changed by those of options."""
-    from gpssm.cli.settings import Settings, from_toml
+    from gpssm.cli.settings import READER, Settings, from_toml
 
+    reader = {**reader, **{name: model[name] for name in READER if name in model}}
+    model = {name: value for name, value in model.items() if name not in READER}
     fields: dict[str, Any] = {"reader": {}, "fit": {}} | (from_toml(config) if config else {})
     fields |= _present(columns)
     fields["reader"] = fields["reader"] | _present(reader)
@@ -202,7 +207,8 @@ def demo(
     from gpssm.cli.pipeline import run_demo
 
     run = run_demo(out, screen, seed)
-    tables = forecast_tables(run.forecasts()["ffvd"], run.test())
+    forecast = next(iter(run.forecasts().values()))
+    tables = forecast_tables(forecast, run.test())
     return Answer(_facts(run), [*tables, *closing_lines(run)])
 
 

@@ -1,0 +1,337 @@
+"""Columns of times as users have them: numbers, dates, or text that can be read as dates."""
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from gpssm.core.text import check_flag
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SECOND = 10**9  # in nanoseconds
+HOUR = 3_600 * SECOND
+DAY = 24 * HOUR
+REMEDY = (
+    "A model needs rows at equal distances: correct the times, or give regrid=True "
+    "(--regrid auto), which puts missing rows in as missing outputs; without the times "
+    "(--time none) rows are only counted"
+)
+
+# The name of a column of times, with a unit perhaps, and how a date and a time of day begin.
+TIME = re.compile(
+    r"(t|time|times?tamp|date|datetime|date.?time|seconds)"
+    r"([ _]?[\[(]?(s|ms|min|h|d|sec|seconds|hours)[\])]?)?",
+    re.I,
+)
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{8}T")
+TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}")
+OFFSET = r":\d{2}(?:\.\d+)?\s*([+-]\d{2}:?\d{2})$"  # from UTC, at the end of a date
+NUMBERS = r"^(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}\b"  # of a date that begins with day or month
+
+
+@dataclass(frozen=True)
+class Times:
+    """The times of rows, in any order and at any distances.
+
+    Parameters
+    ----------
+    index : pandas.Index
+        Floats, or dates in nanoseconds, under the name of their column.
+    """
+
+    index: Any
+
+    @classmethod
+    def of(cls, values: Any, name: str | None = None) -> "Times":
+        """Return numbers, dates, or text that can be read as dates; raise if one is missing."""
+        import pandas
+
+        label = str(name or getattr(values, "name", None) or "time")
+        try:
+            index: Any = pandas.Index(values)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"times are a column of numbers or dates; got {type(values).__name__} ({error})"
+            ) from None
+        if index.ndim != 1 or index.nlevels > 1 or pandas.api.types.is_complex_dtype(index):
+            raise ValueError(
+                f"times are a column of numbers or dates; got an index of {index.dtype}"
+            )
+        if isinstance(index, pandas.PeriodIndex):
+            index = index.to_timestamp()
+        elif isinstance(index, pandas.TimedeltaIndex):
+            index = index / pandas.Timedelta(seconds=1)
+        elif not (
+            isinstance(index, pandas.DatetimeIndex) or pandas.api.types.is_numeric_dtype(index)
+        ):
+            index = read_dates(index, label)
+        if index.isna().any():
+            row = int(np.argmax(index.isna()))
+            raise ValueError(
+                f"the time in column {label!r}, row {row} (counted from 0), is missing. {REMEDY}"
+            )
+        if not isinstance(index, pandas.DatetimeIndex):
+            return cls(pandas.Index(index.to_numpy(dtype=np.float64), name=label))
+        try:
+            return cls(index.as_unit("ns").rename(label))
+        except pandas.errors.OutOfBoundsDatetime as error:
+            raise ValueError(
+                f"column {label!r} has dates outside of 1677 to 2262, which cannot be counted in "
+                f"nanoseconds ({error}): give times as numbers, such as years"
+            ) from None
+
+    @property
+    def name(self) -> str:
+        """The name of the column."""
+        return self.index.name
+
+    @property
+    def dates(self) -> bool:
+        """Whether the times are dates."""
+        return self.index.dtype.kind == "M"
+
+    @property
+    def zone(self) -> str | None:
+        """The time zone of dates."""
+        zone = getattr(self.index, "tz", None)
+        return None if zone is None else str(zone)
+
+    @property
+    def ticks(self) -> Float[np.ndarray, " T"] | Int[np.ndarray, " T"]:
+        """The numbers; of dates, nanoseconds since 1970 (UTC)."""
+        return self.index.asi8 if self.dates else self.index.to_numpy()
+
+    def calendars(self) -> list[str]:
+        """Pandas' names of frequencies that increasing dates may have on the clock of the wall."""
+        import pandas
+
+        wall = self.index.tz_localize(None)
+        names = []
+        if len(wall) > 2:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that it will not be text in a later version
+                frequency = pandas.infer_freq(wall)
+            names = [] if frequency is None else [getattr(frequency, "freqstr", frequency)]
+        first, second = wall[:2].to_numpy().astype("datetime64[D]")
+        names += [f"{max(np.busday_count(first, second), 1)}B"] if self._on_business_days() else []
+        step = int(np.median(np.diff(wall.asi8)))
+        unit, letter = (DAY, "D") if step % DAY == 0 else (HOUR, "h")
+        names += [f"{step // unit}{letter}"] if self.zone and step and step % unit == 0 else []
+        return [pandas.tseries.frequencies.to_offset(name).freqstr for name in names]
+
+    def _on_business_days(self) -> bool:
+        return len(self.index) > 2 and bool((self.index.dayofweek < 5).all())
+
+    def complaint(self) -> str:
+        """What is wrong with the first row that is not a step after the one before."""
+        gaps = np.diff(self.ticks)
+        step = float(np.median(gaps))
+        wrong = np.flatnonzero((gaps <= 0) | off_step(gaps))
+        deviation = off_grid(self.ticks)
+        row = int(wrong[0]) + 1 if wrong.size else int(np.argmax(deviation))
+        gap = gaps[row - 1]
+        place = f"the time in column {self.name!r}, row {row} (counted from 0), is {self.show(row)}"
+        if gap < 0:
+            return (
+                f"rows are out of time order: {place}, before that of the row before, "
+                f"{self.show(row - 1)}. Sort them by time. {REMEDY}"
+            )
+        if gap == 0:
+            return f"{place}, as the row before. {REMEDY}"
+        if not wrong.size:
+            miss = self.length(float(deviation[row]))
+            return f"{place}, {miss} off a grid with steps of {self.length(step)}. {REMEDY}"
+        return (
+            f"{place}, {self.length(gap)} after the row before; most are {self.length(step)} "
+            f"apart. {REMEDY}"
+        )
+
+    def show(self, row: int) -> str:
+        """The time of a row for people."""
+        return str(self.index[row]) if self.dates else number_text(self.index[row], 1)
+
+    def length(self, gap: float) -> str:
+        """A distance between times for people."""
+        return f"{gap / SECOND:g} s" if self.dates else f"{gap:g}"
+
+
+JITTER = 0.1  # of a step, by which a time may miss the grid
+
+
+def off_step(gaps: np.ndarray) -> np.ndarray:
+    """Which of the distances between rows differ from their median by more than two jitters."""
+    step = np.median(gaps)
+    return np.abs(gaps - step) > 2 * JITTER * step
+
+
+def off_grid(ticks: np.ndarray) -> np.ndarray:
+    """How far times are from those at equal distances between the first and the last."""
+    return np.abs(ticks - ticks[0] - np.linspace(0, ticks[-1] - ticks[0], len(ticks)))
+
+
+def number_text(value: float, step: float) -> str:
+    """A number with as many digits as tell it from the next one a step away."""
+    digits = 6
+    if value and step:
+        digits = max(6, int(np.ceil(np.log10(abs(value) / step))) + 2)
+    return f"{value:.{min(digits, 15)}g}"
+
+
+def is_time(column: "pd.Index | pd.Series") -> bool:
+    """Whether a column holds times: dates, or numbers under a name such as time, t or timestamp.
+
+    Text counts if its first entry begins with a date.
+    """
+    from pandas.api import types
+
+    kind: Any = column.dtype
+    if types.is_numeric_dtype(kind):
+        named = TIME.fullmatch(str(column.name or "").strip())
+        return bool(named and column.notna().all())
+    if types.is_object_dtype(kind) or types.is_string_dtype(kind):
+        return _begins_with(column, DATE)
+    dates = types.is_datetime64_any_dtype(kind) or types.is_timedelta64_dtype(kind)
+    return bool(dates or str(kind).startswith("period"))
+
+
+def is_time_of_day(column: "pd.Series") -> bool:
+    """Whether the first entry of a column is text, or an object, that begins like 12:30."""
+    return column.dtype.kind in "OTU" and _begins_with(column, TIME_OF_DAY)
+
+
+def _begins_with(column: "pd.Index | pd.Series", pattern: re.Pattern[str]) -> bool:
+    cells = (str(cell).strip() for cell in column if cell is not None and cell == cell)
+    return bool(pattern.match(next(cells, "")))
+
+
+def join_date_and_time(date: "pd.Series", time: "pd.Series") -> "pd.Series":
+    """A column of dates and one of times of the day as one of texts."""
+    days = date.astype(str).str.replace(r"[ T]00:00(:00)?$", "", regex=True)
+    return (days + " " + time.astype(str).str.strip()).rename(date.name)
+
+
+def localised(times: Any, dayfirst: bool | None = None, zone: str | None = None) -> Any:
+    """Dates read with the day first or not, in a time zone if they have none.
+
+    Parameters
+    ----------
+    times
+        Dates, or texts that can be read as dates.
+    dayfirst
+        See `read_dates`.
+    zone
+        Name of a time zone. Of an hour that occurs twice, the order of the rows tells which it is.
+    """
+    import pandas
+
+    if dayfirst is not None:
+        check_flag("dayfirst", dayfirst)
+    if not (zone is None or isinstance(zone, str)):
+        raise TypeError(f"zone is the name of a time zone, like 'Europe/Berlin'; got {zone!r}")
+    index: Any = pandas.Index(times)
+    if pandas.api.types.is_numeric_dtype(index):
+        raise ValueError(
+            "dayfirst and zone are for dates, and the times are numbers: leave them out"
+        )
+    if not isinstance(index, pandas.DatetimeIndex):
+        index = read_dates(index, str(index.name or "time"), dayfirst)
+    if zone is None or index.tz is not None:
+        return index
+    try:
+        pandas.Timestamp("2024-01-01", tz=zone)
+    except Exception as error:  # of many kinds
+        raise ValueError(
+            f"zone is the name of a time zone, like 'Europe/Berlin'; got {zone!r} ({error})"
+        ) from None
+    settings: Any = {"nonexistent": "shift_forward"}
+    try:
+        return index.tz_localize(zone, ambiguous="infer", **settings)
+    except ValueError:  # the order of the rows does not tell
+        return index.tz_localize(zone, ambiguous=np.ones(len(index), bool), **settings)
+
+
+def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) -> "pd.DatetimeIndex":
+    """Text as dates, all of them in one way.
+
+    Where 01/02/2024 could be January or February, the reading that makes the times regular is
+    taken; if that does not decide, the day comes first in 01.02.2024 and the month in 01/02/2024,
+    and a warning says so.
+
+    Parameters
+    ----------
+    values
+        The texts.
+    name
+        Name of the column, for messages.
+    dayfirst
+        Whether the day comes first in dates that begin with neither a year nor a name.
+    """
+    import pandas
+
+    texts = pandas.Index(values).astype(str).str.strip()
+    # With summer and winter time in one column, offsets from UTC differ.
+    in_utc = texts.str.extract(OFFSET, expand=False).nunique() > 1
+    readings = {}
+    for first in _possible_orders(texts, name, dayfirst):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that the day comes first in no date of the column
+                dates = pandas.to_datetime(texts, dayfirst=first, utc=in_utc)
+            readings[first] = pandas.DatetimeIndex(dates, name=name)
+        except (ValueError, TypeError):
+            continue
+    if not readings:
+        unread = pandas.to_datetime(texts, errors="coerce", format="mixed", utc=True).isna()
+        row = int(np.argmax(unread))
+        raise ValueError(
+            f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is neither a "
+            "number nor a date. Write dates like 2024-03-31 12:00, all in one way"
+        )
+    if len(readings) == 1 or readings[False].equals(readings[True]):
+        return next(iter(readings.values()))
+    regular = [dates for dates in readings.values() if _is_regular(dates)]
+    if len(regular) == 1:
+        return regular[0]
+    if texts.str.match(r"\d{1,2}\.\d{1,2}\.\d{4}").all():
+        return readings[True]
+    month, day = (f"{readings[first][-1]:%d %B %Y}" for first in (False, True))
+    warnings.warn(
+        f"column {name!r} ends with {texts[-1]!r}, which was read with the month first, as "
+        f"{month}; with the day first it is {day}. Pass dayfirst=True or dayfirst=False to decide",
+        stacklevel=6,
+    )
+    return readings[False]
+
+
+def _possible_orders(texts: "pd.Index", name: str, dayfirst: bool | None) -> list[bool]:
+    """Whether the day can come first in all dates, and whether the month can."""
+    numbers = texts.str.extract(NUMBERS).to_numpy(float)
+    orders = [False, True] if dayfirst is None else [bool(dayfirst)]
+    if not np.isfinite(numbers).all():
+        return orders[:1]
+    is_month = numbers.max(axis=0, initial=0) <= 12  # all of the first, and of the second numbers
+    possible = [first for first in orders if is_month[int(first)]]
+    if not possible:
+        row = int(np.argmax(numbers[:, int(orders[0])] > 12))
+        raise ValueError(
+            f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is no date "
+            f"with the {'day' if dayfirst else 'month'} first, as others are: write all in one way"
+        )
+    return possible
+
+
+def _is_regular(dates: "pd.DatetimeIndex") -> bool:
+    """Whether distances are alike, as those of months are, or follow a calendar."""
+    import pandas
+
+    gaps = np.diff(dates.asi8)
+    if len(gaps) < 2 or (gaps <= 0).any():
+        return len(gaps) == 1 and gaps[0] > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return gaps.max() < 1.5 * gaps.min() or pandas.infer_freq(dates) is not None
