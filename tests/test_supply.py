@@ -11,7 +11,8 @@ def requirements():
     """Names and bounds of all that users and tests need: `jax>=0.10` is ("jax", ">=0.10")."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = {"test", *re.findall(r"\w+", extras["all"][0].split("[")[1])}
+    bundles = (extras[name][0].split("[")[1] for name in ("all", "test"))
+    names = {"test", *(name for bundle in bundles for name in re.findall(r"\w+", bundle))} - {"all"}
     listed = [*project["dependencies"], *(one for name in names for one in extras[name])]
     found = (re.fullmatch(r"([\w-]+)(?:\[\w+\])?(.*)", one).groups() for one in listed)
     return [(name.lower(), bound) for name, bound in found if name != "gpssm"]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpssm import metrics as metrics
     from gpssm import plots as plots
     from gpssm import priors as priors
+    from gpssm import sktime as sktime
     from gpssm import target as target
     from gpssm.data.dataset import Dataset as Dataset
     from gpssm.data.delays import delayed as delayed
@@ -102,6 +103,8 @@ _MODULES = (
     "priors",
     "target",
 )
+# Modules that need an optional package, which an `import *` must not ask for.
+_OPTIONAL_MODULES = ("sktime",)
 
 __all__ = [*_NAMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -109,7 +112,7 @@ __all__ = [*_NAMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name in _MODULES:
+        if name in (*_MODULES, *_OPTIONAL_MODULES):
             return importlib.import_module(f"gpssm.{name}")
         if name in _NAMES:
             return getattr(importlib.import_module(f"gpssm.{_NAMES[name]}"), name)

@@ -12,7 +12,7 @@ import pytest
 
 from gpssm.core.text import as_share, check_whole, jsonable, to_json
 
-OPTIONAL = ("blackjax", "joblib", "pooch", "distributed", "matplotlib", "pyarrow")
+OPTIONAL = ("blackjax", "joblib", "pooch", "distributed", "matplotlib", "pyarrow", "sktime")
 
 
 def test_json_has_no_nan_and_no_numpy():
@@ -49,6 +49,7 @@ for extra, call in {{
     "bench": lambda: list(places.run_processes([], None, 2)),
     "cluster": lambda: list(places.run_cluster([], None, "")),
     "plots": lambda: gpssm.plots.plot_series(series),
+    "sktime": lambda: gpssm.sktime,
 }}.items():
     try:
         call()

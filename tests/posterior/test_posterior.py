@@ -1,6 +1,7 @@
 """Posteriors: fewer draws with all that belongs to them, and verbs that compile once for all draws of a shape."""
 
 import dataclasses
+import pickle
 
 import jax
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from builders import make_series
 from compilations import compilations
+from gpssm.methods.spec import Spec
 from gpssm.posterior.posterior import ALIKE
 from posteriors import make_posterior
 
@@ -30,6 +32,24 @@ def test_the_current_state_is_thinned_too():
     assert fewer.current.particles.shape[:2] == fewer.current.log_weights.shape[:2] == (2, 2)
     np.testing.assert_array_equal(fewer.current.particles, conditioned.current.particles[:, ::2])
     assert fewer.current.rows == 5 + 6
+
+
+def test_pickles_are_read_in_double_precision_whatever_jax_is_set_to():
+    posterior = make_posterior().condition(make_series(6, seed=3))
+    posterior = dataclasses.replace(posterior, spec=Spec(kernel=posterior.model.kernel))
+    content = pickle.dumps(posterior)
+    with jax.enable_x64(False):
+        again = pickle.loads(content)
+    for part, before in (
+        (again.model, posterior.model),
+        (again.spec.kernel, posterior.spec.kernel),
+    ):
+        assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(part))
+        jax.tree.map(np.testing.assert_array_equal, part, before)
+    u = np.ones((3, 1))
+    paths = [each.forecast(3, u, num_paths=6).paths for each in (posterior, again)]
+    np.testing.assert_array_equal(*paths)
+    assert again.draws.states[0].dtype == np.float64
 
 
 def test_draws_that_differ_in_states_alone_are_few():

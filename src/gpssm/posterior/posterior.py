@@ -7,7 +7,9 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
@@ -105,6 +107,23 @@ class Posterior:
         return (
             f"Posterior({self.method}, {self.num_chains} chains of {self.num_draws} draws{notes})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A process that computes in single precision would read arrays of JAX in that precision.
+        spec, fields = (
+            {name: _converted(value, jax.Array, np.asarray) for name, value in vars(part).items()}
+            for part in (self.spec, self)
+        )
+        return fields | {"spec": spec}
+
+    @in_double_precision
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        spec = object.__new__(Spec)
+        model = _converted(state["model"], np.ndarray, jnp.asarray)
+        for name, value in state["spec"].items():
+            object.__setattr__(spec, name, _converted(value, np.ndarray, jnp.asarray))
+        for name, value in (state | {"spec": spec, "model": model}).items():
+            object.__setattr__(self, name, value)
 
     def _repr_html_(self) -> str:
         dataset, several = self.dataset, enumerate(self.dataset.experiments)
@@ -470,6 +489,13 @@ class Posterior:
     def to_dataframe(self) -> "pd.DataFrame":
         """A table of the parameters that vary: one row a draw, one column an entry, indexed by (chain, draw)."""
         return arviz.to_dataframe(self)
+
+
+def _converted(part: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
+    """A module or a named tuple with its arrays of one kind converted; anything else as it is."""
+    if not isinstance(part, eqx.Module) and not hasattr(part, "_fields"):
+        return part
+    return jax.tree.map(lambda leaf: convert(leaf) if isinstance(leaf, kind) else leaf, part)
 
 
 @in_double_precision
