@@ -53,7 +53,7 @@ def test_the_members_and_their_ranks():
     losses = [found.losses(name).mean() for name in found.models]
     assert losses == sorted(losses)
     assert found.best in ("arx", "ss-2", "ss-3", "arx-reg")
-    assert found.order == 2
+    assert found.orders[0] == 2
     assert not found.is_better("arx-memory", found.best)
     assert list(found.models)[-2:] == ["mean", "last"]
     assert found.is_better("arx", "mean")
@@ -149,7 +149,7 @@ def test_many_rows():
     series = plant(4000, 1, 1)
     found = council([series])
     is_complete(found, series)
-    assert found.order >= 3
+    assert found.orders[0] >= 3
 
 
 def test_constant_and_duplicated_columns():

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import percent
+from gpssm.core.text import count, percent
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.fitting.choose import choose_starts
@@ -126,6 +126,7 @@ class Ladder:
         )
         self.likelihood = spec.likelihood
         self.open_order = spec.state_dim == "auto"
+        self.orders = [spec.state_dim]
         self.folds = make_folds(experiments)
         self.members: dict[str, Member] = {}
         self.scores: dict[str, HeldOutScores | Exception] = {}
@@ -139,8 +140,9 @@ class Ladder:
         windows = self.dataset.windowed().experiments
         candidates = council(self.spec.scale(windows)[1], self.spec.horizon)
         if self.open_order:
-            order = max(candidates.order, windows[0].output_dim)
-            self.spec = self.spec.replace(state_dim=order)
+            least = windows[0].output_dim
+            self.orders = list(dict.fromkeys(max(order, least) for order in candidates.orders))
+            self.spec = self.spec.replace(state_dim=self.orders[0])
         kinds: dict[str, str] = {}
         for name in candidates.models:
             kinds.setdefault(name.split("-")[0] if name.startswith("ss") else name, name)
@@ -151,9 +153,11 @@ class Ladder:
         self._announce(f"linear: {candidates.best}{score}")
 
     def add_quick(self) -> None:
-        """The quick posterior around the linear fit of the order that the council chose."""
+        """Quick posteriors around the linear fits of the orders that the council chose."""
         spec = self.spec.replace(method=Quick(), start="em", noise="free")
-        self._fit("quick", spec)
+        for number, order in enumerate(self.orders):
+            name = f"quick, {count(order, 'state')}" if number else "quick"
+            self._fit(name, spec.replace(state_dim=order))
 
     def weigh(self) -> None:
         """The scores of all models by their forecasts of the held-out rows."""
@@ -188,23 +192,39 @@ class Ladder:
         self.weigh()
 
     def answer(self) -> Posterior | Stack:
-        """The mixture of the models that deserve weight, or the one that has nearly all of it."""
-        scores = {name: self.scores[name] for name in self.members if name in self.scores}
-        if not scores or len(scores) < len(self.members):
+        """The mixture of the models that deserve weight, or the one that has nearly all of it.
+
+        Where a nonlinear model forecasts clearly better than every linear one, by one standard
+        error, linear models get no weight: few rows would leave them some in a mixture.
+        """
+        scores = {
+            name: score for name, score in self.scores.items() if isinstance(score, HeldOutScores)
+        }
+        if not scores or any(name not in self.scores for name in self.members):
             return self._evenly()
-        mixture = mix(self.scores, self._finished)
+        ranked = sorted(scores, key=lambda name: scores[name].crps)
+        nonlinear = [name for name in ranked if self.members[name].spec.settings.learns]
+        linear = [name for name in ranked if name not in nonlinear]
+        gate = nonlinear and all(scores[nonlinear[0]].is_better(scores[name]) for name in linear)
+        mixture = mix(self.scores, self._finished, nonlinear if gate else None)
+        notes = list(self.notes)
+        if nonlinear and linear and not gate:
+            weights = dict(zip(mixture.members, mixture.weights, strict=True))
+            share = sum(weights.get(name, 0.0) for name in nonlinear)
+            notes.append(
+                "On held-out training rows the nonlinear model is not clearly better than a linear "
+                f"one ({linear[0]}): it has {percent(share)} of the weight of the mixture."
+            )
+        answer = mixture
+        shares = dict(zip(mixture.members, mixture.weights, strict=True))
         leading = mixture.members[mixture.leading]
-        weight = mixture.weights[list(mixture.members).index(mixture.leading)]
-        if leading.learns and weight >= NONLINEAR:
-            comparison = (*leading.comparison, *mixture.table)
-            answer = dataclasses.replace(leading, comparison=comparison).with_notes(self.notes)
+        if leading.learns and shares[mixture.leading] >= NONLINEAR:
+            answer = dataclasses.replace(leading, comparison=(*leading.comparison, *mixture.table))
             shares = {mixture.leading: 1.0}
-        else:
-            answer = mixture.with_notes((*self.notes, *self._verdict(mixture)))
-            shares = dict(zip(mixture.members, mixture.weights, strict=True))
-        members = [score for name in shares if isinstance(score := scores[name], HeldOutScores)]
-        calibration = mixture_calibration(members, np.array(list(shares.values())))
-        return dataclasses.replace(answer, calibration=calibration)
+        calibration = mixture_calibration(
+            [scores[name] for name in shares], np.array(list(shares.values()))
+        )
+        return dataclasses.replace(answer.with_notes(notes), calibration=calibration)
 
     def _fit(self, name: str, spec: Spec) -> None:
         """Fit a model to all rows; one that fails is left out."""
@@ -274,23 +294,6 @@ class Ladder:
             return next(iter(fitted.values())).with_notes(notes)
         weights = [1 / len(fitted)] * len(fitted)
         return Stack.of(fitted, weights, notes=notes)
-
-    def _verdict(self, mixture: Stack) -> list[str]:
-        """One sentence where the nonlinear part is no clear improvement on the linear one."""
-        scores = {
-            name: score for name, score in self.scores.items() if isinstance(score, HeldOutScores)
-        }
-        ranked = sorted(scores, key=lambda name: scores[name].crps)
-        nonlinear = [name for name in ranked if self.members[name].spec.settings.learns]
-        linear = [name for name in ranked if name not in nonlinear]
-        if not nonlinear or not linear or scores[nonlinear[0]].is_better(scores[linear[0]]):
-            return []
-        weights = dict(zip(mixture.members, mixture.weights, strict=True))
-        share = sum(weights.get(name, 0.0) for name in nonlinear)
-        return [
-            "On held-out training rows the nonlinear model is not clearly better than a linear one "
-            f"({linear[0]}): it has {percent(share)} of the weight of the mixture."
-        ]
 
     def _announce(self, text: str) -> None:
         """Say on the standard error stream what was learned, unless progress is off."""

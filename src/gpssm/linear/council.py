@@ -1,7 +1,7 @@
 """The linear council: linear models of several kinds, scored on held-out training rows.
 
     found = council(scaled, horizon=30)
-    found.best, found.scores, found.order, found.models["arx-reg"]
+    found.best, found.scores, found.orders, found.models["arx-reg"]
 
 Its members are
 
@@ -47,7 +47,7 @@ MEMORY = (5, 60)  # lags of outputs and inputs of `arx-memory`: three times the 
 # Shares of each series that are held out in turn.
 FOLDS = ((0.0, 0.25), (0.5, 2 / 3), (2 / 3, 5 / 6), (5 / 6, 1.0))
 ORIGINS = 40  # of the forecasts of a window, at most
-NEGLIGIBLE = 1.02  # times the least loss: what the smallest of several orders may have
+CLOSE = 1.05  # times the least loss of a state-space model
 MEMBERS = ("arx", "arx-reg", "arx-memory", "ss", "last", "mean")
 
 
@@ -87,18 +87,19 @@ class Council:
         return len(gain) > 1 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
     @property
-    def order(self) -> int:
-        """The smallest order of a state-space model whose loss is within 2 % of the least; 1 if none.
+    def orders(self) -> tuple[int, ...]:
+        """Orders of state-space models that deserve a try: one or two.
 
-        More states cost time and gain next to nothing.
+        The smallest whose loss is within 5 % of the least, and a smaller one that the best does not
+        beat by one standard error over the held-out windows (Breiman et al. 1984), if there is one.
         """
-        losses = {
-            int(name[3:]): self.losses(name).mean() if len(self.losses(name)) else 0.0
-            for name in self.models
-            if name.startswith("ss-")
-        }
-        bound = NEGLIGIBLE * min(losses.values(), default=0.0)
-        return min((order for order, loss in losses.items() if loss <= bound), default=1)
+        ranked = [name for name in self.models if name.startswith("ss-")]
+        if not ranked:
+            return (1,)
+        bound = CLOSE * self.losses(ranked[0]).mean() if len(self.losses(ranked[0])) else np.inf
+        close = min(int(name[3:]) for name in ranked if not self.losses(name).mean() > bound)
+        simple = min(int(name[3:]) for name in ranked if not self.is_better(ranked[0], name))
+        return (close, simple) if simple < close else (close,)
 
 
 def council(

@@ -293,7 +293,7 @@ class Spec:
         """The order of a linear state-space model at the horizon; at least one state per output."""
         likelihood = uninformed_likelihood(self.likelihood, series[0].output_dim)
         scaled = pseudo_series(self.scale(series)[1], likelihood)
-        return max(council(scaled, self.horizon, members=("ss",)).order, series[0].output_dim)
+        return max(council(scaled, self.horizon, members=("ss",)).orders[0], series[0].output_dim)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Spec):

@@ -14,7 +14,7 @@ Dirichlet prior worth one entry per member: where members are about as good, wei
 import dataclasses
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -732,7 +732,9 @@ def mixture_calibration(
 
 
 def mix(
-    scores: Mapping[str, HeldOutScores | Exception], finish: Callable[[str], Posterior]
+    scores: Mapping[str, HeldOutScores | Exception],
+    finish: Callable[[str], Posterior],
+    among: Collection[str] | None = None,
 ) -> Stack:
     """The stack of the members that deserve weight by their scores.
 
@@ -742,13 +744,15 @@ def mix(
         Scores of the same held-out rows by member, or the error that a member failed with.
     finish : callable
         Returns the posterior of a member by name; called for those with weight.
+    among : collection of str, optional
+        The members that may have weight; all by default.
 
     Returns
     -------
     Stack
         With a note of each member that failed, and of those dropped.
     """
-    sound = {name: one for name, one in scores.items() if isinstance(one, HeldOutScores)}
+    sound = {name: score for name, score in scores.items() if isinstance(score, HeldOutScores)}
     notes = [
         f"{name} failed and is left out: {error}"
         for name, error in scores.items()
@@ -759,7 +763,10 @@ def mix(
     densities = np.stack([score.log_densities for score in sound.values()])
     # Where all paths of a member are equal it has no density; such an entry judges nobody.
     densities = densities[:, np.isfinite(densities).all(0)]
-    weights = stacking_weights(densities, next(iter(sound.values())).rows / DEPENDENT_ROWS)
+    competes = np.array([among is None or name in among for name in sound])
+    worth = next(iter(sound.values())).rows / DEPENDENT_ROWS
+    weights = np.zeros(len(sound))
+    weights[competes] = stacking_weights(densities[competes], worth)
     table = [
         {
             "member": name,
