@@ -16,7 +16,7 @@ def main() -> None:
     """Fit, compare and draw."""
     series = gpssm.datasets.simulate("duffing", num_steps=400).series
     train, test = series.split(0.5)
-    posterior = gpssm.fit(train, method="quick", state_dim=2, progress=False)
+    posterior = gpssm.fit(train, progress=False)
     linear = gpssm.fit(train, method="arx", progress=False)
     print(gpssm.compare({"gpssm": posterior, "arx": linear}, test, horizon=HORIZON))
     figure = posterior.forecast(u=test.u[:HORIZON]).plot(
