@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gpssm.evaluation.compare import compare as compare
     from gpssm.evaluation.design import informative as informative
     from gpssm.evaluation.load import load as load
+    from gpssm.evaluation.orders import linear_models as linear_models
     from gpssm.evaluation.select import select as select
     from gpssm.evaluation.stack import stack as stack
     from gpssm.fitting.fit import build_model as build_model
@@ -81,6 +82,7 @@ _NAMES = {
     "detrend": "data.preparing",
     "fit": "fitting.fit",
     "informative": "evaluation.design",
+    "linear_models": "evaluation.orders",
     "load": "evaluation.load",
     "merge": "data.preparing",
     "read": "data.readers",

@@ -1,6 +1,6 @@
 """From a table on disk to a Series: text, Excel, MATLAB, NumPy and Parquet files.
 
-A reader is a function of path and `Options` that returns a `Table`; `READERS` says which suffix has
+A reader is a function of path and `Options` that returns a `RawTable`; `READERS` says which suffix has
 which.
 """
 
@@ -51,7 +51,7 @@ class Options(NamedTuple):
     sheet: Column | None = None
 
 
-class Table(NamedTuple):
+class RawTable(NamedTuple):
     """The columns of a file, and the units that it has for them ("" where none)."""
 
     columns: Columns
@@ -140,7 +140,7 @@ def read(
         raise ValueError(f"{path}: {error}") from None
 
 
-def _load(path: Path, options: Options) -> Table:
+def _load(path: Path, options: Options) -> RawTable:
     """The table of a file; whatever its parser stumbles over is an error in words."""
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -231,7 +231,7 @@ class Layout(NamedTuple):
     start: int
 
 
-def _read_text(path: Path, options: Options, default_separator: str) -> Table:
+def _read_text(path: Path, options: Options, default_separator: str) -> RawTable:
     """Table of a text file in the encoding that it is in."""
     with path.open("rb") as file:
         head = file.read(4096)
@@ -256,7 +256,7 @@ def _read_text(path: Path, options: Options, default_separator: str) -> Table:
     return table
 
 
-def _parse(path: Path, options: Options, default_separator: str, encoding: str) -> Table:
+def _parse(path: Path, options: Options, default_separator: str, encoding: str) -> RawTable:
     """Table of a text file; the names of columns without a header are empty."""
     layout = _layout(path, options, default_separator, encoding)
     frame = read_csv(
@@ -287,7 +287,7 @@ def _parse(path: Path, options: Options, default_separator: str, encoding: str) 
             for number, cells in enumerate(rows, start=layout.start + 1):
                 if any(cells) and len(cells) < frame.shape[1]:
                     raise ValueError(f"line {number} has {len(cells)} of {frame.shape[1]} cells")
-    return Table([(label, frame[number]) for number, label in enumerate(names)], layout.units)
+    return RawTable([(label, frame[number]) for number, label in enumerate(names)], layout.units)
 
 
 def _layout(path: Path, options: Options, default_separator: str, encoding: str) -> Layout:
@@ -417,7 +417,7 @@ def _is_moment(cell: str) -> bool:
     return bool(DATE.match(cell) or TIME_OF_DAY.match(cell))
 
 
-def _read_excel(path: Path, options: Options) -> Table:
+def _read_excel(path: Path, options: Options) -> RawTable:
     check_installed("reading an Excel file", "openpyxl", "excel")
     import pandas
 
@@ -444,21 +444,21 @@ def _read_excel(path: Path, options: Options) -> Table:
         (label, _without_marks(body.iloc[:, number].infer_objects(), options))
         for number, label in enumerate(labels)
     ]
-    return Table(columns, units)
+    return RawTable(columns, units)
 
 
-def _read_mat(path: Path, options: Options) -> Table:
+def _read_mat(path: Path, options: Options) -> RawTable:
     from scipy.io import loadmat
 
     arrays = {name: array for name, array in loadmat(path).items() if name[:2] != "__"}
     return _of_arrays(arrays, options)
 
 
-def _read_npz(path: Path, options: Options) -> Table:
+def _read_npz(path: Path, options: Options) -> RawTable:
     return _of_arrays(read_npz(path), options)
 
 
-def _of_arrays(arrays: Mapping[str, Any], options: Options) -> Table:
+def _of_arrays(arrays: Mapping[str, Any], options: Options) -> RawTable:
     """Columns of the vectors and matrices of numbers; a row vector counts as a column.
 
     A matrix that is wider than high stays whole: which way time runs in it is asked when it is
@@ -477,16 +477,16 @@ def _of_arrays(arrays: Mapping[str, Any], options: Options) -> Table:
                 (f"{name}{number}", _without_marks(column, options))
                 for number, column in enumerate(array.T)
             ]
-    return Table(table)
+    return RawTable(table)
 
 
-def _read_parquet(path: Path, options: Options) -> Table:
+def _read_parquet(path: Path, options: Options) -> RawTable:
     import pandas
 
     frame = pandas.read_parquet(path)
     if not isinstance(frame.index, pandas.RangeIndex):
         frame = frame.reset_index()
-    return Table(
+    return RawTable(
         [
             (str(label), _without_marks(frame.iloc[:, number], options))
             for number, label in enumerate(frame.columns)
@@ -507,7 +507,7 @@ def _without_marks(values: Any, options: Options) -> Any:
     return column.mask(column.isin(numbers) | texts)
 
 
-READERS: dict[str, Callable[[Path, Options], Table]] = {
+READERS: dict[str, Callable[[Path, Options], RawTable]] = {
     ".csv": partial(_read_text, default_separator=","),
     ".tsv": partial(_read_text, default_separator="\t"),
     ".dat": partial(_read_text, default_separator=WHITESPACE),

@@ -19,6 +19,7 @@ from gpssm.plots.forecasts import (
     plot_calibration,
     plot_comparison,
     plot_forecast,
+    plot_orders,
     plot_series,
 )
 from gpssm.plots.posteriors import (
@@ -37,6 +38,7 @@ __all__ = [
     "plot_comparison",
     "plot_ess",
     "plot_forecast",
+    "plot_orders",
     "plot_parameters",
     "plot_poles",
     "plot_residuals",

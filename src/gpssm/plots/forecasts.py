@@ -1,4 +1,4 @@
-"""Figures of data and forecasts: series, fans, comparisons, backtests, calibration."""
+"""Figures of data and forecasts: series, fans, comparisons, backtests, calibration, orders."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ from gpssm.core.text import as_share, check_kind, check_output, check_shares, is
 from gpssm.data.columns import align_columns
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import Backtest
+from gpssm.evaluation.orders import LinearModels
 from gpssm.plots.style import (
     BLACK,
     BLUE,
@@ -418,3 +419,39 @@ def _draw_coverage(
         panel.axhline(level, color=style["color"], linestyle="--", linewidth=0.8)
         panel.plot(steps, share, **style, marker=marker, label=f"{100 * level:g} % interval")
     panel.set(xlabel="steps ahead", ylabel="coverage", ylim=(-0.02, 1.02))
+
+
+@figure_of(LinearModels)
+def plot_orders(models: LinearModels) -> "Figure":
+    """Held-out loss of state-space models over their order, and of the other linear models.
+
+    Bars are standard errors over the held-out windows; the ring marks the order that
+    `state_dim="auto"` takes.
+
+    Parameters
+    ----------
+    models
+        What `gpssm.linear_models` returned.
+    """
+    figure, axes = panels(1, height=3.0)
+    panel = axes[0, 0]
+    table = models.table
+    ordered = table[table.index.str.startswith("ss-")]
+    orders = [int(name[3:]) for name in ordered.index]
+    style = {"fmt": "o", "color": BLUE, "capsize": 2, "label": "state-space model"}
+    panel.errorbar(orders, ordered["loss"], ordered["standard_error"], **style)
+    ring = {"s": 150, "facecolors": "none", "edgecolors": VERMILION, "label": "chosen"}
+    chosen = f"ss-{models.orders[0]}"
+    if chosen in table.index:
+        panel.scatter(models.orders[0], table.loc[chosen, "loss"], **ring)
+    # Models far worse than all orders would flatten the picture.
+    others = table.drop(ordered.index)
+    others = others[others["loss"] <= ordered["loss"].max()]
+    for number, (name, loss) in enumerate(others["loss"].items()):
+        panel.axhline(loss, **LINES[(number + 1) % len(LINES)], label=str(name))
+    panel.set_ylim(bottom=0)
+    panel.set_xticks(sorted(orders))
+    panel.set_xlabel("order: number of states")
+    panel.set_ylabel(f"{models.protocol}\n(held-out rows, SD)")
+    legend(figure)
+    return figure

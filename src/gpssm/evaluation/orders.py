@@ -1,0 +1,113 @@
+"""Linear models of a series compared: how many states does it need, and how far do lines go?"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpssm.core.notebook import card
+from gpssm.core.text import check_whole
+from gpssm.data.dataset import Dataset
+from gpssm.data.delays import Rows
+from gpssm.data.series import as_list
+from gpssm.linear.council import HORIZON, MAX_ORDER, Horizon, Scores, council
+from gpssm.methods.spec import Spec
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LinearModels:
+    """Linear models and their scores on held-out windows of a series, best first.
+
+    Parameters
+    ----------
+    table : DataFrame
+        A row per model with the mean of each score over the windows, in standard deviations of the
+        outputs: `crps`, `log_score` and `rmse` of forecasts and the `rmse` of a `simulation`; and
+        `loss`, the one that ranks, with its `standard_error`. State-space models are `ss-1`, ….
+    orders : tuple of int
+        The order that `state_dim="auto"` takes, and a smaller one that may be as good.
+    horizon : int or "simulation"
+        What models are judged by.
+    """
+
+    table: "pd.DataFrame"
+    orders: tuple[int, ...]
+    horizon: Horizon
+
+    @property
+    def best(self) -> str:
+        """The name of the best model."""
+        return str(self.table.index[0])
+
+    @property
+    def protocol(self) -> str:
+        """What the loss is, in words."""
+        if self.horizon == "simulation":
+            return "RMSE of simulations"
+        return f"CRPS of forecasts {self.horizon} steps ahead"
+
+    def plot(self) -> "Figure":
+        """The loss of state-space models over their order, and those of the other models."""
+        from gpssm.plots.forecasts import plot_orders
+
+        return plot_orders(self)
+
+    def __repr__(self) -> str:
+        return f"LinearModels(best {self.best}, order {self.orders[0]}, by the {self.protocol})"
+
+    def __str__(self) -> str:
+        return self.table.to_string(float_format=lambda value: f"{value:.4g}")
+
+    def _repr_html_(self) -> str:
+        return card(repr(self), tables={"best first": self.table})
+
+
+def linear_models(
+    series: Any,
+    horizon: Horizon = HORIZON,
+    *,
+    max_order: int = MAX_ORDER,
+    delay: Rows | str = 0,
+) -> LinearModels:
+    """Compare linear models by held-out windows of the training rows; it takes a second or so.
+
+        print(gpssm.linear_models(train))
+        gpssm.linear_models(train, horizon="simulation").plot()
+
+    Parameters
+    ----------
+    series
+        The training data, as for `fit`.
+    horizon
+        Steps ahead at which forecasts are judged; "simulation" for simulations of a window.
+    max_order
+        The largest order of a state-space model.
+    delay
+        As for `fit`.
+
+    Returns
+    -------
+    LinearModels
+    """
+    import pandas
+
+    spec = Spec(horizon=horizon, likelihood="gaussian")
+    check_whole("max_order", max_order, 1)
+    dataset = Dataset.of(as_list(series), delay=delay)
+    results = council(spec.scale(dataset.experiments)[1], horizon, max_order)
+    rows = {}
+    for name in results.models:
+        losses = results.losses(name)
+        scores = dict(
+            zip(Scores._fields, map(float, map(_mean, results.scores[name])), strict=True)
+        )
+        error = losses.std(ddof=1) / len(losses) ** 0.5 if len(losses) > 1 else float("nan")
+        rows[name] = {"loss": _mean(losses), "standard_error": error} | scores
+    table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+    return LinearModels(table, results.orders, horizon)
+
+
+def _mean(values: Any) -> float:
+    return float(values.mean()) if len(values) else float("nan")
