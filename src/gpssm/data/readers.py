@@ -19,6 +19,7 @@ import numpy as np
 from gpssm.core.files import read_npz
 from gpssm.core.text import check_path, is_whole, read_csv
 from gpssm.data.clock import Controls, is_time
+from gpssm.data.iddata import read_iddata
 from gpssm.data.series import Series
 
 Column = str | int
@@ -32,7 +33,7 @@ MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
 
 def read(
     path: str | Path,
-    outputs: Sequence[Column] | Column,
+    outputs: Sequence[Column] | Column | None = None,
     inputs: Sequence[Column] | Column = (),
     *,
     name: str | None = None,
@@ -46,11 +47,13 @@ def read(
 
         read("tank.csv", outputs=["level"], inputs=["pump", "valve"], dt=0.1)
         read("ballbeam.dat", outputs=1, inputs=0)
+        read("iddata.mat")  # an iddata of MATLAB, s = get(data)
 
     A column is chosen by its name or by its number, counted from 0. In text files the delimiter (tab,
     semicolon, comma, in .dat and .txt also spaces) and whether there is a header are found out, with a warning that
     says what was taken for one where it is doubtful; empty cells of an output are missing values. In .mat and .npz
     files a matrix `y` has the columns `y0`, `y1`, ...; one with fewer rows than columns is not taken to pieces.
+    Without `outputs` a .mat file must have the struct of an iddata, whose names, units and sampling time are taken.
     The series is called `name`, by default as the file; `dt` is its sampling time where there is no column of times.
 
     :param time: the column of times, numbers or dates; "auto" looks for one among the columns that were not chosen: one
@@ -59,6 +62,11 @@ def read(
     :param units: of columns by name, for axes and tables.
     """
     path = check_path(path)
+    if outputs is None:
+        if path.suffix.lower() != ".mat":
+            raise ValueError(f"{path}: name its outputs, outputs=[...], by column name or number")
+        _check_file(path)
+        return read_iddata(path, name=name, dt=dt, units=units)
     table = _load(path)
     chosen_outputs = [_index(table, column, path) for column in _listed(outputs)]
     chosen_inputs = [_index(table, column, path) for column in _listed(inputs)]
@@ -129,8 +137,7 @@ def _load(path: Path) -> Table:
         raise ValueError(
             f"{path}: the suffix must be one of {', '.join(READERS)}; got {path.suffix!r}"
         )
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}; the working folder is {Path.cwd()}")
+    _check_file(path)
     try:
         table = reader(path)
     except (ImportError, Warning):
@@ -149,6 +156,11 @@ def _load(path: Path) -> Table:
         (label if label and number_of[label] == 1 else f"{label} column {number}".strip(), values)
         for number, (label, values) in enumerate(table)
     ]
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; the working folder is {Path.cwd()}")
 
 
 def _index(table: Table, column: Column, path: Path) -> int:
