@@ -78,7 +78,7 @@ def test_without_a_sampling_time_the_instants_are_the_times(path):
         ({"s": make_struct(), "t": make_struct()}, "holds 2 structs of an iddata"),
         ({"s": make_struct(Domain="Frequency")}, "frequency domain"),
         ({"s": make_struct(y=np.array([Y, Y[:5]], dtype=object))}, r"2 experiments: .*getexp"),
-        ({"s": make_struct(u=U[:5])}, r"tank\.mat: y and u must have one row"),
+        ({"s": make_struct(u=U[:5, :1])}, r"tank\.mat: y and u must have one row"),
     ],
 )
 def test_what_is_no_iddata_is_refused(path, variables, message):
