@@ -274,7 +274,10 @@ def workshop(fits, monkeypatch, tmp_path):
         elif name in SAMPLERS and "physics" not in settings:
             settings.setdefault("start", "em")  # the comparison of starts has tests of its own
         experiments = series if isinstance(series, list) else [series]
-        contents = [(rows.y.tobytes(), rows.u.tobytes(), rows.outputs) for rows in experiments]
+        contents = [
+            (rows.y.tobytes(), rows.u.tobytes(), getattr(rows, "outputs", None))
+            for rows in experiments
+        ]
         key = (*contents, repr(settings))
         if key not in fits or "checkpoint" in settings:
             fits[key] = fit(series, *inputs, **settings)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gpssm.evaluation.stack import stack as stack
     from gpssm.fitting.fit import build_model as build_model
     from gpssm.fitting.fit import fit as fit
+    from gpssm.fitting.many import fit_many as fit_many
     from gpssm.inference.runner import Runtime as Runtime
     from gpssm.methods.spec import Spec as Spec
     from gpssm.model.model import GPSSM as GPSSM
@@ -81,6 +82,7 @@ _NAMES = {
     "delays": "data.delays",
     "detrend": "data.preparing",
     "fit": "fitting.fit",
+    "fit_many": "fitting.many",
     "informative": "evaluation.design",
     "linear_models": "evaluation.orders",
     "load": "evaluation.load",

@@ -163,6 +163,14 @@ def test_of_takes_benchmark_objects_series_and_lists():
     assert Series.of(SimpleNamespace(u=[1], y=[2])) == Series([2], [1])
 
 
+def test_of_takes_the_objects_of_nonlinear_benchmarks():
+    utilities = pytest.importorskip("nonlinear_benchmarks.utilities")
+    first = utilities.Input_output_data(np.arange(4.0), np.arange(4.0) ** 2, 0.2, "tanks", 3)
+    assert Series.of(first) == Series.of(benchmark_object())
+    plain = utilities.Input_output_data(np.ones((4, 2)), np.arange(4.0))
+    assert Series.of([plain]) == [Series(np.arange(4.0), np.ones((4, 2)))]
+
+
 def test_of_takes_arrays_and_tables_of_every_library():
     y, u = np.arange(6.0), np.ones((6, 1))
     days = pd.date_range("2024-01-01", periods=6, tz="Europe/Berlin", name="day")

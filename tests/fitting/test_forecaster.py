@@ -159,7 +159,6 @@ def test_a_cutoff_that_is_moved_back_sees_no_later_rows(posterior):
 
 @pytest.mark.parametrize("strategy", ["refit", "update", "no-update_params"])
 @pytest.mark.parametrize("index", ["dates", "range"])
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_sktime_evaluates_it(strategy, index):
     y, X = make_frames(INDICES[index])
     splitter = SlidingWindowSplitter(fh=[1, 2, 3], window_length=50, step_length=10)
@@ -176,7 +175,6 @@ def test_sktime_evaluates_it(strategy, index):
     assert np.isfinite(table["test_PinballLoss"]).all()
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_it_is_the_last_step_of_pipelines():
     y, X = make_frames(INDICES["dates"])
     plain = GPSSMForecaster(**NAIVE)

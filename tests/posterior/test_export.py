@@ -1,8 +1,10 @@
 """The exported file against the model itself, in a process that has NumPy and nothing else."""
 
+import importlib
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +71,29 @@ def test_a_step_starts_from_where_the_state_is_and_draws_may_be_fewer(tmp_path):
     assert namespace["START"].shape == (4,)
     with pytest.raises(FileExistsError, match="overwrite=True"):
         posterior.export(tmp_path / "two.py")
+
+
+def test_the_slave_of_the_guide_becomes_an_fmu(tmp_path, monkeypatch):
+    builder = pytest.importorskip("pythonfmu.builder")
+    guide = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
+    (tmp_path / "slave.py").write_text(guide.split('slave = """')[1].split('"""')[0])
+    raw = [make_series(9, output_dim=1)]
+    posterior = make_posterior(raw=raw)
+    posterior.export(tmp_path / "stage.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    slave = importlib.import_module("slave").Stage(instance_name="plant")
+    outputs = []
+    for row, force in enumerate(U[:, 0]):
+        slave.force = float(force)
+        assert slave.do_step(float(row), 1.0)
+        outputs.append([slave.position])
+    np.testing.assert_allclose(outputs, mean_outputs(posterior, U), rtol=1e-9)
+    builder.FmuBuilder.build_FMU(
+        tmp_path / "slave.py", tmp_path, project_files={tmp_path / "stage.py"}
+    )
+    (file,) = tmp_path.glob("*.fmu")
+    with zipfile.ZipFile(file) as archive:
+        assert {"resources/slave.py", "resources/stage.py"} <= set(archive.namelist())
+        description = archive.read("modelDescription.xml").decode()
+    assert 'name="force"' in description
+    assert 'name="position"' in description

@@ -1,6 +1,7 @@
 """Times of the training data go on: in forecasts, after new rows, in new experiments, in files and figures."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -106,6 +107,45 @@ def test_rows_of_another_sampling_time_are_refused_by_every_method():
     assert posterior.predict(rows, num_paths=4).dt == 0.1
     with pytest.raises(ValueError, match="rows are 10 apart, and those of the training data 900 s"):
         make_posterior(raw=[dated(9)]).condition(slow)
+
+
+def test_objects_of_benchmarks_are_taken_wherever_a_series_is():
+    """They have u, y, a sampling time and a window, but no names: columns go by position."""
+    series = replace(make_series(30, output_dim=1), dt=0.2, window=3)
+    rows = {
+        part: SimpleNamespace(
+            u=series.u[begin:end],
+            y=series.y[begin:end],
+            sampling_time=dt,
+            name="",
+            state_initialization_window_length=3,
+        )
+        for part, begin, end, dt in (
+            ("train", 0, 24, 0.2),
+            ("test", 24, 30, 0.2),
+            ("slow", 24, 30, 2.0),
+        )
+    }
+    train, test, slow = rows.values()
+    posterior = gpssm.fit(train, method="last", num_draws=4, num_chains=1, progress=False)
+    assert posterior.dataset.experiments[0] == series[:24]
+    both = gpssm.fit([train, train], method="last", num_draws=4, num_chains=1, progress=False)
+    assert both.dataset.experiments == (series[:24], series[:24])
+    options = {"num_paths": 8}
+    for verb in (posterior.predict, posterior.simulate):
+        np.testing.assert_array_equal(
+            verb(test, **options).paths, verb(series[24:], **options).paths
+        )
+    simulated = posterior.simulate(test, warmup=train, **options)
+    assert simulated.score(test) == simulated.score(series[24:])
+    assert posterior.forecast(u=test, **options).score(test)["rmse"] > 0
+    assert posterior.condition(test).current.rows == 30
+    compared = gpssm.compare({"last": posterior}, test, num_paths=8, progress=False)
+    assert np.isfinite(compared.scores["last"]["crps"])
+    simulated.plot(actual=test, history=train)
+    for verb in (posterior.predict, posterior.simulate, lambda rows: posterior.forecast(u=rows)):
+        with pytest.raises(ValueError, match="rows are 2 apart, and those of the training data 0"):
+            verb(slow)
 
 
 def test_a_forecast_is_a_dataset_of_xarray():

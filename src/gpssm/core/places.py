@@ -1,4 +1,4 @@
-"""Where many tasks run: in this process, in processes of this machine, or on a Dask cluster.
+"""Where many tasks run: in this process and its threads, in processes, or on a Dask cluster.
 
 Every way yields each task's result once, as it arrives. A task that fails, or takes its process with it, for want of
 memory mostly, gives an exception in place of its result, and costs no other.
@@ -7,6 +7,7 @@ memory mostly, gives an exception in place of its result, and costs no other.
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -30,17 +31,22 @@ class Place(NamedTuple):
     """As many processes of this machine, 1 for the one that is asking; or a cluster.
 
     :param cluster: the address of a Dask scheduler, as tcp://host:8786, a cluster of Dask's, or a client of one.
+    :param threads: whether jobs are threads of this process, which share compiled programs.
     """
 
     jobs: int = 1
     cluster: Any = None
+    threads: bool = False
 
     def run(self, tasks: Sequence[Any], work: Work) -> Iterator[Arrival]:
         """The number and result of each task, as they arrive."""
         check_whole("jobs", self.jobs, 1)
         if self.cluster is not None:
             return run_cluster(tasks, work, self.cluster)
-        return run_here(tasks, work) if self.jobs == 1 else run_processes(tasks, work, self.jobs)
+        if self.jobs == 1:
+            return run_here(tasks, work)
+        run = run_threads if self.threads else run_processes
+        return run(tasks, work, self.jobs)
 
 
 def run_here(tasks: Sequence[Any], work: Work) -> Iterator[Arrival]:
@@ -54,6 +60,17 @@ def _attempt(place: int, task: Any, work: Work) -> Arrival:
         return place, work(task)
     except Exception as error:
         return place, error
+
+
+def run_threads(tasks: Sequence[Any], work: Work, jobs: int) -> Iterator[Arrival]:
+    """`jobs` threads of this process; whoever stops taking results waits for those begun alone."""
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        attempts = [pool.submit(_attempt, place, task, work) for place, task in enumerate(tasks)]
+        for attempt in as_completed(attempts):
+            yield attempt.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def run_processes(tasks: Sequence[Any], work: Work, jobs: int) -> Iterator[Arrival]:
@@ -125,13 +142,14 @@ def run_cluster(tasks: Sequence[Any], work: Work, cluster: Any) -> Iterator[Arri
     The scheduler runs a task elsewhere when its worker dies, and gives a task up when several died of it.
     """
     check_installed("work on a cluster", "distributed", "cluster")
-    from distributed import Client, KilledWorker, as_completed
+    from distributed import Client, KilledWorker
+    from distributed import as_completed as completed
 
     given = isinstance(cluster, Client)
     with nullcontext(cluster) if given else Client(cluster, set_as_default=False) as client:
         futures = [client.submit(work, task, pure=False) for task in tasks]
         places = {future.key: place for place, future in enumerate(futures)}
-        for future in as_completed(futures, loop=client.loop):
+        for future in completed(futures, loop=client.loop):
             error = future.exception()
             result = (
                 future.result()

@@ -54,11 +54,13 @@ def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.
     """
     table = as_frame(values)
     columns = None
-    if hasattr(values, "outputs") and hasattr(values, "inputs"):  # a Series
-        columns = values.outputs if letter == "y" else values.inputs
-        values = values.y if letter == "y" else values.u
-    elif table is not None:
+    if table is not None:
         values = table[list(names)] if names and set(names) <= set(table.columns) else table
+    elif hasattr(values, "y") and hasattr(
+        values, "u"
+    ):  # a Series, or what `Series.of` takes for one
+        columns = getattr(values, "outputs" if letter == "y" else "inputs", None)
+        values = values.y if letter == "y" else values.u
     numbers, labels = to_columns(values, columns, letter)
     if set(labels) == set(names):
         return numbers[:, [labels.index(name) for name in names]]

@@ -232,6 +232,7 @@ class Dataset:
         check_whole("horizon", horizon, 1, none="for as many steps as u has rows")
         ahead = np.zeros((0, len(self.inputs)))
         if u is not None:
+            u = Series.of(u) if hasattr(u, "sampling_time") else u
             ahead = align_columns(u, self.inputs, "u")[:horizon]
             axis = self.experiments[0].axis
             if axis is not None:

@@ -20,6 +20,7 @@ import numpy as np
 from gpssm.core.files import read_npz
 from gpssm.core.text import as_tuple, check_installed, check_path, check_whole, is_whole, read_csv
 from gpssm.data.grid import Controls
+from gpssm.data.iddata import read_iddata
 from gpssm.data.series import Series
 from gpssm.data.times import DATE, TIME_OF_DAY
 
@@ -60,7 +61,7 @@ class RawTable(NamedTuple):
 
 def read(
     path: str | Path,
-    outputs: Sequence[Column] | Column,
+    outputs: Sequence[Column] | Column | None = None,
     inputs: Sequence[Column] | Column = (),
     *,
     name: str | None = None,
@@ -81,11 +82,13 @@ def read(
 
         read("tank.csv", outputs=["level"], inputs=["pump", "valve"], dt=0.1)
         read("logger.xlsx", "level", "pump", time=["date", "time"], na=["Bad", -9999])
+        read("iddata.mat")  # an iddata of MATLAB, s = get(data)
 
     In text files the delimiter (tab, semicolon, comma, in .dat and .txt also spaces), the header,
     a row of units below it and lines of one cell above it are found out, with a warning where that
     is doubtful. In .mat and .npz files a matrix `y` has the columns `y0`, `y1`, ...; one with
-    fewer rows than columns is refused.
+    fewer rows than columns is refused. Without `outputs` a .mat file must have the struct of an
+    iddata, whose names, units and sampling time are taken.
 
     Parameters
     ----------
@@ -117,6 +120,11 @@ def read(
         Name or number of an Excel sheet; by default the first.
     """
     path = check_path(path)
+    if outputs is None:
+        if path.suffix.lower() != ".mat":
+            raise ValueError(f"{path}: name its outputs, outputs=[...], by column name or number")
+        _check_file(path)
+        return read_iddata(path, name=name, dt=dt, units=units)
     check_whole("skip", skip, 0)
     table = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
     columns = _named(table.columns)
@@ -148,8 +156,7 @@ def _load(path: Path, options: Options) -> RawTable:
             f"{path}: the suffix must be one of {', '.join(READERS)}; got {path.suffix!r}. Save "
             "the table as .csv, or load it yourself and pass a DataFrame to Series.from_dataframe"
         )
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}; the working folder is {Path.cwd()}")
+    _check_file(path)
     try:
         return reader(path, options)
     except (ImportError, Warning):
@@ -180,6 +187,11 @@ def _listed(columns: Any) -> list[Column]:
     if wrong := [name for name in listed if not isinstance(name, str) and not is_whole(name)]:
         raise TypeError(f"a column is chosen by its name or by its number; got {wrong[0]!r}")
     return listed
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; the working folder is {Path.cwd()}")
 
 
 def _index(columns: Columns, column: Column, path: Path) -> int:

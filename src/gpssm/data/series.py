@@ -520,7 +520,7 @@ def _single(data: Any, u: Any, outputs: Any, inputs: Any) -> Series:
     return Series(
         data.y,
         data.u,
-        name=getattr(data, "name", None),
+        name=getattr(data, "name", None) or None,
         dt=getattr(data, "sampling_time", None),
         window=getattr(data, "state_initialization_window_length", None),
     )

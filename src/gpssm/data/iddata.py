@@ -1,0 +1,89 @@
+"""From an `iddata` of MATLAB's System Identification Toolbox, saved as a struct, to a Series.
+
+    s = get(data); save('tank.mat', 's', '-v7')      % in MATLAB
+
+A .mat file holds an object of a class in a form that MATLAB alone reads; `get` makes a struct of it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpssm.data.series import Series
+
+ADVICE = "In MATLAB: s = get(data); save('tank.mat', 's', '-v7')"
+# A struct is an iddata if it has outputs and one of these.
+MARKS = {"Ts", "SamplingInstants", "OutputName", "InputName"}
+
+
+def read_iddata(path: Path, **settings: Any) -> Series:
+    """The series of the only struct of a .mat file that is an iddata, or whose fields it has.
+
+    Parameters
+    ----------
+    path
+        The file.
+    **settings
+        Of `Series`, in place of what the file has: name, dt, units.
+    """
+    data = _find_struct(path)
+    y = _field(data, "y", "OutputData")
+    if str(_field(data, "Domain")).lower().startswith("freq"):
+        raise ValueError(f"{path} holds data in the frequency domain; a model needs time series")
+    if np.asarray(y).dtype == object:
+        raise ValueError(
+            f"{path} holds {len(y)} experiments: save each in a file of its own, "
+            "s = get(getexp(data, k)), and pass the list of series"
+        )
+    outputs, inputs = (_texts(_field(data, name)) for name in ("OutputName", "InputName"))
+    units = [*_texts(_field(data, "OutputUnit")), *_texts(_field(data, "InputUnit"))]
+    facts = {"name": _field(data, "Name") or path.stem, "dt": _field(data, "Ts")}
+    if facts["dt"] is None:  # rows at distances of their own
+        facts["time"] = _field(data, "SamplingInstants")
+    if len(units) == len(outputs) + len(inputs):
+        pairs = zip([*outputs, *inputs], units, strict=True)
+        facts["units"] = {name: unit for name, unit in pairs if unit}
+    facts |= {name: value for name, value in settings.items() if value is not None}
+    try:
+        u = _field(data, "u", "InputData")
+        return Series(y, u, outputs=outputs or None, inputs=inputs or None, **facts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _find_struct(path: Path) -> Mapping[str, Any]:
+    from scipy.io import loadmat
+
+    try:
+        variables = loadmat(path, simplify_cells=True)
+    except NotImplementedError:
+        raise ValueError(f"{path} is of version 7.3, which only MATLAB writes. {ADVICE}") from None
+    except MemoryError as error:
+        raise MemoryError(f"{path} holds, or claims to hold, too much: {error}") from None
+    except Exception as error:  # the parser of a damaged file raises whatever it stumbles over
+        raise ValueError(
+            f"{path} cannot be read as a .mat file: {str(error).strip()}. "
+            "It may be damaged, cut short, or of another format"
+        ) from error
+    candidates = [variables, *(value for value in variables.values() if isinstance(value, dict))]
+    structs = [one for one in candidates if {"y", "OutputData"} & one.keys() and MARKS & one.keys()]
+    if len(structs) != 1:
+        known = ", ".join(name for name in variables if not name.startswith("__"))
+        raise ValueError(
+            f"{path} holds {len(structs)} structs of an iddata, and one is read. {ADVICE}. "
+            f"Of other variables name the outputs, outputs=[...]; it has {known or 'none'}"
+        )
+    return structs[0]
+
+
+def _field(data: Mapping[str, Any], *names: str) -> Any:
+    """The first of these fields that is not empty; None without one."""
+    return next((data[name] for name in names if np.size(data.get(name, ())) > 0), None)
+
+
+def _texts(cell: Any) -> list[str]:
+    """A cell array of text as a list, with "" for empty text; a single cell is read as its text."""
+    cells = [] if cell is None else [cell] if isinstance(cell, str) else cell
+    return [str(text) if np.size(text) > 0 else "" for text in cells]

@@ -1,0 +1,182 @@
+"""One model for each of many series: in parallel, with failures set aside, and resumable."""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpssm.core.files import digest, make_folder
+from gpssm.core.places import Place
+from gpssm.core.text import check_path, count, in_line
+from gpssm.data.series import Series, as_list
+from gpssm.fitting.fit import fit, with_settings
+from gpssm.inference.progress import Mode, check_progress, tracked
+from gpssm.inference.runner import Runtime
+from gpssm.methods.spec import Spec
+from gpssm.posterior.posterior import Posterior, load_posterior
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Fits(Mapping[str, Posterior]):
+    """Posteriors by name; those in a folder are read when they are asked for.
+
+    Parameters
+    ----------
+    posteriors
+        The posterior of each series that was fitted, or the file that has it.
+    failures
+        The error of each series that could not be fitted.
+    """
+
+    posteriors: Mapping[str, Posterior | Path]
+    failures: Mapping[str, Exception]
+
+    def __getitem__(self, name: str) -> Posterior:
+        if name in self.failures:
+            error = self.failures[name]
+            raise KeyError(f"{name!r} was not fitted: {type(error).__name__}: {error}")
+        posterior = self.posteriors[name]
+        return load_posterior(posterior) if isinstance(posterior, Path) else posterior
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.posteriors)
+
+    def __len__(self) -> int:
+        return len(self.posteriors)
+
+    def __repr__(self) -> str:
+        failed = f", {count(len(self.failures), 'failure')}" if self.failures else ""
+        return f"Fits({count(len(self), 'posterior')}{failed})"
+
+
+def fit_many(
+    series: Mapping[str, Any],
+    spec: Spec | None = None,
+    *,
+    outputs: Sequence[str] | str | None = None,
+    inputs: Sequence[str] | str | None = None,
+    runtime: Runtime | None = None,
+    folder: str | Path | None = None,
+    jobs: int = 1,
+    threads: bool = False,
+    cluster: Any = None,
+    progress: Mode = True,
+    **settings: Any,
+) -> Fits:
+    """Fit the same model to each of many series by itself.
+
+        fits = gpssm.fit_many({"north": first, "south": second}, folder="pumps", jobs=8)
+        fits["north"].forecast(u=plan)
+        fits.failures
+
+    Each posterior is the one that `gpssm.fit` gives for that series alone. A series that cannot be
+    fitted stops no other: a warning names it at the end, and `failures` has its error.
+
+    Parameters
+    ----------
+    series
+        By name, what `gpssm.fit` takes: a series, a DataFrame, or a list of experiments.
+    spec, runtime
+        What to fit and how, as in `gpssm.fit`; without a checkpoint.
+    outputs, inputs
+        Columns of DataFrames.
+    folder
+        Where to save each posterior as it arrives. Those that are there already, of the same data
+        and settings, are not fitted again; failures are.
+    jobs
+        How many to fit at a time on this machine; each process has one thread.
+    threads
+        Whether these are threads of this process, which compile a program once for all, instead of
+        processes.
+    cluster
+        Address of a Dask scheduler to run on instead, tcp://host:8786, or a client.
+    progress
+        True for one bar over all series, "plain" for a line each, False for silence.
+    **settings
+        Fields of `gpssm.Spec` and `gpssm.Runtime` by name, as in `gpssm.fit`.
+
+    Returns
+    -------
+    Fits
+        A mapping from names to posteriors.
+    """
+    if not isinstance(series, Mapping) or not all(isinstance(name, str) for name in series):
+        raise TypeError(
+            "series must be a dictionary of series by name, {'north': rows}; "
+            f"got {type(series).__name__}"
+        )
+    check_progress(progress)
+    spec, runtime = with_settings(spec or Spec(), runtime or Runtime(), settings)
+    if runtime.checkpoint is not None:
+        raise ValueError(
+            "fit_many takes no checkpoint, which is for one fit: give it a folder, in which it saves "
+            "whole fits"
+        )
+    runtime = runtime.replace(progress=False)
+    failures: dict[str, Exception] = {}
+    experiments: dict[str, list[Series]] = {}
+    for name, data in series.items():
+        try:
+            experiments[name] = as_list(data, None, outputs, inputs)
+        except (TypeError, ValueError) as error:
+            failures[name] = error
+    files: dict[str, Path] = {}
+    if folder is not None:
+        folder = check_path(folder)
+        make_folder(folder)
+        for name, rows in experiments.items():
+            files[name] = folder / _file_name(name, rows, spec, runtime)
+    waiting = [name for name in experiments if name not in files or not files[name].is_file()]
+    arrivals = Place(jobs, cluster, threads).run(
+        [experiments[name] for name in waiting], partial(_fit_quietly, spec, runtime, threads)
+    )
+    fitted: dict[str, Posterior] = {}
+    with warnings.catch_warnings():
+        # Notes are in the posteriors. Threads share these filters, and must not change them.
+        warnings.simplefilter("ignore", UserWarning)
+        for number, result in tracked(
+            arrivals, progress, "fit", lambda arrival: in_line(waiting[arrival[0]]), len(waiting)
+        ):
+            name = waiting[number]
+            if isinstance(result, Exception):
+                failures[name] = result
+            elif result.num_draws < spec.settings.num_draws:
+                raise KeyboardInterrupt(
+                    f"Stopped while {name!r} was fitted. What is in the folder is whole, if there "
+                    "is one: give the same arguments to continue."
+                )
+            elif name in files:
+                result.save(files[name], overwrite=True)
+            else:
+                fitted[name] = result
+    if failures:
+        reasons = (f"{name!r} ({type(e).__name__}: {in_line(e)})" for name, e in failures.items())
+        warnings.warn(
+            f"{len(failures)} of {len(series)} series could not be fitted: {', '.join(reasons)}",
+            stacklevel=2,
+        )
+    posteriors = {name: files.get(name) or fitted[name] for name in series if name not in failures}
+    return Fits(posteriors, failures)
+
+
+def _fit_quietly(
+    spec: Spec, runtime: Runtime, threads: bool, experiments: list[Series]
+) -> Posterior:
+    if threads:
+        return fit(experiments, spec=spec, runtime=runtime)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        return fit(experiments, spec=spec, runtime=runtime)
+
+
+def _file_name(name: str, experiments: list[Series], spec: Spec, runtime: Runtime) -> str:
+    """A file for the posterior of a series, with a hash of all that it depends on."""
+    asked = {
+        key: value.draws if isinstance(value, Posterior) else value
+        for key, value in spec.to_dict().items()
+    }
+    columns = [(one.name, one.outputs, one.inputs, one.units, one.axis) for one in experiments]
+    identity = digest(asked, runtime.num_chains, runtime.seed, experiments, columns)
+    return re.sub(r"[^\w.-]", "_", name) + f"-{identity}.nc"
