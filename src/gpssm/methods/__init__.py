@@ -7,6 +7,7 @@ from gpssm.methods.ffvd_m import FFVDCM, FFVDM
 from gpssm.methods.ffvd_nuts import FFVDNUTS
 from gpssm.methods.ffvd_p import ParticleGibbs
 from gpssm.methods.fic_pg import FICParticleGibbs
+from gpssm.methods.gp_narx import GPNARX
 from gpssm.methods.igpssm import IGPSSM
 from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last, RegularisedARX
 from gpssm.methods.lstm import LSTMNetwork
@@ -31,6 +32,7 @@ METHODS: dict[str, MethodSettings] = {
     "vcdt": VCDT(),
     "vcdt-factorised": VCDTFactorised(),
     "exact": Exact(),
+    "gp-narx": GPNARX(),
     "arx": ARX(),
     "arx-reg": RegularisedARX(),
     "lgssm": LGSSM(),
@@ -45,6 +47,7 @@ __all__ = [
     "FFVDCM",
     "FFVDM",
     "FFVDNUTS",
+    "GPNARX",
     "IGPSSM",
     "LGSSM",
     "METHODS",
