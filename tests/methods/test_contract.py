@@ -105,7 +105,8 @@ def every(names, quick):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # runs this short have something to warn of
 @pytest.mark.parametrize(
-    "name", every(METHODS, {"ffvd-c-m", "vgpssm", "arx", "arx-reg", "lgssm", "last", "mean"})
+    "name",
+    every(METHODS, {"ffvd-c-m", "vgpssm", "gp-narx", "arx", "arx-reg", "lgssm", "last", "mean"}),
 )
 def test_a_fit_has_finite_draws_and_comes_back_from_a_file(name, tmp_path):
     posterior = fitted(name)

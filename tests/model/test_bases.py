@@ -15,13 +15,14 @@ from gpssm.model.bases import (
     Basis,
     Hilbert,
     InducingPoints,
+    LeadingPoints,
     LinearFeatures,
     Projection,
     RandomFourier,
     Stacked,
     total_degree_indices,
 )
-from gpssm.model.kernels import Kernel, SquaredExponential, make_kernel
+from gpssm.model.kernels import Kernel, Leading, SquaredExponential, make_kernel
 
 RNG = np.random.default_rng(0)
 Z = jnp.asarray(RNG.normal(size=(7, 3)))
@@ -158,6 +159,40 @@ def test_inducing_points_give_the_conditional_of_the_process():
         )
         explained = np.sum(cross * np.linalg.solve(matrix, cross.T).T, -1)
         np.testing.assert_allclose(residual[d], variance - explained, rtol=1e-8)
+
+
+def test_leading_points_are_inducing_points_with_zeros_below():
+    """Of four dimensions two have a process: everything is theirs, and zero for the others."""
+    kernel, points, plain = Leading(KERNEL, 4), LeadingPoints(LOCATIONS), InducingPoints(LOCATIONS)
+    factor = points.factorise(kernel)
+    weights, beside = jnp.asarray(RNG.normal(size=(4, 5))), jnp.asarray(RNG.normal(size=(4, 7, 2)))
+    counts = jnp.asarray([1, 1, 0, 1, 1, 0, 0.0])
+    spectrum = kernel.spectrum(jax.random.key(0), 8, 3)
+    pairs = [
+        (points.project(kernel, factor, Z), plain.project(KERNEL, factor, Z)),
+        (
+            points.sums(kernel, factor, Z, beside, counts),
+            plain.sums(KERNEL, factor, Z, beside[:2], counts),
+        ),
+        (
+            points.function(kernel, factor, weights)(Z).T,
+            plain.function(KERNEL, factor, weights[:2])(Z).T,
+        ),
+        (
+            points.correction(kernel, lambda z: jnp.tile(jnp.sin(z[:, 0]), (4, 1)), 4),
+            plain.correction(KERNEL, lambda z: jnp.tile(jnp.sin(z[:, 0]), (2, 1)), 2),
+        ),
+        (kernel(Z, LOCATIONS), KERNEL(Z, LOCATIONS)),
+        (kernel.diagonal(Z), KERNEL.diagonal(Z)),
+        (kernel.features(spectrum, Z), KERNEL.features(spectrum, Z)),
+    ]
+    for found, expected in pairs:
+        for whole, part in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(whole[:2], part, rtol=1e-9, atol=1e-12)
+            assert whole.shape[0] == 4
+            assert not np.any(whole[2:])
+    with pytest.raises(TypeError, match="for a kernel Leading"):
+        points.factorise(KERNEL)
 
 
 def test_residual_vanishes_at_the_inducing_points():

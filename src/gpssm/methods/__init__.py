@@ -8,6 +8,7 @@ from gpssm.methods.ffvd_m import FFVDCM, FFVDM
 from gpssm.methods.ffvd_nuts import FFVDNUTS
 from gpssm.methods.ffvd_p import ParticleGibbs
 from gpssm.methods.fic_pg import FICParticleGibbs
+from gpssm.methods.gp_narx import GPNARX
 from gpssm.methods.igpssm import IGPSSM
 from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last, RegularisedARX
 from gpssm.methods.lstm import LSTMNetwork
@@ -33,6 +34,7 @@ METHODS: dict[str, MethodSettings] = {
     "vcdt": VCDT(),
     "vcdt-factorised": VCDTFactorised(),
     "exact": Exact(),
+    "gp-narx": GPNARX(),
     "arx": ARX(),
     "arx-reg": RegularisedARX(),
     "lgssm": LGSSM(),
@@ -47,6 +49,7 @@ __all__ = [
     "FFVDCM",
     "FFVDM",
     "FFVDNUTS",
+    "GPNARX",
     "IGPSSM",
     "LGSSM",
     "METHODS",

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import gram, inverse_lower, inverse_root, product_moments
-from gpssm.model.kernels import Coregionalised, Feature, Kernel, Masked, Stationary
+from gpssm.model.kernels import Coregionalised, Feature, Kernel, Leading, Masked, Stationary
 from gpssm.model.wiring import Mask
 
 JITTER = 1e-6  # of k(Z, Z), relative to its mean diagonal
@@ -204,6 +204,44 @@ class InducingPoints(Basis):
         """
         values = function(self.locations)[:, :, None]
         return jnp.matmul(self.factorise(kernel).mT, values)[:, :, 0]
+
+
+class LeadingPoints(InducingPoints):
+    """Inducing points of the functions of the first dimensions, for a kernel `Leading`: A = B = 0 elsewhere."""
+
+    sums = Basis.sums
+
+    def factorise(self, kernel: Kernel) -> Float[Array, "D M M"]:
+        """Return those of the first dimensions."""
+        if not isinstance(kernel, Leading):
+            raise TypeError(f"LeadingPoints are for a kernel Leading, not {type(kernel).__name__}.")
+        return super().factorise(kernel.inner)
+
+    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+        """Return those of the first dimensions, and zeros."""
+        assert isinstance(kernel, Leading)
+        gain, residual = super().project(kernel.inner, factor, z)
+        return Projection(kernel.pad(gain), kernel.pad(residual))
+
+    def function(
+        self, kernel: Kernel, factor: Factor, weights: Float[Array, "Dx M"]
+    ) -> Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]:
+        """Return those of the first dimensions, and zeros."""
+        assert isinstance(kernel, Leading)
+        values = super().function(kernel.inner, factor, weights[: factor.shape[0]])
+        return lambda z: kernel.pad(values(z).T).T
+
+    def correction(
+        self,
+        kernel: Kernel,
+        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
+        state_dim: int,
+    ) -> Float[Array, "Dx M"]:
+        """Return those of the first dimensions, and zeros."""
+        factor = self.factorise(kernel)
+        assert isinstance(kernel, Leading)
+        values = function(self.locations)[: factor.shape[0], :, None]
+        return kernel.pad(jnp.matmul(factor.mT, values)[:, :, 0])
 
 
 class CoregionalisedPoints(Basis):

@@ -1,0 +1,417 @@
+"""`gp-narx`: Gaussian process regression of the outputs on past outputs and inputs.
+
+    y_t = m(z_t) + w·[z_t; 1] + g(z_t) + N(0, σ²),   g ~ GP(0, k),  w ~ N(0, s² I),  k SE-ARD
+    z_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …, u_{t−nb+1}, u_t]
+
+m is the regularised linear regression of `gpssm.linear.arx`, with orders chosen by BIC, two at least.
+Each output has a process of its own on the lags of all. The lags are a shift register, so this is a
+GPSSM whose states are outputs and inputs that were seen: the first states have a transition to learn,
+the others move down. It is forecast, filtered and saved as every other, each path with a draw of the
+function and noise at every step.
+
+**Hyper-parameters** maximise, for each output, the bound of `sparse_regression.py` and a weak prior,
+with M inducing points that all outputs share.
+
+**Smoothness.** The evidence is that of the next row, and a function that explains it best may be
+poor at simulating many rows. So the fit is made under each of two priors of the lengthscales, and
+what simulates held-out training rows better is taken.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float, Int, PRNGKeyArray
+
+from gpssm.core.text import check_whole
+from gpssm.data.series import Series
+from gpssm.inference.settings import Assumptions, MethodSettings
+from gpssm.linear import kalman
+from gpssm.linear.arx import NO_NOISE, regress_regularised, select_orders, to_state_space
+from gpssm.linear.council import HORIZON
+from gpssm.linear.state_space import LinearSSM
+from gpssm.methods.linear import EXACT
+from gpssm.methods.sparse_regression import (
+    choose_points,
+    covariance,
+    inverse_factor,
+    maximise,
+    with_constant,
+)
+from gpssm.model.bases import LeadingPoints, LinearFeatures, Stacked
+from gpssm.model.kernels import Leading, SquaredExponential
+from gpssm.model.likelihoods import Gaussian
+from gpssm.model.means import LinearMap
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw, Info
+from gpssm.starts.build import Start
+
+if TYPE_CHECKING:
+    from gpssm.methods.spec import Spec
+
+# Of lags that are chosen: a lag that matters, but not linearly, does not show in a linear regression.
+LEAST_ORDER = 2
+SLACK = 0.3  # s over the linear regression's error, for regressors of unit scale
+FOLD = 0.25  # share of each series that is held out, once at its end and once at its beginning
+ORIGIN_STEP = 5  # rows from one simulation of held-out rows to the next
+LARGEST = 100.0  # output of a simulation, in standard deviations: one that runs away stays there
+MOST_ROWS = 2000  # from which hyper-parameters are learned: more hardly change them
+
+
+class Smoothness(NamedTuple):
+    """log ℓ_j ~ N(middle + ½ log Dz, spread²): distances grow with the root of the dimension."""
+
+    middle: float
+    spread: float
+
+
+SMOOTHNESS = (Smoothness(1.4, 1.0), Smoothness(1.0, 1.5))
+VARIANCE_SPREAD = 3.0  # of the prior of log k(z, z) around a fourth of the error's variance
+
+
+@dataclass(frozen=True)
+class GPNARX(MethodSettings):
+    """Settings of `gp-narx`. A filter moves every draw's function, so few draws are kept.
+
+    :param orders: (na, nb), lags of outputs and of inputs, u_t among them; None chooses both by the
+        Bayesian information criterion of a linear regression, and takes two at least.
+    :param max_order: the largest that is tried for either.
+    :param num_points: inducing points; with as many rows or fewer, the process is exact.
+    """
+
+    learns: ClassVar[bool] = False
+    assumptions: ClassVar[Assumptions | None] = None  # the states are observed
+    num_warmup: int = 0
+    num_draws: int = 5
+    orders: tuple[int, int] | None = None
+    max_order: int = 10
+    num_points: int = 120
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("max_order", self.max_order, 1)
+        check_whole("num_points", self.num_points, 1)
+        for order in (1, 1) if self.orders is None else self.orders:
+            check_whole("each of orders", order, 1)
+
+    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
+        """The regression as a GPSSM, and its states by the linear part's filter.
+
+        Of `spec` only Gaussian outputs and the kernel "se" fit.
+        """
+        for name, value in (("likelihood", "gaussian"), ("kernel", "se"), ("wiring", None)):
+            if getattr(spec, name) != value:
+                raise ValueError(
+                    "`gp-narx` has Gaussian outputs, a kernel 'se' on all lags, and no wiring: "
+                    f"{name}={getattr(spec, name)!r} does not fit it. Leave it out, or take method='quick'."
+                )
+        orders = self.orders
+        if orders is None:
+            na, nb = select_orders(series, self.max_order)
+            least = min(LEAST_ORDER, self.max_order)
+            orders = max(na, least), max(nb, least)
+        smoothness = choose_smoothness(series, orders, self.num_points)
+        regression = fit_regression(series, orders, self.num_points, smoothness)
+        linear = kalman.stack([with_little_noise(regression.linear)])
+        states = [kalman.filter_states(linear, item).means[0] for item in series]
+        return Start(as_model(regression), states)
+
+    def draw_independently(
+        self, model: GPSSM, series: list[Series], num_chains: int, seed: int
+    ) -> tuple[Draw, Info] | None:
+        """Draws of the weights given all complete rows, and of states where outputs are missing.
+
+        Lags before the first row and gaps are drawn from the linear part's smoother; outputs that
+        are missing at the end of a series, from which it will be forecast, from the process.
+        """
+        regression = as_regression(model)
+        z, error = residuals(regression.linear, series)
+        posterior = weights_posterior(regression, z, error)
+        linear = with_little_noise(regression.linear)
+        shape = (num_chains, self.num_draws)
+        weights = np.zeros((*shape, model.state_dim, model.basis.size))
+        paths = []
+        for chain in range(num_chains):
+            rng = np.random.default_rng([seed, chain])
+            normal = rng.standard_normal((self.num_draws, *posterior.mean.shape))
+            drawn = posterior.mean + np.einsum("dij,sdj->sdi", posterior.root, normal)
+            weights[chain, :, : len(regression.hyper)] = drawn
+            drawn_paths = [kalman.draw_states(linear, item, self.num_draws, rng) for item in series]
+            paths.append(
+                [
+                    simulate_end(regression, drawn, path, item, rng)
+                    for path, item in zip(drawn_paths, series, strict=True)
+                ]
+            )
+        zeros: Any = np.zeros(shape)
+        info = Info(zeros + posterior.log_bound, zeros + 1.0, zeros > 0.0, zeros, zeros)
+        states = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
+        return Draw(cast(Any, states), cast(Any, weights), {}), info
+
+
+class Regression(NamedTuple):
+    """y_t of Dy outputs on z_t: the linear part in state-space form, and the processes beside it."""
+
+    linear: LinearSSM
+    points: Float[np.ndarray, "M Dz"]
+    hyper: Float[np.ndarray, "Dy Dz+2"]  # log k(z, z), log ℓ, log σ²
+    slack: Float[np.ndarray, " Dy"]  # s
+
+
+class WeightsPosterior(NamedTuple):
+    """v_d | y ~ N(mean_d, root_d root_dᵀ), and the sum over outputs of the log bound."""
+
+    mean: Float[np.ndarray, "Dy K"]
+    root: Float[np.ndarray, "Dy K K"]
+    log_bound: float
+
+
+def choose_smoothness(
+    series: Sequence[Series], orders: tuple[int, int], num_points: int
+) -> Smoothness:
+    """The prior of the lengthscales under which held-out rows are simulated best.
+
+    The last and the first quarter of every series are held out in turn. Where they are too short
+    to tell, it is the prior of longer lengthscales.
+    """
+    quarters = [(item[: (cut := round(FOLD * len(item)))], item[cut:]) for item in series]
+    ends = [(item[: (cut := round((1 - FOLD) * len(item)))], item[cut:]) for item in series]
+    folds = [
+        ([rest for _, rest in quarters], [first for first, _ in quarters]),
+        ([rest for rest, _ in ends], [last for _, last in ends]),
+    ]
+    losses = np.zeros(len(SMOOTHNESS))
+    for rest, held_out in folds:
+        with suppress(ValueError):  # too few rows
+            losses += [
+                np.log(simulation_error(fit_regression(rest, *settings), rest, held_out))
+                for settings in ((orders, num_points, smoothness) for smoothness in SMOOTHNESS)
+            ]
+    return SMOOTHNESS[int(np.argmin(losses))]
+
+
+def fit_regression(
+    series: Sequence[Series], orders: tuple[int, int], num_points: int, smoothness: Smoothness
+) -> Regression:
+    """The regression with hyper-parameters where bound and prior are greatest.
+
+    Parameters
+    ----------
+    series
+        Scaled series.
+    orders
+        (na, nb).
+    num_points
+        Inducing points, at most.
+    smoothness
+        The prior of the lengthscales.
+    """
+    linear = to_state_space(regress_regularised(series, *orders).regression)
+    z, error = residuals(linear, series)
+    if not len(z):
+        raise ValueError(
+            f"`gp-narx` regresses each row on the {max(orders)} rows before it, of which outputs are "
+            "there, and no row has such. Give longer series, or take smaller orders."
+        )
+    if len(z) > MOST_ROWS:
+        rows = np.random.default_rng(0).choice(len(z), MOST_ROWS, replace=False)
+        z, error = z[rows], error[rows]
+    dim, width = z.shape[1], error.shape[1]
+    variance = np.maximum(np.diagonal(linear.process_cov)[:width], NO_NOISE**2)
+    lengthscales = np.full((width, dim), smoothness.middle + 0.5 * np.log(dim))
+    middle = np.column_stack([np.log(0.25 * variance), lengthscales, np.log(variance)])
+    # The noise has no prior: its spread is infinite.
+    spread = np.array([VARIANCE_SPREAD, *np.full(dim, smoothness.spread), np.inf])
+    slack = SLACK * np.sqrt(variance)
+    hyper, points = middle, z[:0]
+    # Where points are best depends on the kernel, so that they are chosen again after a first fit.
+    for number in (num_points // 2 + 1, num_points):
+        points = choose_points(hyper, z, number)
+        hyper = np.stack(
+            [
+                maximise(
+                    *(hyper[output], middle[output], spread, points, z, error[:, output]),
+                    with_constant(z) * slack[output],
+                )
+                for output in range(width)
+            ]
+        )
+    return Regression(linear, points, hyper, slack)
+
+
+def gain(
+    regression: Regression, output: int, z: Float[np.ndarray, "N Dz"]
+) -> tuple[Float[np.ndarray, "N K"], Float[np.ndarray, " N"]]:
+    """A and B of one output at rows of z."""
+    hyper = regression.hyper[output]
+    inverse = inverse_factor(hyper, regression.points)
+    process = covariance(hyper, z, regression.points) @ inverse.T
+    residual = np.maximum(np.exp(hyper[0]) - np.sum(process**2, 1), 0.0)
+    return np.hstack([process, regression.slack[output] * with_constant(z)]), residual
+
+
+def weights_posterior(
+    regression: Regression, z: Float[np.ndarray, "N Dz"], error: Float[np.ndarray, "N Dy"]
+) -> WeightsPosterior:
+    """v_d | y ~ N(P_d⁻¹ A_dᵀ r_d / σ_d², P_d⁻¹),  P_d = I + A_dᵀA_d / σ_d²."""
+    means, roots = [], []
+    total = 0.0
+    for output, hyper in enumerate(regression.hyper):
+        columns, residual = gain(regression, output, z)
+        variance, r = np.exp(hyper[-1]), error[:, output]
+        factor = np.linalg.cholesky(np.eye(columns.shape[1]) + columns.T @ columns / variance)
+        root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
+        half = root.T @ (columns.T @ r) / variance
+        means.append(root @ half)
+        roots.append(root)
+        total -= 0.5 * len(r) * np.log(2 * np.pi * variance) + np.log(np.diagonal(factor)).sum()
+        total -= 0.5 * ((r @ r + residual.sum()) / variance - half @ half)
+    return WeightsPosterior(np.stack(means), np.stack(roots), total)
+
+
+def predict(
+    regression: Regression, weights: Float[np.ndarray, "Dy K"], z: Float[np.ndarray, "N Dz"]
+) -> Float[np.ndarray, "N Dy"]:
+    """E[y | z, v] = m(z) + A(z) v."""
+    processes = [gain(regression, d, z)[0] @ drawn for d, drawn in enumerate(weights)]
+    return linear_part(regression.linear, z) + np.column_stack(processes)
+
+
+def simulation_error(
+    regression: Regression, series: Sequence[Series], held_out: Sequence[Series]
+) -> float:
+    """The root mean square error of simulations of held-out rows, up to 30 steps, without noise."""
+    mean = weights_posterior(regression, *residuals(regression.linear, series)).mean
+    source = shift_sources(regression.linear)
+    misses = []
+    for item in held_out:
+        register = registers(regression.linear, item)[:-1]
+        rows = np.flatnonzero(np.isfinite(register).all(1))[::ORIGIN_STEP]
+        x = register[rows]
+        for _ in range(HORIZON):
+            z = np.hstack([x, item.u[rows]])
+            y = np.clip(predict(regression, mean, z), -LARGEST, LARGEST)
+            misses.append(y - item.y[rows])
+            inside = rows + 1 < len(item)
+            x, rows = np.hstack([y, z[:, source]])[inside], rows[inside] + 1
+    squares = np.concatenate(misses) ** 2
+    if not np.isfinite(squares).any():
+        raise ValueError("no held-out row has an output and all lags")
+    return float(np.sqrt(np.nanmean(squares) + NO_NOISE**2))
+
+
+def simulate_end(
+    regression: Regression,
+    weights: Float[np.ndarray, "S Dy K"],
+    path: Float[np.ndarray, "S T+1 Dx"],
+    series: Series,
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "S T+1 Dx"]:
+    """The path with outputs after the last row that has any drawn from the process."""
+    begin = int(np.flatnonzero(np.isfinite(series.y).any(1))[-1]) + 1
+    source = shift_sources(regression.linear)
+    path = path.copy()
+    for row in range(begin, len(series)):
+        u = np.broadcast_to(series.u[row], (len(path), series.input_dim))
+        z = np.hstack([path[:, row], u])
+        y = linear_part(regression.linear, z)
+        for output, hyper in enumerate(regression.hyper):
+            columns, residual = gain(regression, output, z)
+            std = np.sqrt(residual + np.exp(hyper[-1]))
+            y[:, output] += np.sum(columns * weights[:, output], 1)
+            y[:, output] += std * rng.standard_normal(len(path))
+        path[:, row + 1] = np.hstack([y, z[:, source]])
+    return path
+
+
+def linear_part(linear: LinearSSM, z: Float[np.ndarray, "N Dz"]) -> Float[np.ndarray, "N Dy"]:
+    """m(z)."""
+    width = len(linear.d)
+    return z @ np.hstack([linear.transition, linear.control])[:width].T + linear.offset[:width]
+
+
+def shift_sources(linear: LinearSSM) -> Int[np.ndarray, " Dx-Dy"]:
+    """The entry of z that each state after the first Dy holds."""
+    return np.hstack([linear.transition, linear.control])[len(linear.d) :].argmax(1)
+
+
+def registers(linear: LinearSSM, series: Series) -> Float[np.ndarray, "T+1 Dx"]:
+    """The states of a series, NaN where a lag is missing or before the first row."""
+    source = shift_sources(linear)
+    states = np.full((len(series) + 1, len(linear.offset)), np.nan)
+    for row, (y, u) in enumerate(zip(series.y, series.u, strict=True)):
+        states[row + 1] = np.concatenate([y, np.concatenate([states[row], u])[source]])
+    return states
+
+
+def residuals(
+    linear: LinearSSM, series: Sequence[Series]
+) -> tuple[Float[np.ndarray, "N Dz"], Float[np.ndarray, "N Dy"]]:
+    """z_t and y_t − m(z_t) of all rows that have no missing output or lag."""
+    z = np.concatenate([np.hstack([registers(linear, item)[:-1], item.u]) for item in series])
+    y = np.concatenate([item.y for item in series])
+    complete = np.isfinite(z).all(1) & np.isfinite(y).all(1)
+    return z[complete], y[complete] - linear_part(linear, z[complete])
+
+
+def with_little_noise(linear: LinearSSM) -> LinearSSM:
+    """The linear part with a little noise everywhere, as a smoother needs it."""
+    more = EXACT**2 * np.eye(len(linear.offset))
+    return linear._replace(
+        process_cov=linear.process_cov + more, noise_std=np.full(len(linear.d), EXACT)
+    )
+
+
+def as_model(regression: Regression) -> GPSSM:
+    """The GPSSM whose states are the shift register."""
+    linear, hyper = regression.linear, regression.hyper
+    width, (state_dim, input_dim) = len(linear.d), linear.control.shape
+    scales = np.ones((state_dim, state_dim + input_dim + 1))
+    scales[:width] = regression.slack[:, None]
+    mask = tuple((row < width,) * (state_dim + input_dim) for row in range(state_dim))
+    std = np.full(state_dim, EXACT)
+    std[:width] = np.exp(0.5 * hyper[:, -1])
+    arrays = (jnp.asarray(part) for part in (linear.transition, linear.control, linear.offset))
+    return GPSSM.create(
+        Leading(
+            SquaredExponential(jnp.asarray(hyper[:, 0]), jnp.asarray(hyper[:, 1:-1])), state_dim
+        ),
+        Stacked(
+            (
+                LeadingPoints(jnp.asarray(regression.points)),
+                LinearFeatures(jnp.asarray(np.log(scales)), mask),
+            )
+        ),
+        LinearMap(*arrays),
+        Gaussian.build(jnp.eye(width, state_dim), jnp.zeros(width), jnp.full(width, EXACT)),
+        jnp.asarray(std),
+    )
+
+
+def as_regression(model: GPSSM) -> Regression:
+    """The regression that `as_model` was given, its noises independent."""
+    mean, kernel, basis, likelihood = model.mean, model.kernel, model.basis, model.likelihood
+    if not (
+        isinstance(mean, LinearMap)
+        and isinstance(kernel, Leading)
+        and isinstance(kernel.inner, SquaredExponential)
+        and isinstance(basis, Stacked)
+        and isinstance(basis.parts[0], LeadingPoints)
+        and isinstance(basis.parts[1], LinearFeatures)
+        and isinstance(likelihood, Gaussian)
+    ):
+        raise TypeError("The model of `gp-narx` is the one that it has made.")
+    width = len(likelihood.d)
+    variance = np.asarray(model.process_variance)
+    parts = (mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d)
+    noise: Any = np.zeros(width)
+    linear = LinearSSM(*map(np.asarray, parts), np.diag(variance), noise)
+    hyper = np.column_stack(
+        [kernel.inner.log_variance, kernel.inner.log_lengthscale, np.log(variance[:width])]
+    )
+    slack = np.exp(np.asarray(basis.parts[1].log_scale)[:width, 0])
+    return Regression(linear, np.asarray(basis.parts[0].locations), hyper, slack)

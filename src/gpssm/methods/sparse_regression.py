@@ -1,0 +1,151 @@
+"""Sparse Gaussian process regression in NumPy: the bound, its gradient, and where inducing points go.
+
+    log N(r; 0, A Aᵀ + σ² I) − Σ_t B(z_t) / 2σ²,   A = [k(z, Z) L⁻ᵀ, features]     (Titsias 2009)
+
+is the collapsed target of `model/target.py` for states that are known, and the evidence of dense
+regression where every row is an inducing point. A gradient takes milliseconds, which is less than
+compiling it would. The kernel is squared-exponential, with a lengthscale for each coordinate; the
+hyper-parameters of an output are log k(z, z), the logarithms of the lengthscales, and log σ².
+"""
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+from jaxtyping import Float
+
+from gpssm.linear.arx import NO_NOISE
+from gpssm.model.bases import JITTER
+
+NUM_LBFGS = 60  # steps, at most
+NEGLIGIBLE = 1e-6  # B / k: another inducing point would add nothing
+
+
+def maximise(
+    start: Float[np.ndarray, " Dz+2"],
+    middle: Float[np.ndarray, " Dz+2"],
+    spread: Float[np.ndarray, " Dz+2"],
+    points: Float[np.ndarray, "M Dz"],
+    z: Float[np.ndarray, "N Dz"],
+    error: Float[np.ndarray, " N"],
+    features: Float[np.ndarray, "N Dz+1"],
+) -> Float[np.ndarray, " Dz+2"]:
+    """The hyper-parameters of one output where bound and prior are greatest, by L-BFGS."""
+
+    def objective(hyper: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = log_bound(hyper, points, z, error, features)
+        distance = (hyper - middle) / spread
+        return 0.5 * distance @ distance - value, distance / spread - slope
+
+    # What is far outside is nothing, or everything; a noise below `NO_NOISE` is rounding.
+    low = np.array([middle[0] - 12, *(middle[1:-1] - 5), 2 * np.log(NO_NOISE)])
+    high = np.array([middle[0] + 12, *(middle[1:-1] + 5), max(middle[-1] + 5, low[-1] + 5)])
+    return scipy.optimize.minimize(
+        objective,
+        np.clip(start, low, high),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=np.column_stack([low, high]),
+        options={"maxiter": NUM_LBFGS, "maxcor": 20},
+    ).x
+
+
+def covariance(
+    hyper: Float[np.ndarray, " Dz+2"],
+    left: Float[np.ndarray, "N Dz"],
+    right: Float[np.ndarray, "M Dz"],
+) -> Float[np.ndarray, "N M"]:
+    """k(z, z') = exp(log k − ½ Σ_j (z_j − z'_j)² / ℓ_j²)."""
+    a, b = left * np.exp(-hyper[1:-1]), right * np.exp(-hyper[1:-1])
+    squared = np.sum(a**2, 1)[:, None] + np.sum(b**2, 1) - 2 * a @ b.T
+    return np.exp(hyper[0] - 0.5 * np.maximum(squared, 0.0))
+
+
+def inverse_factor(
+    hyper: Float[np.ndarray, " Dz+2"], points: Float[np.ndarray, "M Dz"]
+) -> Float[np.ndarray, "M M"]:
+    """L⁻¹ of k(Z, Z) = L Lᵀ, with jitter."""
+    square = covariance(hyper, points, points)
+    np.fill_diagonal(square, (1 + JITTER) * np.exp(hyper[0]))
+    return scipy.linalg.lapack.dtrtri(np.linalg.cholesky(square), lower=1)[0]
+
+
+def log_bound(
+    hyper: Float[np.ndarray, " Dz+2"],
+    points: Float[np.ndarray, "M Dz"],
+    z: Float[np.ndarray, "N Dz"],
+    error: Float[np.ndarray, " N"],
+    features: Float[np.ndarray, "N F"],
+) -> tuple[float, Float[np.ndarray, " Dz+2"]]:
+    """log N(r; 0, A Aᵀ + σ² I) − Σ B / 2σ², A = [k(z, Z) L⁻ᵀ, features], and its gradient.
+
+    With P = I + AᵀA/σ², μ = P⁻¹Aᵀr/σ² and e = r − Aμ, the slope in A is (e μᵀ − A P⁻¹ + A)/σ²,
+    without its last term in columns without a residual. A depends on k(Z, Z) through L alone, and
+    on that up to a rotation: the slope there is −½ L⁻ᵀ (slope in A)ᵀA L⁻¹.
+    """
+    count, size, variance = len(z), len(points), np.exp(hyper[-1])
+    cross = covariance(hyper, z, points)
+    inverse = inverse_factor(hyper, points)
+    gain = np.hstack([cross @ inverse.T, features])
+    gram = gain.T @ gain
+    factor = np.linalg.cholesky(np.eye(len(gram)) + gram / variance)
+    root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
+    half = root @ (gain.T @ error) / variance
+    mean, precision_inverse = root.T @ half, root.T @ root
+    misfit = error - gain @ mean
+    residual = count * np.exp(hyper[0]) - np.trace(gram[:size, :size])
+    log_det = 2 * np.log(np.diagonal(factor)).sum()
+    value = -0.5 * (
+        count * np.log(2 * np.pi * variance)
+        + log_det
+        + error @ error / variance
+        - half @ half
+        + residual / variance
+    )
+    by_gain = np.outer(misfit, mean[:size]) - gain @ precision_inverse[:, :size] + gain[:, :size]
+    by_gain /= variance
+    # The slopes in k(z, Z) and k(Z, Z), each times the kernel: what logarithms of it ask for.
+    by_cross = (by_gain @ inverse) * cross
+    inner = by_gain.T @ gain[:, :size]
+    by_square = -0.25 * inverse.T @ (inner + inner.T) @ inverse * covariance(hyper, points, points)
+    scale = np.exp(-2 * hyper[1:-1])
+    squares = by_cross.sum(1) @ z**2 + (by_cross.sum(0) + 2 * by_square.sum(0)) @ points**2
+    products = np.sum(z * (by_cross @ points), 0) + np.sum(points * (by_square @ points), 0)
+    by_variance = by_cross.sum() + by_square.sum() + JITTER * np.trace(by_square)
+    fitted = np.sum(precision_inverse * gram)
+    by_noise = (fitted + misfit @ misfit + residual) / variance - count
+    slope = [
+        by_variance - 0.5 * count * np.exp(hyper[0]) / variance,
+        *(scale * (squares - 2 * products)),
+        0.5 * by_noise,
+    ]
+    return float(value), np.array(slope)
+
+
+def choose_points(
+    hyper: Float[np.ndarray, "Dy Dz+2"], z: Float[np.ndarray, "N Dz"], number: int
+) -> Float[np.ndarray, "M Dz"]:
+    """Rows of z, each where Σ_d B_d(z) / σ_d² is largest given those before it.
+
+    They are the pivots of an incomplete Cholesky factorisation of k(z, z).
+    """
+    variance = np.exp(hyper[:, 0])
+    residual = np.tile(variance[:, None], (1, len(z)))
+    columns = np.zeros((len(hyper), min(number, len(z)), len(z)))
+    chosen: list[int] = []
+    for step in range(columns.shape[1]):
+        row = int(np.argmax(np.exp(-hyper[:, -1]) @ residual))
+        if np.all(residual[:, row] < NEGLIGIBLE * variance):
+            break
+        chosen.append(row)
+        for output, rows in enumerate(columns):
+            across = covariance(hyper[output], z[[row]], z)[0] - rows[:step, row] @ rows[:step]
+            pivot = max(residual[output, row], NEGLIGIBLE * variance[output])
+            rows[step] = across / np.sqrt(pivot)
+            residual[output] = np.maximum(residual[output] - rows[step] ** 2, 0.0)
+        residual[:, row] = 0.0
+    return z[chosen]
+
+
+def with_constant(z: Float[np.ndarray, "N Dz"]) -> Float[np.ndarray, "N Dz+1"]:
+    """[z; 1]."""
+    return np.column_stack([z, np.ones(len(z))])
