@@ -1,6 +1,7 @@
 """`method="auto"`: models of rising cost, weighed against each other on held-out training rows.
 
     linear     the linear council, and two of its members as posteriors
+    gp-narx    a Gaussian process regression on past outputs and inputs
     quick      a free-form posterior of the order that the council chose, in seconds
     chains     where all of these forecast poorly: exact chains from the best of several starts
     mixture    p(y) = Σ_k w_k p_k(y), with weights from log scores of held-out rows
@@ -31,6 +32,7 @@ from gpssm.inference.settings import MethodSettings
 from gpssm.linear.council import MEMORY, council
 from gpssm.methods.auto import Auto
 from gpssm.methods.ffvd import FFVD
+from gpssm.methods.gp_narx import GPNARX
 from gpssm.methods.linear import ARX, LGSSM, Average, Last, RegularisedARX
 from gpssm.methods.quick import Quick
 from gpssm.methods.spec import Spec
@@ -90,6 +92,7 @@ def climb(spec: Spec, experiments: Sequence[Series], runtime: Runtime) -> Poster
     ladder = Ladder(spec, experiments, runtime)
     try:
         ladder.add_linear()
+        ladder.add_regression()
         ladder.add_quick()
         ladder.weigh()
         if ladder.is_poor():
@@ -151,6 +154,10 @@ class Ladder:
         crps = candidates.scores[candidates.best].crps
         score = f", CRPS {crps.mean():.3g} SD on held-out rows" if len(crps) else ""
         self._announce(f"linear: {candidates.best}{score}")
+
+    def add_regression(self) -> None:
+        """A Gaussian process regression on lags, which has no state to infer and takes seconds."""
+        self._fit("gp-narx", self.spec.replace(method=GPNARX()))
 
     def add_quick(self) -> None:
         """Quick posteriors around the linear fits of the orders that the council chose."""
