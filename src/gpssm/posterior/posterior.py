@@ -406,7 +406,7 @@ class Posterior:
             (x, u) with a state in the coordinates of the draws.
         :param row: a row of training series `index`: each draw's own state before it, and its controls, instead.
         """
-        return linearise(self.with_states(), at, row, index)
+        return linearise(self, at=at, row=row, index=index)
 
     def static_gain(
         self, input: str | None = None, values: Float[ArrayLike, " N"] | None = None, at: Any = None
@@ -417,7 +417,7 @@ class Posterior:
         :param values: at which, in the user's units; from the 1st to the 99th percentile of the training data.
         :param at: the other controls, as in `linearise`.
         """
-        return static_gain(self.with_states(), input, values, at)
+        return static_gain(self, input, values, at)
 
     def with_notes(self, said: tuple[str, ...] = ()) -> Self:
         """The posterior with what was said of its run, and what the checks find wrong with it, as notes."""
