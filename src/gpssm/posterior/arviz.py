@@ -28,7 +28,7 @@ STORED = ("posterior", "sample_stats", "observed_data", "constant_data")  # grou
 
 
 @in_double_precision
-def to_arviz(posterior: "Posterior", seed: int = 0) -> "xr.DataTree":
+def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
     """Return the posterior as a tree for ArviZ: groups of its file, labelled, and what follows.
 
         posterior             states, weights, the parameters that vary by their dotted names, and
@@ -43,8 +43,8 @@ def to_arviz(posterior: "Posterior", seed: int = 0) -> "xr.DataTree":
 
     A state has the time of the output it emits, so x₀ comes one step before the first. Several
     series have their number in the names: y_0, time_0, y_1, ... The log likelihood is given the
-    states, so that leaving a row out (`arviz_stats.loo`) reweights draws of the states that have
-    seen it.
+    states, so that leaving a row out reweights draws of the states that have
+    seen it: `arviz_stats.loo(tree)` compares models by it.
 
     Parameters
     ----------
@@ -55,6 +55,7 @@ def to_arviz(posterior: "Posterior", seed: int = 0) -> "xr.DataTree":
     """
     import xarray as xr
 
+    posterior.check_states("to_arviz")
     seed = check_seed(seed)
     stored = to_tree(posterior)
     groups = {name: stored[name].to_dataset() for name in STORED if name in stored.children}
@@ -126,8 +127,8 @@ def _labelled(posterior: "Posterior", group: str, dataset: "xr.Dataset") -> "xr.
 def _numbered(posterior: "Posterior") -> list[tuple[str, Series]]:
     """Return the experiments with what follows their names in a tree."""
     experiments = posterior.dataset.experiments
-    several = len(experiments) > 1
-    return [(f"_{k}" if several else "", series) for k, series in enumerate(experiments)]
+    many = len(experiments) > 1
+    return [(f"_{k}" if many else "", series) for k, series in enumerate(experiments)]
 
 
 def _emissions(posterior: "Posterior", seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -162,7 +163,7 @@ def _emit(
     outputs: list[Float[Array, "_ Dy"]],
     batch: int | None,
 ) -> list[tuple[Float[Array, "S _ Dy"] | None, Float[Array, "S _"]]]:
-    """y ~ p(y | x_{t+1}) and log p(y_t | x_{t+1}) under each draw, for each series, in scaled units.
+    """y ~ p(y | x_{t+1}) and log p(y_t | x_{t+1}) under each draw of each series, in scaled units.
 
     A user's density without a sampler has no predictive draws.
     """

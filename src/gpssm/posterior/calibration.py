@@ -2,9 +2,9 @@
 
     y' = μ_h + s_h (y − μ_h),   s_h ≥ 1,   μ_h the mean of all paths at step h
 
-is done to every path of a forecast, for each output: means stay, distances from them grow by s_h, so that intervals,
-scores and samples agree. A component N(m, v) of the predictive mixture becomes N(μ_h + s_h (m − μ_h), s_h² v). The
-factors are measured by `evaluation/calibrate.py`.
+is done to every path of a forecast, for each output: means stay, distances from them grow by s_h,
+so that intervals, scores and samples agree. A component N(m, v) of the predictive mixture becomes
+N(μ_h + s_h (m − μ_h), s_h² v). The factors are measured by `evaluation/calibrate.py`.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,20 @@ SHOWN = (1, 2, 5, 10, 20, 30, 50, 100, 200)  # steps ahead in a table
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Factors s (H, Dy) by step ahead and output, and the rows they were measured on.
+    """Factors by step ahead and output, and the rows they were measured on.
 
-    `coverage` (H, Dy) is the share of the outputs inside the model's own 90 % intervals there, `effective` (H,) the
-    number of independent forecasts that the overlapping ones from all `origins` are worth, and `rows` says which rows
-    they were of.
+    Parameters
+    ----------
+    factors : array (H, Dy)
+        The factors s.
+    coverage : array (H, Dy)
+        Share of the outputs inside the model's own 90 % intervals.
+    effective : array (H,)
+        Number of independent forecasts that the overlapping ones from all origins are worth.
+    origins
+        Number of origins.
+    rows
+        Which rows they were of.
     """
 
     factors: Float[np.ndarray, "H Dy"]
@@ -51,7 +60,7 @@ class Calibration:
         )
 
     def at(self, steps: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N Dy"]:
-        """The factors of these steps ahead, counted from 1; beyond the longest one the last holds."""
+        """The factors of these steps ahead, counted from 1; the last holds beyond the horizon."""
         return self.factors[np.minimum(steps, self.horizon) - 1]
 
     def table(self) -> list[dict[str, Any]]:
@@ -70,7 +79,7 @@ class Calibration:
 def stretch(
     factors: Float[np.ndarray, "H Dy"], paths: Float[np.ndarray, "S H Dy"], *mixtures: Pair | None
 ) -> tuple[Any, ...]:
-    """The paths, and mixtures of Gaussians (means and variances), further from the mean of the paths by the factors."""
+    """Return paths, and mixtures of Gaussians, further from the mean of the paths by factors."""
     centre = np.mean(paths, axis=0)
 
     def widen(values: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "S H Dy"]:

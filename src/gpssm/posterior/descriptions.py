@@ -108,6 +108,12 @@ def user_parts(description: Any) -> dict[str, str]:
     return user_parts(list(inner.values()) if isinstance(inner, dict) else inner)
 
 
+def _field_names(cls: type) -> list[str]:
+    """Return the names of the fields of a dataclass or named tuple."""
+    names = getattr(cls, "_fields", None)
+    return [field.name for field in dataclasses.fields(cls)] if names is None else list(names)
+
+
 class _Describer:
     """Describes objects and collects their arrays."""
 
@@ -130,10 +136,7 @@ class _Describer:
         if isinstance(thing, Link) and thing in LINKS.values():
             return {"link": next(name for name, link in LINKS.items() if link == thing)}
         if kind in LABELS:
-            names = getattr(kind, "_fields", None)
-            if names is None:
-                names = [field.name for field in dataclasses.fields(kind)]
-            fields = {name: getattr(thing, name) for name in names}
+            fields = {name: getattr(thing, name) for name in _field_names(kind)}
             return {"class": LABELS[kind], "fields": self.entries(fields, path)}
         return self.part(thing, path)
 

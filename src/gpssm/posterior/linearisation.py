@@ -33,6 +33,7 @@ from gpssm.data.columns import align_columns
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
+from gpssm.posterior.mean_model import mean_step
 from gpssm.posterior.python_control import linear_systems
 from gpssm.posterior.rollout import BOUNDS, training_box
 
@@ -430,7 +431,7 @@ def static_gain(
     inputs[:, column] = levels
     eye = np.eye(posterior.model.state_dim)
     local = _linear_models(posterior, _equilibria(posterior, inputs))
-    lost = np.isnan(local.x).any(axis=-1, keepdims=True)
+    lost = np.asarray(np.isnan(local.x).any(axis=-1))[..., None]
     A = np.where(lost[..., None], 0 * eye, local.A)
     gain = np.where(lost, np.nan, _static(A, local.B, local.C, local.D)[..., column])
     stable = ~lost[..., 0] & (np.abs(np.linalg.eigvals(A)).max(-1) < 1)
@@ -546,10 +547,10 @@ def _pack(model: GPSSM, draw: Draw, inputs: Points, steps: int) -> Float[Array, 
     least.
     """
     u, near, offset = inputs
-    transition = model.transition()
+    step = mean_step(model, draw.weights)
 
     def following(x: Float[Array, " Dx"], u: Float[Array, " Du"]) -> Float[Array, " Dx"]:
-        return transition(x[None], u[None]).given(draw.weights)[0]
+        return step(x, u)[0]
 
     def output(x: Float[Array, " Dx"]) -> Float[Array, " Dy"]:
         return model.likelihood.moments(x[None])[0][0]

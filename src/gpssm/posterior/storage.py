@@ -4,7 +4,8 @@ A tree has the groups and names of ArviZ where it has some, and a group for each
 `Posterior` that has arrays:
 
     posterior            states, weights, and the parameters that vary by their dotted names
-    sample_stats         lp, acceptance_rate, diverging, energy, n_steps; warmup_sample_stats: the same
+    sample_stats         lp, acceptance_rate, diverging, energy, n_steps
+    warmup_sample_stats  the same of the warm-up
     observed_data        y, in the user's units
     constant_data        u
     model, current, ...  arrays by their dotted names
@@ -38,8 +39,8 @@ import jax
 import numpy as np
 
 import gpssm
-from gpssm.core.files import digest, write_atomically
-from gpssm.core.text import check_flag, check_path, demand, demand_shape
+from gpssm.core.files import check_target, digest, write_atomically
+from gpssm.core.text import check_path, demand, demand_shape
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.methods.spec import Spec
@@ -122,16 +123,24 @@ AXES = {
 }
 
 
-def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
-    """Save every field of a posterior in a netCDF file, which is there whole or not at all."""
-    path = check_path(path)
-    check_flag("overwrite", overwrite)
-    if path.exists() and not overwrite:
-        raise FileExistsError(
-            f"{path} exists. Pass overwrite=True to replace it, or name another file."
-        )
+def save(posterior: "Posterior", path: str | Path, *, overwrite: bool = False) -> None:
+    """Save everything in a netCDF file, to the last bit, for `gpssm.load`.
+
+    The file is there whole or not at all. A user's own functions (a mean, a likelihood, a link) are
+    saved by name only: `load` is given them again.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    path
+        The file.
+    overwrite
+        Whether to replace a file that is there.
+    """
+    target = check_target(path, overwrite)
     image = _image(to_tree(posterior))
-    write_atomically(path, lambda file: file.write(image))
+    write_atomically(target, lambda file: file.write(image))
 
 
 def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -140,7 +149,7 @@ def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, 
     Parameters
     ----------
     path
-        A file that `write` wrote.
+        A file that `save` wrote.
     parts
         The user's own functions of the model by dotted name.
     """
@@ -179,12 +188,12 @@ def to_tree(posterior: "Posterior") -> "xr.DataTree":
 
     arrays: Arrays = {}
     descriptions: dict[str, str] = {}
-    several = len(posterior.dataset.experiments) > 1
+    numbered = len(posterior.dataset.experiments) > 1
     for field in FIELDS:
         value = posterior.spec.plain() if field == "spec" else getattr(posterior, field)
-        description, own = describe(value, functools.partial(_locate, field, several))
+        description, parts = describe(value, functools.partial(_locate, field, numbered))
         descriptions[field] = json.dumps(description)
-        arrays |= own
+        arrays |= parts
     groups: dict[str, Arrays] = {}
     for name, array in arrays.items():
         group, _, variable = name.partition("/")
@@ -268,12 +277,12 @@ def checksum(tree: "xr.DataTree") -> str:
     return digest(content)
 
 
-def _locate(field: str, several: bool, name: str) -> str:
+def _locate(field: str, numbered: bool, name: str) -> str:
     """Return the group and name in a tree of the array with a dotted name in a field."""
     place = name.split(".")
     # A slash would name a group of a file.
     group, variable = field, name.replace("/", "|")
-    number = f"_{place[1]}" if several and len(place) > 1 else ""
+    number = f"_{place[1]}" if numbered and len(place) > 1 else ""
     match field, place:
         case "draws", ["states", _]:
             group, variable = "posterior", f"states{number}"
@@ -375,8 +384,8 @@ def _read_tree(source: BinaryIO, path: Path) -> "xr.DataTree":
         if version < VERSION:
             remedy = "Load it with that version, or fit and save again."
         raise ValueError(
-            f"{path} has format {version}, written by gpssm {attributes.get('gpssm_version')}; this "
-            f"is gpssm {gpssm.__version__}, which reads format {VERSION}. {remedy}"
+            f"{path} has format {version}, written by gpssm {attributes.get('gpssm_version')}; "
+            f"this is gpssm {gpssm.__version__}, which reads format {VERSION}. {remedy}"
         )
     with _damage(path), h5py.File(source, "r") as opened, h5netcdf.File(opened, "r") as file:
         groups = {}
