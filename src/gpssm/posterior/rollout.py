@@ -2,10 +2,10 @@
 
     x_{t+1} ~ N(m_s(z_t) + A_s(z_t) v_s, B_s(z_t) + Q_s),   y_t ~ p_s(y | x_{t+1})
 
-with z_t = [x_t; u_t] is the model of draw s = 1..S: weights v and parameters are its own all along a path; B and Q are
-drawn afresh at each step. With `draw_functions` a path has one function all along instead, by
-pathwise conditioning (Wilson et al. 2021): with g_d a draw of the kernel's Gaussian process, made
-of random features, and c_d what the inducing points know of it,
+with z_t = [x_t; u_t] is the model of draw s = 1..S: weights v and parameters are its own all along
+a path; B and Q are drawn afresh at each step. With `draw_functions` a path has one function all
+along instead, by pathwise conditioning (Wilson et al. 2021): with g_d a draw of the kernel's
+Gaussian process, made of random features, and c_d what the inducing points know of it,
 
     x_{t+1} ~ N(f(z_t), Q_s),   f_d(z) = m_d(z) + A_d(z)·(v_d − c_d) + g_d(z),   c_d = L_d⁻¹ g_d(Z)
 
