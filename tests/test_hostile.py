@@ -460,15 +460,16 @@ INSERTS += (
 
 
 def test_descriptions_that_were_edited():
-    rng, described = np.random.default_rng(1), {}
-    for field in storage.FIELDS:
-        described[field] = storage.describe(getattr(POSTERIOR, field))
-    arrays = {field: found for field, (_, found) in described.items()}
-    text = json.dumps({field: found for field, (found, _) in described.items()})
-    places, outcomes = [place for place in nodes(json.loads(text)) if len(place) > 1], []
+    rng = np.random.default_rng(1)
+    stored = storage.to_tree(POSTERIOR)
+    text = json.dumps({field: json.loads(stored.attrs[field]) for field in storage.FIELDS})
+    places = [place for place in nodes(json.loads(text)) if len(place) > 1]
+    outcomes = []
 
     def use(descriptions):
-        posterior = Posterior(**storage.put_together(Path("edited.nc"), descriptions, arrays))
+        edited = stored.copy()
+        edited.attrs = {field: json.dumps(entry) for field, entry in descriptions.items()}
+        posterior = Posterior(**storage.from_tree(edited, Path("edited.nc")))
         return posterior.forecast(3, U, num_paths=6)
 
     for number in rng.permutation(len(places))[:EDITS]:

@@ -54,7 +54,7 @@ def straight():
 def test_a_curve_is_found_and_forecast_better_than_by_any_line(curved):
     fitted, messages, train, test = curved
     members = fitted.members.values() if isinstance(fitted, Stack) else [fitted]
-    assert all(member.learns for member in members)
+    assert {member.method for member in members} <= {"quick", "gp-narx"}
     assert not any("not clearly better" in message for message in messages)
     forecast = fitted.forecast(u=test.u[:60])
     linear = gpssm.fit(train, method="arx").forecast(u=test.u[:60])

@@ -15,7 +15,7 @@ from gpssm.methods.spec import ChainStart, Spec
 from gpssm.model.kernels import make_kernel
 from gpssm.model.means import Function
 from gpssm.model.wiring import Wiring
-from gpssm.posterior import storage
+from gpssm.posterior import descriptions
 from gpssm.starts.physics import Physics, Unknown
 
 # Chains of so few draws are stuck, or worse than their start: what is tested is that they are the same again.
@@ -74,8 +74,8 @@ def test_a_spec_is_what_its_dictionary_says(name):
 
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "parts"])
 def test_a_file_holds_a_spec(name):
-    description, arrays = storage.describe(SPECS[name].plain())
-    assert storage.restore(json.loads(json.dumps(description)), arrays) == SPECS[name]
+    description, arrays = descriptions.describe(SPECS[name].plain())
+    assert descriptions.restore(json.loads(json.dumps(description)), arrays) == SPECS[name]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -6,6 +6,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from arviz_stats import loo
 from scipy import stats
 from scipy.special import logsumexp
@@ -76,6 +77,16 @@ def test_groups_names_and_axes(tree):
         "n_steps",
     }
     assert list(tree["observed_data"]["output"].values) == ["θ", "p"]
+
+
+def test_a_file_has_the_same_arrays_in_the_same_groups(posterior, tree, tmp_path):
+    posterior.save(tmp_path / "run.nc")
+    with xr.open_datatree(tmp_path / "run.nc", engine="h5netcdf") as stored:
+        for group in ("posterior", "sample_stats", "observed_data", "constant_data"):
+            assert stored[group].data_vars
+            for name, array in stored[group].data_vars.items():
+                assert array.dims == tree[group][name].dims
+                np.testing.assert_array_equal(array, tree[group][name])
 
 
 def test_a_state_has_the_time_of_the_output_it_emits(posterior, tree):

@@ -76,7 +76,7 @@ def test_where_a_linear_model_settles_and_how_far_a_unit_takes_it(linear):
     np.testing.assert_allclose(curve.settled[:, 0], found.y)
     np.testing.assert_allclose(curve.settled[:, 1], other.y)
     assert curve.stable.all()
-    np.testing.assert_allclose(curve.found, 1)
+    np.testing.assert_allclose(curve.share, 1)
     weights = np.asarray(posterior.draws.weights).reshape(6, 2, 4)
     for y, one in zip(found.y, weights, strict=True):
         A, B, b, C, d, *_ = map(np.asarray, linear_given(posterior.model, one))
@@ -117,7 +117,7 @@ def test_a_system_without_rest_says_so():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"at": {"pump": 1.0}}, "the model has the controls u; got pump"),
+        ({"at": {"pump": 1.0}}, "the model has the inputs u; got pump"),
         ({"at": 1.0, "row": 2}, "give one of them"),
         ({"row": 99}, "has 5 rows, counted from 0; got row 99"),
         ({"at": ([1.0], [0.0])}, "needs a state of 2 numbers"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import subprocess
@@ -18,7 +19,6 @@ import xarray as xr
 
 import gpssm
 from builders import BASIS_NAMES, make_basis, make_model, make_series
-from gpssm.core.files import digest
 from gpssm.data.dataset import Dataset
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
@@ -39,9 +39,9 @@ from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import storage
+from gpssm.posterior.descriptions import CLASSES, describe, restore, user_parts
 from gpssm.posterior.draws import CurrentState, Seconds
 from gpssm.posterior.posterior import Posterior
-from gpssm.posterior.storage import TABLE, describe, restore, user_parts
 
 STATE_DIM, INPUT_DIM, OUTPUT_DIM = 2, 1, 2
 DIM = STATE_DIM + INPUT_DIM
@@ -242,7 +242,7 @@ def test_likelihoods_with_users_functions(own, names):
 
 
 def test_only_classes_of_the_table_can_be_made():
-    assert all(cls.__module__.startswith("gpssm.") for cls in TABLE.values())
+    assert all(cls.__module__.startswith("gpssm.") for cls in CLASSES.values())
     for name in ("os.system", "builtins.eval", "subprocess.Popen", "kernels.Unheard"):
         with pytest.raises(ValueError, match="no class"):
             restore({"class": name, "fields": {}}, {})
@@ -308,16 +308,16 @@ def saved(posterior, tmp_path):
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(posterior, saved, monkeypatch):
-    whole, path = storage._parts_in, saved
+    read_tree = storage._read_tree
 
-    def late(source, name):
+    def late(source, path):
         dataclasses.replace(posterior, seed=posterior.seed + 1).save(path, overwrite=True)
-        return whole(source, name)
+        return read_tree(source, path)
 
-    monkeypatch.setattr(storage, "_parts_in", late)
-    assert gpssm.load(path).seed == posterior.seed
-    monkeypatch.setattr(storage, "_parts_in", whole)
-    assert gpssm.load(path).seed == posterior.seed + 1
+    monkeypatch.setattr(storage, "_read_tree", late)
+    assert gpssm.load(saved).seed == posterior.seed
+    monkeypatch.setattr(storage, "_read_tree", read_tree)
+    assert gpssm.load(saved).seed == posterior.seed + 1
 
 
 def test_the_settings_of_every_method():
@@ -381,8 +381,8 @@ def test_arrays_large_enough_to_be_compressed(tmp_path):
     made.save(tmp_path / "run.nc")
     assert_same_posterior(made, gpssm.load(tmp_path / "run.nc"))
     with h5netcdf.File(tmp_path / "run.nc", "r") as file:
-        assert file["draws/states.0"].compression == "gzip"
-        assert file["draws/weights"].compression is None
+        assert file["posterior/states"].compression == "gzip"
+        assert file["posterior/weights"].compression is None
 
 
 def wave(x, u):
@@ -404,11 +404,15 @@ def test_a_users_functions_are_handed_over(tmp_path):
 
 
 def test_other_tools_can_read_it(posterior, saved):
-    with xr.open_dataset(saved, group="draws", engine="h5netcdf") as draws:
-        assert draws["states.0"].dims == ("chain", "draw", "time", "state")
+    with xr.open_datatree(saved, engine="h5netcdf") as tree:
+        draws = tree["posterior"]
+        assert draws["states"].dims == ("chain", "draw", "time", "state")
         assert draws["weights"].dims == ("chain", "draw", "state", "inducing")
         np.testing.assert_array_equal(draws["weights"], posterior.draws.weights)
-    with xr.open_datatree(saved, engine="h5netcdf") as tree:
+        assert tree["sample_stats"]["diverging"].dtype == bool
+        np.testing.assert_array_equal(
+            tree["observed_data"]["y"], posterior.dataset.experiments[0].y
+        )
         assert tree.attrs["gpssm_version"] == gpssm.__version__
         assert {"jax_version", "numpy_version", "created", "data_hash"} <= set(tree.attrs)
         saved_spec = json.loads(tree.attrs["spec"])["fields"]
@@ -473,19 +477,23 @@ def damage(path, change):
         change(file)
 
 
-def test_another_format(saved):
-    damage(saved, lambda file: file.attrs.__setitem__("format_version", storage.VERSION + 1))
-    with pytest.raises(ValueError, match="Load it with that version"):
+@pytest.mark.parametrize(
+    ("step", "remedy"), [(1, "Upgrade gpssm to read it"), (-1, "Load it with that version")]
+)
+def test_another_format(saved, step, remedy):
+    version = storage.VERSION + step
+    damage(saved, lambda file: file.attrs.__setitem__("format_version", version))
+    with pytest.raises(ValueError, match=rf"has format {version}, written by gpssm.*{remedy}"):
         gpssm.load(saved)
 
 
 CHANGES = {
-    "an array without a variable": lambda file: file["draws"]._h5group.__delitem__("weights"),
-    "a field without a group": lambda file: file._h5group.__delitem__("info"),
+    "an array without a variable": lambda file: file["posterior"]._h5group.__delitem__("weights"),
+    "a field without a group": lambda file: file._h5group.__delitem__("sample_stats"),
     "a field without a description": lambda file: file.attrs.__delitem__("dataset"),
-    "a changed number": lambda file: file["dataset/experiments.0.y"].__setitem__((0, 0), 1.25),
+    "a changed number": lambda file: file["observed_data/y"].__setitem__((0, 0), 1.25),
     "a changed description": lambda file: file.attrs.__setitem__("seed", "4"),
-    "no hash": lambda file: file.attrs.__delitem__("content_hash"),
+    "no checksum": lambda file: file.attrs.__delitem__("checksum"),
 }
 
 
@@ -494,6 +502,95 @@ def test_a_changed_file(saved, change):
     damage(saved, CHANGES[change])
     with pytest.raises(ValueError, match="damaged"):
         gpssm.load(saved)
+
+
+def alterations(path):
+    """Edits of an open file by name: of numbers, types, names, places and attributes."""
+    with h5py.File(path) as file:
+        shapes = {}
+        file.visititems(lambda name, item: shapes.update({name: getattr(item, "shape", None)}))
+        arrays = {
+            name: file[name][...]
+            for name, shape in shapes.items()
+            if shape is not None and file[name].attrs.get("CLASS") != b"DIMENSION_SCALE"
+        }
+        groups = [name for name, shape in shapes.items() if shape is None]
+        attributes = dict(file.attrs)
+
+    def replaced(name, array):
+        def edit(file):
+            del file[name]
+            file[name] = array
+
+        return edit
+
+    for name, array in arrays.items():
+        other = np.asarray(array).copy()
+        other.flat[-1] = 1 - other.flat[-1]
+        yield f"{name}: the last number", lambda file, n=name, o=other: file[n].write_direct(o)
+        if np.any(array[..., ::-1] != array if array.ndim else False):
+            reverse = np.ascontiguousarray(array[..., ::-1])
+            yield f"{name}: reversed", lambda file, n=name, o=reverse: file[n].write_direct(o)
+        yield f"{name}: as long doubles", replaced(name, np.asarray(array, np.longdouble))
+        yield f"{name}: without names of axes", replaced(name, array)
+        yield f"{name}: one axis more", replaced(name, array[None])
+        yield f"{name}: gone", lambda file, n=name: file.__delitem__(n)
+        yield f"{name}: another name", lambda file, n=name: file.move(n, f"{n}_other")
+        yield f"{name}: an attribute", lambda file, n=name: file[n].attrs.update(units="m")
+        yield f"{name}: copied", lambda file, n=name: file.copy(n, f"{n}_copy")
+    for first, second in itertools.combinations(arrays, 2):
+        one, two = arrays[first], arrays[second]
+        if one.shape == two.shape and one.dtype == two.dtype and one.tobytes() != two.tobytes():
+
+            def swap(file, first=first, second=second):
+                file.move(first, "swap")
+                file.move(second, first)
+                file.move("swap", second)
+
+            yield f"{first} and {second} swapped", swap
+    for name in groups:
+        yield f"{name}: gone", lambda file, n=name: file.__delitem__(n)
+        yield f"{name}: another name", lambda file, n=name: file.move(n, f"{n}_other")
+        yield f"{name}: an attribute", lambda file, n=name: file[n].attrs.update(units="m")
+        yield f"{name}: a group in it", lambda file, n=name: file.create_group(f"{n}/other")
+    yield "an empty group", lambda file: file.create_group("other")
+    yield "an attribute", lambda file: file.attrs.update(other=1)
+    for name, value in attributes.items():
+        yield f"attribute {name}: gone", lambda file, n=name: file.attrs.__delitem__(n)
+        for other in (f"{value} ", str(value)[:-1], "null", 7, "[]"):
+            if str(other) != str(value):
+                yield (
+                    f"attribute {name}: {other!s:.20}",
+                    lambda file, n=name, o=other: file.attrs.__setitem__(n, o),
+                )
+
+
+def test_every_altered_file_is_refused_or_as_it_was(tmp_path):
+    raw = (make_series(5), make_series(5, seed=4))
+    posterior = make_posterior(raw, make_model().with_roles("sample", "*"), draws=2)
+    path = tmp_path / "run.nc"
+    posterior.save(path)
+    content = path.read_bytes()
+    refusals = {}
+    # Every fourth of some 830, to save time.
+    for name, edit in itertools.islice(alterations(path), 0, None, 4):
+        path.write_bytes(content)
+        with h5py.File(path, "a") as file:
+            edit(file)
+        try:
+            again = gpssm.load(path)
+        except ValueError as error:
+            refusals[name] = str(error)
+        else:
+            assert_same_posterior(posterior, again)
+            refusals[name] = None
+    assert len(refusals) > 200
+    harmless = {name for name, refusal in refusals.items() if refusal is None}
+    # A number has no axes, and the version of the writer is no attribute of netCDF.
+    expected = ("without names of axes", "a group in it")
+    assert all(name.endswith(expected) or "_NCProperties" in name for name in harmless)
+    words = ("checksum does not match", "another program", "has format", "is damaged")
+    assert all(any(word in refusals[name] for word in words) for name in refusals.keys() - harmless)
 
 
 def test_flipped_bytes_are_found_or_do_no_harm(posterior, saved, tmp_path):
@@ -513,22 +610,16 @@ def test_flipped_bytes_are_found_or_do_no_harm(posterior, saved, tmp_path):
     assert_same_posterior(posterior, gpssm.load(tmp_path / "changed.nc"))
 
 
-def forge(path, field, text=None, **arrays):
-    """Change a description or numbers of a field, and make the hash fit, as a stranger could."""
+def forge(path, attributes=None, **arrays):
+    """Change descriptions or numbers of a file, and make the checksum fit, as a stranger could."""
     with h5netcdf.File(path, "a") as file:
-        if text is not None:
-            file.attrs[field] = text
+        file.attrs.update(attributes or {})
         for name, value in arrays.items():
-            file[field].variables[name][...] = value
-        texts = {name: str(file.attrs[name]) for name in file.groups}
-        stored = {
-            name: {
-                key: (one := np.asarray(each[...])).astype(one.dtype.name)
-                for key, each in group.variables.items()
-            }
-            for name, group in file.groups.items()
-        }
-        file.attrs["content_hash"] = digest(texts, stored)
+            group, variable = name.split("/")
+            file[group].variables[variable][...] = value
+    with open(path, "rb") as source:
+        checksum = storage.checksum(storage._read_tree(source, path))
+    damage(path, lambda file: file.attrs.__setitem__("checksum", checksum))
 
 
 def retold(change):
@@ -584,28 +675,28 @@ def test_a_forged_description_is_refused_in_our_words(saved, case):
     field, change = FORGED[case]
     with h5py.File(saved, "r") as file:
         text = file.attrs[field]
-    forge(saved, field, change(text))
+    forge(saved, {field: change(text)})
     with pytest.raises(ValueError, match=rf"run\.nc is damaged \(.*{field}"):
         gpssm.load(saved)
 
 
 def test_draws_must_have_some_that_are_finite(saved):
-    forge(saved, "draws", weights=np.nan)
+    forge(saved, **{"posterior/weights": np.nan})
     with pytest.raises(ValueError, match=r"run\.nc is damaged \(.*no draw that is finite"):
         gpssm.load(saved)
 
 
 def test_numbers_of_the_model_must_be_finite(saved):
-    forge(saved, "model", log_process_std=np.array([0.0, np.inf]))
+    forge(saved, **{"model/log_process_std": np.array([0.0, np.inf])})
     with pytest.raises(ValueError, match=r"model\.log_process_std is not finite"):
         gpssm.load(saved)
 
 
 def test_an_array_that_claims_petabytes_is_never_made(saved):
     with h5py.File(saved, "a") as file:
-        del file["draws"]["weights"]
-        file["draws"].create_dataset("weights", (2**25, 2**25), "f8", chunks=(1024, 1024))
-    with pytest.raises(ValueError, match=r"/draws/weights claims \(33554432, 33554432\)"):
+        del file["posterior"]["weights"]
+        file["posterior"].create_dataset("weights", (2**25, 2**25), "f8", chunks=(1024, 1024))
+    with pytest.raises(ValueError, match=r"/posterior/weights claims \(33554432, 33554432\)"):
         gpssm.load(saved)
 
 

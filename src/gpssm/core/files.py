@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
-from gpssm.core.text import stable_repr
+from gpssm.core.text import check_flag, check_path, stable_repr
 
 
 def digest(*things: Any) -> str:
@@ -61,6 +61,17 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
+
+
+def check_target(path: Any, overwrite: bool) -> Path:
+    """Return the path of a file to write; raise if it exists and must not be replaced."""
+    target = check_path(path)
+    check_flag("overwrite", overwrite)
+    if target.exists() and not overwrite:
+        raise FileExistsError(
+            f"{target} exists. Pass overwrite=True to replace it, or name another file."
+        )
+    return target
 
 
 def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:

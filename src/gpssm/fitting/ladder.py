@@ -33,7 +33,7 @@ from gpssm.linear.council import MEMORY, council
 from gpssm.methods.auto import Auto
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.gp_narx import GPNARX
-from gpssm.methods.linear import ARX, LGSSM, Average, Last, RegularisedARX
+from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last, RegularisedARX
 from gpssm.methods.quick import Quick
 from gpssm.methods.spec import Spec
 from gpssm.posterior.posterior import Posterior
@@ -210,8 +210,8 @@ class Ladder:
         if not scores or any(name not in self.scores for name in self.members):
             return self._evenly()
         ranked = sorted(scores, key=lambda name: scores[name].crps)
-        nonlinear = [name for name in ranked if self.members[name].spec.settings.learns]
-        linear = [name for name in ranked if name not in nonlinear]
+        linear = [name for name in ranked if isinstance(self.members[name].spec.settings, Baseline)]
+        nonlinear = [name for name in ranked if name not in linear]
         gate = nonlinear and all(scores[nonlinear[0]].is_better(scores[name]) for name in linear)
         mixture = mix(self.scores, self._finished, nonlinear if gate else None)
         notes = list(self.notes)
@@ -224,10 +224,10 @@ class Ladder:
             )
         answer = mixture
         shares = dict(zip(mixture.members, mixture.weights, strict=True))
-        leading = mixture.members[mixture.leading]
-        if leading.learns and shares[mixture.leading] >= NONLINEAR:
+        name, leading = next(iter(mixture.members.items()))
+        if name in nonlinear and shares[name] >= NONLINEAR:
             answer = dataclasses.replace(leading, comparison=(*leading.comparison, *mixture.table))
-            shares = {mixture.leading: 1.0}
+            shares = {name: 1.0}
         calibration = mixture_calibration(
             [scores[name] for name in shares], np.array(list(shares.values()))
         )

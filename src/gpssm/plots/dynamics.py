@@ -408,8 +408,8 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
     number = len(curve.outputs)
     layout = {"width": HALF if number == 1 else FULL, "height": 1.7, "sharex": True}
     figure, axes = panels(2, number, **layout)
-    settled = curve.known(curve.settled)
-    gain = curve.known(curve.gain)
+    settled = curve.supported(curve.settled)
+    gain = curve.supported(curve.gain)
     unstable = curve.stable.mean(0) < 0.5
     for j, output in enumerate(curve.outputs):
         top, bottom = axes[:, j]

@@ -1,6 +1,7 @@
 """Posteriors for other tools: an ArviZ tree, and a table of parameters."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,8 @@ from gpssm.data.series import Series
 from gpssm.model.likelihoods import Custom, GaussianNoise
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
-from gpssm.posterior.draws import batch_size
-from gpssm.posterior.storage import name_axes
+from gpssm.posterior.draws import batch_size, merge_chains
+from gpssm.posterior.storage import to_tree
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,59 +24,63 @@ if TYPE_CHECKING:
 
     from gpssm.posterior.posterior import Posterior
 
-
-class Group(NamedTuple):
-    """Arrays by name, the names of their axes after (chain, draw), and labels along axes."""
-
-    arrays: dict[str, Any]
-    axes: dict[str, tuple[str, ...]]
-    labels: dict[str, Any]
+STORED = ("posterior", "sample_stats", "observed_data", "constant_data")  # groups of a file
 
 
 @in_double_precision
-def to_arviz(posterior: "Posterior", seed: int = 0) -> "xr.DataTree":
-    """The posterior as a DataTree of ArviZ, with the groups
+def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
+    """Return the posterior as a tree for ArviZ: groups of its file, labelled, and what follows.
 
-        posterior             states, weights, the parameters that vary by their dotted names, and on their natural
-                              scale those that are logarithms; `noise_std` in the user's units
+        posterior             states, weights, the parameters that vary by their dotted names, and
+                              on their natural scale those that are logarithms; `noise_std` in the
+                              user's units
         sample_stats          lp, acceptance_rate, diverging, energy, n_steps
-        posterior_predictive  y ~ p(y_t | x_{t+1}), one of each draw, in the user's units
-        log_likelihood        log p(y_t | x_{t+1}) of each row, in the user's units; rows wholly missing are left out
-        observed_data         y as it was given
-        constant_data         u as it was given, if there is one
+        posterior_predictive  y ~ p(y_t | x_{t+1}), one for each draw, in the user's units
+        log_likelihood        log p(y_t | x_{t+1}) of each row, in the user's units; rows wholly
+                              missing are left out
+        observed_data         y in the user's units
+        constant_data         u in the user's units, if there is one
 
-    along chain, draw, time, state, output, input and inducing. A state has the time of the output it emits, so x₀ comes
-    one step before the first. Several series have their number in the names: y_0, time_0, y_1, ... The log likelihood
-    is given the states, so that leaving a row out (`arviz_stats.loo`) reweights draws of the states that have seen it.
+    A state has the time of the output it emits, so x₀ comes one step before the first. Several
+    series have their number in the names: y_0, time_0, y_1, ... The log likelihood is given the
+    states, so that leaving a row out reweights draws of the states that have
+    seen it: `arviz_stats.loo(tree)` compares models by it.
 
-    :param seed: of the predictive draws.
+    Parameters
+    ----------
+    posterior
+        The posterior, with the states of all rows.
+    seed
+        Seed of the predictive draws.
     """
-    import arviz_base as az
     import xarray as xr
 
+    posterior.check_states("to_arviz")
     seed = check_seed(seed)
-    raw = posterior.dataset.experiments
-    several = [_Labels(f"_{index}" if len(raw) > 1 else "", one) for index, one in enumerate(raw)]
-    groups = {"posterior": _parameters(posterior, several), "sample_stats": _statistics(posterior)}
-    groups |= _emissions(posterior, several, seed) | _data(several)
-    tree = {
-        name: az.dict_to_dataset(
-            {key: np.array(array) for key, array in group.arrays.items()},
-            dims={key: list(axes) for key, axes in group.axes.items()},
-            coords=group.labels,
-            sample_dims=[] if name.endswith("_data") else ["chain", "draw"],
-            inference_library=gpssm,
-            check_conventions=False,
-        )
-        for name, group in groups.items()
-        if group.arrays
+    stored = to_tree(posterior)
+    groups = {name: stored[name].to_dataset() for name in STORED if name in stored.children}
+    groups["posterior"] = groups["posterior"].assign(_natural(posterior, groups["posterior"]))
+    predictive, density = _emissions(posterior, seed)
+    if predictive:
+        groups["posterior_predictive"] = xr.Dataset(predictive)
+    groups["log_likelihood"] = xr.Dataset(density)
+    tree = xr.DataTree.from_dict(
+        {name: _labelled(posterior, name, dataset) for name, dataset in groups.items()}
+    )
+    tree.attrs = {
+        "inference_library": "gpssm",
+        "inference_library_version": gpssm.__version__,
+        "created_at": stored.attrs["created"],
     }
-    return xr.DataTree.from_dict(tree)
+    return tree
 
 
 def to_dataframe(posterior: "Posterior") -> "pd.DataFrame":
-    """One row a draw, indexed by (chain, draw): parameters that vary, an entry a column (`name[i,j]`), then
-    `log_target` and `acceptance`."""
+    """Return one row per draw, indexed by (chain, draw).
+
+    Columns are the entries of the parameters that vary (`name[i,j]`), then `log_target` and
+    `acceptance`.
+    """
     import pandas as pd
 
     columns = {}
@@ -83,108 +88,71 @@ def to_dataframe(posterior: "Posterior") -> "pd.DataFrame":
         for entry in np.ndindex(leaf.shape[2:]):
             label = f"{name}[{','.join(map(str, entry))}]" if entry else name
             columns[label] = np.ravel(leaf[(..., *entry)])
-    columns |= {
-        name: np.ravel(getattr(posterior.info, name)) for name in ("log_target", "acceptance")
-    }
+    for name in ("log_target", "acceptance"):
+        columns[name] = np.ravel(getattr(posterior.info, name))
     chains, draws = range(posterior.num_chains), range(posterior.num_draws)
     return pd.DataFrame(
         columns, index=pd.MultiIndex.from_product([chains, draws], names=["chain", "draw"])
     )
 
 
-class _Labels(NamedTuple):
-    """Names and labels of one series."""
-
-    suffix: str
-    raw: Series
-
-    def name(self, name: str) -> str:
-        return name + self.suffix
-
-    def time(self, first: int = 0) -> dict[str, np.ndarray]:
-        """Row numbers from `first`, or times where the sampling time is known."""
-        number, axis = len(self.raw) - first, self.raw.axis
-        rows = np.arange(first, len(self.raw)) if axis is None else axis.times(number, first)
-        return {self.name("time"): rows}
-
-
-def _parameters(posterior: "Posterior", several: list[_Labels]) -> Group:
-    arrays, axes, labels = {}, {}, {"output": list(posterior.dataset.outputs)}
-    sizes = {"output": len(posterior.dataset.outputs)}
-    for one, states in zip(several, posterior.draws.states, strict=True):
-        arrays[one.name("states")], axes[one.name("states")] = states, (one.name("time"), "state")
-        labels |= one.time(first=-1)
-    for name, leaf in {"weights": posterior.draws.weights, **posterior.draws.leaves}.items():
-        arrays[name], axes[name] = leaf, name_axes(name, leaf.shape[2:], sizes)
+def _natural(posterior: "Posterior", dataset: "xr.Dataset") -> Mapping[str, Any]:
+    """Return the parameters that are logarithms on their natural scale."""
+    natural: dict[str, Any] = {}
+    for name in posterior.draws.leaves:
         head, dot, last = name.rpartition(".")
         if last.startswith("log_"):
-            natural = f"{head}{dot}{last.removeprefix('log_')}"
-            arrays[natural], axes[natural] = np.exp(leaf), axes[name]
-    if "likelihood.std" in arrays and isinstance(posterior.model.likelihood, GaussianNoise):
-        arrays["noise_std"], axes["noise_std"] = (
-            arrays["likelihood.std"] * posterior.dataset.scaler.output_std,
-            ("output",),
-        )
-    return Group(arrays, axes, labels)
+            natural[f"{head}{dot}{last.removeprefix('log_')}"] = np.exp(dataset[name])
+    if "likelihood.std" in natural and isinstance(posterior.model.likelihood, GaussianNoise):
+        scale = np.array(posterior.dataset.scaler.output_std)
+        natural["noise_std"] = natural["likelihood.std"] * scale
+    return natural
 
 
-def _statistics(posterior: "Posterior") -> Group:
-    info = posterior.info
-    arrays = {
-        "lp": info.log_target,
-        "acceptance_rate": info.acceptance,
-        "diverging": info.divergent,
-    }
-    return Group(arrays | {"energy": info.energy, "n_steps": info.gradients}, {}, {})
+def _labelled(posterior: "Posterior", group: str, dataset: "xr.Dataset") -> "xr.Dataset":
+    """Return a group with times, names of outputs and inputs, and numbers along the other axes."""
+    labels: dict[Any, Any] = {name: np.arange(size) for name, size in dataset.sizes.items()}
+    labels |= {"output": list(posterior.dataset.outputs), "input": list(posterior.dataset.inputs)}
+    first = -1 if group == "posterior" else 0
+    for suffix, series in _numbered(posterior):
+        rows = np.arange(first, len(series))
+        if series.axis is not None:
+            rows = series.axis.times(len(rows), first)
+        if group == "log_likelihood":
+            rows = rows[np.isfinite(series.y).any(-1)]
+        labels[f"time{suffix}"] = rows
+    return dataset.assign_coords({name: labels[name] for name in dataset.sizes})
 
 
-def _data(several: list[_Labels]) -> dict[str, Group]:
-    observed, constant = Group({}, {}, {}), Group({}, {}, {})
-    for one in several:
-        for group, name, values, axis in (
-            (observed, "y", one.raw.y, "output"),
-            (constant, "u", one.raw.u, "input"),
-        ):
-            if values.size:
-                group.arrays[one.name(name)], group.axes[one.name(name)] = (
-                    values,
-                    (one.name("time"), axis),
-                )
-                group.labels.update(one.time() | {axis: list(getattr(one.raw, f"{axis}s"))})
-    return {"observed_data": observed, "constant_data": constant}
+def _numbered(posterior: "Posterior") -> list[tuple[str, Series]]:
+    """Return the experiments with what follows their names in a tree."""
+    experiments = posterior.dataset.experiments
+    many = len(experiments) > 1
+    return [(f"_{k}" if many else "", series) for k, series in enumerate(experiments)]
 
 
-def _emissions(posterior: "Posterior", several: list[_Labels], seed: int) -> dict[str, Group]:
-    """The predictive draws and the log densities of the rows."""
+def _emissions(posterior: "Posterior", seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the predictive draws and the log densities of the rows, with their axes."""
+    dataset = posterior.dataset
     shape = (posterior.num_chains, posterior.num_draws)
-    draws = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), posterior.draws
-    )
+    draws = jax.tree.map(lambda leaf: jnp.asarray(merge_chains(leaf)), posterior.draws)
     keys = jax.random.split(jax.random.key(seed), shape[0] * shape[1])
-    outputs = [jnp.asarray(one.y) for one in posterior.dataset.scaled]
-    found = jax.tree.map(np.asarray, _emit(posterior.model, draws, keys, outputs, batch_size()))
-    predictive, density = (
-        Group({}, {}, {"output": list(posterior.dataset.outputs)}),
-        Group({}, {}, {}),
-    )
-    for one, (y, log_density) in zip(several, found, strict=True):
-        name, time = one.name("y"), one.name("time")
+    outputs = [jnp.asarray(series.y) for series in dataset.scaled]
+    emitted = jax.tree.map(np.asarray, _emit(posterior.model, draws, keys, outputs, batch_size()))
+    predictive = {}
+    density = {}
+    for (suffix, series), (y, log_density) in zip(_numbered(posterior), emitted, strict=True):
+        axes = ("chain", "draw", f"time{suffix}")
         if y is not None:
-            predictive.arrays[name] = posterior.dataset.decode(
-                np.reshape(y, (*shape, *y.shape[1:]))
-            )
-            predictive.axes[name] = (time, "output")
-            predictive.labels.update(one.time())
-        present = np.isfinite(one.raw.y)
-        rows = present.any(-1)
-        if rows.any():
+            decoded = dataset.decode(np.reshape(y, (*shape, *y.shape[1:])))
+            predictive[f"y{suffix}"] = ((*axes, "output"), decoded)
+        present = np.isfinite(series.y)
+        if present.any():
             # p(y) = p(scaled y) / Π output_std, over the outputs observed
-            values = np.reshape(log_density, (*shape, -1)) - present @ np.log(
-                posterior.dataset.scaler.output_std
-            )
-            density.arrays[name], density.axes[name] = values[..., rows], (time,)
-            density.labels[time] = one.time()[time][rows]
-    return {"posterior_predictive": predictive, "log_likelihood": density}
+            jacobian = present @ np.log(dataset.scaler.output_std)
+            values = np.reshape(log_density, (*shape, -1)) - jacobian
+            density[f"y{suffix}"] = (axes, values[..., present.any(-1)])
+    return predictive, density
 
 
 @jit
@@ -195,20 +163,20 @@ def _emit(
     outputs: list[Float[Array, "_ Dy"]],
     batch: int | None,
 ) -> list[tuple[Float[Array, "S _ Dy"] | None, Float[Array, "S _"]]]:
-    """y ~ p(y | x_{t+1}) and log p(y_t | x_{t+1}) under each draw, for each series, in scaled units.
+    """y ~ p(y | x_{t+1}) and log p(y_t | x_{t+1}) under each draw of each series, in scaled units.
 
     A user's density without a sampler has no predictive draws.
     """
     samples = not (isinstance(model.likelihood, Custom) and model.likelihood.sampler is None)
 
-    def one(inputs: tuple[Draw, PRNGKeyArray]) -> list[tuple[Array | None, Array]]:
+    def emit(inputs: tuple[Draw, PRNGKeyArray]) -> list[tuple[Array | None, Array]]:
         draw, key = inputs
-        likelihood, found = model.with_leaves(draw.leaves).likelihood, []
+        likelihood = model.with_leaves(draw.leaves).likelihood
+        pairs = []
         for index, (states, y) in enumerate(zip(draw.states, outputs, strict=True)):
-            emitted = (
-                likelihood.sample(jax.random.fold_in(key, index), states[1:]) if samples else None
-            )
-            found.append((emitted, likelihood.log_prob(states[1:], y)))
-        return found
+            series_key = jax.random.fold_in(key, index)
+            emitted = likelihood.sample(series_key, states[1:]) if samples else None
+            pairs.append((emitted, likelihood.log_prob(states[1:], y)))
+        return pairs
 
-    return jax.lax.map(one, (draws, keys), batch_size=batch)
+    return jax.lax.map(emit, (draws, keys), batch_size=batch)

@@ -2,28 +2,31 @@
 
     y' = μ_h + s_h (y − μ_h),   s_h ≥ 1,   μ_h the mean of all paths at step h
 
-is done to every path of a forecast, for each output: means stay, distances from them grow by s_h, so that intervals,
-scores and samples agree. A component N(m, v) of the predictive mixture becomes N(μ_h + s_h (m − μ_h), s_h² v).
+is done to every path of a forecast, for each output: means stay, distances from them grow by s_h,
+so that intervals, scores and samples agree. A component N(m, v) of the predictive mixture becomes
+N(μ_h + s_h (m − μ_h), s_h² v).
 
-A forecast stretched by s about its mean μ has the 90 % interval [μ + s (low − μ), μ + s (high − μ)], which reaches y
-from the factor
+A forecast stretched by s about its mean μ has the 90 % interval [μ + s (low − μ), μ + s (high −
+μ)], which reaches y from the factor
 
     r = (y − μ) / (high − μ)  if y > μ,   (μ − y) / (μ − low)  otherwise
 
-on. Forecasts from many origins along unseen rows give an r for each origin, step and output, and the 90 % quantile q_h
-of those around step h is the factor that would have covered nine outputs in ten. There are few of them, and forecasts
-that overlap err together: c origins, `spacing` rows apart, count as
+on. Forecasts from many origins along unseen rows give an r for each origin, step and output, and
+the 90 % quantile q_h of those around step h is the factor that would have covered nine outputs in
+ten. There are few of them, and forecasts that overlap err together: c origins, `spacing` rows
+apart, count as
 
     n_h = c · min(1, 1.5 · spacing / h)
 
-independent ones, since the errors of h-step forecasts have correlations that fall to zero over h rows, and 1.5 rows of
-h is what their squares are worth. So steps are taken by octaves, h = 1, 2, 4, ..., and each octave is a compromise
-between what it says itself and what the one before said, which for the first is that the model is right:
+independent ones, since the errors of h-step forecasts have correlations that fall to zero over h
+rows, and 1.5 rows of h is what their squares are worth. So steps are taken by octaves, h = 1, 2, 4,
+..., and each octave is a compromise between what it says itself and what the one before said, which
+for the first is that the model is right:
 
     log s_h = max(0, λ log q_h + (1 − λ) log s_{h/2}),   λ = n_h / (n_h + 3),   s_{1/2} = 1
 
-Between octaves log s is linear in log h, and beyond the last that `FEWEST` independent forecasts speak for, it holds.
-Intervals are never made narrower than the model's.
+Between octaves log s is linear in log h, and beyond the last that `FEWEST` independent forecasts
+speak for, it holds. Intervals are never made narrower than the model's.
 """
 
 import warnings
@@ -51,11 +54,20 @@ SHOWN = (1, 2, 5, 10, 20, 30, 50, 100, 200)  # steps ahead in a table
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Factors s (H, Dy) by step ahead and output, and the rows they were measured on.
+    """Factors by step ahead and output, and the rows they were measured on.
 
-    `coverage` (H, Dy) is the share of the outputs inside the model's own 90 % intervals there, `effective` (H,) the
-    number of independent forecasts that the overlapping ones from all `origins` are worth, and `rows` says which rows
-    they were of.
+    Parameters
+    ----------
+    factors : array (H, Dy)
+        The factors s.
+    coverage : array (H, Dy)
+        Share of the outputs inside the model's own 90 % intervals.
+    effective : array (H,)
+        Number of independent forecasts that the overlapping ones from all origins are worth.
+    origins
+        Number of origins.
+    rows
+        Which rows they were of.
     """
 
     factors: Float[np.ndarray, "H Dy"]
@@ -81,7 +93,7 @@ class Calibration:
         )
 
     def at(self, steps: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N Dy"]:
-        """The factors of these steps ahead, counted from 1; beyond the longest one the last holds."""
+        """The factors of these steps ahead, counted from 1; the last holds beyond the horizon."""
         return self.factors[np.minimum(steps, self.horizon) - 1]
 
     def table(self) -> list[dict[str, Any]]:
@@ -100,7 +112,7 @@ class Calibration:
 def stretch(
     factors: Float[np.ndarray, "H Dy"], paths: Float[np.ndarray, "S H Dy"], *mixtures: Pair | None
 ) -> tuple[Any, ...]:
-    """The paths, and mixtures of Gaussians (means and variances), further from the mean of the paths by the factors."""
+    """Return paths, and mixtures of Gaussians, further from the mean of the paths by factors."""
     centre = np.mean(paths, axis=0)
 
     def widen(values: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "S H Dy"]:
@@ -129,7 +141,7 @@ class Needed(NamedTuple):
 def needed_factors(
     forecast: "Forecast", actual: Float[np.ndarray, "H Dy"]
 ) -> Float[np.ndarray, "H Dy"]:
-    """r, the smallest factor whose stretched 90 % interval holds the output; NaN where it is missing."""
+    """The smallest factor r whose stretched 90 % interval holds the output; NaN where it is missing."""
     mean, (low, high) = forecast.mean, forecast.interval(LEVEL)
     away = np.abs(actual - mean)
     reach = np.where(actual > mean, high - mean, mean - low)
@@ -198,7 +210,10 @@ def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
 def weighted_quantile(
     values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float
 ) -> float:
-    """The value below which this share of the weight lies, interpolated between the middles of the weights."""
+    """The value below which this share of the weight lies.
+
+    It is interpolated between the middles of the weights.
+    """
     order = np.argsort(values)
     values, weights = values[order], weights[order]
     return float(np.interp(share * np.sum(weights), np.cumsum(weights) - weights / 2, values))

@@ -35,8 +35,22 @@ MOVES = (
 
 
 @in_double_precision
-def casadi_function(posterior: "Posterior", num_draws: int) -> Any:
-    """See `Posterior.to_casadi`."""
+def to_casadi(posterior: "Posterior", num_draws: int = 20) -> Any:
+    """Return one step of the mean model, (x, u) → (x_next, y), as a `casadi.Function`.
+
+        step = posterior.to_casadi()
+        x, y = step(posterior.mean_state(), u)
+        step.save("plant.casadi"), step.generate("plant.c")
+
+    It has derivatives of every order and needs no JAX. Inputs and outputs are in the user's units.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    num_draws
+        As for `to_control`.
+    """
     check_installed("to_casadi", "casadi", "casadi")
     import casadi
 

@@ -34,16 +34,11 @@ STUCK_DRAWS = 50  # consecutive draws without an accepted move that make a chain
 NO_ACCEPTANCE = 1e-6  # an acceptance probability below this counts as zero
 MANY_DIVERGENT = 0.05  # share of divergent moves above which they are a problem
 ACCEPTANCE = (0.5, 0.98)  # acceptance probabilities outside this range show a bad step size
-SOME_BIAS, LARGE_BIAS = (
-    0.05,
-    0.15,
-)  # relative errors of variances that ask for caution, or are a problem
+SOME_BIAS = 0.05  # relative error of variances that asks for caution
+LARGE_BIAS = 0.15  # relative error of variances that is a problem
 FEW_EXACT = 0.2  # share of exact moves that must be accepted for the bias to be known
 LOW_BFMI = 0.2  # energies with a lower E-BFMI are explored slowly
-SHARE_LEFT = (
-    0.05  # share of paths that left above which a forecast has a note; above MANY, a problem
-)
-
+SHARE_LEFT = 0.05  # share of paths that left, above which a forecast has a note
 SLIGHT_EXCURSION = 0.05  # widths of its range by which an input may leave it
 LARGE_EXCURSION = 1.0  # widths of its range from which a forecast warns
 
@@ -52,7 +47,7 @@ DRAWS = "all draws"
 
 
 class Check(NamedTuple):
-    """A check: its name and level, the figure it rests on, advice in words, and which rows it used."""
+    """A check: its name and level, the figure it rests on, advice, and which rows it used."""
 
     name: str
     level: Level
@@ -133,12 +128,12 @@ def sampling_verdict(
 
 
 def is_chain(info: Info) -> bool:
-    """Whether draws came from a Markov chain, which has an energy; the linear baselines have none."""
+    """Whether draws came from a Markov chain, which has an energy, unlike the linear baselines."""
     return bool(np.any(info.energy))
 
 
 def check_sampler(info: Info) -> Iterator[Check]:
-    """Check that chains are finite and move, and divergences, acceptance and energy if there are any.
+    """Check that chains are finite and move, and their divergences, acceptance and energy.
 
     Parameters
     ----------
@@ -231,7 +226,10 @@ def _check_bias(info: Info) -> Check:
     bias = float(np.mean(chains))
     error = float(np.std(chains, ddof=1) / np.sqrt(len(chains))) if len(chains) > 1 else 0.0
     acceptance = float(np.mean(info.acceptance))
-    figure = f"{100 * bias:+.1f} % in the variances of the states, {percent(acceptance)} of exact moves accepted"
+    figure = (
+        f"{100 * bias:+.1f} % in the variances of the states, {percent(acceptance)} of exact moves "
+        "accepted"
+    )
     size = abs(bias) - 2 * error
     level: Level = "good"
     words = "Skipping the accept step has not biased the draws."
@@ -324,8 +322,8 @@ def _about_mixing(row: "Row", disagree: bool) -> str:
     if row.within:
         return "Chains have not converged. Increase num_warmup and num_draws."
     return (
-        "Chains disagree, perhaps only about the states' coordinates, which are arbitrary: forecasts "
-        "are not affected."
+        "Chains disagree, perhaps only about the states' coordinates, which are arbitrary: "
+        "forecasts are not affected."
     )
 
 
@@ -346,8 +344,8 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
     words = f"Chains from different starts ({starts}) agree."
     if not agree:
         words = (
-            f"Chains from different starts ({starts}) found different models. The forecast averages "
-            "over them; posterior.chain(k) is one of them."
+            f"Chains from different starts ({starts}) found different models. The forecast "
+            "averages over them; posterior.chain(k) is one of them."
         )
     figure = ", ".join(f"R-hat {rhat:.3f} of {group}" for group, rhat in between.items())
     level: Level = "problem" if max(between.values()) >= MIXING["caution"][0] else "caution"

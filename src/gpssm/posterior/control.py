@@ -22,6 +22,7 @@ from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.filtering import noise_scale
 from gpssm.posterior.forecast import check_paths, start_states
 from gpssm.posterior.rollout import (
+    BOUNDS,
     Box,
     Ensemble,
     assemble,
@@ -99,10 +100,29 @@ class Rollout(eqx.Module):
 
 
 @in_double_precision
-def make_rollout(
-    posterior: "Posterior", num_paths: int, seed: int, noise: bool, index: int, bounds: float | None
+def rollout(
+    posterior: "Posterior",
+    num_paths: int = 100,
+    *,
+    seed: int = 0,
+    noise: bool = True,
+    index: int = -1,
+    bounds: float | None = BOUNDS,
 ) -> Rollout:
-    """See `Posterior.rollout`."""
+    """Return the forecast as a pure JAX function of states and inputs, to optimise over.
+
+        rollout = posterior.rollout(50)
+        paths = rollout(rollout.start, u)  # (50, H, Dy), the paths of `forecast` with this seed
+
+    What `calibrate` found is not applied.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    num_paths, seed, noise, index, bounds
+        As in `forecast`.
+    """
     scaler, seed = posterior.dataset.scaler, check_seed(seed)
     check_paths(num_paths, bounds, 1)
     check_flag("noise", noise)

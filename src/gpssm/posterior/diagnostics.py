@@ -1,5 +1,4 @@
-"""Has a run converged, and how much is it worth: R-hat and effective sample sizes (Vehtari et al. 2021) of what matters
-to a user, and what can be read off the sampler's own figures.
+"""Whether a run has converged: R-hat and effective sample sizes (Vehtari et al. 2021).
 
 Draws have leading axes (chain, draw); any axes behind them are quantities of their own.
 """
@@ -19,6 +18,7 @@ from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.table import Table
 from gpssm.core.text import readable
+from gpssm.inference.settings import MethodSettings
 from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -26,6 +26,7 @@ from gpssm.posterior.checks import MIXING, check_mixing, check_sampler
 from gpssm.posterior.draws import map_draws, merge_chains
 from gpssm.posterior.explore import outputs_of
 from gpssm.posterior.forecast import HORIZON
+from gpssm.posterior.mean_model import mean_step
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -35,8 +36,8 @@ WITHIN = ", within chains"  # behind the name of a group that is judged in each 
 FORECAST = f"{HORIZON}-step forecast mean"
 AHEAD = "one-step outputs"
 AHEAD_NOISE = "one-step noise"
-TRIAL = 100  # runs with fewer draws in a chain are trials, whose mixing is not judged
-ENTRIES = 200  # quantities of a group at most, evenly spaced, so that diagnostics do not grow with the series
+TRIAL = 100  # runs with fewer draws per chain are trials, whose mixing is not judged
+ENTRIES = 200  # quantities of a group at most, so that diagnostics do not grow with the series
 
 
 class Row(NamedTuple):
@@ -80,10 +81,11 @@ class Row(NamedTuple):
 class Diagnostics:
     """Convergence of a run: one row per group of quantities, and sampler statistics.
 
-    States, and values of f as a function of them, are identified only up to a change of the states' coordinates.
-    Predicted outputs do not depend on it and are what to compare across chains. States are judged in each chain by
-    itself, and so are, in rows of their own, all groups where chains have models of their own. `print` it for a table;
-    `to_frame` gives the rows as a pandas DataFrame.
+    States, and values of f as a function of them, are identified only up to a change of the states'
+    coordinates. Predicted outputs do not depend on it and are what to compare across chains. States
+    are judged in each chain by itself, and so are, in rows of their own, all groups where chains
+    have models of their own. `print` it for a table; `to_frame` gives the rows as a pandas
+    DataFrame.
     """
 
     rows: tuple[Row, ...]
@@ -95,12 +97,10 @@ class Diagnostics:
     notes: tuple[str, ...]
 
     def __getitem__(self, name: str) -> Row:
-        for one in self.rows:
-            if one.name == name:
-                return one
-        raise KeyError(
-            f"No row is called {name!r}. There are: {', '.join(one.name for one in self.rows)}."
-        )
+        rows = {row.name: row for row in self.rows}
+        if name not in rows:
+            raise KeyError(f"No row is called {name!r}. There are: {', '.join(rows)}.")
+        return rows[name]
 
     def to_frame(self) -> Any:
         """The rows as a pandas DataFrame, indexed by name."""
@@ -110,81 +110,97 @@ class Diagnostics:
 
     def _repr_html_(self) -> str:
         facts = {
-            "acceptance": " ".join(f"{one:.2f}" for one in self.acceptance),
+            "acceptance": _figures(self.acceptance),
             "divergent transitions": self.divergences,
-            "E-BFMI": " ".join(f"{one:.2f}" for one in self.bfmi),
+            "E-BFMI": _figures(self.bfmi),
             "gradients": f"{self.gradients:.0f}",
             "seconds": ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
         }
-        return card(
-            "Diagnostics: each group at its worst", facts, {"": self.to_frame()}, notes=self.notes
-        )
+        title = "Diagnostics: each group at its worst"
+        return card(title, facts, {"": self.to_frame()}, notes=self.notes)
 
     def __str__(self) -> str:
         caption = (
-            "R-hat and ESS at their worst in each group. States, and f as a function of them, are identified only up "
-            "to a change of the states' coordinates: compare predicted outputs across chains."
+            "R-hat and ESS at their worst in each group. States, and f as a function of them, are "
+            "identified only up to a change of the states' coordinates: compare predicted outputs "
+            "across chains."
         )
         head = ["", "number", "R-hat", "ESS bulk", "(median)", "ESS tail"]
         rows = [
-            (one.name, one.number, f"{one.rhat:.3f}", *(f"{figure:.0f}" for figure in one[3:]))
-            for one in self.rows
+            (row.name, row.number, f"{row.rhat:.3f}", *(f"{figure:.0f}" for figure in row[3:]))
+            for row in self.rows
         ]
         seconds = ", ".join(f"{name} {value:.1f} s" for name, value in self.seconds.items())
-        acceptance, bfmi = (
-            " ".join(f"{one:.2f}" for one in chains) for chains in (self.acceptance, self.bfmi)
-        )
         lines = [
-            f"acceptance {acceptance}   divergent transitions {self.divergences}   E-BFMI {bfmi}",
+            f"acceptance {_figures(self.acceptance)}   divergent transitions {self.divergences}   "
+            f"E-BFMI {_figures(self.bfmi)}",
             f"gradients {self.gradients:.0f}   {seconds}",
             *(f"note: {note}" for note in self.notes),
         ]
         return "\n".join([Table(head, rows, caption=caption).text(80), "", *lines])
 
 
+def _figures(values: Float[np.ndarray, " chain"]) -> str:
+    """A figure of each chain as text."""
+    return " ".join(f"{value:.2f}" for value in values)
+
+
 def diagnose(posterior: "Posterior") -> Diagnostics:
-    """R-hat, effective sample sizes and the sampler's own figures: see `Posterior.diagnostics`."""
-    posterior, sampled = posterior.with_states(), posterior.model.leaves("sample")
-    parameters = {name: leaf for name, leaf in posterior.draws.leaves.items() if name in sampled}
-    states = np.concatenate([_thinned(path) for path in posterior.draws.states], -1)
-    outputs = np.concatenate(
-        [
-            _thinned(outputs_of(posterior, index))
-            for index in range(len(posterior.dataset.experiments))
-        ],
-        -1,
-    )
-    # f at inputs that the first series passed through, evenly spaced, at the states' posterior mean
-    x = np.mean(posterior.draws.states[0], axis=(0, 1))[:-1]
-    chosen = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
-    u = posterior.dataset.scaled[0].u
-    inputs = (jnp.asarray(x[chosen]), jnp.asarray(u[chosen]))
-    f = map_draws(_function, posterior.model, posterior.draws, inputs)
-    one_step = map_draws(_one_step, posterior.model, posterior.draws, jnp.asarray(u))
-    inside = parameters | {"function values": f}
-    seen = {
-        "smoothed outputs": outputs,
+    """R-hat and effective sample sizes of parameters, f, states and outputs; sampler figures.
+
+    f is taken at inputs the training series passed through, the forecast holds the last inputs for
+    30 steps. States are identified only up to a change of coordinates, so they are judged within
+    each chain.
+    """
+    posterior = posterior.with_states()
+    draws, dataset, info = posterior.draws, posterior.dataset, posterior.info
+    sampled = posterior.model.leaves("sample")
+    # f at inputs that the first series passed through, at the states' posterior mean
+    x = np.mean(draws.states[0], axis=(0, 1))[:-1]
+    points = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
+    u = dataset.scaled[0].u
+    inputs = (jnp.asarray(x[points]), jnp.asarray(u[points]))
+    one_step = map_draws(_one_step, posterior.model, draws, jnp.asarray(u))
+    numbers = range(len(dataset.experiments))
+    outputs = [_thinned(outputs_of(posterior, index)) for index in numbers]
+    latent: dict[str, Any] = {name: leaf for name, leaf in draws.leaves.items() if name in sampled}
+    latent["function values"] = map_draws(_function, posterior.model, draws, inputs)
+    observable = {
+        "smoothed outputs": np.concatenate(outputs, -1),
         AHEAD: _thinned(one_step[:, :, :-1]),
         AHEAD_NOISE: one_step[:, :, -1],
         FORECAST: held_forecast(posterior),
-        "log target": posterior.info.log_target,
+        "log target": info.log_target,
     }
-    rows = [row(name, values) for name, values in inside.items()]
-    rows += [
+    states = np.concatenate([_thinned(path) for path in draws.states], -1)
+    rows = [
+        *(row(name, values) for name, values in latent.items()),
         row_within(f"states{WITHIN}", states),
-        *(row(name, values) for name, values in seen.items()),
+        *(row(name, values) for name, values in observable.items()),
     ]
     if posterior.apart:
-        rows += [row_within(name + WITHIN, values) for name, values in (inside | seen).items()]
+        groups = latent | observable
+        rows += [row_within(name + WITHIN, values) for name, values in groups.items()]
     return Diagnostics(
         rows=tuple(rows),
-        acceptance=np.mean(posterior.info.acceptance, 1),
-        divergences=int(np.sum(posterior.info.divergent)),
-        bfmi=bfmi(posterior.info.energy),
-        gradients=posterior.num_gradients,
+        acceptance=np.mean(info.acceptance, 1),
+        divergences=int(np.sum(info.divergent)),
+        bfmi=bfmi(info.energy),
+        gradients=_num_gradients(posterior),
         seconds=posterior.seconds._asdict(),
         notes=posterior.notes,
     )
+
+
+def _num_gradients(posterior: "Posterior") -> float:
+    """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
+    method = posterior.spec.method
+    shared = 0
+    if isinstance(method, MethodSettings) and not posterior.apart:
+        shared = method.num_shared(posterior.model)
+    warmup = posterior.warmup.gradients
+    separate = np.sum(posterior.info.gradients) + np.sum(warmup[:, shared:])
+    return float(separate + np.sum(warmup[0, :shared]))
 
 
 def find_notes(posterior: "Posterior") -> tuple[str, ...]:
@@ -214,7 +230,7 @@ def find_notes(posterior: "Posterior") -> tuple[str, ...]:
 
 
 def own_starts(posterior: "Posterior") -> str:
-    """The starts and noises of chains that have models of their own; empty where all chains are one posterior."""
+    """The starts and noises of chains with models of their own; empty if all are one posterior."""
     if not posterior.apart:
         return ""
     spec = posterior.spec
@@ -227,7 +243,7 @@ def own_starts(posterior: "Posterior") -> str:
 
 
 def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"]:
-    """The mean forecast of each draw under the last controls, held: what a user sees first of all."""
+    """The mean forecast of each draw under the last inputs, held."""
     u = np.repeat(posterior.dataset.experiments[0].u[-1:], HORIZON, 0)
     return forecast_mean(posterior, u, index=0)
 
@@ -236,16 +252,17 @@ def _function(
     model: GPSSM, draw: Draw, inputs: tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]
 ) -> Float[Array, "N Dx"]:
     """E[f(z) | v] = m(z) + A(z) v."""
-    return model.transition()(*inputs).given(draw.weights)
+    return model.function(draw.weights)(*inputs)
 
 
 def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dy"]:
-    """The dynamics as outputs show them, whatever the states' coordinates, along the draw's own path of one series.
+    """The dynamics as outputs show them, along the draw's own path of one series.
 
-    Rows E[y_t | E[x_{t+1} | x_t, v]], the function's values as outputs, and in the last row the root of the mean over
-    time of the diagonal of G Q Gᵀ + R, with G the slope of the emission: the noise of one step as outputs have it.
+    Rows E[y_t | E[x_{t+1} | x_t, v]], the function's values as outputs, and in the last row the
+    root of the mean over time of the diagonal of G Q Gᵀ + R, with G the slope of the emission: the
+    noise of one step as outputs have it. Neither depends on the states' coordinates.
     """
-    ahead = model.transition()(draw.states[0][:-1], u).given(draw.weights)
+    ahead = model.function(draw.weights)(draw.states[0][:-1], u)
 
     def emit(x: Float[Array, " Dx"]) -> tuple[Array, Array]:
         mean, variance = model.likelihood.moments(x[None])
@@ -279,9 +296,11 @@ def row(name: str, values: Values) -> Row:
 
 
 def row_within(name: str, values: Values) -> Row:
-    """As `row`, of draws less their chain's mean, as multiples of the spread in its halves: R-hat then compares halves
-    of chains, and not chains. (The worst of four chains, each by itself, is above 1.05 for draws that are independent:
-    so many halves are compared, of so few draws each.)
+    """As `row`, of draws less their chain's mean, as multiples of the spread in its halves.
+
+    R-hat then compares halves of chains, and not chains. (The worst of four chains, each by itself,
+    is above 1.05 for draws that are independent: so many halves are compared, of so few draws
+    each.)
     """
     values, half = np.asarray(values), max(1, values.shape[1] // 2)
     spread = np.sqrt(0.5 * (np.var(values[:, :half], 1) + np.var(values[:, -half:], 1)))[:, None]
@@ -293,38 +312,40 @@ def row_within(name: str, values: Values) -> Row:
 def forecast_mean(
     posterior: "Posterior", u: Float[ArrayLike, "H Du"], index: int = -1
 ) -> Float[np.ndarray, "chain draw H Dy"]:
-    """The mean path of each draw after the end of training series `index`, without noise, in the user's units:
+    """The mean path of each draw after the end of training series `index`, in the user's units.
 
-    x_{t+1} = m(z_t) + A(z_t) v from the draw's last state,  E[y_t | x_{t+1}];  controls u (H, Du) in the user's units.
+    x_{t+1} = m(z_t) + A(z_t) v from the draw's last state,  E[y_t | x_{t+1}],   without noise
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    u : array (H, Du)
+        Inputs in the user's units.
+    index
+        The number of the training series.
     """
-    # Of the states only the last is asked for: the program is the same whatever the length of the series.
+    # Only the last state is passed: the program is the same whatever the length of the series.
     draws = posterior.draws._replace(states=(posterior.draws.states[index][:, :, -1:],))
     encoded = jnp.asarray(posterior.dataset.encode_inputs(np.asarray(u)))
     return posterior.dataset.decode(map_draws(_mean_path, posterior.model, draws, encoded))
 
 
-def _mean_path(model: GPSSM, draw: Draw, controls: Float[Array, "H Du"]) -> Float[Array, "H Dy"]:
-    transition = model.transition()
-
-    def advance(x: Float[Array, " Dx"], control: Float[Array, " Du"]) -> tuple[Array, Array]:
-        following = transition(x[None], control[None]).given(draw.weights)[0]
-        return following, following
-
-    _, path = jax.lax.scan(advance, draw.states[0][-1], controls)
-    return model.likelihood.moments(path)[0]
+def _mean_path(model: GPSSM, draw: Draw, u: Float[Array, "H Du"]) -> Float[Array, "H Dy"]:
+    return jax.lax.scan(mean_step(model, draw.weights), draw.states[0][-1], u)[1]
 
 
 def non_gaussianity(posterior: "Posterior", level: float = 0.05) -> dict[str, float]:
-    """The share of marginals of states and weights that are not Gaussian by D'Agostino and Pearson's test.
+    """The share of marginals of states and weights that are not Gaussian.
 
-    All draws of all chains are tested as if independent: thin a run until its effective sample size is near their
-    number, or the test sees autocorrelation. Of Gaussian marginals a share of about `level` is rejected.
+    By D'Agostino and Pearson's test. All draws of all chains are tested as if independent: thin a
+    run until its effective sample size is near their number, or the test sees autocorrelation. Of
+    Gaussian marginals a share of about `level` is rejected.
     """
     groups = {"states": posterior.draws.states, "weights": (posterior.draws.weights,)}
-    found = {}
+    shares = {}
     for name, leaves in groups.items():
-        values = np.concatenate(
-            [merge_chains(leaf).reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], -1
-        )
-        found[name] = float(np.mean(stats.normaltest(values, axis=0).pvalue < level))
-    return found
+        flat = [merge_chains(leaf) for leaf in leaves]
+        values = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in flat], -1)
+        shares[name] = float(np.mean(stats.normaltest(values, axis=0).pvalue < level))
+    return shares

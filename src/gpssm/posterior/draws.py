@@ -104,7 +104,7 @@ def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.
 
 
 def batch_size() -> int | None:
-    """How many draws `jax.lax.map` should take at once: one after the other on a CPU, many on a GPU."""
+    """How many draws `jax.lax.map` should take at once: one on a CPU, many on a GPU."""
     return None if jax.default_backend() == "cpu" else 256
 
 
@@ -112,9 +112,10 @@ def batch_size() -> int | None:
 def map_draws(
     values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: Draw, inputs: Any
 ) -> np.ndarray:
-    """`values(model, draw, inputs)` at every draw, with the model of that draw; axes (chain, draw, ...).
+    """`values(model, draw, inputs)` at every draw, with its model; axes (chain, draw, ...).
 
-    One program serves all calls with the same function and shapes: give functions of a module, not closures.
+    One program serves all calls with the same function and shapes: pass functions of a module, not
+    closures.
     """
     shape = draws.weights.shape[:2]
     flat = jax.tree.map(lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), draws)
@@ -136,16 +137,22 @@ def _map_flat(
 
 
 def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
-    """One model for all draws, with the leaves that are the same in all of them, and the draws with the others.
+    """One model for all draws, with the leaves that all of them share, and draws of the others.
 
-    :param models: that of all chains, or one for each: leaves that are fixed may differ between them.
+    Parameters
+    ----------
+    models
+        The model of all chains, or one for each: fixed leaves may differ between them.
+    draws
+        The draws.
     """
-    first, shape = models[0], draws.weights.shape[:2]
+    first = models[0]
     leaves: dict[str, Any] = dict(draws.leaves)
-    for name, own in first.leaves("fix").items():
-        values = np.stack([own, *(one.leaves()[name] for one in models[1:])])
+    for name, leaf in first.leaves("fix").items():
+        values = np.stack([leaf, *(model.leaves()[name] for model in models[1:])])
         if np.any(values != values[:1]):
-            leaves[name] = np.broadcast_to(values[:, None], (*shape, *own.shape)).copy()
+            shape = (*draws.weights.shape[:2], *leaf.shape)
+            leaves[name] = np.broadcast_to(values[:, None], shape).copy()
     sampled = first.leaves("sample")
     common: dict[str, Any] = {
         name: np.asarray(leaf[0, -1])

@@ -148,7 +148,19 @@ class Derivatives(NamedTuple):
 def transition(
     posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None
 ) -> TransitionEstimate:
-    """E f, and Var f = Var(E[f | v]) + E[B] over draws, at states x in scaled units and controls u in the user's."""
+    """The next state f(x, u), without process noise: of each draw, mean, std and novelty.
+
+    Over draws, E f and Var f = Var(E[f | v]) + E[B].
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    x : array (N, Dx)
+        States in the coordinates of `draws.states`.
+    u : array (N, Du)
+        Inputs in the user's units.
+    """
     found = map_draws(
         _function_and_doubt, posterior.model, posterior.draws, _inputs(posterior, x, u)
     )
@@ -232,7 +244,11 @@ class Relevance(NamedTuple):
 
 @in_double_precision
 def relevance(posterior: "Posterior") -> Relevance:
-    """How much each state and control moves each transition, at inputs that the training data passed through."""
+    """How much each state and control moves each transition along the data.
+
+    `gpssm.plots.plot_wiring` draws it.
+    """
+    posterior = posterior.with_states()
     few, width = posterior.thinned(RELEVANCE_DRAWS), posterior.model.state_dim
     x = np.concatenate(
         [np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states]

@@ -1,13 +1,14 @@
-"""A forecast: paths of future outputs in the user's units, and what can be read off them.
+"""A forecast: paths of future outputs in the user's units, and statistics of them.
 
-The paths are draws from p(y_{T+1:T+H} | data), one function draw a path, so that every figure of a forecast is a
-statistic over paths: nothing is assumed Gaussian. `rollout.py` runs them; here is which draws to run, from where, with
-which controls, and back to the user's units.
+The paths are draws from p(y_{T+1:T+H} | data), one function draw per path, so that every figure of
+a forecast is a statistic over paths: nothing is assumed Gaussian. `rollout.py` runs them; here is
+which draws to run, from where, with which inputs, and back to the user's units.
 """
 
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -52,25 +53,35 @@ from gpssm.posterior.rollout import (
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-HORIZON = 30  # steps, where neither they nor controls are given
+HORIZON = 30  # steps, where neither they nor inputs are given
 LEVELS = (0.5, 0.9)
-BLOCK = 32  # steps: horizons are rounded up to it, so that most of them are one program; the rest is not looked at
-ARRAYS = 5  # of paths that a forecast has in memory at least: outputs, and two pairs of moments
+BLOCK = 32  # horizons are rounded up to multiples of it, so that most of them are one program
+ARRAYS = 5  # of paths that a forecast has in memory: outputs, and two pairs of moments
 
 
 @dataclass(frozen=True, eq=False)
 class ForecastDiagnostics:
     """How far a forecast can be trusted, step by step.
 
-    `left_by_step` is the share of the paths that had left the region the model knows by each step (or were not finite,
-    where paths are not replaced), and `novelty` the mean over living paths of B(z)/k(z, z): the share of the prior
-    variance of f that the data leave open, 0 where f is known and 1 far from all data. `u` are the inputs in the rows
-    on which they act, in the user's units, and `input_range` the lowest and highest value of each in training.
+    Parameters
+    ----------
+    left_by_step : array (H,)
+        Share of the paths that had left the region the model knows by each step, or were not
+        finite, where paths are not replaced.
+    novelty : array (H,)
+        Mean over living paths of B(z)/k(z, z): the share of the prior variance of f that the data
+        leave open, 0 where f is known and 1 far from all data.
+    replaced
+        Whether paths that left were continued by others, or from a new state.
+    u : array (H, Du)
+        Inputs in the rows on which they act, in the user's units.
+    input_range
+        Lowest and highest value of each input in training.
     """
 
     left_by_step: Float[np.ndarray, " H"]
     novelty: Float[np.ndarray, " H"]
-    replaced: bool = True  # whether paths that left were continued by others, or anew
+    replaced: bool = True
     u: Float[np.ndarray, "H Du"] | None = None
     input_range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -81,7 +92,7 @@ class ForecastDiagnostics:
 
     @property
     def excursion(self) -> Float[np.ndarray, "H Du"]:
-        """How far each input is outside of its training range, in widths of that range; 0 inside."""
+        """How far each input is outside its training range, in widths of that range; 0 inside."""
         if self.u is None or not self.input_range:
             return np.zeros((len(self.left_by_step), 0))
         low, high = np.reshape(list(self.input_range.values()), (-1, 2)).T
@@ -91,15 +102,15 @@ class ForecastDiagnostics:
 
     @property
     def trusted(self) -> Bool[np.ndarray, " H"]:
-        """Whether inputs are in their training range and hardly any path has left the known region, by step."""
+        """Whether inputs are in their training range and hardly any path has left, by step."""
         inside = (self.excursion <= checks.SLIGHT_EXCURSION).all(axis=1)
         return inside & (self.left_by_step <= checks.SHARE_LEFT)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Warnings about the forecast, one sentence each; empty where there are none."""
-        found = (checks.check_paths(self), *checks.check_inputs(self))
-        return tuple(check.sentence for check in found if check.level != "good")
+        results = (checks.check_paths(self), *checks.check_inputs(self))
+        return tuple(check.sentence for check in results if check.level != "good")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,10 +121,27 @@ class Forecast:
         forecast.mean, forecast.interval(0.9)
         forecast.plot(actual=test)
 
-    `start` is the row number of the first step, counted from the first row of the series it follows, `clock` the time
-    of those, and `u` (H, Du) are the controls it was made with. `moments` has mean and variance (S, H, Dy) of
-    p(y_t | the path's state), and `moments_ahead` those of p(y_t | its state before), whose mixture over paths is the
-    smoother. `scale` is the standard deviation of each training output, the unit of scores that rank.
+    Parameters
+    ----------
+    paths : array (S, H, Dy)
+        The paths.
+    outputs, inputs
+        Names of the columns.
+    start
+        Row number of the first step, counted from the first row of the series that it follows.
+    u : array (H, Du)
+        The inputs it was made with.
+    dt, clock
+        Sampling time, and times of the rows.
+    moments, moments_ahead : pair of arrays (S, H, Dy), optional
+        Mean and variance of p(y_t | the path's state), and of p(y_t | its state before), whose
+        mixture over paths is smoother.
+    diagnostics
+        How far it can be trusted.
+    units
+        Units of columns by name.
+    scale : array (Dy,), optional
+        Standard deviation of each training output, the unit of scores that rank.
     """
 
     paths: Float[np.ndarray, "S H Dy"]
@@ -132,39 +160,48 @@ class Forecast:
     @classmethod
     def of_paths(
         cls,
-        found: Paths,
+        paths: Paths,
         posterior: "Posterior",
         bounds: float | None,
-        u: np.ndarray,
-        acting: np.ndarray,
+        u: Float[np.ndarray, "H Du"],
+        acting: Float[np.ndarray, "H Du"],
         **settings: Any,
     ) -> Self:
-        """What a rollout within these bounds found over the rows of u, in the user's units.
+        """Return the forecast of simulated paths, in the user's units.
 
-        It may have gone further. `acting` are the inputs in the rows on which they act, in the model's units, and
-        `settings` are start, dt and clock.
+        Parameters
+        ----------
+        paths
+            Paths of at least H steps.
+        posterior
+            The posterior they are of.
+        bounds
+            The bounds they were held in.
+        u
+            The inputs as they are set, in the user's units.
+        acting
+            The inputs in the rows on which they act, in the model's units.
+        settings
+            `start`, `dt` and `clock`.
         """
         dataset = posterior.dataset
-        # The range of the rows that `learn` has seen is not known.
-        input_range = {} if posterior.learned else dataset.input_range
         # In NumPy, which compiles nothing for a new horizon.
-        emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], found)
+        emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], paths)
         emission = jax.tree.map(
             lambda part: np.ascontiguousarray(np.moveaxis(part, 0, 1)), emission
         )
-        paths, moments, ahead = emission.in_units(dataset)
+        outputs, moments, ahead = emission.in_units(dataset)
+        # The range of the rows that `learn` has seen is not known.
+        input_range = {} if posterior.learned else dataset.input_range
+        diagnostics = ForecastDiagnostics(
+            left, novelty, bounds is not None, dataset.decode_inputs(acting), input_range
+        )
         return cls(
-            paths=paths,
+            paths=outputs,
             u=u,
             moments=moments,
             moments_ahead=ahead,
-            diagnostics=ForecastDiagnostics(
-                left,
-                novelty,
-                bounds is not None,
-                dataset.decode_inputs(acting),
-                input_range,
-            ),
+            diagnostics=diagnostics,
             outputs=dataset.outputs,
             inputs=dataset.inputs,
             units=dataset.units,
@@ -174,31 +211,32 @@ class Forecast:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """All paths of forecasts of the same steps: a mixture of them, each with the weight of its paths."""
+        """All paths of forecasts of the same steps: a mixture, weighted by numbers of paths."""
+        sizes = [len(part.paths) for part in parts]
 
         def pair(name: str) -> Pair | None:
-            pairs = [found for one in parts if (found := getattr(one, name)) is not None]
-            if len(pairs) < len(parts):
+            pairs = [getattr(part, name) for part in parts]
+            if any(item is None for item in pairs):
                 return None
-            return np.concatenate([one[0] for one in pairs]), np.concatenate(
-                [one[1] for one in pairs]
-            )
+            means, variances = zip(*pairs, strict=True)
+            return np.concatenate(means), np.concatenate(variances)
 
-        diagnostics, known = None, [one.diagnostics for one in parts if one.diagnostics is not None]
-        if len(known) == len(parts):
-            left, novelty = (
-                np.average(
-                    [getattr(one, name) for one in known],
-                    axis=0,
-                    weights=[len(one.paths) for one in parts],
-                )
+        diagnostics = None
+        shown = [part.diagnostics for part in parts if part.diagnostics is not None]
+        if len(shown) == len(parts):
+            means = {
+                name: np.average([getattr(item, name) for item in shown], axis=0, weights=sizes)
                 for name in ("left_by_step", "novelty")
-            )
-            replaced = all(one.replaced for one in known)
-            diagnostics = replace(known[0], left_by_step=left, novelty=novelty, replaced=replaced)
-        paths = np.concatenate([one.paths for one in parts])
-        both = {"moments": pair("moments"), "moments_ahead": pair("moments_ahead")}
-        return replace(parts[0], paths=paths, diagnostics=diagnostics, **both)
+            }
+            replaced = all(item.replaced for item in shown)
+            diagnostics = replace(shown[0], replaced=replaced, **means)
+        return replace(
+            parts[0],
+            paths=np.concatenate([part.paths for part in parts]),
+            diagnostics=diagnostics,
+            moments=pair("moments"),
+            moments_ahead=pair("moments_ahead"),
+        )
 
     def thinned(self, num_paths: int) -> Self:
         """The forecast with this number of its paths, evenly spaced among all."""
@@ -226,12 +264,12 @@ class Forecast:
 
     @property
     def axis(self) -> Clock | None:
-        """The time of rows: the clock, or that which counts them by `dt`; None where neither is known."""
+        """The time of rows: the clock, or that which counts them by `dt`; None without either."""
         return self.clock or (None if self.dt is None else Clock(0.0, self.dt))
 
     @property
     def time(self) -> np.ndarray:
-        """When the steps are (H,): dates (datetime64[ns], UTC), numbers, or row numbers where no time is known."""
+        """When the steps are (H,): dates (datetime64[ns], UTC), numbers, or else row numbers."""
         return self.steps if self.axis is None else self.axis.times(self.horizon, self.start)
 
     @property
@@ -257,7 +295,8 @@ class Forecast:
     def quantile(self, q: float | Sequence[float]) -> Float[np.ndarray, "*q H Dy"]:
         """Quantiles over paths: (H, Dy) of one probability, (len(q), H, Dy) of several.
 
-        Probability q is at the q (S + 1)-th smallest path, interpolated, as in `gpssm.metrics.central_interval`.
+        Probability q is at the q (S + 1)-th smallest path, interpolated, as in
+        `gpssm.metrics.central_interval`.
         """
         shares = check_shares("a quantile's probability", q, ends=True)
         return np.quantile(
@@ -267,43 +306,41 @@ class Forecast:
     def interval(
         self, level: float = 0.9
     ) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
-        """The central interval that holds the share `level` of the paths at each step: (low, high); 0.9 or 90."""
+        """The central interval that holds the share `level` of the paths: (low, high), (H, Dy)."""
         return metrics.central_interval(self.paths, level)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
-        """A pandas DataFrame with one row per step: mean, std and limits of the central intervals, e.g. `level 5%`.
+        """A pandas DataFrame with one row per step: mean, std, and limits of central intervals.
 
-        Its index continues that of the training data, where they had times; else it counts rows, `step`. The last
-        column says whether the step is `trusted`.
+        Its index continues that of the training data, where they had times; else it counts rows,
+        `step`. The last column says whether the step is `trusted`.
+
+        Parameters
+        ----------
+        levels
+            Levels of the intervals.
         """
         import pandas
 
-        limits = sorted(
-            {
-                0.5,
-                *(
-                    limit
-                    for level in check_shares("levels", levels)
-                    for limit in ((1 - level) / 2, (1 + level) / 2)
-                ),
-            }
-        )
+        shares = check_shares("levels", levels)
+        ends = ((1 - share) / 2 for share in shares), ((1 + share) / 2 for share in shares)
+        limits = sorted({0.5, *chain(*ends)})
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
-        named = self.clock is not None and self.clock.name is not None
-        time = {} if named or self.axis is None else {"time": self.time}
-        columns = {
-            f"{output} {name}": values[row, :, j]
-            for j, output in enumerate(self.outputs)
-            for row, name in enumerate(names)
-        } | ({"trusted": self.trusted} if self.diagnostics else {})
-        index = self.clock.index(self.horizon, self.start) if self.clock and named else None
-        return pandas.DataFrame(
-            time | columns, index=pandas.Index(self.steps, name="step") if index is None else index
-        )
+        columns: dict[str, Any] = {}
+        index = pandas.Index(self.steps, name="step")
+        if self.clock is not None and self.clock.name is not None:
+            index = self.clock.index(self.horizon, self.start)
+        elif self.axis is not None:
+            columns["time"] = self.time
+        for j, output in enumerate(self.outputs):
+            columns |= {f"{output} {name}": values[k, :, j] for k, name in enumerate(names)}
+        if self.diagnostics:
+            columns["trusted"] = self.trusted
+        return pandas.DataFrame(columns, index=index)
 
     def to_xarray(self) -> Any:
-        """The paths as an xarray Dataset: one variable (path, time) per output, one (time) per input.
+        """The paths as an xarray Dataset: variables (path, time) of outputs, (time) of inputs.
 
         Times are dates in UTC, numbers, or row numbers under the name `step` where no time is
         known; `trusted` is a coordinate. Units are attributes of the variables.
@@ -321,17 +358,25 @@ class Forecast:
         return xarray.Dataset(variables, {time: self.time, "trusted": (time, self.trusted)})
 
     def score(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, Any]:
-        """How good it was: `gpssm.metrics.score` of the paths against the first H rows of what happened.
+        """Scores of the paths against what happened: see `gpssm.metrics.score`.
 
-        Figures in the user's units are averages over outputs, of little meaning where those have units of their own:
-        `nrmse` and `ncrps` are in standard deviations of the training outputs, and `score_outputs` judges each alone.
+        Figures in the user's units are averages over outputs, of little meaning where those have
+        units of their own: `nrmse` and `ncrps` are in standard deviations of the training outputs,
+        and `score_outputs` judges each alone.
+
+        Parameters
+        ----------
+        actual
+            What happened: see `rows_of`.
+        levels
+            Levels of the intervals whose coverage is counted.
         """
         return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
     def score_outputs(
         self, actual: Any, levels: Sequence[float] = metrics.LEVELS
     ) -> dict[str, dict[str, Any]]:
-        """`score` of each output by itself, in its own units, by name; those never observed are left out."""
+        """`score` of each output in its own units, by name; those never observed are left out."""
         return metrics.score_outputs(
             self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels)
         )
@@ -352,19 +397,26 @@ class Forecast:
         levels: Sequence[float] = LEVELS,
         ax: Any = None,
     ) -> Any:
-        """A fan of intervals around the median, one panel an output; needs matplotlib. Gives back the figure.
+        """Draw a fan of intervals around the median, one panel per output; needs matplotlib.
 
-        :param actual: what happened, in black: a Series or an array of at least H rows.
-        :param history: what came before, in grey: a Series or an array that ends where the forecast starts; as many
-            of its last rows as are twice the horizon are shown.
-        :param ax: axes to draw into, one an output, of pyplot for instance: without it nothing of pyplot is used.
+        Parameters
+        ----------
+        actual
+            What happened, in black: a Series or an array of at least H rows.
+        history
+            What came before, in grey: a Series or an array that ends where the forecast starts; as
+            many of its last rows as are twice the horizon are shown.
+        levels
+            Levels of the intervals.
+        ax
+            Axes to draw into, one per output, of pyplot for instance.
         """
         from gpssm.plots.forecasts import plot_forecast
 
         return plot_forecast(self, actual, history, levels, ax)
 
     def rows_of(self, actual: Any) -> Float[np.ndarray, "H Dy"]:
-        """What happened at the steps: the rows at their times where both have times, else the first H rows."""
+        """What happened: the rows at the times of the steps if both have times, else the first."""
         values = align_columns(actual, self.outputs, "y")
         times = _times_of(actual)
         clock = self.clock
@@ -375,13 +427,13 @@ class Forecast:
             return values[self._rows_at(times)]
         if len(values) < self.horizon:
             raise ValueError(
-                f"the forecast has {self.horizon} steps and needs as many rows of what happened; got {len(values)}. "
-                f"Cut the forecast, forecast[:{len(values)}], or give more rows"
+                f"the forecast has {self.horizon} steps and needs as many rows of what happened; "
+                f"got {len(values)}. Cut the forecast, forecast[:{len(values)}], or give more rows"
             )
         return values[: self.horizon]
 
     def _rows_at(self, times: Times) -> Int[np.ndarray, " H"]:
-        """The numbers of the rows at the times of the steps; raise if there is none for some step."""
+        """The numbers of the rows at the times of the steps; raise if one has none."""
         assert self.clock is not None
         steps = self.clock.times(self.horizon, self.start).astype(times.ticks.dtype)
         middles = times.ticks[:-1] + np.diff(times.ticks) / 2
@@ -389,41 +441,46 @@ class Forecast:
         missing = 2 * np.abs(times.ticks[rows] - steps) > self.clock.step
         if missing.any():
             first = int(np.argmax(missing))
+            last = self.start + self.horizon - 1
             raise ValueError(
-                f"the forecast is of {self.clock.show(self.start)} to "
-                f"{self.clock.show(self.start + self.horizon - 1)}, and the rows given, of {times.show(0)} to "
-                f"{times.show(-1)}, have none at {self.clock.show(self.start + first)}. Give the rows at the times of "
-                "the forecast, cut it, forecast[a:b], or give an array to go by position"
+                f"the forecast is of {self.clock.show(self.start)} to {self.clock.show(last)}, and "
+                f"the rows given, of {times.show(0)} to {times.show(-1)}, have none at "
+                f"{self.clock.show(self.start + first)}. Give the rows at the times of the "
+                "forecast, cut it, forecast[a:b], or give an array to go by position"
             )
         return rows
 
     def __getitem__(self, rows: slice) -> Self:
         if not isinstance(rows, slice):
             raise TypeError(
-                f"a Forecast takes slices, forecast[a:b]; got {rows!r}. For one step use .paths[:, t]"
+                f"a Forecast takes slices, forecast[a:b]; got {rows!r}. For one step use "
+                ".paths[:, t]"
             )
         first, stop, step = rows.indices(self.horizon)
         if step != 1 or first >= stop:
             raise ValueError(
                 f"a slice of the {self.horizon} steps must hold some and skip none; got {rows}"
             )
-        kept = slice(first, stop)
-        shown = self.diagnostics
+        steps = slice(first, stop)
+        paths, moments, ahead = jax.tree.map(
+            lambda part: part[:, steps], (self.paths, self.moments, self.moments_ahead)
+        )
+        diagnostics = self.diagnostics
+        if diagnostics is not None:
+            diagnostics = replace(
+                diagnostics,
+                left_by_step=diagnostics.left_by_step[steps],
+                novelty=diagnostics.novelty[steps],
+                u=None if diagnostics.u is None else diagnostics.u[steps],
+            )
         return replace(
             self,
-            paths=self.paths[:, kept],
+            paths=paths,
             start=self.start + first,
-            u=self.u[kept],
-            moments=self.moments and (self.moments[0][:, kept], self.moments[1][:, kept]),
-            moments_ahead=self.moments_ahead
-            and (self.moments_ahead[0][:, kept], self.moments_ahead[1][:, kept]),
-            diagnostics=shown
-            and replace(
-                shown,
-                left_by_step=shown.left_by_step[kept],
-                novelty=shown.novelty[kept],
-                u=None if shown.u is None else shown.u[kept],
-            ),
+            u=self.u[steps],
+            moments=moments,
+            moments_ahead=ahead,
+            diagnostics=diagnostics,
         )
 
     def __repr__(self) -> str:
@@ -437,20 +494,16 @@ class Forecast:
     def __str__(self) -> str:
         notes = self.diagnostics.notes if self.diagnostics else ()
         table = self.to_dataframe((0.9,)).to_string(max_rows=12, float_format="{:.4g}".format)
-        return printable(
-            "\n".join([repr(self), table, *(f"note: {in_line(note)}" for note in notes)])
-        )
+        lines = [repr(self), table, *(f"note: {in_line(note)}" for note in notes)]
+        return printable("\n".join(lines))
 
 
 def _times_of(rows: Any) -> Times | None:
-    """The times of rows that have some: of a Series with a clock, or a DataFrame with dates as its index."""
-    if isinstance(rows, Series):
-        return (
-            None
-            if rows.clock is None or rows.clock.name is None
-            else Times.of(rows.clock.index(len(rows)))
-        )
+    """The times of rows that have some: of a Series with a clock, or a DataFrame with dates."""
     index = getattr(rows, "index", None)
+    if isinstance(rows, Series):
+        named = rows.clock is not None and rows.clock.name is not None
+        return Times.of(rows.clock.index(len(rows))) if rows.clock and named else None
     return Times.of(index) if type(index).__name__ == "DatetimeIndex" else None
 
 
@@ -468,21 +521,52 @@ def forecast(
     calibrated: bool | None = None,
     one_function: bool = False,
 ) -> Forecast:
-    """The forecast from the end of training series `index`, as `Posterior.forecast` says."""
+    """Paths of the outputs after the end of the data, each of the function of one draw.
+
+        forecast = posterior.forecast(u=future_inputs)
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    horizon
+        Number of steps; without it, as many as `u` has rows, or 30 where there are no inputs.
+    u
+        Inputs in the user's units, one row per step: an array, a DataFrame (columns by name) or a
+        Series. With a delay, as they are set: those of the last steps, which arrive after the
+        horizon, may be left out.
+    num_paths
+        Number of paths, spread evenly over the draws of all chains.
+    seed
+        Seed of the paths.
+    noise
+        Whether paths have observation noise; without it they are E[y_t | x_{t+1}].
+    index
+        The training series that the forecast follows; of no effect after `condition`.
+    bounds
+        A path that leaves the box around its draw's training states, this many times as wide as
+        their range, is continued by one that stayed; None for no box. See `Forecast.diagnostics`.
+    calibrated
+        Whether paths are as wide as `calibrate` says; None if it has been called.
+    one_function
+        Whether what the weights leave open about f, B(z), is drawn as one function per path, not
+        afresh at each step (`rollout.py`). Of no effect where nothing is left open, as by a Hilbert
+        basis, or the kernel is a user's own without random features.
+    """
     dataset, current = posterior.dataset, posterior.current
     series, seed = dataset.experiment(index), check_seed(seed)
     horizon = HORIZON if horizon is None and u is None else horizon
     inputs, encoded = dataset.inputs_ahead(u, horizon, posterior.past_inputs(index))
     check_paths(num_paths, bounds, len(inputs) * (series.output_dim + posterior.model.state_dim))
     clock, start = (series.axis, len(series)) if current is None else (current.clock, current.rows)
-    if clock is not None and (said := clock.complaint("the inputs", u, start)):
-        warnings.warn(said + "They are taken as those of the steps ahead", stacklevel=4)
+    if clock is not None and (complaint := clock.complaint("the inputs", u, start)):
+        warnings.warn(complaint + "They are taken as those of the steps ahead", stacklevel=3)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     surprise = np.ones(len(draws)) if current is None else merge_chains(current.surprise)[draws]
     scale = noise_scale(jnp.asarray(surprise))
     padded = np.pad(encoded, ((0, -len(inputs) % BLOCK), (0, 0)), mode="edge")
-    found = simulate_paths(
+    paths = simulate_paths(
         members_of(posterior, draws),
         scale,
         start_states(posterior, index, draws, keys, scale),
@@ -494,57 +578,64 @@ def forecast(
         one_function and can_draw_functions(posterior.model),
     )
     result = Forecast.of_paths(
-        found, posterior, bounds, inputs, encoded, start=start, dt=series.dt, clock=clock
+        paths, posterior, bounds, inputs, encoded, start=start, dt=series.dt, clock=clock
     )
     warn_of_paths(result)
     return widened(result, posterior.calibration, 1 + np.arange(result.horizon), calibrated)
 
 
 def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
-    """Refuse what is no number of paths of so many entries each, or no box for them to stay in."""
+    """Check a number of paths of so many entries each, and the width of their box."""
     check_whole("num_paths", num_paths, 1)
     check_memory(f"num_paths={num_paths}", ARRAYS * 8 * entries * int(num_paths))
     if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):
         raise ValueError(f"bounds must be a positive number, or None for none; got {bounds!r}")
 
 
-def warn_of_paths(found: Forecast) -> None:
+def warn_of_paths(forecast: Forecast) -> None:
     """Warn of a forecast most of whose paths left, or that is not finite."""
-    if found.diagnostics and (
-        found.diagnostics.share_left > MANY
-        or (found.diagnostics.excursion > checks.LARGE_EXCURSION).any()
-    ):
-        warnings.warn(" ".join(found.diagnostics.notes), stacklevel=5)
-    elif not np.isfinite(found.paths).all():
-        share = percent(1 - np.isfinite(found.paths).mean())
-        warnings.warn(
-            f"{share} of the values of this forecast are not finite. Leave bounds at a number",
-            stacklevel=5,
-        )
+    shown = forecast.diagnostics
+    if shown and (shown.share_left > MANY or (shown.excursion > checks.LARGE_EXCURSION).any()):
+        warnings.warn(" ".join(shown.notes), stacklevel=4)
+    elif not np.isfinite(forecast.paths).all():
+        share = percent(1 - np.isfinite(forecast.paths).mean())
+        message = f"{share} of the values of this forecast are not finite. Leave bounds at a number"
+        warnings.warn(message, stacklevel=4)
 
 
 def widened(
-    found: Forecast,
+    forecast: Forecast,
     calibration: Calibration | None,
     steps: Int[np.ndarray, " H"],
     calibrated: bool | None,
 ) -> Forecast:
-    """The forecast as wide as a calibration says, each row of it so many steps ahead.
+    """Return the forecast as wide as a calibration says.
 
-    :param calibrated: None to do so if there is a calibration.
+    Parameters
+    ----------
+    forecast
+        The forecast as the model has it.
+    calibration
+        What was measured.
+    steps
+        How many steps ahead each row is.
+    calibrated
+        Whether to do so; None if there is a calibration.
     """
     if not (calibrated is None or isinstance(calibrated, bool)):
         raise TypeError(f"calibrated is True, False or None; got {calibrated!r}")
     if calibrated and calibration is None:
         raise ValueError(
-            "calibrated=True needs a posterior that was calibrated: posterior = posterior.calibrate()"
+            "calibrated=True needs a posterior that was calibrated: "
+            "posterior = posterior.calibrate()"
         )
     if calibration is None or calibrated is False:
-        return found
+        return forecast
+    factors = calibration.at(steps)
     paths, moments, ahead = stretch(
-        calibration.at(steps), found.paths, found.moments, found.moments_ahead
+        factors, forecast.paths, forecast.moments, forecast.moments_ahead
     )
-    return replace(found, paths=paths, moments=moments, moments_ahead=ahead)
+    return replace(forecast, paths=paths, moments=moments, moments_ahead=ahead)
 
 
 def start_states(
@@ -554,9 +645,10 @@ def start_states(
     keys: PRNGKeyArray,
     scale: Float[Array, " S"],
 ) -> Float[Array, "S P Dx"]:
-    """Where the paths with these keys (S, P) start: a particle of their draw's cloud, chosen by weight.
+    """Where the paths with these keys (S, P) start: at a particle of their draw's cloud, by weight.
 
-    A Gaussian cloud's variances are scaled. Without a cloud it is the draw's last state of training series `index`.
+    A Gaussian cloud's variances are scaled. Without a cloud it is the draw's last state of training
+    series `index`.
     """
     if posterior.current is None:
         last = merge_chains(posterior.draws.states[index])[draws, -1]

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
+from gpssm.model.model import GPSSM
 from gpssm.posterior.draws import merge_chains
 from gpssm.posterior.rollout import members_of
 
@@ -24,18 +25,48 @@ if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
 State = Float[Array, " N"]
+Step = Callable[[State, Float[Array, " Du"]], tuple[State, Float[Array, " Dy"]]]
 
 
 class MeanModel(NamedTuple):
-    """A pure JAX function, (state, inputs) → (next state, outputs), and the state to start from."""
+    """A deterministic state-space system in the user's units.
 
-    step: Callable[[State, Float[Array, " Du"]], tuple[State, Float[Array, " Dy"]]]
+    Parameters
+    ----------
+    step
+        A pure JAX function, (state, inputs) → (next state, outputs).
+    start
+        The state to start from.
+    series
+        A series with the names and the sampling time.
+    """
+
+    step: Step
     start: Float[np.ndarray, " N"]
-    series: Series  # names and sampling time
+    series: Series
 
 
-def mean_state(posterior: "Posterior", num_draws: int) -> Float[np.ndarray, " N"]:
-    """See `Posterior.mean_state`."""
+def mean_step(model: GPSSM, weights: Float[Array, "Dx M"]) -> Step:
+    """Return (x, u) ↦ (f(x, u), E[y | f(x, u)]) with f = m + A v of one draw, in scaled units."""
+    function = model.function(weights)
+
+    def step(x: Float[Array, " Dx"], u: Float[Array, " Du"]) -> tuple[Array, Array]:
+        following = function(x[None], u[None])
+        return following[0], model.likelihood.moments(following)[0][0]
+
+    return step
+
+
+def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray, " N"]:
+    """Return where the state of the mean model is now: of `to_control`, `to_casadi`, `export`.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    num_draws
+        As for these.
+    """
     check_whole("num_draws", num_draws, 1)
     thinned = posterior.thinned(max(num_draws, posterior.num_chains))
     if thinned.current is None:
@@ -59,16 +90,8 @@ def mean_model(posterior: "Posterior", num_draws: int) -> MeanModel:
     series, scaler = posterior.dataset.experiments[-1], posterior.dataset.scaler
     delay = posterior.dataset.delay or (0,) * series.input_dim
 
-    def member(
-        leaves: dict[str, Array], weights: Float[Array, "Dx M"]
-    ) -> Callable[..., tuple[Array, Array]]:
-        current = model.with_leaves(leaves)
-        function = current.function(weights)
-
-        def step(x: Float[Array, " Dx"], u: Float[Array, " Du"]) -> tuple[Array, Array]:
-            following = function(x[None], u[None])
-            return following[0], current.likelihood.moments(following)[0][0]
-
+    def member(leaves: dict[str, Array], weights: Float[Array, "Dx M"]) -> Step:
+        step = mean_step(model.with_leaves(leaves), weights)
         x, u = jnp.zeros(model.state_dim), jnp.zeros(series.input_dim)
         return eqx.filter_closure_convert(step, x, u)
 

@@ -42,8 +42,20 @@ def linear_systems(linear: "Linearisation", each: bool) -> Any:
 
 
 @in_double_precision
-def nonlinear_system(posterior: "Posterior", num_draws: int) -> Any:
-    """See `Posterior.to_control`."""
+def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
+    """Return the mean model as an `nlsys` of python-control.
+
+        plant = posterior.to_control()
+        control.input_output_response(plant, times, u.T, posterior.mean_state())
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    num_draws
+        The output is the mean over at most so many draws, one per chain at least; the state holds
+        those of all of them.
+    """
     check_installed("to_control", "control", "control")
     import control
 

@@ -1,34 +1,38 @@
-"""Paths into the future: free runs of every draw's own function, all in parallel.
+"""Paths into the future: simulations of every draw's own function, all in parallel.
 
-    x_{t+1} ~ N(m_s(z_t) + A_s(z_t) v_s, B_s(z_t) + Q_s),   y_t ~ p_s(y | x_{t+1}),   z_t = [x_t; u_t],   s = 1..S
+    x_{t+1} ~ N(m_s(z_t) + A_s(z_t) v_s, B_s(z_t) + Q_s),   y_t ~ p_s(y | x_{t+1})
 
-is the model of draw s: weights v and parameters are its own all along a path; B and Q are drawn afresh at each step.
-With `draw_functions` a path has one function all along instead, by pathwise conditioning (Wilson et al. 2021): with g_d
-a draw of the kernel's Gaussian process, made of random features, and c_d what the inducing points know of it,
+with z_t = [x_t; u_t] is the model of draw s = 1..S: weights v and parameters are its own all along
+a path; B and Q are drawn afresh at each step. With `draw_functions` a path has one function all
+along instead, by pathwise conditioning (Wilson et al. 2021): with g_d a draw of the kernel's
+Gaussian process, made of random features, and c_d what the inducing points know of it,
 
     x_{t+1} ~ N(f(z_t), Q_s),   f_d(z) = m_d(z) + A_d(z)·(v_d − c_d) + g_d(z),   c_d = L_d⁻¹ g_d(Z)
 
-has at each z the same law, and at two inputs the covariance that the weights leave open between them.
+has at each z the same law, and at two inputs the covariance that the weights leave open between
+them.
 
-An `Ensemble` is the models of many draws with all factorisations done, which forecasts and filters move states with.
-Factorising (L⁻¹ of the inducing points' covariance, say) happens once a draw and one draw after the other, and once in
-all where the draws share kernel, basis and mean. Moving the states then is matrix products only.
+An `Ensemble` is the models of many draws with all factorisations done, which forecasts and filters
+move states with. Factorising (L⁻¹ of the inducing points' covariance, say) happens once per draw
+and one draw after the other, and once in all where the draws share kernel, basis and mean. Moving
+the states then is matrix products only.
 
-Each path has random numbers of its own, from the seed, the draw, the path's number within the draw and the step: a
-longer forecast starts with the shorter one.
+Each path has random numbers of its own, from the seed, the draw, the path's number within the draw
+and the step: a longer forecast starts with the shorter one.
 
-**Paths that leave.** A Gaussian process says nothing about f far from all data, and some draws of it are unstable
-there: a few paths that run away would make the mean and variance of a forecast meaningless. The region that a draw
-knows is a box around its own training states, `bounds` times as wide as they range in each coordinate. A path that
-leaves it is stopped, and the forecast at step t is the law of y_t given that the path has stayed until t: a stopped
-path goes on as a copy of another that still lives, chosen at random, and of the next when that one stops too. This is
-a posterior whose prior gives no weight to functions that run away, judged step by step: what is said of step t does not
-change with the horizon. The share that left is reported with the forecast.
+**Paths that leave.** A Gaussian process says nothing about f far from all data, and some draws of
+it are unstable there: a few paths that run away would make the mean and variance of a forecast
+meaningless. The region that a draw knows is a box around its own training states, `bounds` times as
+wide as they range in each coordinate. A path that leaves it is stopped, and the forecast at step t
+is the law of y_t given that the path has stayed until t: a stopped path goes on as a copy of
+another that still lives, chosen at random, and of the next when that one stops too. This is a
+posterior whose prior gives no weight to functions that run away, judged step by step: what is said
+of step t does not change with the horizon. The share that left is reported with the forecast.
 
-Once more than half have left, those that stay are no longer what the model says, and to go on as copies of them would
-be to look surer the less is known. Then all that is taken for known of a path that left is that the state is one of
-those in the data: it starts anew from one of its draw's training states, chosen at random, and runs on from there,
-as often as it leaves.
+Once more than half have left, those that stay are no longer what the model says, and to go on as
+copies of them would be to look surer the less is known. Then all that is assumed of a path that
+left is that the state is one of those in the data: it restarts from one of its draw's training
+states, chosen at random, and runs on from there, as often as it leaves.
 """
 
 import dataclasses
@@ -58,15 +62,15 @@ BOUNDS = 3.0
 START = 2**32 - 1  # in place of a step's number, for where a path starts
 FUNCTION = 2**32 - 4  # the same, for its function
 NUM_FEATURES = 64  # of a function
-MANY = 0.5  # of the paths: when more have left, they no longer go on as copies of the others
-NUM_ANEW = 128  # training states to start anew from, at most, and one more for each series
-NOISES = 3.0  # process noises that a coordinate's training states are taken to range over, to each side, at least
+MANY = 0.5  # share of the paths: when more have left, they no longer go on as copies of the others
+NUM_ANEW = 128  # training states to restart from, at most, and one more for each series
+NOISES = 3.0  # process noises that a coordinate's training states range over at least, to each side
 
 Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]  # mean and variance
 
 
 class Members(NamedTuple):
-    """S draws with the model they belong to: each array of `weights` and `leaves` has a leading axis S."""
+    """S draws, each array of `weights` and `leaves` with a leading axis S, and their model."""
 
     model: GPSSM
     weights: Float[Array, "S Dx M"]
@@ -82,7 +86,10 @@ def members_of(posterior: "Posterior", draws: Int[np.ndarray, " S"]) -> Members:
 
 
 class Moments(NamedTuple):
-    """The next states' mean and variance, and the share of the prior variance of f that the weights leave open."""
+    """Moments of the next states.
+
+    `novelty` is the share of the prior variance of f that the weights leave open.
+    """
 
     mean: Float[Array, "S P Dx"]
     variance: Float[Array, "S P Dx"]
@@ -90,17 +97,27 @@ class Moments(NamedTuple):
 
 
 class Ensemble(eqx.Module):
-    """S draws ready to move P states each. Make one with `assemble`."""
+    """S draws ready to move P states each. Make one with `assemble`.
+
+    Parameters
+    ----------
+    transition
+        The transition of each draw, or of all of them where they share it.
+    weights, process_variance
+        Those of each draw.
+    likelihood
+        The likelihood, with a leading axis S on every array.
+    shared
+        Whether all draws have one transition, without that axis.
+    """
 
     transition: Callable[
         [Float[Array, "1 Dx"], Float[Array, "1 Du"]], tuple[Step, Float[Array, "Dx 1"]]
     ]
     weights: Float[Array, "S Dx M"]
     process_variance: Float[Array, "S Dx"]
-    likelihood: Likelihood  # with a leading axis S on every array
-    shared: bool = eqx.field(
-        static=True
-    )  # whether all draws have one transition, without that axis
+    likelihood: Likelihood
+    shared: bool = eqx.field(static=True)
 
     def scaled(self, scale: Float[Array, " S"]) -> Self:
         """The draws with all noise variances, Q and a Gaussian R, times a number each."""
@@ -118,23 +135,29 @@ class Ensemble(eqx.Module):
         u: Float[Array, "S P Du"],
         functions: "Functions | None" = None,
     ) -> Moments:
-        """m + A v, B + Q, and the mean over d of B_d / k_d(z, z); with functions, m + A (v − c) + g and Q."""
+        """m + A v, B + Q, and the mean over d of B_d / k_d(z, z).
 
-        def one(fixed: tuple[Any, ...], x: Array, u: Array, drawn: Residual | None) -> Moments:
+        With functions, m + A (v − c) + g and Q.
+        """
+
+        def moments(
+            fixed: tuple[Any, ...], x: Array, u: Array, function: Residual | None
+        ) -> Moments:
             transition, kernel, weights, noise = fixed
             step, prior = transition(x[None], u[None])
             residual = jnp.maximum(step.residual[:, 0], 0.0)
             novelty = jnp.mean(residual / jnp.maximum(prior[:, 0], jnp.finfo(prior.dtype).tiny))
-            if drawn is None:
+            if function is None:
                 return Moments(step.given(weights)[0], residual + noise, novelty)
-            value = drawn.prior(kernel, jnp.concatenate([x, u])[None])[:, 0]
-            return Moments(step.given(weights - drawn.correction)[0] + value, noise, novelty)
+            value = function.prior(kernel, jnp.concatenate([x, u])[None])[:, 0]
+            return Moments(step.given(weights - function.correction)[0] + value, noise, novelty)
 
-        own = None if self.shared else eqx.if_array(0)
-        each = eqx.filter_vmap(one, in_axes=(None, 0, 0, 0))
-        every = eqx.filter_vmap(each, in_axes=((own, own, 0, 0), 0, 0, 0))
-        kernel, drawn = (None, None) if functions is None else functions
-        return every((self.transition, kernel, self.weights, self.process_variance), x, u, drawn)
+        axis = None if self.shared else eqx.if_array(0)
+        each = eqx.filter_vmap(moments, in_axes=(None, 0, 0, 0))
+        every = eqx.filter_vmap(each, in_axes=((axis, axis, 0, 0), 0, 0, 0))
+        kernel, residuals = (None, None) if functions is None else functions
+        fixed = (self.transition, kernel, self.weights, self.process_variance)
+        return every(fixed, x, u, residuals)
 
 
 class Residual(NamedTuple):
@@ -150,14 +173,20 @@ class Residual(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """The residual of each path of each draw, (S, P), and the kernel it is of, with an axis S where draws differ."""
+    """The residual of each path of each draw, (S, P), and its kernel.
+
+    The kernel has an axis S where draws differ in it.
+    """
 
     kernel: Kernel
     residuals: Residual
 
 
 def can_draw_functions(model: GPSSM) -> bool:
-    """Whether paths can have functions of their own: one part of the basis has a residual, and the kernel features."""
+    """Whether paths can have functions of their own.
+
+    One part of the basis has a residual, and the kernel has random features.
+    """
     parts = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
     try:
         jax.eval_shape(
@@ -169,33 +198,31 @@ def can_draw_functions(model: GPSSM) -> bool:
 
 
 def draw_functions(members: Members, keys: PRNGKeyArray, input_dim: int) -> Functions:
-    """A residual for each path, from its own features: their number does not bias what they are on average."""
+    """A residual for each path, from its own features: their number does not bias the mean."""
     model, _, leaves = members
-    shared = is_shared(leaves)
     dtype, dim = model.log_process_std.dtype, model.state_dim + input_dim
 
-    def one(current: GPSSM, key: PRNGKeyArray) -> Residual:
+    def draw(current: GPSSM, key: PRNGKeyArray) -> Residual:
         spectrum_key, key = jax.random.split(jax.random.fold_in(key, FUNCTION))
         spectrum = current.kernel.spectrum(spectrum_key, NUM_FEATURES, dim)
         size = current.kernel.features(spectrum, jnp.zeros((1, dim), dtype)).shape[-1]
-        drawn = Residual(
-            spectrum, jax.random.normal(key, (model.state_dim, size), dtype), jnp.zeros(())
-        )
+        coefficients = jax.random.normal(key, (model.state_dim, size), dtype)
+        residual = Residual(spectrum, coefficients, jnp.zeros(()))
         correction = current.basis.correction(
-            current.kernel, lambda z: drawn.prior(current.kernel, z), model.state_dim
+            current.kernel, lambda z: residual.prior(current.kernel, z), model.state_dim
         )
-        return drawn._replace(correction=correction)
+        return residual._replace(correction=correction)
 
-    def each(given: tuple[dict[str, Array], PRNGKeyArray]) -> Residual:
-        current = model.with_leaves(given[0])
-        return jax.vmap(lambda key: one(current, key))(given[1])
+    def draw_each(inputs: tuple[dict[str, Array], PRNGKeyArray]) -> Residual:
+        current = model.with_leaves(inputs[0])
+        return jax.vmap(lambda key: draw(current, key))(inputs[1])
 
-    if shared:
-        return Functions(model.kernel, jax.vmap(lambda own: each(({}, own)))(keys))
+    if is_shared(leaves):
+        return Functions(model.kernel, jax.vmap(lambda keys: draw_each(({}, keys)))(keys))
     kernel = eqx.filter_vmap(
         lambda values: model.with_leaves(values).kernel, axis_size=keys.shape[0]
     )(leaves)
-    return Functions(kernel, jax.lax.map(each, (leaves, keys)))
+    return Functions(kernel, jax.lax.map(draw_each, (leaves, keys)))
 
 
 def is_shared(leaves: dict[str, Array]) -> bool:
@@ -206,12 +233,12 @@ def is_shared(leaves: dict[str, Array]) -> bool:
 def assemble(
     model: GPSSM, weights: Float[Array, "S Dx M"], leaves: dict[str, Array], input_dim: int
 ) -> Ensemble:
-    """The ensemble of S draws, given by their weights and their leaves, each with a leading axis S."""
+    """The ensemble of S draws: weights and leaves have a leading axis S."""
     shared = is_shared(leaves)
     x, u = (
         jnp.zeros((1, width), model.log_process_std.dtype) for width in (model.state_dim, input_dim)
     )
-    fixed: list[Any] = []  # what of a transition is no array, which `lax.map` cannot give back
+    static: list[Any] = []  # what of a transition is no array, which `lax.map` cannot return
 
     def transition(current: GPSSM) -> Any:
         move = current.transition()
@@ -221,26 +248,35 @@ def assemble(
         ) -> tuple[Step, Float[Array, "Dx 1"]]:
             return move(x, u), current.kernel.diagonal(jnp.concatenate([x, u], -1))
 
-        # What has been factorised becomes data of the function, so that it can be stacked over the draws.
+        # What has been factorised becomes data of the function, so that draws can be stacked.
         return eqx.filter_closure_convert(step, x, u)
 
     def arrays(values: dict[str, Array]) -> Any:
-        changing, rest = eqx.partition(transition(model.with_leaves(values)), eqx.is_array)
-        fixed.append(rest)
-        return changing
+        dynamic, rest = eqx.partition(transition(model.with_leaves(values)), eqx.is_array)
+        static.append(rest)
+        return dynamic
 
     def noises(values: dict[str, Array]) -> tuple[Array, Likelihood]:
         current = model.with_leaves(values)
         return current.process_variance, current.likelihood
 
-    stacked = transition(model) if shared else eqx.combine(jax.lax.map(arrays, leaves), fixed[-1])
-    number = weights.shape[0]
-    variance, likelihood = eqx.filter_vmap(noises, axis_size=number)(leaves)
+    stacked = transition(model) if shared else eqx.combine(jax.lax.map(arrays, leaves), static[-1])
+    variance, likelihood = eqx.filter_vmap(noises, axis_size=weights.shape[0])(leaves)
     return Ensemble(stacked, weights, variance, likelihood, shared)
 
 
 class Plan(NamedTuple):
-    """S draws to run, P = `each` paths of each of them, and which of these S·P paths are those asked for."""
+    """Which draws to run, how many paths of each, and which of these are asked for.
+
+    Parameters
+    ----------
+    draws
+        Numbers of S draws.
+    each
+        P, the number of paths of each of them.
+    slots
+        Places of the N paths among the S·P.
+    """
 
     draws: Int[np.ndarray, " S"]
     each: int
@@ -248,7 +284,7 @@ class Plan(NamedTuple):
 
 
 def plan(num_draws: int, num_paths: int) -> Plan:
-    """Spread paths evenly over the draws: path i goes to draw ⌊i · draws / paths⌋, so their numbers differ by one."""
+    """Spread paths evenly over the draws: path i goes to draw ⌊i · draws / paths⌋."""
     chosen = np.arange(num_paths) * num_draws // num_paths
     draws, first, place, counts = np.unique(
         chosen, return_index=True, return_inverse=True, return_counts=True
@@ -265,9 +301,17 @@ def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRN
 
 
 class Box(NamedTuple):
-    """Where each draw's training states are: their middle and half their range, and some of them, evenly over the rows.
+    """Where each draw's training states are; a path may roam `bounds` times as wide.
 
-    A path may roam `bounds` times as wide. The states that count are followed by others, so that R is always the same.
+    Parameters
+    ----------
+    middle, half_range
+        The middle of the states, and half their range.
+    bounds
+        How much wider the box is.
+    states, num_states
+        Some of the states, evenly over the rows; those that count are followed by others, so that
+        R is always the same.
     """
 
     middle: Float[Array, "S Dx"]
@@ -280,8 +324,14 @@ class Box(NamedTuple):
         self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]
     ) -> Float[Array, "S P"]:
         """How far out states are, in half-ranges of the coordinate in which they are furthest."""
-        known = jnp.maximum(self.half_range, NOISES * jnp.sqrt(process_variance))[:, None]
-        return jnp.max(jnp.abs(x - self.middle[:, None]) / known, -1)
+        reach = jnp.maximum(self.half_range, NOISES * jnp.sqrt(process_variance))[:, None]
+        return jnp.max(jnp.abs(x - self.middle[:, None]) / reach, -1)
+
+    def inside(
+        self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]
+    ) -> Bool[Array, "S P"]:
+        """Whether states are in the box."""
+        return self.away(x, process_variance) <= self.bounds
 
     def anew(self, lots: Float[Array, "S P"]) -> Float[Array, "S P Dx"]:
         """Training states of the paths' own draws, by lots in [0, 1)."""
@@ -289,13 +339,13 @@ class Box(NamedTuple):
         return jnp.take_along_axis(self.states, rows[..., None], axis=1)
 
     def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
-        """A box as many times as wide as where paths start is out of the training data, if most start out of them.
+        """A box that is wider by how far out of the training data paths start, if most do.
 
-        Where most draws agree on it, new data have led the system there; where a few do, these have lost it.
+        Where most draws agree on it, new data have led the system there; where a few do, these have
+        lost it.
         """
-        return self._replace(
-            bounds=self.bounds * jnp.maximum(jnp.nanmedian(self.away(start, process_variance)), 1.0)
-        )
+        distance = jnp.nanmedian(self.away(start, process_variance))
+        return self._replace(bounds=self.bounds * jnp.maximum(distance, 1.0))
 
 
 def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: float) -> Box:
@@ -304,24 +354,32 @@ def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: f
     low = np.min([path.min(1) for path in states], axis=0)
     high = np.max([path.max(1) for path in states], axis=0)
     every = -(-sum(path.shape[1] for path in states) // NUM_ANEW)
-    some = np.concatenate([path[:, ::every] for path in states], axis=1)
-    count = some.shape[1]
-    some = np.pad(some, ((0, 0), (0, max(NUM_ANEW, padded_length(count)) - count), (0, 0)))
+    restarts = np.concatenate([path[:, ::every] for path in states], axis=1)
+    count = restarts.shape[1]
+    padding = max(NUM_ANEW, padded_length(count)) - count
+    restarts = np.pad(restarts, ((0, 0), (0, padding), (0, 0)))
     parts = (
         (low + high) / 2,
         (high - low) / 2,
         np.asarray(bounds, low.dtype),
-        some,
+        restarts,
         np.asarray(count),
     )
     return Box(*map(jnp.asarray, parts))
 
 
 class Emission(NamedTuple):
-    """Outputs, the mean and variance of the law they were drawn from, and of their law given the state before.
+    """Outputs, and the moments of their laws.
 
-    The last two make a smoother mixture over paths. They are known where the emission is linear and Gaussian, and
-    elsewhere the first two over again.
+    Parameters
+    ----------
+    y
+        The outputs.
+    mean, variance
+        Of the law they were drawn from.
+    mean_ahead, variance_ahead
+        Of their law given the state before, which make a smoother mixture over paths; where the
+        emission is not linear and Gaussian, `mean` and `variance`.
     """
 
     y: Float[Array, "*shape Dy"]
@@ -331,7 +389,7 @@ class Emission(NamedTuple):
     variance_ahead: Float[Array, "*shape Dy"]
 
     def in_units(self, dataset: Dataset) -> tuple[np.ndarray, Pair, Pair]:
-        """The outputs, their mean and variance, and those given the state before, in the user's units."""
+        """The outputs, their moments, and those given the state before, in the user's units."""
 
         def pair(mean: Array, variance: Array) -> Pair:
             return dataset.decode(mean), dataset.decode_variance(variance)
@@ -341,9 +399,19 @@ class Emission(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """N paths of H steps, the share that had left by each step, and the novelty of where the living were."""
+    """N paths of H steps.
 
-    emission: Emission  # arrays (H, N, Dy)
+    Parameters
+    ----------
+    emission
+        The outputs and moments, arrays (H, N, Dy).
+    left
+        Share of the paths that had left by each step.
+    novelty
+        Novelty of where the living were.
+    """
+
+    emission: Emission
     left: Float[Array, " H"]
     novelty: Float[Array, " H"]
 
@@ -360,7 +428,10 @@ def simulate_paths(
     noise: bool,
     one_function: bool = False,
 ) -> Paths:
-    """`run_paths` of the ensemble of these draws with their noises scaled, compiled; each path with one function."""
+    """`run_paths` of these draws with their noises scaled, compiled.
+
+    With `one_function` each path has one function all along.
+    """
     ensemble = assemble(*members, u.shape[1]).scaled(scale)
     functions = draw_functions(members, keys, u.shape[1]) if one_function else None
     return run_paths(ensemble, start, u, keys, slots, box, noise, functions)
@@ -376,96 +447,100 @@ def run_paths(
     noise: bool,
     functions: Functions | None = None,
 ) -> Paths:
-    """Run P paths of each of S draws for H steps and show those in `slots`, with stand-ins for those that left.
+    """Run P paths of each of S draws for H steps and show those in `slots`.
 
-    Without a box no path is stopped, and `left` is the share that is not finite.
+    Those that left have stand-ins. Without a box no path is stopped, and `left` is the share that
+    is not finite.
     """
+    noise_variance = ensemble.process_variance
+    box = None if box is None else box.grown(start, noise_variance)
 
     def shown(values: Shaped[Array, "S P ..."]) -> Shaped[Array, "N ..."]:
         return values.reshape(-1, *values.shape[2:])[slots]
 
-    box = None if box is None else box.grown(start, ensemble.process_variance)
-
     def inside(x: Float[Array, "S P Dx"]) -> Bool[Array, "S P"]:
         finite = jnp.isfinite(x).all(-1)
-        return (
-            finite
-            if box is None
-            else finite & (box.away(x, ensemble.process_variance) <= box.bounds)
-        )
+        return finite if box is None else finite & box.inside(x, noise_variance)
 
     def advance(
         carry: Any, inputs: tuple[Array, Array]
     ) -> tuple[Any, tuple[Emission, Array, Array]]:
         x, alive, stayed, source = carry
-        step, control = inputs
-        draw_keys = jax.vmap(
-            jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, step), 3))
-        )(keys)
-        now = ensemble.moments(
-            x, jnp.broadcast_to(control, (*x.shape[:2], *control.shape)), functions
-        )
-        drawn = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, x.shape[2:], x.dtype)))(
-            draw_keys[..., 0]
-        )
-        following = now.mean + jnp.sqrt(now.variance) * drawn
-        novelty = jnp.sum(jnp.where(shown(alive), shown(now.novelty), 0.0)) / jnp.sum(shown(alive))
+        number, u = inputs
+        step_keys = _each(lambda key: jax.random.split(jax.random.fold_in(key, number), 3), keys)
+        moments = ensemble.moments(x, jnp.broadcast_to(u, (*x.shape[:2], *u.shape)), functions)
+        normal = _each(lambda key: jax.random.normal(key, x.shape[2:], x.dtype), step_keys[..., 0])
+        following = moments.mean + jnp.sqrt(moments.variance) * normal
+        novelty = jnp.where(shown(alive), shown(moments.novelty), 0.0)
+        novelty = jnp.sum(novelty) / jnp.sum(shown(alive))
         alive = alive & inside(following)
         stayed = stayed & alive
         left = jnp.mean(~shown(stayed), dtype=x.dtype)
-        lots = jax.vmap(jax.vmap(jax.random.uniform))(draw_keys[..., 2])
+        lots = _each(jax.random.uniform, step_keys[..., 2])
         if box is not None:
             begin = (~alive & (left > MANY))[..., None]
             anew = jnp.where(begin, box.anew(lots), x)
             following = jnp.where(alive[..., None], following, anew)
-            now = now._replace(
-                mean=jnp.where(begin, anew, now.mean), variance=jnp.where(begin, 0.0, now.variance)
+            moments = moments._replace(
+                mean=jnp.where(begin, anew, moments.mean),
+                variance=jnp.where(begin, 0.0, moments.variance),
             )
             alive = alive | begin[..., 0]
-        emitted = emissions(ensemble.likelihood, draw_keys[..., 1], following, noise)
-        emitted = jax.tree.map(shown, look_ahead(ensemble.likelihood, emitted, now))
+        emitted = emissions(ensemble.likelihood, step_keys[..., 1], following, noise)
+        emitted = jax.tree.map(shown, look_ahead(ensemble.likelihood, emitted, moments))
         if box is not None:
             source = stand_in(source, shown(alive), shown(lots))
-            emitted = jax.tree.map(lambda new: new[source], emitted)
+            emitted = jax.tree.map(lambda leaf: leaf[source], emitted)
         return (following, alive, stayed, source), (emitted, left, novelty)
 
-    known = inside(start)
-    carry = (start, known, known, jnp.arange(slots.shape[0]))
+    alive = inside(start)
+    carry = (start, alive, alive, jnp.arange(slots.shape[0]))
     return Paths(*jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1])
+
+
+def _each(function: Callable[[PRNGKeyArray], Array], keys: PRNGKeyArray) -> Array:
+    """A function of each of the keys (S, P)."""
+    return jax.vmap(jax.vmap(function))(keys)
 
 
 def emissions(
     likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "S N Dx"], noise: bool
 ) -> Emission:
-    """y ~ p(y | x), or the mean, under each draw's likelihood (arrays with a leading axis S), one key a state."""
+    """y ~ p(y | x), or the mean, under each draw's likelihood, with one key per state.
 
-    def one(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Emission:
+    Every array of the likelihood has a leading axis S.
+    """
+
+    def emit(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Emission:
         mean, variance = likelihood.moments(x)
         y = jax.vmap(lambda key, x: likelihood.sample(key, x[None])[0])(keys, x) if noise else mean
         return Emission(y, mean, variance, mean, variance)
 
-    return eqx.filter_vmap(one)(likelihood, keys, x)
+    return eqx.filter_vmap(emit)(likelihood, keys, x)
 
 
-def look_ahead(likelihood: Likelihood, emission: Emission, now: Moments) -> Emission:
-    """With the moments of y given the state before, C E[x'] + d and C Var[x'] Cᵀ + R, for a Gaussian emission."""
+def look_ahead(likelihood: Likelihood, emission: Emission, moments: Moments) -> Emission:
+    """With the moments of y given the state before, for a Gaussian emission.
+
+    C E[x'] + d   and   C Var[x'] Cᵀ + R
+    """
     if not isinstance(likelihood, Gaussian):
         return emission
 
-    def one(
-        likelihood: Gaussian, now: Moments
+    def predict(
+        likelihood: Gaussian, moments: Moments
     ) -> tuple[Float[Array, "P Dy"], Float[Array, "P Dy"]]:
-        mean, noise = likelihood.moments(now.mean)
-        return mean, jnp.matmul(now.variance, jnp.square(likelihood.C).T) + noise
+        mean, noise = likelihood.moments(moments.mean)
+        return mean, jnp.matmul(moments.variance, jnp.square(likelihood.C).T) + noise
 
-    mean, variance = eqx.filter_vmap(one)(likelihood, now)
+    mean, variance = eqx.filter_vmap(predict)(likelihood, moments)
     return emission._replace(mean_ahead=mean, variance_ahead=variance)
 
 
 def stand_in(
     source: Int[Array, " N"], alive: Bool[Array, " N"], lots: Float[Array, " N"]
 ) -> Int[Array, " N"]:
-    """Whom each path copies: itself while it lives, else the path it copied before, else a living one by its lot.
+    """Whom each path copies: itself while it lives, else the path before, else one by its lot.
 
     Lots are uniform on [0, 1). Where no path lives the result has no meaning.
     """

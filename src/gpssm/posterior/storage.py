@@ -1,74 +1,96 @@
-"""Posteriors in netCDF files, bit for bit: no pickle, and no code from a file.
+"""Posteriors as trees of arrays, and trees in netCDF files, exact to the last bit.
 
-A file has a group for each field of `Posterior` with the field's arrays by dotted name, their dimensions named, and a
-root attribute for each field: a *description* in JSON of how the field is put together from its arrays. Other
-attributes give the format, the versions of what wrote it, and hashes. Any netCDF tool can read the arrays:
+A tree has the groups and names of ArviZ where it has some, and a group for each other field of
+`Posterior` that has arrays:
 
-    xarray.open_dataset("run.nc", group="draws")  # states.0 (chain, draw, time, state), weights, leaves.*
+    posterior            states, weights, and the parameters that vary by their dotted names
+    sample_stats         lp, acceptance_rate, diverging, energy, n_steps
+    warmup_sample_stats  the same of the warm-up
+    observed_data        y, in the user's units
+    constant_data        u
+    model, current, ...  arrays by their dotted names
 
-A description is made of what JSON has; a tag says what else a thing is:
+Several experiments have their number in the names: states_0, states_1, ... An attribute for each
+field says in JSON how it is put together from its arrays (`descriptions.py`). Other attributes are
+the format, the versions of what wrote it, and a checksum of all arrays, names and attributes. Any
+netCDF tool can read a file:
 
-    {"tuple": [...]}, {"dict": {...}}                        as Python has them
-    {"class": "kernels.Sum", "fields": {...}}                a class of `TABLE`: no other is ever made
-    {"array": "kernel.left.log_variance", "dtype": ...}      an array of the group, by its dotted name
-    {"link": "abs"}                                          a link of `LINKS`
-    {"part": "mean.function", "was": "physics.drag", ...}    a user's own function or class
+    xarray.open_datatree("run.nc")["posterior"]["weights"]  # (chain, draw, state, inducing)
 
-Code cannot be stored. A user's own part is stored by name, with the arrays it holds, and is handed over when a file is
-read.
-
-A file may come from a stranger, or have been edited. Nothing of it is run; no array is made that claims to be larger
-than what the file can hold; and what was read has the types and shapes of a posterior, and finite numbers, or the file
-is refused with the name of the part that is wrong.
+A file may come from a stranger, or have been edited. Nothing of it is run; no array is made that
+claims to be larger than what the file can hold; and what was read has the types and shapes of a
+posterior, and finite numbers, or the file is refused with the name of the part that is wrong.
 """
 
-import dataclasses
 import datetime
 import errno
+import functools
 import importlib.metadata
 import io
 import json
-import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import gpssm
-from gpssm.core.files import digest, write_atomically
-from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_flag, check_path, demand, demand_shape
-from gpssm.data import clock, dataset, scaler, series
-from gpssm.methods import METHODS, spec
-from gpssm.model import bases, kernels, likelihoods, means, model, priors, types, wiring
-from gpssm.model.likelihoods import LINKS, Link
-from gpssm.posterior import calibration, draws
+from gpssm.core.files import check_target, digest, write_atomically
+from gpssm.core.text import check_path, demand, demand_shape
+from gpssm.data.dataset import Dataset
+from gpssm.data.series import Series
+from gpssm.methods.spec import Spec
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw, Info
+from gpssm.posterior.calibration import Calibration
+from gpssm.posterior.descriptions import Arrays, NotAsSaved, describe, restore, user_parts
+from gpssm.posterior.draws import CurrentState, Learned, Seconds
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from gpssm.posterior.posterior import Posterior
 
-Arrays = dict[str, np.ndarray]
-
-FORMAT, VERSION = "gpssm posterior", 2
+FORMAT = "gpssm posterior"
+VERSION = 3
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 LARGE = 2**16  # bytes of an array from which compression is worth its time
-COMPRESSION = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+COMPRESSION = {"zlib": True, "complevel": 4, "shuffle": True}
 DENSEST = 1100  # bytes that gzip can make of one, and a little more
 
-# Axes in front of all arrays of a field, and the axes of an array by a part of its name.
-LEADING = {
-    "draws": ("chain", "draw"),
-    "info": ("chain", "draw"),
-    "current": ("chain", "draw"),
-    "learned": ("chain", "draw"),
-    "warmup": ("chain", "iteration"),
+# What each field of a posterior is.
+FIELDS: dict[str, tuple[type, ...]] = {
+    "model": (GPSSM,),
+    "draws": (Draw,),
+    "info": (Info,),
+    "warmup": (Info,),
+    "dataset": (Dataset,),
+    "spec": (Spec,),
+    "comparison": (tuple,),
+    "seconds": (Seconds,),
+    "seed": (int, np.integer),
+    "notes": (tuple,),
+    "current": (type(None), CurrentState),
+    "calibration": (type(None), Calibration),
+    "learned": (type(None), Learned),
 }
+
+# Groups and names of ArviZ.
+STATISTICS = {"info": "sample_stats", "warmup": "warmup_sample_stats"}
+NAMES = {
+    "log_target": "lp",
+    "acceptance": "acceptance_rate",
+    "divergent": "diverging",
+    "gradients": "n_steps",
+}
+# Axes in front of all arrays of a group, and the axes of an array by a part of its name.
+LEADING = dict.fromkeys(
+    ("posterior", *STATISTICS.values(), "current", "learned"), ("chain", "draw")
+)
 AXES = {
     "states": ("time", "state"),
     "weights": ("state", "inducing"),
@@ -100,154 +122,42 @@ AXES = {
     "effective": ("step",),
 }
 
-HOMES = (
-    *(kernels, bases, means, likelihoods, priors, model, types, wiring, spec),
-    *(clock, series, scaler, dataset, draws, calibration),
-)
-# Every class a description may name.
-TABLE: dict[str, type] = {
-    f"{thing.__module__.rpartition('.')[2]}.{thing.__name__}": thing
-    for things in (
-        *(vars(home).values() for home in HOMES),
-        [type(method) for method in METHODS.values()],
-    )
-    for thing in things
-    if isinstance(thing, type)
-    and thing.__module__.startswith("gpssm.")
-    and (dataclasses.is_dataclass(thing) or hasattr(thing, "_fields"))
-}
-LABELS = {cls: label for label, cls in TABLE.items()}
-# What each field of a posterior is.
-FIELDS: dict[str, tuple[type, ...]] = {
-    "model": (model.GPSSM,),
-    "draws": (types.Draw,),
-    "info": (types.Info,),
-    "warmup": (types.Info,),
-    "dataset": (dataset.Dataset,),
-    "spec": (spec.Spec,),
-    "comparison": (tuple,),
-    "seconds": (draws.Seconds,),
-    "seed": (int, np.integer),
-    "notes": (tuple,),
-    "current": (type(None), draws.CurrentState),
-    "calibration": (type(None), calibration.Calibration),
-    "learned": (type(None), draws.Learned),
-}
 
+def save(posterior: "Posterior", path: str | Path, *, overwrite: bool = False) -> None:
+    """Save everything in a netCDF file, to the last bit, for `gpssm.load`.
 
-def write(posterior: "Posterior", path: str | Path, overwrite: bool = False) -> None:
-    """Save every field of a posterior in a netCDF file, which is there whole or not at all."""
-    path = check_path(path)
-    check_flag("overwrite", overwrite)
-    if path.exists() and not overwrite:
-        raise FileExistsError(
-            f"{path} exists. Pass overwrite=True to replace it, or name another file."
-        )
-    image = _image(posterior)
-    write_atomically(path, lambda file: file.write(image))
+    The file is there whole or not at all. A user's own functions (a mean, a likelihood, a link) are
+    saved by name only: `load` is given them again.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    path
+        The file.
+    overwrite
+        Whether to replace a file that is there.
+    """
+    target = check_target(path, overwrite)
+    image = _image(to_tree(posterior))
+    write_atomically(target, lambda file: file.write(image))
 
 
 def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The fields of `Posterior` from a file; `parts` are the user's own functions of the model by dotted name."""
+    """Return the fields of `Posterior` from a file.
+
+    Parameters
+    ----------
+    path
+        A file that `save` wrote.
+    parts
+        The user's own functions of the model by dotted name.
+    """
     if not (parts is None or isinstance(parts, Mapping)):
         raise TypeError(
             f"parts are the user's own functions by dotted name, as a dictionary; got {parts!r}"
         )
     path = check_path(path)
-    return put_together(path, *_contents(path), parts)
-
-
-def put_together(
-    path: Path,
-    descriptions: Mapping[str, Any],
-    arrays: Mapping[str, Arrays],
-    parts: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The fields that a file's descriptions and arrays make, if they make a posterior."""
-    with _damage(path, "its descriptions do not hold together"):
-        known = {name for description in descriptions.values() for name in user_parts(description)}
-    unknown = set(parts or {}) - known
-    if unknown:
-        names, needed = (", ".join(sorted(several)) for several in (unknown, known))
-        raise KeyError(f"{path} needs no part {names}. It needs: {needed or 'none'}.")
-    fields = {}
-    for name, description in descriptions.items():
-        with _damage(path, f"its part {name!r} cannot be put together"):
-            fields[name] = restore(description, arrays[name], parts)
-    _check_fields(path, fields, traceable=not known)
-    return fields
-
-
-def _image(posterior: "Posterior") -> bytes:
-    """The file's bytes. They are made in memory: HDF5 itself does not survive a disk that fills up."""
-    import h5netcdf
-
-    values = {name: getattr(posterior, name) for name in _fields(type(posterior))}
-    values["spec"] = posterior.spec.plain()
-    described = {name: describe(value) for name, value in values.items()}
-    texts = {field: json.dumps(description) for field, (description, _) in described.items()}
-    # netCDF has no booleans; the description knows which arrays were.
-    arrays = {
-        field: {
-            name: array.astype(np.int8) if array.dtype == bool else array
-            for name, array in several.items()
-        }
-        for field, (_, several) in described.items()
-    }
-    attributes = {
-        "format": FORMAT,
-        "format_version": VERSION,
-        "gpssm_version": gpssm.__version__,
-        **{f"{name}_version": importlib.metadata.version(name) for name in ("jax", "numpy")},
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "data_hash": digest(list(posterior.dataset.experiments)),
-        "content_hash": digest(texts, arrays),
-    }
-    buffer = io.BytesIO()
-    with h5netcdf.File(buffer, "w") as file:
-        for name, value in (attributes | texts).items():
-            file.attrs[name] = value
-        for field, several in arrays.items():
-            group, sizes = file.create_group(field), {}
-            axes = {
-                name: name_axes(name, array.shape, sizes, LEADING.get(field, ()))
-                for name, array in several.items()
-            }
-            group.dimensions = sizes
-            for name, array in several.items():
-                group.create_variable(
-                    name, axes[name], data=array, **(COMPRESSION if array.nbytes >= LARGE else {})
-                )
-    return buffer.getvalue()
-
-
-def name_axes(
-    name: str, shape: tuple[int, ...], sizes: dict[str, int], leading: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    """Names for the axes of an array by its dotted name: that of a known leaf, else axis_0, axis_1, ...
-
-    `sizes` collects the sizes of the axes of a group; an axis that differs has its size in its name: time, time_40.
-    """
-    # The last inputs are the same for all draws.
-    leading = leading if len(shape) >= len(leading) and name != "past" else ()
-    rank = len(shape) - len(leading)
-    known = (
-        AXES[part] for part in reversed(name.split(".")) if rank and len(AXES.get(part, ())) == rank
-    )
-    wanted = (*leading, *next(known, tuple(f"axis_{index}" for index in range(rank))))
-    axes = [
-        axis if sizes.get(axis, size) == size else f"{axis}_{size}"
-        for axis, size in zip(wanted, shape, strict=True)
-    ]
-    sizes |= zip(axes, shape, strict=True)
-    return tuple(axes)
-
-
-def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
-    """Descriptions and arrays by field, if the file holds what was written.
-
-    It is opened once: another process may put a newer file in its place meanwhile.
-    """
     if not path.exists():
         raise FileNotFoundError(
             errno.ENOENT, "there is no such file; posterior.save(path) writes one", str(path)
@@ -255,81 +165,257 @@ def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
     if not path.is_file():
         raise ValueError(f"{path} is no file. Give the path of a file that posterior.save wrote.")
     try:
-        file = open(path, "rb")  # noqa: SIM115
+        # Opened once: another process may put a newer file in its place meanwhile.
+        with open(path, "rb") as file:
+            signature = file.read(len(SIGNATURE))
+            tree = _read_tree(file, path) if signature == SIGNATURE else None
     except OSError as error:
         raise type(error)(error.errno, f"{path} cannot be opened ({error.strerror})") from None
-    with file:
-        return _parts_in(file, path)
-
-
-def _parts_in(source: BinaryIO, path: Path) -> tuple[dict[str, Any], dict[str, Arrays]]:
-    """What `_contents` says, of an open file."""
-    import h5netcdf
-    import h5py
-
-    try:
-        signature = source.read(len(SIGNATURE))
-    except OSError as error:
-        raise type(error)(error.errno, f"{path} cannot be opened ({error.strerror})") from None
-    if signature != SIGNATURE:
+    if tree is None:
         raise ValueError(
             f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote."
         )
-    # Opened by h5py, a file is closed whatever is found in it; h5netcdf alone keeps hold of a damaged one, and HDF5
-    # then shows its contents in place of what is written there later.
+    if tree.attrs.get("checksum") != checksum(tree):
+        raise _damaged(
+            path, "its checksum does not match: arrays, names or attributes were changed"
+        )
+    return from_tree(tree, path, parts)
+
+
+def to_tree(posterior: "Posterior") -> "xr.DataTree":
+    """Return all fields of a posterior as one tree of arrays."""
+    import xarray as xr
+
+    arrays: Arrays = {}
+    descriptions: dict[str, str] = {}
+    numbered = len(posterior.dataset.experiments) > 1
+    for field in FIELDS:
+        value = posterior.spec.plain() if field == "spec" else getattr(posterior, field)
+        description, parts = describe(value, functools.partial(_locate, field, numbered))
+        descriptions[field] = json.dumps(description)
+        arrays |= parts
+    groups: dict[str, Arrays] = {}
+    for name, array in arrays.items():
+        group, _, variable = name.partition("/")
+        groups.setdefault(group, {})[variable] = array
+    tree = xr.DataTree.from_dict(
+        {group: _dataset(group, variables) for group, variables in groups.items()}
+    )
+    versions = {f"{name}_version": importlib.metadata.version(name) for name in ("jax", "numpy")}
+    tree.attrs = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "gpssm_version": gpssm.__version__,
+        **versions,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "data_hash": digest(list(posterior.dataset.experiments)),
+        **descriptions,
+    }
+    tree.attrs["checksum"] = checksum(tree)
+    return tree
+
+
+def from_tree(
+    tree: "xr.DataTree", path: Path, parts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the fields that the arrays and descriptions of a tree make, if they make a posterior.
+
+    Parameters
+    ----------
+    tree
+        The tree.
+    path
+        The file that it is from, for messages.
+    parts
+        The user's own functions of the model by dotted name.
+    """
+    arrays = {
+        f"{node.name}/{name}": variable.values
+        for node in tree.children.values()
+        for name, variable in node.variables.items()
+    }
+    descriptions = {}
+    needed = set()
+    for field in FIELDS:
+        with _damage(path, f"its part {field!r} has no description"):
+            descriptions[field] = json.loads(tree.attrs[field])
+            needed |= user_parts(descriptions[field]).keys()
+    unknown = set(parts or {}) - needed
+    if unknown:
+        raise KeyError(
+            f"{path} needs no part {', '.join(sorted(unknown))}. It needs: "
+            f"{', '.join(sorted(needed)) or 'none'}."
+        )
+    fields = {}
+    for field, description in descriptions.items():
+        with _damage(path, f"its part {field!r} cannot be put together"):
+            fields[field] = restore(description, arrays, parts)
+    with _damage(path, "its parts do not fit together"):
+        finite = _check_fields(fields, traceable=not needed)
+    if not finite.all():
+        chains = ", ".join(map(str, np.flatnonzero(~finite.all(1))))
+        warnings.warn(
+            f"{path}: {np.sum(~finite)} of {finite.size} draws are not finite, in chain {chains}; "
+            "posterior.chain(number) takes one chain alone",
+            stacklevel=4,
+        )
+    return fields
+
+
+def checksum(tree: "xr.DataTree") -> str:
+    """Return a hash of all arrays, names and attributes of a tree but the checksum itself."""
+    content = {
+        node.path: (
+            {key: str(value) for key, value in node.attrs.items() if key != "checksum"},
+            {
+                name: (variable.dims, str(variable.attrs), variable.values)
+                for name, variable in node.variables.items()
+            },
+        )
+        for node in tree.subtree
+    }
+    return digest(content)
+
+
+def _locate(field: str, numbered: bool, name: str) -> str:
+    """Return the group and name in a tree of the array with a dotted name in a field."""
+    place = name.split(".")
+    # A slash would name a group of a file.
+    group, variable = field, name.replace("/", "|")
+    number = f"_{place[1]}" if numbered and len(place) > 1 else ""
+    match field, place:
+        case "draws", ["states", _]:
+            group, variable = "posterior", f"states{number}"
+        case "draws", _:
+            group, variable = "posterior", variable.removeprefix("leaves.")
+        case (("info" | "warmup"), _):
+            group, variable = STATISTICS[field], NAMES.get(name, name)
+        case "dataset", ["experiments", _, "y"]:
+            group, variable = "observed_data", f"y{number}"
+        case "dataset", ["experiments", _, "u"]:
+            group, variable = "constant_data", f"u{number}"
+    return f"{group}/{variable or 'value'}"
+
+
+def _dataset(group: str, variables: Arrays) -> "xr.Dataset":
+    """Return the arrays of a group with names for their axes."""
+    import xarray as xr
+
+    sizes: dict[str, int] = {}
+    named = {}
+    for name, array in variables.items():
+        encoding: dict[str, Any] = {"_FillValue": None}
+        if array.nbytes >= LARGE:
+            encoding |= COMPRESSION
+        axes = _name_axes(name, array.shape, sizes, LEADING.get(group, ()))
+        named[name] = xr.Variable(axes, array, encoding=encoding)
+    return xr.Dataset(named)
+
+
+def _name_axes(
+    name: str, shape: tuple[int, ...], sizes: dict[str, int], leading: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return names for the axes of an array: those of a part of its name, else axis_0, axis_1, ...
+
+    Parameters
+    ----------
+    name, shape
+        The array's name and shape. A number after the name is also that of its time.
+    sizes
+        Sizes of the axes of the group so far, to which those of the array are added. An axis that
+        differs has its size in its name: time, time_40.
+    leading
+        The first axes of the arrays of the group.
+    """
+    if len(shape) < len(leading) or name == "past":  # the last inputs are the same for all draws
+        leading = ()
+    rank = len(shape) - len(leading)
+    number = "".join(re.findall(r"_\d+$", name))
+    candidates = (AXES.get(part, ()) for part in reversed(name.removesuffix(number).split(".")))
+    axes = next(
+        (axes for axes in candidates if rank and len(axes) == rank),
+        tuple(f"axis_{index}" for index in range(rank)),
+    )
+    numbered = [axis + number if axis == "time" else axis for axis in (*leading, *axes)]
+    names = tuple(
+        axis if sizes.get(axis, size) == size else f"{axis}_{size}"
+        for axis, size in zip(numbered, shape, strict=True)
+    )
+    sizes |= zip(names, shape, strict=True)
+    return names
+
+
+def _image(tree: "xr.DataTree") -> bytes:
+    """Return the bytes of a file with a tree.
+
+    They are made in memory: HDF5 itself does not survive a disk that fills up.
+    """
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore
+
+    buffer = io.BytesIO()
+    with h5netcdf.File(buffer, "w") as file:
+        file.attrs.update(tree.attrs)
+        for group in tree.children.values():
+            group.to_dataset().dump_to_store(H5NetCDFStore(file, group=group.name, mode="a"))
+    return buffer.getvalue()
+
+
+def _read_tree(source: BinaryIO, path: Path) -> "xr.DataTree":
+    """Return the tree in an open file, if it is one of ours of this version."""
+    import h5netcdf
+    import h5py
+    import xarray as xr
+    from xarray.backends import H5NetCDFStore
+
+    # Opened by h5py, a file is closed whatever is found in it; h5netcdf alone keeps hold of a
+    # damaged one, and HDF5 then shows its contents in place of what is written there later.
     with _damage(path), h5py.File(source, "r") as opened:
         attributes = dict(opened.attrs)
     if attributes.get("format") != FORMAT:
         raise ValueError(
-            f"{path} was written by another program. Give the path of a file that posterior.save wrote."
+            f"{path} was written by another program. Give the path of a file that posterior.save "
+            "wrote."
         )
     with _damage(path):
         version = int(np.asarray(attributes["format_version"]).item())
     if version != VERSION:
+        remedy = "Upgrade gpssm to read it."
+        if version < VERSION:
+            remedy = "Load it with that version, or fit and save again."
         raise ValueError(
-            f"{path} has format {version}, written by gpssm {attributes.get('gpssm_version')}; this is gpssm "
-            f"{gpssm.__version__}, which reads format {VERSION}. Load it with that version, or fit and save again."
+            f"{path} has format {version}, written by gpssm {attributes.get('gpssm_version')}; "
+            f"this is gpssm {gpssm.__version__}, which reads format {VERSION}. {remedy}"
         )
     with _damage(path), h5py.File(source, "r") as opened, h5netcdf.File(opened, "r") as file:
-        texts = {str(field): str(attributes[field]) for field in opened if field in attributes}
-        names = {field: list(file[field].variables) for field in texts}
-        found: dict[str, dict[str, Any]] = {
-            field: {name: opened[f"{field}/{name}"] for name in names[field]} for field in texts
-        }
-        for stored in (one for several in found.values() for one in several.values()):
-            if (
-                stored.dtype.kind not in "biuf"
-                or stored.nbytes > DENSEST * stored.id.get_storage_size()
-            ):
-                raise ValueError(
-                    f"{stored.name} claims {stored.shape} of {stored.dtype}, more than the file can hold"
-                )
-        # HDF5's dtypes are equal to NumPy's own, but not the same to a hash.
-        arrays = {
-            field: {
-                name: (array := stored[...]).astype(array.dtype.name)
-                for name, stored in several.items()
-            }
-            for field, several in found.items()
-        }
-    if attributes.get("content_hash") != digest(texts, arrays):
-        raise _damaged(path, "some of its arrays or descriptions are missing or changed")
-    descriptions = {}
-    for field, text in texts.items():
-        with _damage(path, f"its part {field!r} is no description"):
-            descriptions[field] = json.loads(text)
-    return descriptions, arrays
+        groups = {}
+        for group in file.groups:
+            for name in file[group].variables:
+                _check_size(opened[f"{group}/{name}"])
+            store = H5NetCDFStore(file, group=group)
+            groups[group] = xr.open_dataset(
+                store, mask_and_scale=False, decode_times=False, decode_coords=False
+            ).load()
+        tree = xr.DataTree.from_dict(groups)
+        tree.attrs = dict(file.attrs)
+    return tree
 
 
-class NotAsSaved(ValueError):
-    """The file is sound, but what it was loaded with is not what it needs."""
+def _check_size(array: Any) -> None:
+    """Refuse an array of a file that is none of numbers, or larger than the file can hold."""
+    demand(array.name, array.dtype.kind in "biuf", f"has the type {array.dtype}")
+    demand(
+        array.name,
+        array.nbytes <= DENSEST * array.id.get_storage_size(),
+        f"claims {array.shape} of {array.dtype}, more than the file can hold",
+    )
 
 
 @contextmanager
 def _damage(
     path: Path, reason: str = "it cannot be read, perhaps it was cut off"
 ) -> Iterator[None]:
-    """Whatever goes wrong in reading is damage; which error HDF5 makes of it depends on where it is."""
+    """Turn every error of reading into damage: which error HDF5 raises depends on where it is."""
     try:
         yield
     except NotAsSaved:
@@ -338,69 +424,67 @@ def _damage(
         raise _damaged(path, f"{reason}: {str(error)[:200] or type(error).__name__}") from error
 
 
-def _check_fields(path: Path, fields: Mapping[str, Any], traceable: bool) -> None:
-    """Refuse fields that are not those of a posterior: types, shapes that fit together, finite numbers.
+def _damaged(path: Path, reason: str) -> ValueError:
+    return ValueError(f"{path} is damaged ({reason}). Take a sound copy, or fit and save again.")
 
-    :param traceable: whether the model is all ours, so that its parts can be tried on each other.
+
+def _check_fields(fields: Mapping[str, Any], traceable: bool) -> np.ndarray:
+    """Refuse fields that are not those of a posterior: types, shapes, finite numbers.
+
+    Parameters
+    ----------
+    fields
+        The fields of `Posterior`.
+    traceable
+        Whether the model has no part of the user, so that its parts can be tried on each other.
+
+    Returns
+    -------
+    array (chain, draw)
+        Whether each draw is finite.
     """
-    with _damage(path, "its parts do not fit together"):
-        demand("it", fields.keys() == FIELDS.keys(), f"has the parts {', '.join(fields)}")
-        for name, kinds in FIELDS.items():
-            demand(name, isinstance(fields[name], kinds), f"is a {type(fields[name]).__name__}")
-        demand("notes", all(isinstance(note, str) for note in fields["notes"]), "are not text")
-        demand(
-            "seconds",
-            all(isinstance(one, int | float | np.number) for one in fields["seconds"]),
-            "are no numbers",
-        )
-        _check_draws(fields)
-        if fields["current"] is not None:
-            fields["current"].check(fields["draws"], fields["dataset"])
-        if fields["learned"] is not None:
-            fields["learned"].check(fields["draws"])
-        if fields["calibration"] is not None:
-            fields["calibration"].check(len(fields["dataset"].outputs))
-        _check_model(fields["model"], fields["dataset"].experiments[0], traceable)
-        arrays = [
-            fields["draws"].weights,
-            *fields["draws"].states,
-            *fields["draws"].leaves.values(),
-        ]
-        finite = np.all(
-            [np.isfinite(one).all(axis=tuple(range(2, one.ndim))) for one in arrays], axis=0
-        )
-        demand("draws", finite.any(), "has no draw that is finite")
-    if not finite.all():
-        warnings.warn(
-            f"{path}: {np.sum(~finite)} of {finite.size} draws are not finite, in chain "
-            f"{', '.join(map(str, np.flatnonzero(~finite.all(1))))}; posterior.chain(number) takes one chain alone",
-            stacklevel=4,
-        )
+    for name, kinds in FIELDS.items():
+        demand(name, isinstance(fields[name], kinds), f"is a {type(fields[name]).__name__}")
+    demand("notes", all(isinstance(note, str) for note in fields["notes"]), "are not text")
+    numeric = all(isinstance(value, int | float | np.number) for value in fields["seconds"])
+    demand("seconds", numeric, "are no numbers")
+    draws, dataset = fields["draws"], fields["dataset"]
+    _check_draws(fields)
+    if fields["current"] is not None:
+        fields["current"].check(draws, dataset)
+    if fields["learned"] is not None:
+        fields["learned"].check(draws)
+    if fields["calibration"] is not None:
+        fields["calibration"].check(len(dataset.outputs))
+    _check_model(fields["model"], dataset.experiments[0], traceable)
+    finite = np.all(
+        [
+            np.isfinite(array).all(axis=tuple(range(2, array.ndim)))
+            for array in (draws.weights, *draws.states, *draws.leaves.values())
+        ],
+        axis=0,
+    )
+    demand("draws", finite.any(), "has no draw that is finite")
+    return finite
 
 
 def _check_draws(fields: Mapping[str, Any]) -> None:
-    """Draws of the model's states, weights and leaves, and the figures that came with them."""
-    own, drawn, data = fields["model"], fields["draws"], fields["dataset"]
-    demand_shape("model.log_process_std", own.log_process_std, None)
-    demand_shape("draws.weights", drawn.weights, None, None, *own.weights_shape)
-    axes = drawn.weights.shape[:2]
+    """Check draws of the model's states, weights and leaves, and the sampler's figures."""
+    model, draws, dataset = fields["model"], fields["draws"], fields["dataset"]
+    demand_shape("model.log_process_std", model.log_process_std, None)
+    demand_shape("draws.weights", draws.weights, None, None, *model.weights_shape)
+    axes = draws.weights.shape[:2]
     demand("draws", all(axes), "is empty")
-    demand(
-        "draws.states",
-        len(drawn.states) == len(data.experiments),
-        "are of another number of series",
-    )
-    first = data.first_states or (0,) * len(data.experiments)
-    for index, states in enumerate(drawn.states):
-        length = len(data.experiments[index]) + 1 - first[index]
-        demand_shape(f"draws.states.{index}", states, *axes, length, own.state_dim)
-    leaves = own.leaves()
-    demand(
-        "model",
-        {name for name, _ in own.roles} == {*leaves} == {*own.priors},
-        "has other leaves than roles",
-    )
-    for name, leaf in drawn.leaves.items():
+    number = len(dataset.experiments)
+    demand("draws.states", len(draws.states) == number, "are of another number of series")
+    first = dataset.first_states or (0,) * number
+    for index, states in enumerate(draws.states):
+        length = len(dataset.experiments[index]) + 1 - first[index]
+        demand_shape(f"draws.states.{index}", states, *axes, length, model.state_dim)
+    leaves = model.leaves()
+    names = {name for name, _ in model.roles}
+    demand("model", names == {*leaves} == {*model.priors}, "has other leaves than roles")
+    for name, leaf in draws.leaves.items():
         demand_shape(f"draws.leaves.{name}", leaf, *axes, *leaves[name].shape)
     warmup = (axes[0], fields["warmup"].log_target.shape[1])
     for part, shape in (("info", axes), ("warmup", warmup)):
@@ -409,201 +493,18 @@ def _check_draws(fields: Mapping[str, Any]) -> None:
                 demand_shape(f"{part}.{name}", values, *shape)
 
 
-def _check_model(own: model.GPSSM, one: series.Series, traceable: bool) -> None:
-    """Leaves that are finite, and parts that go together, if they can be tried."""
-    for name, leaf in own.leaves().items():
+def _check_model(model: GPSSM, series: Series, traceable: bool) -> None:
+    """Check that leaves are finite, and that parts go together, if they can be tried."""
+    for name, leaf in model.leaves().items():
         demand(f"model.{name}", np.isfinite(leaf).all(), "is not finite")
-    if traceable:
-        rows = [
-            jax.ShapeDtypeStruct((1, width), own.log_process_std.dtype)
-            for width in (own.state_dim, one.input_dim)
-        ]
-        step = jax.eval_shape(lambda x, u: own.transition()(x, u), *rows)
-        demand_shape("model.mean", step.mean, 1, own.state_dim)
-        demand_shape("model.basis", step.gain, own.state_dim, 1, own.basis.size)
-        demand_shape(
-            "model.likelihood",
-            jax.eval_shape(own.likelihood.moments, rows[0])[0],
-            1,
-            one.output_dim,
-        )
-
-
-def _damaged(path: Path, reason: str) -> ValueError:
-    return ValueError(f"{path} is damaged ({reason}). Take a sound copy, or fit and save again.")
-
-
-def describe(thing: Any) -> tuple[Any, Arrays]:
-    """The description of a thing, fit for JSON, and its arrays by dotted name."""
-    arrays: Arrays = {}
-
-    def each(entries: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        return {name: of(entry, (*path, name)) for name, entry in entries.items()}
-
-    def of(thing: Any, path: tuple[str, ...]) -> Any:
-        if type(thing) in (type(None), bool, int, float, str):
-            return thing
-        if isinstance(thing, np.ndarray | np.generic | jax.Array):
-            return _describe_array(thing, path, arrays)
-        if type(thing) in (list, tuple):
-            entries = [of(entry, (*path, str(index))) for index, entry in enumerate(thing)]
-            return entries if isinstance(thing, list) else {"tuple": entries}
-        if type(thing) is dict and all(isinstance(key, str) for key in thing):
-            return {"dict": each(thing, path)}
-        if isinstance(thing, Link) and thing in LINKS.values():
-            return {"link": next(name for name, link in LINKS.items() if link == thing)}
-        if type(thing) in LABELS:
-            own = {name: getattr(thing, name) for name in _fields(type(thing))}
-            return {"class": LABELS[type(thing)], "fields": each(own, path)}
-        return _describe_part(thing, path, arrays)
-
-    return of(thing, ()), arrays
-
-
-@in_double_precision
-def restore(
-    description: Any, arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any] | None = None
-) -> Any:
-    """The thing that was described, every array as it was to the last bit.
-
-    :param parts: the user's own functions and classes by dotted name; `user_parts` says which are needed.
-    """
-    parts = parts or {}
-    missing = {name: was for name, was in user_parts(description).items() if name not in parts}
-    if missing:
-        wanted = ", ".join(f"{name!r}: ..." for name in missing)
-        found = "; ".join(f"{name} was {was}" for name, was in missing.items())
-        raise NotAsSaved(
-            f"A user's own functions are not stored ({found}). Hand them over: parts={{{wanted}}}."
-        )
-
-    def each(entries: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: of(entry) for name, entry in entries.items()}
-
-    def of(description: Any) -> Any:
-        if isinstance(description, list):
-            return [of(entry) for entry in description]
-        if not isinstance(description, dict):
-            return description
-        match next(iter(description)):
-            case "tuple":
-                return tuple(of(description["tuple"]))
-            case "dict":
-                return each(description["dict"])
-            case "class":
-                return _class(description["class"])(**each(description["fields"]))
-            case "array":
-                return _restore_array(description, arrays)
-            case "link":
-                return LINKS[description["link"]]
-            case _:
-                return _restore_part(description, arrays, parts[description["part"]])
-
-    return of(description)
-
-
-def user_parts(description: Any) -> dict[str, str]:
-    """The user's own parts that a description needs, and what each was when it was described."""
-    if isinstance(description, list):
-        return {name: was for entry in description for name, was in user_parts(entry).items()}
-    if not isinstance(description, dict):
-        return {}
-    if "part" in description:
-        return {description["part"]: description["was"]}
-    inner = next(
-        (description[tag] for tag in ("tuple", "dict", "fields") if tag in description), []
+    if not traceable:
+        return
+    x, u = (
+        jax.ShapeDtypeStruct((1, width), model.log_process_std.dtype)
+        for width in (model.state_dim, series.input_dim)
     )
-    return user_parts(list(inner.values()) if isinstance(inner, dict) else inner)
-
-
-def _fields(cls: type) -> list[str]:
-    named = getattr(cls, "_fields", None)
-    return [field.name for field in dataclasses.fields(cls)] if named is None else list(named)
-
-
-def _class(label: str) -> type:
-    if label not in TABLE:
-        raise NotAsSaved(f"This version of gpssm has no class {label!r}. Upgrade gpssm to read it.")
-    return TABLE[label]
-
-
-def _describe_array(array: Any, path: tuple[str, ...], arrays: Arrays) -> dict[str, Any]:
-    """Its name, dtype and kind; an array without entries is described by its shape alone."""
-    kind = (
-        "jax"
-        if isinstance(array, jax.Array)
-        else "number"
-        if isinstance(array, np.generic)
-        else "numpy"
-    )
-    # A slash would name a group of a file.
-    name, value = ".".join(path).replace("/", "|") or "value", np.asarray(array)
-    # A weak type gives way to the dtype of the leaf it meets, so it is part of the value; JAX has it on numbers.
-    if isinstance(array, jax.Array) and array.weak_type and not value.shape:
-        kind = "weak"
-    description = {"array": name, "dtype": value.dtype.name, "kind": kind}
-    if value.size == 0:
-        return description | {"shape": list(value.shape)}
-    while name in arrays:  # a dictionary's keys may have dots of their own
-        name += "_"
-    arrays[name] = value
-    return description | {"array": name}
-
-
-def _restore_array(description: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
-    dtype, kind = np.dtype(description["dtype"]), description["kind"]
-    if dtype.kind not in "biuf" or (
-        "shape" in description and math.prod(description["shape"]) != 0
-    ):
-        raise ValueError(
-            f"an array of {dtype} with the shape {description.get('shape')} is none of ours"
-        )
-    value = (
-        np.zeros(description["shape"]) if "shape" in description else arrays[description["array"]]
-    )
-    value = np.asarray(value).astype(dtype)
-    if kind == "weak":
-        with jax.enable_x64(dtype.itemsize == 8):
-            return jnp.asarray(value.item())
-    return jnp.asarray(value) if kind == "jax" else value[()] if kind == "number" else value
-
-
-def _describe_part(thing: Any, path: tuple[str, ...], arrays: Arrays) -> dict[str, Any]:
-    """The name of a user's own part, what it was, and the arrays it holds."""
-    name = ".".join(path)
-    if not callable(thing) and not isinstance(thing, eqx.Module):
-        raise TypeError(
-            f"{name or 'this'} is a {type(thing).__name__}, which cannot be saved: use plain values."
-        )
-    source = thing if hasattr(thing, "__qualname__") else type(thing)
-    leaves = [
-        _describe_array(
-            leaf, (*path, jax.tree_util.keystr(keys, simple=True, separator=".")), arrays
-        )
-        for keys, leaf in jax.tree_util.tree_flatten_with_path(thing)[0]
-        if _is_array(leaf)
-    ]
-    return {"part": name, "was": f"{source.__module__}.{source.__qualname__}", "leaves": leaves}
-
-
-def _restore_part(description: dict[str, Any], arrays: Mapping[str, np.ndarray], given: Any) -> Any:
-    """What the user gave, with the arrays that were stored in place of its own."""
-    leaves, tree = jax.tree.flatten(given)
-    stored = [_restore_array(leaf, arrays) for leaf in description["leaves"]]
-    own, expected = (
-        [leaf.shape for leaf in leaves if _is_array(leaf)],
-        [leaf.shape for leaf in stored],
-    )
-    if own != expected:
-        raise NotAsSaved(
-            f"The part {description['part']!r} was {description['was']} with arrays of shapes {expected}; "
-            f"what was given has {own}. Give one of the same structure."
-        )
-    following = iter(stored)
-    return jax.tree.unflatten(
-        tree, [next(following) if _is_array(leaf) else leaf for leaf in leaves]
-    )
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | jax.Array)
+    step = jax.eval_shape(lambda x, u: model.transition()(x, u), x, u)
+    output = jax.eval_shape(model.likelihood.moments, x)[0]
+    demand_shape("model.mean", step.mean, 1, model.state_dim)
+    demand_shape("model.basis", step.gain, model.state_dim, 1, model.basis.size)
+    demand_shape("model.likelihood", output, 1, series.output_dim)
