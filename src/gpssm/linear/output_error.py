@@ -40,6 +40,11 @@ PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free ru
 Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
 
 
+def identity(predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+    """The emission of outputs that are the linear predictor."""
+    return predictor
+
+
 class Modes(NamedTuple):
     """A linear model in the coordinates of its modes: every stable A with distinct eigenvalues has
     this form.

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series
 from gpssm.linear.descent import minimise
-from gpssm.linear.output_error import PROCESS_STD, fit_from_starts
+from gpssm.linear.output_error import PROCESS_STD, fit_from_starts, identity
 from gpssm.linear.state_space import (
     PROCESS_FLOOR,
     LinearFit,
@@ -139,7 +139,7 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
     """The most likely linear model that keeps the wiring, and its smoothed states."""
     outputs = series[0].output_dim
     if wiring.input_dim:
-        starts = [_free_runs(series, wiring, _same, key)[1]]
+        starts = [_free_runs(series, wiring, identity, key)[1]]
     else:
         starts = [
             WiredModel.random(item, wiring, outputs, len(series))
@@ -173,10 +173,6 @@ def fit_wired_output_error(
     return result._replace(
         model=result.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov)
     )
-
-
-def _same(predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-    return predictor
 
 
 def _free_runs(
