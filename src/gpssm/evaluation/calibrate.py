@@ -60,9 +60,7 @@ LARGEST = 10.0  # factor
 
 
 class Needed(NamedTuple):
-    """The factors r that outputs needed, by origin and step, NaN where none was observed; the
-    origins' spacing.
-    """
+    """The factors r that outputs needed, NaN where none was observed, and the origins' spacing."""
 
     factors: Float[np.ndarray, "O H Dy"]
     spacing: int
@@ -141,9 +139,7 @@ def measure(
 def needed_factors(
     forecast: Forecast, actual: Float[np.ndarray, "H Dy"]
 ) -> Float[np.ndarray, "H Dy"]:
-    """r, the factor from which on the stretched 90 % interval holds what happened; NaN where that
-    is missing.
-    """
+    """r, from which on the stretched 90 % interval holds what happened; NaN where it is missing."""
     mean, (low, high) = forecast.mean, forecast.interval(LEVEL)
     away, reach = np.abs(actual - mean), np.where(actual > mean, high - mean, mean - low)
     factors = np.divide(away, reach, out=np.full_like(away, LARGEST), where=reach > 0)
@@ -212,9 +208,7 @@ def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
 def weighted_quantile(
     values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float
 ) -> float:
-    """The value below which this share of the weight lies, interpolated between the middles of the
-    weights.
-    """
+    """The value below which this share of the weight lies, interpolated between the weights."""
     order = np.argsort(values)
     values, weights = values[order], weights[order]
     return float(np.interp(share * np.sum(weights), np.cumsum(weights) - weights / 2, values))

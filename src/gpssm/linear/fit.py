@@ -73,8 +73,7 @@ def linear_fit(series: Any, spec: "Spec") -> LinearFit:
 
 @in_double_precision
 def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
-    """The linear model whose simulation, through the likelihood's link, has the least squared
-    error.
+    """The linear model whose simulation, through the link, has the least squared error.
 
     A curve at the output (Wiener) is found together with the dynamics, since no filter sees
     through it.

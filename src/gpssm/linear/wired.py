@@ -1,5 +1,4 @@
-"""Linear models that keep a wiring: some coefficients are zero, some rows are known, some states
-are outputs.
+"""Linear models that keep a wiring: zero coefficients, known rows, states that are outputs.
 
     x_{t+1} = A x_t + B u_t + b + N(0, Q),   y_t = C x_{t+1} + d + N(0, diag(σ²))
 
@@ -164,9 +163,7 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
 def fit_wired_output_error(
     series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
 ) -> LinearFit:
-    """The linear model that keeps the wiring whose free run, through the emission, has the least
-    squared error.
-    """
+    """The model that keeps the wiring with the least squared error of its simulation."""
     noise, model, paths = _free_runs(series, wiring, emission, key)
     result = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
     process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
