@@ -220,7 +220,7 @@ def _descend(
         optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps)),
     )
 
-    def run(modes: Modes) -> tuple[Modes, Array]:
+    def run(modes: Any) -> tuple[Modes, Array]:
         def step(
             carry: tuple[Modes, optax.OptState], _: None
         ) -> tuple[tuple[Modes, optax.OptState], None]:
