@@ -320,7 +320,7 @@ def test_a_run_that_was_stopped_is_resumed_bit_for_bit(data, fitted_run, tmp_pat
     with quick():
         result = call("fit", "--resume", "--out", out)
     assert result.exit_code == 0, result.output
-    assert "Resuming: continuing from the draws" in result.stderr
+    assert "Resuming: the draws so far are saved" in result.stderr
     assert not (out / "checkpoint").exists()
     same_run(fitted_run, out)
 
@@ -446,6 +446,13 @@ def test_inputs_are_matched_by_their_times(tmp_path):
     assert answer(*ahead(40)) == expected
     assert "the first step ahead is at 2024-04-02 22:00:00" in complaint(*ahead(52), code=1)
     assert "apart" in complaint(*ahead(50, 2), code=1)
+    # Rows without times are the steps ahead, which is said.
+    rows[50:].to_csv(tmp_path / "ahead.csv", index=False)
+    result = call("forecast", tmp_path / "run", "--inputs", tmp_path / "ahead.csv")
+    assert result.exit_code == 0
+    said = " ".join(result.stderr.split())
+    assert "has no times" in said
+    assert "first step ahead, 2024-04-02 22:00:00" in said
 
 
 def test_forecasts_that_cannot_be_made_say_why(linear_run, data, tmp_path):

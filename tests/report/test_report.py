@@ -450,9 +450,10 @@ def test_experiments_can_be_picked_and_nothing_is_cut_off(browser, pictures, tmp
     for width in (1400, 800, 400):
         browser.open(path, width)
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        diagnostics = "#diagnostics .scroll:not(.picture .scroll)"
-        comparison = "#comparison .scroll:not(details .scroll)"
-        cut = f"[...document.querySelectorAll('{diagnostics}, {comparison}')]"
+        cut = (
+            "[...document.querySelectorAll('#diagnostics .scroll:not(.picture .scroll),"
+            " #comparison .scroll:not(details .scroll)')]"
+        )
         assert (
             browser.evaluate(f"{cut}.filter(one => one.scrollWidth > one.clientWidth + 1).length")
             == 0

@@ -1,6 +1,4 @@
-"""The command line: words in, words out, no logic of its own. `app` has the commands, `pipeline`
-what `fit` does.
-"""
+"""The command line, without logic of its own: `app` has the commands, `pipeline` does the work."""
 
 
 def main() -> None:

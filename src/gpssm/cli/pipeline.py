@@ -91,7 +91,8 @@ def execute(
             if data.test is not None:
                 run.write_series(TEST, data.test)
             if resume:
-                screen.say(f"Resuming: {_stage(run)}")
+                saved = _saved(run)
+                screen.say(f"Resuming: {saved[0].lower()}{saved[1:]}")
             began = ticks()
             baselines = _judge_baselines(settings, data.train, data.test, delay, screen)
             seconds = {"baselines": ticks() - began}
@@ -120,22 +121,20 @@ def _judge_baselines(
     settings: Settings, train: list[Series], test: Series | None, delay: Any, screen: Screen
 ) -> BaselineResults:
     """Forecasts and scores of the baselines, which take seconds: the user sees them first."""
-    names = [name for name in BASELINES if name != settings.method]
-    future = choose_future(train[-1], test)
-    options = {"delay": delay, "num_paths": settings.num_paths, "seed": settings.runtime.seed}
-    parts = [
-        judge_baselines(train, future.u, choose_rows(train[-1], test), [name], **options)
-        for name in tracked(names, screen.progress, "baselines")
-    ]
-    results = BaselineResults.join(parts)
+    results = judge_baselines(
+        train,
+        choose_future(train[-1], test).u,
+        choose_rows(train[-1], test),
+        BASELINES,
+        exclude=settings.method,
+        delay=delay,
+        num_paths=settings.num_paths,
+        seed=settings.runtime.seed,
+        progress=screen.progress,
+    )
     if test is not None:
         screen.note(*(f"Scaled CRPS of {item.method}: {item.loss:.3g}" for item in results.entries))
     return results
-
-
-def fit_model(settings: Settings, train: list[Series], **runtime: Any) -> Forecaster:
-    """Fit as the settings say; `runtime` are fields of `Runtime` that do not change the result."""
-    return fit(train, spec=settings.spec, runtime=settings.runtime.replace(**runtime))
 
 
 def _posterior(
@@ -145,9 +144,11 @@ def _posterior(
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
     screen.say(f"Fitting {settings.method} to {sum(map(len, train))} rows")
-    runtime = {"progress": screen.progress, "checkpoint": run.checkpoint, "resume": True}
     settings = replace(settings, fit={**settings.fit, "delay": delay})
-    posterior = fit_model(settings, train, **runtime)
+    runtime = settings.runtime.replace(
+        progress=screen.progress, checkpoint=run.checkpoint, resume=True
+    )
+    posterior = fit(train, spec=settings.spec, runtime=runtime)
     if isinstance(posterior, Posterior):
         num_draws = posterior.spec.settings.num_draws
         if posterior.num_draws < num_draws:
@@ -190,14 +191,6 @@ def _saved(run: Run) -> str:
     if (run.folder / POSTERIOR).is_file():
         return "The posterior is saved"
     return "The draws so far are saved" if run.begun else "Nothing was sampled yet"
-
-
-def _stage(run: Run) -> str:
-    if (run.folder / POSTERIOR).is_file():
-        return "the posterior is saved; all that follows it is made again"
-    if run.begun:
-        return "continuing from the draws that are saved"
-    return "nothing was sampled yet; beginning with the fit"
 
 
 def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]:

@@ -3,27 +3,32 @@
     config.toml      every setting: see `settings.py`
     posterior.nc     the posterior, with the training data: `gpssm.load`
     test.csv         the rows that were held out, outputs and inputs
-    forecast.csv     the forecast of those rows, or of the 30 after the data where there are no
-    inputs baselines/*.csv  the same of each baseline metrics.json     scores of all of them,
-    checks, notes, seconds figures/*.png    pictures report.html      all of it for reading
+    forecast.csv     the forecast of those rows, or of the 30 after the data if there are no inputs
+    baselines/*.csv  the same of each baseline
+    metrics.json     scores of all of them, checks, notes, seconds
+    figures/*.png    pictures
+    report.html      all of it for reading
     checkpoint/      the state of the sampler while it runs
 
 `metrics.json` has
 
     method           the method's name
     state_dim, num_chains, num_draws
-    horizons         {"30": 30, "full": 148}: the steps of each judgement; empty without test rows
-    scores           {"30": {"ffvd": {"rmse": ..., "crps": ..., "coverage_90": ...}, "arx": ...},
-    "full": ...} by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each
-    output units            {"level": "m"}, of those signals that have one test             {"rows":
-    148, "first": 148, "hash": ...}: the test rows; null without any rolling          {"protocol":
-    ..., "held_out": true, "origins": 12, "horizon": 30, "methods":
-                     {"ffvd": {"scaled_crps": ..., "outputs": {"level": {"rmse": ...,
-                     "rmse_by_step": [...]}}}}}
-    checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...},
-    ...] diagnostics      R-hat and effective draws by group of quantities summary          what
-    `gpssm info` shows seconds          {"baselines": ..., "setup": ..., "compile": ..., "run": ...,
-    "judge": ..., "report": ...} notes            what went wrong or should be known, as sentences
+    horizons         {"30": 30, "full": 148}: steps of each judgement; empty without test rows
+    scores           {"30": {"ffvd": {"rmse": ..., "coverage_90": ...}, "arx": ...}, "full": ...}
+    by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each output
+    units            {"level": "m"}, of those signals that have one
+    test             {"rows": 148, "first": 148, "hash": ...}: the test rows; null without any
+    rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "step": 10,
+                     "methods": {"ffvd": {"scaled_crps": ..., "outputs": {"level": {"rmse": ...,
+                     "rmse_first": ..., "rmse_last": ..., "rmse_by_step": [...]}}}}}: the first
+                     and the last `step` steps ahead are judged on the same rows
+    checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...}]
+    diagnostics      R-hat and effective draws by group of quantities
+    summary          what `gpssm info` shows
+    seconds          {"baselines": ..., "setup": ..., "compile": ..., "run": ..., "judge": ...,
+                     "report": ...}
+    notes            what went wrong or should be known, as sentences
 
 A figure that does not exist is null.
 """
@@ -242,9 +247,7 @@ class Run:
         return path
 
     def write_series(self, name: str, series: Series) -> Path:
-        """Write a series as CSV: its column of times, if it has one, outputs, controls, to the last
-        bit.
-        """
+        """Write a series as CSV to the last bit: times if it has any, outputs, inputs."""
         timed = series.clock is not None and series.clock.name is not None
         return self.write(name, to_csv(series.to_dataframe(), index=timed))
 

@@ -173,7 +173,11 @@ class Settings:
             "versions": self.versions,
         }
         return {
-            name: {key: _plain(value) for key, value in table.items() if value is not None}
+            name: {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in table.items()
+                if value is not None
+            }
             for name, table in tables.items()
         }
 
@@ -252,10 +256,6 @@ def current_versions() -> dict[str, str]:
     """Versions of the software that a result may depend on."""
     libraries = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
     return {"gpssm": gpssm.__version__, "python": platform.python_version(), **libraries}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _frozen(value: Any) -> Any:

@@ -1,3 +1,1 @@
-"""How good is it: metrics, rolling forecasts, comparisons, selection, a summary, and the one list
-of checks.
-"""
+"""Judging fits: rolling forecasts, comparisons, selection, a summary, and checks."""

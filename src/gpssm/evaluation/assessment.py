@@ -176,7 +176,7 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
         covered=float(np.mean(distance[observed] <= GAUSSIAN_90)) if observed.any() else np.nan,
         one_step_fit=one_step_fit,
         free_run_fit=free_run_fit,
-        **_nonlinearity(measured.f, states[:, points], series.u[points]),
+        **_nonlinearity(np.asarray(measured.f), states[:, points], series.u[points]),
         novelty_tail=float(np.mean(measured.novelty[:, -max(len(points) // 10, 1) :])),
         left=float(np.mean(~alive[-1])),
     )

@@ -19,6 +19,7 @@ from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.evaluation.backtest import Backtest, backtest
 from gpssm.fitting.fit import fit
+from gpssm.inference.progress import Mode, tracked
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import BASELINES as ROLLING
@@ -107,21 +108,11 @@ class RollingComparison:
 
 
 class BaselineResults(NamedTuple):
-    """Forecasts of baselines, their rolling scores, and a sentence for each that failed.
-
-    All of it is plain arrays, so that it can come from another process.
-    """
+    """Forecasts of baselines, their rolling scores, and a sentence for each that failed."""
 
     forecasts: dict[str, Forecast]
     entries: tuple[Entry, ...]
     failures: tuple[str, ...]
-
-    @classmethod
-    def join(cls, parts: Sequence["BaselineResults"]) -> "BaselineResults":
-        """The results of several baselines together."""
-        forecasts = {name: part.forecasts[name] for part in parts for name in part.forecasts}
-        entries = tuple(entry for part in parts for entry in part.entries)
-        return cls(forecasts, entries, tuple(words for part in parts for words in part.failures))
 
 
 def judge_baselines(
@@ -134,6 +125,7 @@ def judge_baselines(
     delay: Rows | Literal["auto"] = 0,
     num_paths: int = 1000,
     seed: int = 0,
+    progress: Mode = False,
 ) -> BaselineResults:
     """Fit baselines to the training series, and forecast as the fit does.
 
@@ -155,6 +147,8 @@ def judge_baselines(
         Paths of each forecast.
     seed : int
         Seed of fits and forecasts.
+    progress
+        True for a bar over the baselines, "plain" for one line each, False for silence.
 
     Returns
     -------
@@ -165,9 +159,7 @@ def judge_baselines(
     forecasts = {}
     entries = []
     failures = []
-    for name in baselines:
-        if name == exclude:
-            continue
+    for name in tracked([name for name in baselines if name != exclude], progress, "baselines"):
         try:
             fitted = isinstance(baselines, Mapping)
             posterior = baselines[name] if fitted else fit(list(train), method=name, **options)

@@ -82,8 +82,7 @@ def informative(
     max_draws: int = 200,
     seed: int = 0,
 ) -> Design:
-    """Rank input plans by how much their outputs would sharpen the forecasts under the target's
-    inputs.
+    """Rank input plans by how much their outputs would sharpen forecasts under the target's inputs.
 
         posterior.informative({"steps": steps, "sines": sines}, target=usual).best
 
@@ -154,9 +153,7 @@ def _outputs(rollout: Rollout, u: Float[np.ndarray, "H Du"]) -> Float[np.ndarray
 def _errors(
     Z: Float[np.ndarray, "S H Dy"], Y: Float[np.ndarray, "N D"], owner: np.ndarray
 ) -> tuple[Float[np.ndarray, " Dy"], Float[np.ndarray, " Dy"]]:
-    """Mean squares of Z − Ẑ and of Z − E Z of each output, with K and means from the other folds of
-    draws.
-    """
+    """Mean squares of Z − Ẑ and Z − E Z by output, K and means from the other folds of draws."""
     draws, flat = len(Z), Z.reshape(len(Z), -1)
     fold = np.arange(draws) % FOLDS
     after, before = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])

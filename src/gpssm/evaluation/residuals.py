@@ -1,5 +1,4 @@
-"""What one-step errors still hold: residuals of a filter along the training data, and tests of
-them.
+"""What one-step errors still hold: residuals of a filter along the training data, and their tests.
 
     e_t = Φ⁻¹( P(Y_t ≤ y_t | y_1, …, y_{t−1}, u_1, …, u_t) )
 
@@ -28,9 +27,7 @@ ROWS = 1000  # of a series that are looked at, the first ones
 
 
 class Correlation(NamedTuple):
-    """A portmanteau test: correlations at several lags, and the probability of as large ones if
-    there are none.
-    """
+    """A portmanteau test: correlations at several lags, and the probability of such by chance."""
 
     correlations: Float[np.ndarray, " lags"]
     p_value: float
@@ -125,8 +122,9 @@ def find_residuals(
 
 
 def autocorrelation(values: Float[np.ndarray, " T"], lags: int = LAGS) -> Correlation:
-    """Correlations at lags 1.. and Ljung and Box's test, n(n+2) Σ_k r_k²/(n_k) ~ χ²; entries may be
-    missing.
+    """Correlations at lags 1.. and Ljung and Box's test, n(n+2) Σ_k r_k²/(n_k) ~ χ².
+
+    Entries may be missing.
     """
     centred, number = _centred(values)
     lags = min(lags, max(number // 4, 1))
@@ -141,8 +139,7 @@ def autocorrelation(values: Float[np.ndarray, " T"], lags: int = LAGS) -> Correl
 def cross_correlation(
     values: Float[np.ndarray, " T"], u: Float[np.ndarray, " T"], lags: int = LAGS
 ) -> Correlation:
-    """Correlations of e_t with u_{t−k} at lags k = −lags..lags, and the regression of e on u_t, …,
-    u_{t−lags}.
+    """Correlations of e_t with u_{t−k}, k = −lags..lags, and the regression on u_t, …, u_{t−lags}.
 
     Of white residuals it explains n R² ~ χ², with as many degrees of freedom as those inputs are
     independent, and however smooth they are.

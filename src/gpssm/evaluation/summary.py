@@ -1,5 +1,4 @@
-"""A posterior on one page, in words and numbers: what was fitted, how well it sampled, what to make
-of it.
+"""A posterior on one page: what was fitted, how well it sampled, what to make of it.
 
 The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs,
 which do not depend on the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or

@@ -133,7 +133,9 @@ def council(
     scale = np.where(scale > 0, scale, 1.0)
     parts: list[dict[str, np.ndarray]] = []
     for fold in FOLDS:
-        if (rest := _without(series, fold)) and _is_observed(series, fold):
+        windows = [item.y[slice(*_window(item, fold))] for item in series]
+        observed = any(np.isfinite(window).any() for window in windows)
+        if observed and (rest := _without(series, fold)):
             fitted, _ = fit_members(rest, steps, max_order, members, shrinkage)
             parts.append(_score(fitted, series, fold, steps, scale))
     scores = {
@@ -219,12 +221,6 @@ def _without(series: Sequence[Series], fold: tuple[float, float]) -> list[Series
     return parts
 
 
-def _is_observed(series: Sequence[Series], fold: tuple[float, float]) -> bool:
-    """Whether the window holds an output of any series."""
-    windows = [(item.y, *_window(item, fold)) for item in series]
-    return any(np.isfinite(y[first:end]).any() for y, first, end in windows)
-
-
 def _window(series: Series, fold: tuple[float, float]) -> tuple[int, int]:
     return round(fold[0] * len(series)), round(fold[1] * len(series))
 
@@ -281,7 +277,8 @@ def _score_series(
     inputs = np.broadcast_to(series.u[begin:end], (len(mean), 1, end - begin, series.input_dim))
     simulated = kalman.simulate(steady, filtered.means[:, [begin]], inputs)[:, 0]
     misses = (series.y[begin:end] - simulated) / scale
-    leaves = (gaussian_crps(error, std), _negative_log_density(error, std), error**2, misses**2)
+    negative_log_density = 0.5 * ((error / std) ** 2 + np.log(2 * np.pi)) + np.log(std)
+    leaves = (gaussian_crps(error, std), negative_log_density, error**2, misses**2)
     return tuple(leaf.reshape(len(mean), -1) for leaf in leaves)
 
 
@@ -293,7 +290,3 @@ def gaussian_crps(error: np.ndarray, std: np.ndarray) -> np.ndarray:
     z = error / std
     density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
     return std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
-
-
-def _negative_log_density(error: np.ndarray, std: np.ndarray) -> np.ndarray:
-    return 0.5 * ((error / std) ** 2 + np.log(2 * np.pi)) + np.log(std)

@@ -16,9 +16,7 @@ ROWS, STRETCH, LEAST = 4096, 1024, 64  # of all excerpts together, and of each a
 
 
 class Stage(NamedTuple):
-    """Series to search through, in so many steps, and the numbers of those that begin where a
-    record does.
-    """
+    """Series to search through, a number of steps, and which series begin where a record does."""
 
     series: list[Series]
     steps: int

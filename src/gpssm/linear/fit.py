@@ -16,7 +16,7 @@ from gpssm.core.runtime import in_double_precision, on_host
 from gpssm.data.padding import pad
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.linear.identification import fit_linear
-from gpssm.linear.output_error import Emission, fit_output_error
+from gpssm.linear.output_error import Emission, fit_output_error, identity
 from gpssm.linear.state_space import LinearFit, smoothed_moments
 from gpssm.linear.wired import fit_wired, fit_wired_output_error
 from gpssm.model.likelihoods import (
@@ -73,8 +73,7 @@ def linear_fit(series: Any, spec: "Spec") -> LinearFit:
 
 @in_double_precision
 def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
-    """The linear model whose simulation, through the likelihood's link, has the least squared
-    error.
+    """The linear model whose simulation, through the link, has the least squared error.
 
     A curve at the output (Wiener) is found together with the dynamics, since no filter sees
     through it.
@@ -87,7 +86,7 @@ def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
         )
     linked = isinstance(likelihood, LinkedGaussian)
     outputs = series if linked else pseudo_series(series, likelihood)
-    link: Emission = likelihood.link.forward if linked else _identity
+    link: Emission = likelihood.link.forward if linked else identity
     wiring = _wiring(spec, series)
     if wiring is None:
         return fit_output_error(outputs, spec.state_dim, link, jax.random.key(0))
@@ -111,7 +110,3 @@ def pseudo_series(series: Sequence[Series], likelihood: Likelihood) -> list[Seri
 
 def _wiring(spec: "Spec", series: Sequence[Series]) -> Any:
     return make_wiring(spec.wiring, spec.state_dim, series[0].input_dim, series[0].output_dim)
-
-
-def _identity(predictor: jax.Array) -> jax.Array:
-    return predictor

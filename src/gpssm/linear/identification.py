@@ -62,8 +62,7 @@ def fit_linear(
 
 
 def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
-    """The same model in coordinates where smoothed states have mean 0 and covariance I, and Q is
-    diagonal.
+    """The same model where smoothed states have mean 0 and covariance I, and Q is diagonal.
 
         x' = M(x − m):   A' = M A M⁻¹   B' = M B   b' = M(A m + b − m)   C' = C M⁻¹   d' = d + C m
         Q' = M Q Mᵀ
@@ -152,9 +151,7 @@ def _loss_and_gradient(
     frame: Float[Array, "Dx Dx"],
     floor: Float[Array, " Dy"],
 ) -> Float[Array, ""]:
-    """−log p(y) and its gradient (p,), with the p unconstrained parameters of `_constrain` in one
-    vector.
-    """
+    """−log p(y) and its gradient (p,) in one vector of the unconstrained parameters."""
     return -log_marginal(_constrain(ravel_pytree(like)[1](vector), frame, floor), series)
 
 
@@ -170,8 +167,7 @@ class OrderSelection(NamedTuple):
 def select_order(
     series: Series | Sequence[Series], max_dim: int = 8, *, num_em: int = 100
 ) -> OrderSelection:
-    """The state dimension n in 1..`max_dim` with the least BIC = k log N − 2 log p(y), N observed
-    rows.
+    """The number of states n with the least BIC = k log N − 2 log p(y), N observed rows.
 
     k = n(2 Dy + Du) + Dy + Dy(Dy + 1)/2 is what outputs can identify: A, B, C and the innovations'
     gain up to the states' coordinates, the mean level and the innovations' covariance. Inert

@@ -155,7 +155,10 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
     while row < rows:
         present = np.flatnonzero(observed[row])
         predicted = A @ covariance @ A.mT + Q
-        steady = former is not None and _is_close(predicted, former)
+        # No covariance has changed by more than a trifle of its largest entry.
+        steady = former is not None and bool(
+            (np.abs(predicted - former).max((1, 2)) <= STEADY * np.abs(predicted).max((1, 2))).all()
+        )
         gain, precision = np.zeros((count, size, width)), np.zeros((count, width, width))
         after, log_det = predicted, np.zeros(count)
         if len(present):
@@ -182,11 +185,6 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
         np.stack(leaves, 1) for leaves in zip(*parts, strict=True)
     )
     return Gains(before, predicted, after, gain, precision, log_det, runs)
-
-
-def _is_close(new: Float[np.ndarray, "K Dx Dx"], old: Float[np.ndarray, "K Dx Dx"]) -> bool:
-    """Whether no covariance has changed by more than `STEADY` of its largest entry."""
-    return bool((np.abs(new - old).max((1, 2)) <= STEADY * np.abs(new).max((1, 2))).all())
 
 
 def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.ndarray, np.ndarray]:

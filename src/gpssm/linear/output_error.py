@@ -1,5 +1,4 @@
-"""Linear dynamics behind an emission that cannot be undone: free-run least squares from many random
-starts.
+"""Linear dynamics behind an emission without an inverse: free-run least squares from many starts.
 
     x_{t+1} = A x_t + B u_t,   ŷ_t = g(C x_{t+1} + d)
 
@@ -40,10 +39,13 @@ PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free ru
 Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
 
 
+def identity(predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+    """The emission of outputs that are the linear predictor."""
+    return predictor
+
+
 class Modes(NamedTuple):
-    """A linear model in the coordinates of its modes: every stable A with distinct eigenvalues has
-    this form.
-    """
+    """A linear model in the coordinates of its modes, for distinct eigenvalues."""
 
     logit: Float[Array, " K"]  # modulus of a pair of eigenvalues, RADIUS · sigmoid(logit)
     angle: Float[Array, " K"]
@@ -148,9 +150,7 @@ def fit_from_starts(
 
 
 class SimulationProblem(NamedTuple):
-    """What the free runs are compared with; an argument of compiled code, so that equal shapes
-    share a program.
-    """
+    """What free runs are compared with, as an argument, so that equal shapes share a program."""
 
     series: list[Series]
     scale: Float[Array, " Dy"]
@@ -220,7 +220,7 @@ def _descend(
         optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps)),
     )
 
-    def run(modes: Modes) -> tuple[Modes, Array]:
+    def run(modes: Any) -> tuple[Modes, Array]:
         def step(
             carry: tuple[Modes, optax.OptState], _: None
         ) -> tuple[tuple[Modes, optax.OptState], None]:
@@ -249,9 +249,7 @@ _transition = jax.jit(Modes.transition)
 def _normalise(
     modes: Modes, states: list[np.ndarray], noise: np.ndarray, series: list[Series]
 ) -> LinearFit:
-    """The same model with x' = M(x − m), so that the states of the free runs have mean 0 and
-    covariance I.
-    """
+    """The model with x' = M(x − m), so that simulated states have mean 0 and covariance I."""
     transition, modes = jax.tree.map(np.asarray, (_transition(modes), modes))
     everything = np.concatenate(states)
     mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))

@@ -1,7 +1,6 @@
 """The linear-Gaussian state-space model: smoothing, likelihood, expectation-maximisation.
 
-    x₀ ~ N(0, I)      x_{t+1} = A x_t + B u_t + b + N(0, Q)      y_t = C x_{t+1} + d + N(0,
-    diag(σ²))
+    x₀ ~ N(0, I)   x_{t+1} = A x_t + B u_t + b + N(0, Q)   y_t = C x_{t+1} + d + N(0, diag(σ²))
 
 A series of T outputs has T+1 states: `u[t]` drives `states[t] → states[t+1]`, and `states[t+1]`
 emits `y[t]`. The smoothing posterior is Gaussian with a block-tridiagonal precision, which is all
@@ -134,8 +133,7 @@ def run_em(
     rows = _rows(series)
 
     def update(carry: tuple) -> tuple:
-        """Evaluate the model that comes next, and find the one after it; the last round only
-        evaluates.
+        """Evaluate the next model and find the one after it; the last round only evaluates.
 
         A model is evaluated in one place of the program: smoothing is most of what there is to
         compile.
@@ -159,8 +157,7 @@ def run_em(
 
 
 def noise_floor(y: Any) -> Any:
-    """The least σ of each output, a share of its standard deviation; absolute for one that never
-    changes.
+    """The least σ of each output, a share of its standard deviation, or of 1 if it never changes.
 
     By NumPy for its arrays, by JAX for those of a program.
     """
@@ -172,8 +169,7 @@ def noise_floor(y: Any) -> Any:
 
 
 class Rows(NamedTuple):
-    """Series laid out with one row a state, so that several of them form a single chain of N
-    states.
+    """Series with one row per state, so that several of them form a single chain of N states.
 
     A row holds what leads to its state and what the state emits. The first state of a series has
     `moves` = 0, since no transition leads to it, and emits nothing, and so has one that pads. Where
@@ -261,8 +257,7 @@ def _maximise(rows: Rows, posterior: SmoothedStates) -> LinearSSM:
 def _fit_dynamics(
     rows: Rows, mean: Float[Array, "N Dx"], covariance: BlockTridiagonal
 ) -> dict[str, Array]:
-    """[A B b] by regression, and Q = E[e eᵀ] with e = x_{t+1} − A x_t − B u_t − b, averaged over
-    the moves.
+    """[A B b] by regression, and Q = E[e eᵀ] with e = x_{t+1} − A x_t − B u_t − b, over the moves.
 
     The states' uncertainty adds [−A I] Cov([x_t; x_{t+1}]) [−A I]ᵀ to the square of the mean
     residual.
@@ -296,9 +291,7 @@ def _fit_dynamics(
 def _fit_emission(
     rows: Rows, mean: Float[Array, "N Dx"], covariance: Float[Array, "N Dx Dx"]
 ) -> dict[str, Array]:
-    """C, d and σ by one regression an output over its observed rows; uncertainty adds c·Cov(x)·c to
-    σ².
-    """
+    """C, d and σ by regression over observed rows; uncertainty adds c·Cov(x)·c to σ²."""
     inputs = jnp.concatenate([mean, jnp.ones_like(mean[:, :1])], axis=1)
     spread = jnp.einsum("nk,nij->kij", rows.observed, covariance)
     square = jnp.einsum("nk,ni,nj->kij", rows.observed, inputs, inputs)

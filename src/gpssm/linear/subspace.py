@@ -1,8 +1,7 @@
-"""Subspace identification of a linear state-space model: canonical variate analysis, in closed
-form.
+"""Subspace identification of a linear state-space model: canonical variates, in closed form.
 
-The state s_t is what the past (outputs and controls before t) tells about the outputs from t on,
-once the effect of the controls from t on is taken out. With p, f the past and the future after
+The state s_t is what the past (outputs and inputs before t) tells about the outputs from t on,
+once the effect of the inputs from t on is taken out. With p, f the past and the future after
 that,
 
     Σ_ff^(-1/2) Σ_fp Σ_pp^(-1/2) = U S Vᵀ,        s_t = first Dx rows of Vᵀ Σ_pp^(-1/2) p_t
@@ -30,9 +29,7 @@ Parts = list[tuple[np.ndarray, np.ndarray]]  # (y, u) of each series
 
 
 class PastStates(NamedTuple):
-    """State estimates from data before their time, with the controls and outputs of each step; N
-    steps.
-    """
+    """State estimates from data before their time, with inputs and outputs of N steps."""
 
     before: Float[np.ndarray, "N D"]
     u: Float[np.ndarray, "N Du"]
@@ -80,14 +77,12 @@ def past_states(
 
 
 def _canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.ndarray]:
-    """The states of each series at times horizon, ..., T, with as many columns as have a
-    correlation.
-    """
+    """The states of each series at times horizon, ..., T, as many as have a correlation."""
     lags = [(_lags(y, horizon), _lags(u, horizon)) for y, u in parts]
     pasts = [np.concatenate(pair, axis=1) for pair in lags]
-    controls = np.concatenate([u[horizon:] for _, u in lags])
-    future = _unexplained(np.concatenate([y[horizon:] for y, _ in lags]), controls)
-    past = _unexplained(np.concatenate([p[:-horizon] for p in pasts]), controls)
+    inputs = np.concatenate([u[horizon:] for _, u in lags])
+    future = _unexplained(np.concatenate([y[horizon:] for y, _ in lags]), inputs)
+    past = _unexplained(np.concatenate([p[:-horizon] for p in pasts]), inputs)
     whitener = _whitener(past)
     _, correlations, directions = np.linalg.svd(
         _whitener(future) @ (future.T @ past) @ whitener.T / len(past)
@@ -98,9 +93,7 @@ def _canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.n
 
 
 def from_states(states: PastStates, state_dim: int) -> LinearSSM:
-    """Least squares of x_{t+1} on [x_t; u_t; 1] and y_t on [x_{t+1}; 1]; inert dimensions fill up
-    to Dx.
-    """
+    """Least squares of x_{t+1} on [x_t; u_t; 1] and y_t on [x_{t+1}; 1]; inert states fill up."""
     dim = states.after.shape[1]
     extra = (0, state_dim - dim)
     ones = np.ones((len(states.y), 1))
@@ -123,9 +116,7 @@ def from_states(states: PastStates, state_dim: int) -> LinearSSM:
 
 
 def _horizon(parts: Parts, state_dim: int) -> int:
-    """The longest horizon, up to what the order needs, with twice as many rows as regressors (at
-    least 1).
-    """
+    """The longest horizon up to what the order needs, with twice as many rows as regressors."""
     y, u = parts[0]
     width = y.shape[1] + 2 * u.shape[1]
     wanted = max(10, state_dim + 2)
@@ -144,9 +135,9 @@ def _lags(
     return np.concatenate([values[i : i + count] for i in range(horizon)], axis=1)
 
 
-def _unexplained(values: np.ndarray, controls: np.ndarray) -> np.ndarray:
-    """What a regression on the controls and a constant leaves of the values."""
-    return _least_squares(np.concatenate([controls, np.ones((len(values), 1))], axis=1), values)[1]
+def _unexplained(values: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """What a regression on the inputs and a constant leaves of the values."""
+    return _least_squares(np.concatenate([inputs, np.ones((len(values), 1))], axis=1), values)[1]
 
 
 def _whitener(values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "D D"]:

@@ -1,5 +1,4 @@
-"""Linear models that keep a wiring: some coefficients are zero, some rows are known, some states
-are outputs.
+"""Linear models that keep a wiring: zero coefficients, known rows, states that are outputs.
 
     x_{t+1} = A x_t + B u_t + b + N(0, Q),   y_t = C x_{t+1} + d + N(0, diag(σ²))
 
@@ -22,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series
 from gpssm.linear.descent import minimise
-from gpssm.linear.output_error import PROCESS_STD, fit_from_starts
+from gpssm.linear.output_error import PROCESS_STD, fit_from_starts, identity
 from gpssm.linear.state_space import (
     PROCESS_FLOOR,
     LinearFit,
@@ -139,7 +138,7 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
     """The most likely linear model that keeps the wiring, and its smoothed states."""
     outputs = series[0].output_dim
     if wiring.input_dim:
-        starts = [_free_runs(series, wiring, _same, key)[1]]
+        starts = [_free_runs(series, wiring, identity, key)[1]]
     else:
         starts = [
             WiredModel.random(item, wiring, outputs, len(series))
@@ -164,19 +163,13 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
 def fit_wired_output_error(
     series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
 ) -> LinearFit:
-    """The linear model that keeps the wiring whose free run, through the emission, has the least
-    squared error.
-    """
+    """The model that keeps the wiring with the least squared error of its simulation."""
     noise, model, paths = _free_runs(series, wiring, emission, key)
     result = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
     process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
     return result._replace(
         model=result.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov)
     )
-
-
-def _same(predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-    return predictor
 
 
 def _free_runs(

@@ -1,5 +1,4 @@
-"""The house style of every figure: colours, sizes, and the few shapes that all of them are drawn
-with.
+"""The house style of every figure: colours, sizes, and the few shapes they are drawn with.
 
 Colours are those of Okabe and Ito, which colour-blind readers can tell apart. Lines that must be
 told apart differ in line style or marker too, so that a figure can be printed in grey. Figures are
@@ -98,9 +97,7 @@ def in_house_style() -> Iterator[None]:
 
 
 def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figure]]":
-    """Decorate a function that draws an object of one of these classes, its first argument, in
-    house style.
-    """
+    """Decorate a function that draws its first argument, of one of these classes."""
 
     def decorate(function: "Callable[P, Figure]") -> "Callable[P, Figure]":
         name = next(iter(inspect.signature(function).parameters))
@@ -119,9 +116,7 @@ def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figu
 def panels(
     rows: int, columns: int = 1, *, width: float = FULL, height: float = 1.5, **layout: Any
 ) -> tuple["Figure", np.ndarray]:
-    """A figure with a grid (rows, columns) of axes, each row `height` inches high; `layout` goes to
-    `subplots`.
-    """
+    """A figure with a grid of axes, each row `height` inches high; `layout` goes to `subplots`."""
     from matplotlib.figure import Figure
 
     with in_house_style():
@@ -155,8 +150,7 @@ def to_png(figure: "Figure", dpi: int = 150) -> bytes:
 
 
 def extremes(*columns: Float[np.ndarray, " T"], most: int = MOST) -> Int[np.ndarray, " n"]:
-    """At most about `most` row numbers that keep the look of long lines: each stretch's smallest
-    and largest values.
+    """About `most` row numbers that keep the look of long lines: the extremes of each stretch.
 
     Unlike every n-th row this keeps spikes. A stretch without any value keeps its first row, and so
     its gap.
@@ -227,8 +221,7 @@ def _fitting_columns(labels: list[str], width: float) -> int:
 
 
 def time_axis(length: int, axis: Clock | None, first: int = 0) -> tuple[np.ndarray, str]:
-    """The times of rows from `first` on and what their axis is called: row numbers where no time is
-    known.
+    """The times of rows from `first` on, row numbers where none are known, and their axis' name.
 
     Dates are shown in their own time zone.
     """

@@ -1,5 +1,4 @@
-"""The report: one HTML file that says what was fitted, how far to trust it, and whether a simpler
-model would do.
+"""The report: one HTML file about what was fitted and how far to trust it.
 
     write_report(posterior, "report.html", test=test)
 
@@ -58,9 +57,7 @@ def make_report(
 
 
 def write_report(posterior: Forecaster | Examination, path: str | Path, **options: Any) -> Path:
-    """Write what `make_report` makes, with the same options; what was there stays until all of it
-    is written.
-    """
+    """Write what `make_report` makes; what was there stays until all of it is written."""
     path = Path(path)
     text = make_report(posterior, **options)
     write_atomically(path, lambda file: file.write(text.encode()))

@@ -113,7 +113,7 @@ def forecast_tables(frame: "pd.DataFrame", actual: Series | None) -> list[Table]
     outputs = [name.removesuffix(" mean") for name in names if name.endswith(" mean")]
     limits = sum(name.endswith("%") for name in names) // len(outputs)
     times = frame["time"] if "time" in names else frame.index
-    doubtful = "trusted" in names and not frame["trusted"].all()
+    doubtful = "trusted" in names and not frame["trusted"].to_numpy().all()
     tables = []
     for number, output in enumerate(outputs):
         first = names.index(f"{output} mean")

@@ -1,6 +1,8 @@
-"""From content to HTML. Text is escaped by the template engine; script and style are the package's
-own, and only they may run: the page's security policy names them by hash, so that nothing that came
-with the data ever could.
+"""From content to HTML.
+
+Text is escaped by the template engine. Script and style are the package's own, and only they may
+run: the page's security policy names them by hash, so that nothing that came with the data ever
+could.
 """
 
 import base64

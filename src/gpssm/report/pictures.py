@@ -13,9 +13,7 @@ DPI = 140
 
 
 class Picture(NamedTuple):
-    """A PNG as a data URI, its text alternative and caption, and its size, so that the page does
-    not jump.
-    """
+    """A PNG as a data URI, its text alternative, its caption and its size."""
 
     source: str
     alt: str
