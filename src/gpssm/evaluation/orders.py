@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LinearModels:
+class LinearComparison:
     """Linear models and their scores on held-out windows of a series, best first.
 
     Parameters
@@ -55,7 +55,7 @@ class LinearModels:
         return plot_orders(self)
 
     def __repr__(self) -> str:
-        return f"LinearModels(best {self.best}, order {self.orders[0]}, by the {self.protocol})"
+        return f"LinearComparison(best {self.best}, order {self.orders[0]}, by the {self.protocol})"
 
     def __str__(self) -> str:
         return self.table.to_string(float_format=lambda value: f"{value:.4g}")
@@ -70,7 +70,7 @@ def linear_models(
     *,
     max_order: int = MAX_ORDER,
     delay: Rows | str = 0,
-) -> LinearModels:
+) -> LinearComparison:
     """Compare linear models by held-out windows of the training rows; it takes a second or so.
 
         print(gpssm.linear_models(train))
@@ -89,7 +89,7 @@ def linear_models(
 
     Returns
     -------
-    LinearModels
+    LinearComparison
     """
     import pandas
 
@@ -106,7 +106,7 @@ def linear_models(
         error = losses.std(ddof=1) / len(losses) ** 0.5 if len(losses) > 1 else float("nan")
         rows[name] = {"loss": _mean(losses), "standard_error": error} | scores
     table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis("model")
-    return LinearModels(table, results.orders, horizon)
+    return LinearComparison(table, results.orders, horizon)
 
 
 def _mean(values: Any) -> float:

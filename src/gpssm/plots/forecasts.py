@@ -13,7 +13,7 @@ from gpssm.core.text import as_share, check_kind, check_output, check_shares, is
 from gpssm.data.columns import align_columns
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.orders import LinearModels
+from gpssm.evaluation.orders import LinearComparison
 from gpssm.plots.style import (
     BLACK,
     BLUE,
@@ -421,8 +421,8 @@ def _draw_coverage(
     panel.set(xlabel="steps ahead", ylabel="coverage", ylim=(-0.02, 1.02))
 
 
-@figure_of(LinearModels)
-def plot_orders(models: LinearModels) -> "Figure":
+@figure_of(LinearComparison)
+def plot_orders(models: LinearComparison) -> "Figure":
     """Held-out loss of state-space models over their order, and of the other linear models.
 
     Bars are standard errors over the held-out windows; the ring marks the order that
