@@ -11,8 +11,8 @@ import builders
 from gpssm.data.series import Series
 from gpssm.methods.prssm import PRSSM, follow_prior
 from gpssm.methods.variational import (
-    Posterior,
     StartLaw,
+    VariationalPosterior,
     WeightLaw,
     cut,
     divergence_given_function,
@@ -171,7 +171,7 @@ def test_gradients_match_finite_differences(small):
         leaves, law, start, steps = unravel(flat)
         now = model.with_leaves(leaves)
         rolled = roll(key, now, marginal(law), follow_prior, start.draw(key, 3), batch.u)
-        q = Posterior(now, law, VariationalPaths(start, Law(steps, anchor)))
+        q = VariationalPosterior(now, law, VariationalPaths(start, Law(steps, anchor)))
         bounds = [coupled.coupled_bound(key, q, series), factorised.bound(key, q, series, 0)]
         return path_bound(now, rolled, start, batch) + 2 * bounds[0] + 3 * bounds[1]
 

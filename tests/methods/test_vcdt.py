@@ -12,7 +12,7 @@ from gpssm.data.series import Series
 from gpssm.linear.state_space import log_marginal, smooth
 from gpssm.methods.linear import as_linear
 from gpssm.methods.prssm import PRSSM
-from gpssm.methods.variational import Posterior, weights_at
+from gpssm.methods.variational import VariationalPosterior, weights_at
 from gpssm.methods.vcdt import VCDT, VCDTFactorised
 from gpssm.model.bases import InducingPoints
 from gpssm.model.kernels import SquaredExponential
@@ -39,7 +39,7 @@ def linear():
     @jax.jit
     def begin(key):
         law = weights_at(model, method.states, series)
-        return Posterior(model, law, method.paths(key, series))
+        return VariationalPosterior(model, law, method.paths(key, series))
 
     return series, ssm, method, begin(jax.random.key(0))
 

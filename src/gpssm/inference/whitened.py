@@ -137,7 +137,7 @@ class Carry(NamedTuple):
     acceptance: Float[Array, ""]
 
 
-class Target(NamedTuple):
+class WhitenedTarget(NamedTuple):
     """The target in the coordinates of an iteration: log π(ξ), and where the chain is.
 
     `free` is 1, or 0 for coordinates of states that pad.
@@ -235,7 +235,7 @@ class WhitenedSampler(Method):
 
         return jax.lax.cond(in_step(due), refreshed, lambda: carry)
 
-    def target(self, key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Target:
+    def target(self, key: PRNGKeyArray, carry: Carry, series: list[Series]) -> WhitenedTarget:
         """Return the target in the present coordinates, and the position; chains part in it."""
         model = self.moves.apply(carry.parameters).prepared()
         coordinates = carry.whitening.at(model)
@@ -250,7 +250,7 @@ class WhitenedSampler(Method):
             parting = carry.iteration == pilot_length(self.settings.num_warmup)
             elsewhere = self.schedule.spread * jax.random.normal(key, position.shape)
             position = jnp.where(parting, elsewhere, position)
-        return Target(coordinates, log_density, free * position, free)
+        return WhitenedTarget(coordinates, log_density, free * position, free)
 
     def advance(
         self, carry: Carry, state: ChainState, acceptance: Float[Array, ""], aim: float

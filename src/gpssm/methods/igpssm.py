@@ -30,9 +30,9 @@ from gpssm.data.series import Series
 from gpssm.inference.settings import Assumptions, States, whole
 from gpssm.methods.variational import (
     Batch,
-    Posterior,
     Rolled,
     StartLaw,
+    VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
     WeightLaw,
@@ -92,12 +92,12 @@ class IGPSSMSampler(VariationalSampler):
         width = readable(self.model, self.batch(series)).shape[-1]
         return Recogniser.start(key, width, self.settings.hidden, self.model.log_process_std)
 
-    def law(self, q: Posterior, batch: Batch) -> "ChainLaw":
+    def law(self, q: VariationalPosterior, batch: Batch) -> "ChainLaw":
         """Return q(x)."""
         return q.paths(readable(q.model, batch), batch.inside, self.around)
 
     def bound(
-        self, key: PRNGKeyArray, q: Posterior, series: list[Series], iteration: Array
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
         """Return the bound from whole series."""
         batch = self.batch(series)
@@ -105,7 +105,11 @@ class IGPSSMSampler(VariationalSampler):
         return chain_bound(key, q.model, q.weights, self.law(q, batch), batch, count)
 
     def draw_states(
-        self, key: PRNGKeyArray, q: Posterior, v: Float[Array, "Dx M"], series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        v: Float[Array, "Dx M"],
+        series: list[Series],
     ) -> States:
         """Return a path of the chain, which does not depend on the weights."""
         law = self.law(q, self.batch(series))

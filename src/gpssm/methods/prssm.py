@@ -30,8 +30,8 @@ from gpssm.methods.variational import (
     Conditional,
     FunctionMoments,
     Pieces,
-    Posterior,
     StartLaw,
+    VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
     cut,
@@ -94,7 +94,7 @@ class PRSSMSampler(VariationalSampler):
         return Recognition.start(key, features, first)
 
     def bound(
-        self, key: PRNGKeyArray, q: Posterior, series: list[Series], iteration: Array
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
         """Return the bound from some sub-trajectories."""
         choice_key, start_key, path_key = jax.random.split(key, 3)
@@ -110,7 +110,11 @@ class PRSSMSampler(VariationalSampler):
         return path_bound(q.model, rolled, law, batch) - q.weights.divergence()
 
     def draw_states(
-        self, key: PRNGKeyArray, q: Posterior, v: Float[Array, "Dx M"], series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        v: Float[Array, "Dx M"],
+        series: list[Series],
     ) -> States:
         """Return sub-trajectories side by side, each from an x₀ of its own."""
         start_key, path_key = jax.random.split(key)

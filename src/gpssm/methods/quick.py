@@ -40,7 +40,13 @@ from gpssm.inference import hmc, noise_moves
 from gpssm.inference.noise_moves import ChainState
 from gpssm.inference.parameters import ParameterMoves, rate_for
 from gpssm.inference.settings import Assumptions, States, positive
-from gpssm.inference.whitened import Carry, Schedule, Target, WhitenedSampler, WhitenedSettings
+from gpssm.inference.whitened import (
+    Carry,
+    Schedule,
+    WhitenedSampler,
+    WhitenedSettings,
+    WhitenedTarget,
+)
 from gpssm.inference.whitening import unstack
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Info
@@ -161,7 +167,7 @@ class QuickSampler(WhitenedSampler):
     def move(
         self,
         key: PRNGKeyArray,
-        target: Target,
+        target: WhitenedTarget,
         angle: Float[Array, ""],
         num_steps: Int[Array, " 2"],
         num_exact: Int[Array, ""],

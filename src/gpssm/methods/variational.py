@@ -341,7 +341,7 @@ class VariationalCarry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-class Posterior(NamedTuple):
+class VariationalPosterior(NamedTuple):
     """The model at its leaves, q(v), and what q(x) needs."""
 
     model: GPSSM
@@ -375,13 +375,17 @@ class VariationalSampler(Method):
 
     @abc.abstractmethod
     def bound(
-        self, key: PRNGKeyArray, q: Posterior, series: list[Series], iteration: Array
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
         """Return an estimate of the ELBO."""
 
     @abc.abstractmethod
     def draw_states(
-        self, key: PRNGKeyArray, q: Posterior, v: Float[Array, "Dx M"], series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        v: Float[Array, "Dx M"],
+        series: list[Series],
     ) -> States:
         """Return a draw of x from q(x | v)."""
 
@@ -453,10 +457,10 @@ class VariationalSampler(Method):
         """Return one path a series from those of `batch`."""
         return join(rolled.states, cut(self.lengths, None), self.lengths)
 
-    def posterior(self, guess: Guess, anchor: WeightLaw) -> Posterior:
+    def posterior(self, guess: Guess, anchor: WeightLaw) -> VariationalPosterior:
         """Return q at what was learned."""
         model = self.model.with_leaves(guess.leaves)
-        return Posterior(model, placed(anchor, guess.weights), guess.paths)
+        return VariationalPosterior(model, placed(anchor, guess.weights), guess.paths)
 
 
 def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:

@@ -42,9 +42,9 @@ from gpssm.methods.variational import (
     Conditioner,
     Function,
     FunctionMoments,
-    Posterior,
     Rolled,
     StartLaw,
+    VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
     divergence_given_function,
@@ -191,7 +191,7 @@ class VCDTFactorisedSampler(VariationalSampler):
         return VariationalPaths(start, Law(Free(*parts[:3]), Anchor(*parts[3:])))
 
     def bound(
-        self, key: PRNGKeyArray, q: Posterior, series: list[Series], iteration: Array
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
         """Return the bound with the weights integrated out at each step."""
         count = self.settings.num_samples
@@ -199,7 +199,11 @@ class VCDTFactorisedSampler(VariationalSampler):
         return self.rolled_bound(q, rolled, series)
 
     def draw_states(
-        self, key: PRNGKeyArray, q: Posterior, v: Float[Array, "Dx M"], series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        v: Float[Array, "Dx M"],
+        series: list[Series],
     ) -> States:
         """Return one path for each series, with the weights integrated out at each step."""
         return self.join(self.roll(key, q, marginal(q.weights), conditioned, series, 1))
@@ -207,7 +211,7 @@ class VCDTFactorisedSampler(VariationalSampler):
     def roll(
         self,
         key: PRNGKeyArray,
-        q: Posterior,
+        q: VariationalPosterior,
         function: Function,
         conditioner: Conditioner,
         series: list[Series],
@@ -220,7 +224,9 @@ class VCDTFactorisedSampler(VariationalSampler):
         u = self.batch(series).u
         return roll(path_key, q.model, function, conditioner, start, u, law)
 
-    def rolled_bound(self, q: Posterior, rolled: Rolled, series: list[Series]) -> Float[Array, ""]:
+    def rolled_bound(
+        self, q: VariationalPosterior, rolled: Rolled, series: list[Series]
+    ) -> Float[Array, ""]:
         """Return the bound from some paths."""
         bound = path_bound(q.model, rolled, q.paths.start, self.batch(series))
         return bound - q.weights.divergence()
@@ -230,7 +236,7 @@ class VCDTSampler(VCDTFactorisedSampler):
     """The bound and the draws of `vcdt`."""
 
     def bound(
-        self, key: PRNGKeyArray, q: Posterior, series: list[Series], iteration: Array
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
         """Return the factorised bound at first, then the one with weights drawn once a path."""
         early = iteration < self.settings.factorised * self.settings.num_warmup
@@ -241,7 +247,7 @@ class VCDTSampler(VCDTFactorisedSampler):
         )
 
     def coupled_bound(
-        self, key: PRNGKeyArray, q: Posterior, series: list[Series]
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series]
     ) -> Float[Array, ""]:
         """Return the bound with weights drawn once a path; the series of one sample share them."""
         weights_key, path_key = jax.random.split(key)
@@ -251,7 +257,11 @@ class VCDTSampler(VCDTFactorisedSampler):
         return self.rolled_bound(q, rolled, series)
 
     def draw_states(
-        self, key: PRNGKeyArray, q: Posterior, v: Float[Array, "Dx M"], series: list[Series]
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        v: Float[Array, "Dx M"],
+        series: list[Series],
     ) -> States:
         """Return one path for each series, given the weights."""
         return self.join(self.roll(key, q, given(v[:, None, :]), conditioned, series, 1))
