@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpssm.core.loops import choose
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.parameters import ParameterMoves, Parameters
@@ -31,31 +32,38 @@ class RandomWalk(MethodSettings):
 
     def build(self, model, states):
         moves = ParameterMoves(model, self.num_warmup, self.learning_rate)
+        return RandomWalkSampler(self, moves, states)
 
-        def init(key, series):
-            noise = 0.1 * jax.random.normal(key, states[0].shape)
-            return Carry((states[0] + noise, *states[1:]), moves.init(), jnp.zeros((), int))
 
-        def step(key, carry, series):
-            keys = jax.random.split(key, 3)
-            now = moves.apply(carry.parameters)
-            proposal = jax.tree.map(
-                lambda x: x + self.size * jax.random.normal(keys[0], x.shape), carry.states
-            )
-            values = [log_collapsed(now, x, series) for x in (carry.states, proposal)]
-            acceptance = jnp.exp(jnp.minimum(values[1] - values[0], 0.0))
-            accepted = jax.random.uniform(keys[1]) < acceptance
-            x = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), proposal, carry.states)
-            parameters = moves.update(keys[2], carry.parameters, x, carry.iteration, series)
-            value = jnp.where(accepted, *values[::-1])
-            info = Info(value, acceptance, jnp.asarray(False), -value, jnp.asarray(1.0))
-            return Carry(x, parameters, carry.iteration + 1), info
+@dataclass(frozen=True)
+class RandomWalkSampler(Method):
+    settings: RandomWalk
+    moves: ParameterMoves
+    start: tuple
 
-        def draw(key, carry, series):
-            weights = moves.draw_weights(key, carry.parameters, carry.states, series)
-            return Draw(carry.states, weights, carry.parameters.leaves)
+    def init(self, key, series):
+        noise = 0.1 * jax.random.normal(key, self.start[0].shape)
+        states = (self.start[0] + noise, *self.start[1:])
+        return Carry(states, self.moves.init(), jnp.zeros((), int))
 
-        return Method(init, step, draw)
+    def step(self, key, carry, series):
+        keys = jax.random.split(key, 3)
+        model = self.moves.apply(carry.parameters)
+        proposal = jax.tree.map(
+            lambda x: x + self.settings.size * jax.random.normal(keys[0], x.shape), carry.states
+        )
+        values = [log_collapsed(model, x, series) for x in (carry.states, proposal)]
+        acceptance = jnp.exp(jnp.minimum(values[1] - values[0], 0.0))
+        accepted = jax.random.uniform(keys[1]) < acceptance
+        states = choose(accepted, proposal, carry.states)
+        parameters = self.moves.update(keys[2], carry.parameters, states, carry.iteration, series)
+        value = jnp.where(accepted, *values[::-1])
+        info = Info(value, acceptance, jnp.asarray(False), -value, jnp.asarray(1.0))
+        return Carry(states, parameters, carry.iteration + 1), info
+
+    def draw(self, key, carry, series):
+        weights = self.moves.draw_weights(key, carry.parameters, carry.states, series)
+        return Draw(carry.states, weights, carry.parameters.leaves)
 
 
 @dataclass(frozen=True)

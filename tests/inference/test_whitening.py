@@ -11,7 +11,7 @@ from gpssm.core import chunks, linalg
 from gpssm.core.linalg import block_cholesky
 from gpssm.data.padding import pad, pad_path
 from gpssm.inference.whitening import (
-    Border,
+    Coupling,
     between,
     first_order,
     linearise,
@@ -80,7 +80,7 @@ def test_states_that_pad_stand_alone():
     @eqx.filter_jit
     def gaussian(states, series):
         linear = linearise(model, states, series)
-        return linear.precision(model), linear.pull(model)
+        return linear.precision(model), linear.gradient(model)
 
     alone, pull = jax.tree.map(np.asarray, gaussian(states, series))
     found, found_pull = jax.tree.map(np.asarray, gaussian(path, padded))
@@ -210,11 +210,11 @@ def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
                 found.lower[i - 1], block[:, size * (i - 1) : size * i], atol=1e-8
             )
     assert np.isfinite(block_cholesky(found).diagonal).all()
-    np.testing.assert_allclose(linear.pull(model), slope, atol=1e-8)
+    np.testing.assert_allclose(linear.gradient(model), slope, atol=1e-8)
 
 
 @pytest.mark.parametrize("chunk", [512, 2])
-def test_products_with_the_border_are_those_with_the_gain(chunk, monkeypatch):
+def test_products_of_the_coupling_are_those_with_the_gain(chunk, monkeypatch):
     """Also where rows are taken in chunks: AᵀD x, and its transpose, with D x = F x_t − x_{t+1}."""
     monkeypatch.setattr(chunks, "CHUNK", chunk)
     model, series, states = problem("stacked")
@@ -224,19 +224,26 @@ def test_products_with_the_border_are_those_with_the_gain(chunk, monkeypatch):
     def products(model, states, series, columns, weights):
         jacobian = linearise(model, states, series).jacobian
         u, moves = [jnp.asarray(one.u) for one in series], [jnp.ones(len(one)) for one in series]
-        border = Border(model, states, between(u), jacobian, between(moves))
-        return jacobian, gains(model, series, states), border.cross(columns), border.push(weights)
+        coupling = Coupling(model, states, between(u), jacobian, between(moves))
+        return (
+            jacobian,
+            gains(model, series, states),
+            coupling.cross(columns),
+            coupling.transposed(weights),
+        )
 
     columns, weights = (
         rng.normal(size=(*states.shape, 3)),
         rng.normal(size=(2, model.basis.size, 3)),
     )
-    jacobian, gain, cross, push = map(np.asarray, products(model, states, series, columns, weights))
-    pulled = np.einsum("tij,tjr->tir", jacobian, columns[:-1]) - columns[1:]
-    expected = np.einsum("dtm,tdr->dmr", gain, pulled)
+    jacobian, gain, cross, transposed = map(
+        np.asarray, products(model, states, series, columns, weights)
+    )
+    errors = np.einsum("tij,tjr->tir", jacobian, columns[:-1]) - columns[1:]
+    expected = np.einsum("dtm,tdr->dmr", gain, errors)
     np.testing.assert_allclose(cross, expected, rtol=1e-9, atol=1e-11)
     there = np.sum(expected * weights)  # wᵀ(AᵀD x) = (DᵀA w)ᵀx
-    np.testing.assert_allclose(np.sum(push * columns), there, rtol=1e-9)
+    np.testing.assert_allclose(np.sum(transposed * columns), there, rtol=1e-9)
 
 
 def test_information_of_other_likelihoods():

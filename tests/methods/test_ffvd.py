@@ -12,7 +12,7 @@ from gpssm.inference import dual_averaging
 from gpssm.inference.noise_moves import ENOUGH, Walk
 from gpssm.inference.parameters import rate_for
 from gpssm.inference.settings import pilot_length
-from gpssm.methods.ffvd import ANGLE, FFVD
+from gpssm.methods.ffvd import FFVD, SCHEDULE
 from gpssm.model.likelihoods import Poisson
 
 CHUNK = 40
@@ -143,7 +143,7 @@ def test_trajectories_have_all_lengths_up_to_the_longest():
         - 1
         for seed in range(1, 41)
     ]
-    longest = int(np.ceil(ANGLE / size))
+    longest = int(np.ceil(SCHEDULE.angle / size))
     assert {1, longest} <= set(counts) <= set(range(1, longest + 1))
     assert len(set(counts)) >= 0.9 * longest
     assert np.mean(counts) == pytest.approx(0.5 * longest, rel=0.1)

@@ -12,6 +12,7 @@ from gpssm.data.series import Series
 from gpssm.methods.prssm import PRSSM, follow_prior
 from gpssm.methods.variational import (
     StartLaw,
+    VariationalPosterior,
     WeightLaw,
     cut,
     divergence_given_function,
@@ -29,7 +30,6 @@ from gpssm.methods.vcdt import (
     Anchor,
     Free,
     Law,
-    Trajectories,
     VariationalPaths,
     VCDTFactorised,
 )
@@ -154,7 +154,9 @@ def test_gradients_match_finite_differences(small):
     """Of all three bounds in leaves, q(v) and the conditioner's parameters, with common random numbers."""
     model, series, states = small
     rng, key, size = np.random.default_rng(0), jax.random.key(1), 1e-5
-    paths_of, batch = Trajectories(states, 3), take(series, cut([5, 3], None))
+    coupled = VCDT(num_samples=3).build(model, states)
+    factorised = VCDTFactorised(num_samples=3).build(model, states)
+    batch = take(series, cut([5, 3], None))
     start, steps = (
         StartLaw(*0.3 * rng.normal(size=(2, 2, 2))),
         Free(*0.3 * rng.normal(size=(3, 5, 2, 2))),
@@ -167,15 +169,10 @@ def test_gradients_match_finite_differences(small):
     @jax.value_and_grad
     def total(flat):
         leaves, law, start, steps = unravel(flat)
-        now, first, paths = (
-            model.with_leaves(leaves),
-            start.draw(key, 3),
-            VariationalPaths(start, Law(steps, anchor)),
-        )
-        rolled = roll(key, now, marginal(law), follow_prior, first, batch.u)
-        bounds = [
-            bound(key, now, law, paths, series) for bound in (paths_of.coupled, paths_of.factorised)
-        ]
+        now = model.with_leaves(leaves)
+        rolled = roll(key, now, marginal(law), follow_prior, start.draw(key, 3), batch.u)
+        q = VariationalPosterior(now, law, VariationalPaths(start, Law(steps, anchor)))
+        bounds = [coupled.coupled_bound(key, q, series), factorised.bound(key, q, series, 0)]
         return path_bound(now, rolled, start, batch) + 2 * bounds[0] + 3 * bounds[1]
 
     ahead, behind = (float(total(flat + sign * size * direction)[0]) for sign in (1, -1))

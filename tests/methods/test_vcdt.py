@@ -12,8 +12,8 @@ from gpssm.data.series import Series
 from gpssm.linear.state_space import log_marginal, smooth
 from gpssm.methods.linear import as_linear
 from gpssm.methods.prssm import PRSSM
-from gpssm.methods.variational import given, weights_at
-from gpssm.methods.vcdt import VCDT, Trajectories, VCDTFactorised
+from gpssm.methods.variational import VariationalPosterior, weights_at
+from gpssm.methods.vcdt import VCDT, VCDTFactorised
 from gpssm.model.bases import InducingPoints
 from gpssm.model.kernels import SquaredExponential
 from gpssm.model.likelihoods import Gaussian, Poisson
@@ -34,26 +34,34 @@ def linear():
     series = [builders.make_series(8, output_dim=1, missing=True)]
     ssm = as_linear(model)
     smoothed = smooth(ssm, series[0])
-    paths_of = Trajectories((smoothed.mean,), DRAWS)
+    method = VCDT(num_samples=DRAWS).build(model, (smoothed.mean,))
 
     @jax.jit
     def begin(key):
-        return weights_at(model, paths_of.states, series), paths_of.start(key, model, series)
+        law = weights_at(model, method.states, series)
+        return VariationalPosterior(model, law, method.paths(key, series))
 
-    return model, series, ssm, paths_of, *begin(jax.random.key(0))
+    return series, ssm, method, begin(jax.random.key(0))
 
 
-@pytest.mark.parametrize("kind", ["coupled", "factorised"])
-def test_bound_is_the_evidence_where_the_posterior_is_in_the_family(linear, kind):
-    model, series, ssm, paths_of, law, paths = linear
+@pytest.mark.parametrize("coupled", [True, False])
+def test_bound_is_the_evidence_where_the_posterior_is_in_the_family(linear, coupled):
+    series, ssm, method, posterior = linear
+    factorised = VCDTFactorised(num_samples=DRAWS).build(posterior.model, method.states)
 
     @jax.jit
     def bounds(paths):
-        keys = jax.random.split(jax.random.key(1), 25)
+        q = posterior._replace(paths=paths)
         return jax.lax.map(
-            lambda key: getattr(paths_of, kind)(key, model, law, paths, series), keys
+            lambda key: (
+                method.coupled_bound(key, q, series)
+                if coupled
+                else factorised.bound(key, q, series, 0)
+            ),
+            jax.random.split(jax.random.key(1), 25),
         )
 
+    paths = posterior.paths
     evidence, exact = float(log_marginal(ssm, series)), np.asarray(bounds(paths))
     assert abs(exact.mean() - evidence) < 4 * exact.std() / 5 < 0.05
     steps = paths.law.steps
@@ -63,12 +71,13 @@ def test_bound_is_the_evidence_where_the_posterior_is_in_the_family(linear, kind
 
 def test_draws_and_forecasts_are_those_of_kalman(linear):
     """With q the exact posterior: moments of the states, and of the outputs to come."""
-    model, series, ssm, paths_of, _, paths = linear
-    function = given(jnp.zeros((1, 1, 3)))
+    series, ssm, method, q = linear
 
     @jax.jit
     def draw(keys):
-        return jax.lax.map(lambda key: paths_of.draw(key, model, function, paths, series)[0], keys)
+        return jax.lax.map(
+            lambda key: method.draw_states(key, q, jnp.zeros((1, 3)), series)[0], keys
+        )
 
     states = np.asarray(draw(jax.random.split(jax.random.key(2), DRAWS)))
     smoothed = smooth(ssm, series[0])
@@ -82,7 +91,7 @@ def test_draws_and_forecasts_are_those_of_kalman(linear):
     )
     u = np.random.default_rng(0).normal(size=(6, 1))
     posterior = make_posterior(
-        model,
+        q.model,
         series,
         np.zeros((1, DRAWS, 1, 3)),
         {},

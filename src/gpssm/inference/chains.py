@@ -372,8 +372,8 @@ def _advance(
 ) -> tuple[Any, Chunk]:
     """Run one chain through a chunk; rows of the result after the last block are zeros."""
     chain_key = jax.random.fold_in(arguments.key, chain)
-    method = _without_states(member.method(), layout.kept_from)
-    empty = _empty(member.settings, method, carry, arguments, layout.rows)
+    method = member.method()
+    empty = _empty(member, carry, arguments, layout.kept_from, layout.rows)
     no_info, no_draw = jax.tree.map(lambda rows: rows[0], empty)
 
     def iterate(iteration: Array, state: tuple[Any, Info]) -> tuple[Any, Info]:
@@ -389,7 +389,9 @@ def _advance(
         carry, info = jax.lax.fori_loop(begin, end, iterate, (carry, no_info))
         key = jax.random.fold_in(jax.random.fold_in(chain_key, end - 1), 1)
         draw = jax.lax.cond(
-            arguments.keep, lambda: method.draw(key, carry, arguments.series), lambda: no_draw
+            arguments.keep,
+            lambda: _draw(method, key, carry, arguments.series, layout.kept_from),
+            lambda: no_draw,
         )
         return carry, jax.tree.map(
             lambda rows, value: rows.at[index].set(value), chunk, Chunk(info, draw)
@@ -403,30 +405,38 @@ def _shapes(
 ) -> tuple[Any, Chunk]:
     """Return the carry of one chain and an empty chunk of one block, for their shapes."""
     carry = _start(jnp.asarray(0), None, arguments, member)
-    method = _without_states(member.method(), kept_from)
-    return carry, _empty(member.settings, method, carry, arguments, 1)
+    return carry, _empty(member, carry, arguments, kept_from, 1)
 
 
-def _without_states(method: Method, kept_from: tuple[int, ...] | None) -> Method:
-    """Return the method with draws that hold the states from `kept_from` on only."""
+def _draw(
+    method: Method,
+    key: PRNGKeyArray,
+    carry: Any,
+    series: list[Series],
+    kept_from: tuple[int, ...] | None,
+) -> Draw:
+    """Return a draw that holds the states from `kept_from` on only."""
+    draw = method.draw(key, carry, series)
     if kept_from is None:
-        return method
-
-    def draw(key: PRNGKeyArray, carry: Any, series: list[Series]) -> Draw:
-        complete = method.draw(key, carry, series)
-        states = tuple(path[first:] for path, first in zip(complete.states, kept_from, strict=True))
-        return complete._replace(states=states)
-
-    return method._replace(draw=draw)
+        return draw
+    states = tuple(path[first:] for path, first in zip(draw.states, kept_from, strict=True))
+    return draw._replace(states=states)
 
 
 def _empty(
-    config: MethodSettings, method: Method, carry: Any, arguments: ChunkArguments, blocks: int
+    member: ChainSetup,
+    carry: Any,
+    arguments: ChunkArguments,
+    kept_from: tuple[int, ...] | None,
+    blocks: int,
 ) -> Chunk:
     """Return a chunk of zeros for one chain."""
     zero = jnp.asarray(0.0)
-    info = Info(zero, zero, jnp.asarray(False), zero, zero, zero if config.judges_bias else None)
-    draw = jax.eval_shape(method.draw, arguments.key, carry, arguments.series)
+    bias = zero if member.settings.judges_bias else None
+    info = Info(zero, zero, jnp.asarray(False), zero, zero, bias)
+    draw = jax.eval_shape(
+        lambda: _draw(member.method(), arguments.key, carry, arguments.series, kept_from)
+    )
     return jax.tree.map(
         lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), Chunk(info, draw)
     )

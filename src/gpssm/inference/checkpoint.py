@@ -59,7 +59,8 @@ class Checkpoint:
             return checkpoint
         if not resume:
             raise FileExistsError(
-                f"{folder} holds the checkpoint of an earlier run. Pass resume=True to continue it, "
+                f"{folder} holds the checkpoint of an earlier run. Pass resume=True to continue "
+                "it, "
                 "or delete the folder or name another to start anew."
             )
         try:
@@ -72,7 +73,8 @@ class Checkpoint:
                 f"{name}: {stored.get(name)} there, {fingerprint[name]} here" for name in different
             )
             raise ValueError(
-                f"{folder} holds the checkpoint of another run, with another {', '.join(different)} "
+                f"{folder} holds the checkpoint of another run, with another "
+                f"{', '.join(different)} "
                 f"({pairs}). Give the arguments of that run to continue it, or name another folder."
             )
         return checkpoint
@@ -160,6 +162,7 @@ def _restore(like: Any, leaves: list[np.ndarray], path: Path, axes: slice) -> An
 
 def _damaged(path: Path, reason: str) -> ValueError:
     return ValueError(
-        f"The checkpoint file {path} is damaged or missing ({reason}). Put back a sound copy of its "
+        f"The checkpoint file {path} is damaged or missing ({reason}). Put back a sound copy of "
+        "its "
         "folder, or delete the folder and start anew."
     )

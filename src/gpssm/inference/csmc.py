@@ -2,14 +2,17 @@
 
     π(x₀:T) ∝ N(x₀; 0, I) Π_t M_{t+1}(x_{t+1} | x_t) G_{t+1}(x_t, x_{t+1})
 
-N particles go through time, one of them held on the present path, and a new path is chosen among them. That leaves π
-invariant for any N ≥ 2 and any proposal (Andrieu, Doucet & Holenstein 2010). A path that is traced back through its
-parents seldom differs from the present one at early times; two remedies look at the pair (x_t, x_{t+1}) again:
+N particles go through time, one of them held on the present path, and a new path is chosen among
+them. That leaves π invariant for any N ≥ 2 and any proposal (Andrieu, Doucet & Holenstein 2010). A
+path that is traced back through its parents seldom differs from the present one at early times; two
+remedies look at the pair (x_t, x_{t+1}) again:
 
 - `backward`: parents are drawn afresh, from the last time to the first (Whiteley 2010);
-- `ancestor`: the held path draws a new parent at each time on the way forward (Lindsten, Jordan & Schön 2014).
+- `ancestor`: the held path draws a new parent at each time on the way forward (Lindsten, Jordan &
+  Schön 2014).
 
-Both weigh x_t by M_{t+1}(x_{t+1} | x_t) G_{t+1}(x_t, x_{t+1}): the potential belongs there since it depends on x_t too.
+Both weigh x_t by M_{t+1}(x_{t+1} | x_t) G_{t+1}(x_t, x_{t+1}): the potential belongs there since it
+depends on x_t too.
 """
 
 from collections.abc import Callable
@@ -27,7 +30,9 @@ Ancestry = Literal["backward", "ancestor", "trace"]
 
 
 class Proposal(NamedTuple):
-    """x_{t+1} = mean + factor·ε for each particle, and the part of its weight that is known before the draw."""
+    """x_{t+1} = mean + factor·ε for each particle, and the part of its weight that is known before
+    the draw.
+    """
 
     mean: Float[Array, "N Dx"]
     factor: Float[Array, "N Dx Dx"]
@@ -35,9 +40,11 @@ class Proposal(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """How particles are moved and weighed: M(x' | x) G(x, x') = q(x' | x) exp(log_ahead(x) + log_weight(x, x')).
+    """How particles are moved and weighed: M(x' | x) G(x, x') = q(x' | x) exp(log_ahead(x) +
+    log_weight(x, x')).
 
-    `propose(t, x)` gives q and `log_ahead`, which chooses the parents; `log_weight(t, x, following)` gives the rest.
+    `propose(t, x)` gives q and `log_ahead`, which chooses the parents; `log_weight(t, x,
+    following)` gives the rest.
     """
 
     propose: Callable[[Array, Float[Array, "N Dx"]], Proposal]
@@ -55,7 +62,9 @@ class GaussianEmission(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """The particles at one time, their weights, and who among them are the parents of the next generation."""
+    """The particles at one time, their weights, and who among them are the parents of the next
+    generation.
+    """
 
     particles: Float[Array, "N Dx"]
     log_weight: Float[Array, " N"]
@@ -64,7 +73,9 @@ class Generation(NamedTuple):
 
 
 def bootstrap(form: FeynmanKac) -> Guide:
-    """q = M, weighed by G: needs nothing of the potential, and collapses where G is narrower than M."""
+    """q = M, weighed by G: needs nothing of the potential, and collapses where G is narrower than
+    M.
+    """
 
     def propose(t: Array, x: Float[Array, "N Dx"]) -> Proposal:
         mean, variance = form.moments(t, x)
@@ -76,13 +87,15 @@ def bootstrap(form: FeynmanKac) -> Guide:
 def locally_optimal(form: FeynmanKac, emission: GaussianEmission) -> Guide:
     """q ∝ M·G, when G(x, x') is the emission's density of y_t at x' times any function of x.
 
-    ∫ M G dx' is then known before the draw and chooses the parents, and the particles need no further weights.
+    ∫ M G dx' is then known before the draw and chooses the parents, and the particles need no
+    further weights.
     """
 
     def propose(t: Array, x: Float[Array, "N Dx"]) -> Proposal:
         moments = form.moments(t, x)
         mean, factor, log_det = _condition(*moments, emission, t)
-        # M·G / q is the same at every x': take it at the mean of q, where log q = −½ Dx log 2π − log det F
+        # M·G / q is the same at every x': take it at the mean of q, where log q = −½ Dx log 2π −
+        # log det F
         log_ahead = log_transition(moments, mean) + form.log_potential(t, x, mean) + log_det
         return Proposal(mean, factor, log_ahead + 0.5 * x.shape[1] * jnp.log(2 * jnp.pi))
 
@@ -102,9 +115,11 @@ def sweep(
     num_particles: int,
     ancestry: Ancestry = "backward",
 ) -> tuple[Float[Array, "T+1 Dx"], Float[Array, ""]]:
-    """A new path given the present one, by particles forward in time and one choice among them backward.
+    """A new path given the present one, by particles forward in time and one choice among them
+    backward.
 
-    With it the particles' estimate of log Z: with one of them held, 1/Z is what is estimated without bias.
+    With it the particles' estimate of log Z: with one of them held, 1/Z is what is estimated
+    without bias.
     """
     forward_key, backward_key = jax.random.split(key)
     generations, last = _forward(
@@ -121,7 +136,8 @@ def log_normaliser(
     guide: Guide,
     num_particles: int,
 ) -> Float[Array, ""]:
-    """log of an unbiased estimate of Z = ∫ N(x₀; 0, I) Π_t M_{t+1} G_{t+1} dx, with no particle held on a path.
+    """log of an unbiased estimate of Z = ∫ N(x₀; 0, I) Π_t M_{t+1} G_{t+1} dx, with no particle
+    held on a path.
 
     Of `like` only shape and dtype count.
     """
@@ -146,7 +162,10 @@ def _forward(
     renew: bool,
     hold: bool = True,
 ) -> tuple[Generation, Generation]:
-    """Generations 0..T−1, stacked, and generation T; particle 0 is the path if `hold`, with new parents if `renew`."""
+    """Generations 0..T−1, stacked, and generation T.
+
+    Particle 0 is the path if `hold`, with new parents if `renew`.
+    """
     start_key, noise_key, parent_key = jax.random.split(key, 3)
     steps, dim = path.shape[0] - 1, path.shape[1]
     start = jax.random.normal(start_key, (count, dim), path.dtype)
@@ -174,7 +193,10 @@ def _forward(
 
 
 def _log_normaliser(generations: Generation, last: Generation) -> Float[Array, ""]:
-    """log Ẑ = Σ_t log N⁻¹Σ_n exp(log_weight + log_ahead)_tn over all generations; the last has nothing ahead."""
+    """log Ẑ = Σ_t log N⁻¹Σ_n exp(log_weight + log_ahead)_tn over all generations.
+
+    The last has nothing ahead.
+    """
     totals = logsumexp(generations.log_weight + generations.log_ahead, -1)
     steps, count = generations.log_weight.shape
     return jnp.sum(totals) + logsumexp(last.log_weight) - (steps + 1) * jnp.log(count)
@@ -183,7 +205,9 @@ def _log_normaliser(generations: Generation, last: Generation) -> Float[Array, "
 def _choose(
     key: PRNGKeyArray, generations: Generation, last: Generation, form: FeynmanKac, renew: bool
 ) -> Float[Array, "T+1 Dx"]:
-    """One path from the last time to the first, through the stored parents or, if `renew`, through new ones."""
+    """One path from the last time to the first, through the stored parents or, if `renew`, through
+    new ones.
+    """
     steps = generations.parents.shape[0]
     uniforms = jax.random.uniform(key, (steps + 1, 1), last.particles.dtype)
     index = _pick(last.log_weight, uniforms[-1])[0]
@@ -191,14 +215,14 @@ def _choose(
     def step(
         carry: tuple[Array, Array], inputs: tuple[Array, Array, Generation]
     ) -> tuple[tuple[Array, Array], Float[Array, " Dx"]]:
-        (index, following), (t, uniform, now) = carry, inputs
+        (index, following), (t, uniform, generation) = carry, inputs
         if renew:
-            parent = _pick(now.log_weight + _log_pair(form, t, now.particles, following), uniform)[
-                0
-            ]
+            parent = _pick(
+                generation.log_weight + _log_pair(form, t, generation.particles, following), uniform
+            )[0]
         else:
-            parent = now.parents[index]
-        return (parent, now.particles[parent]), now.particles[parent]
+            parent = generation.parents[index]
+        return (parent, generation.particles[parent]), generation.particles[parent]
 
     end = last.particles[index]
     _, path = jax.lax.scan(
@@ -218,10 +242,10 @@ def _log_pair(
 def _pick(log_weight: Float[Array, " N"], uniform: Float[Array, " K"]) -> Int[Array, " K"]:
     """K independent indices with probabilities ∝ exp(log_weight), by inversion."""
     cumulative = jnp.cumsum(jnp.exp(log_weight - jnp.max(log_weight)))
-    found = jnp.searchsorted(
+    index = jnp.searchsorted(
         cumulative, uniform * cumulative[-1], side="right", method="compare_all"
     )
-    return jnp.minimum(found, log_weight.shape[0] - 1)
+    return jnp.minimum(index, log_weight.shape[0] - 1)
 
 
 def _condition(
@@ -229,8 +253,9 @@ def _condition(
 ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx Dx"], Float[Array, " N"]]:
     """N(mean, diag variance) given y_t: its mean, a factor F of its covariance FFᵀ, and log det F.
 
-    One output after the other, in square-root form (Potter 1963), for all particles at once and with no factorisation:
-    with φ = Fᵀc and s = φᵀφ + r, the mean gains Fφ(y − c·mean − d)/s, and F ← F(I − φφᵀ/(s + √(r s))).
+    One output after the other, in square-root form (Potter 1963), for all particles at once and
+    with no factorisation: with φ = Fᵀc and s = φᵀφ + r, the mean gains Fφ(y − c·mean − d)/s, and F
+    ← F(I − φφᵀ/(s + √(r s))).
     """
     start = (mean, _diagonal(jnp.sqrt(variance)), 0.5 * jnp.sum(jnp.log(variance), -1))
 

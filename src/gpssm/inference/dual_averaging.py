@@ -1,16 +1,24 @@
-"""Step sizes that reach a wanted acceptance rate, by dual averaging (Nesterov 2009; Hoffman & Gelman 2014)."""
+"""Step sizes that reach a wanted acceptance rate, by dual averaging.
+
+Nesterov (2009); Hoffman & Gelman (2014).
+"""
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-SHRINKAGE, DELAY, DECAY = 0.2, 10.0, 0.75
+from gpssm.core.loops import choose
+
+SHRINKAGE = 0.2  # γ: how strongly steps are drawn to the centre
+DELAY = 10.0  # t₀: updates by which the first ones count less
+DECAY = 0.75  # of the weights of early steps in the average
 
 
 class StepSize(NamedTuple):
-    """The step in use and its weighted average, both as logarithms, with what the recursion remembers."""
+    """The step in use and its weighted average, both as logarithms, with what the recursion
+    remembers.
+    """
 
     log_step: Float[Array, ""]
     log_average: Float[Array, ""]
@@ -24,7 +32,10 @@ class StepSize(NamedTuple):
 
 
 def start(step: Float[Array, ""] | float) -> StepSize:
-    """Begin at a step size; the recursion is centred a little above it, since a large step is the cheaper mistake."""
+    """Begin at a step size.
+
+    The recursion is centred a little above it, since a large step is the cheaper mistake.
+    """
     log_step = jnp.log(jnp.asarray(step, float))
     zero = jnp.zeros_like(log_step)
     return StepSize(log_step, log_step, log_step + jnp.log(2.0), zero, zero)
@@ -36,16 +47,26 @@ def update(
     target: float,
     adapting: Bool[Array, ""] | bool = True,
 ) -> StepSize:
-    """One step of the recursion: H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ.
+    """Take one step of the recursion.
 
-    Where it no longer adapts the state stays as it is.
+    H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ.
+
+    Parameters
+    ----------
+    state
+        The state before.
+    acceptance
+        α, the acceptance probability of the latest move.
+    target
+        The rate that is aimed at.
+    adapting
+        Where false the state stays as it is.
     """
     count = state.updates + 1
     weight = 1 / (count + DELAY)
     error = (1 - weight) * state.error + weight * (target - acceptance)
     log_step = state.centre - jnp.sqrt(count) / SHRINKAGE * error
     fade = count**-DECAY
-    moved = StepSize(
-        log_step, fade * log_step + (1 - fade) * state.log_average, state.centre, error, count
-    )
-    return jax.tree.map(lambda new, old: jnp.where(adapting, new, old), moved, state)
+    log_average = fade * log_step + (1 - fade) * state.log_average
+    moved = StepSize(log_step, log_average, state.centre, error, count)
+    return choose(jnp.asarray(adapting), moved, state)

@@ -1,12 +1,15 @@
 """Jumps of the first states between their modes, which gradients cannot cross.
 
-x₀ emits nothing, so that every x with f(x) ≈ x₁ will do for it, and more than one may. Given the weights and x₁,
+x₀ emits nothing, so that every x with f(x) ≈ x₁ will do for it, and more than one may. Given the
+weights and x₁,
 
-    q*(x₀ | x₁, v) ∝ N(x₀; 0, I) w(x₀),    w(x) = Π_d N(x₁,d; m_d(z) + A_d(z)·v_d, Q_d) exp(−B_d(z) / 2Q_d)
+    q*(x₀ | x₁, v) ∝ N(x₀; 0, I) w(x₀),
+    w(x) = Π_d N(x₁,d; m_d(z) + A_d(z)·v_d, Q_d) exp(−B_d(z) / 2Q_d)
 
-Candidates are drawn from N(0, I), the present x₀ is put among them, and one of all is taken with probability ∝ w. That
-leaves the law invariant for any number of them: it is the first generation of conditional SMC (`inference/csmc.py`), by
-itself. Where w is narrow in many dimensions the present one is taken again, and nothing has changed.
+Candidates are drawn from N(0, I), the present x₀ is put among them, and one of all is taken with
+probability ∝ w. That leaves the law invariant for any number of them: it is the first generation of
+conditional SMC (`inference/csmc.py`), by itself. Where w is narrow in many dimensions the present
+one is taken again, and nothing has changed.
 """
 
 import jax
@@ -29,14 +32,16 @@ def jump(
     states: Float[Array, "N Dx"],
     series: list[Series],
 ) -> Float[Array, "N Dx"]:
-    """The states of all series, one after the other, with x₀ of each drawn anew given all others and the weights."""
+    """The states of all series, one after the other, with x₀ of each drawn anew given all others
+    and the weights.
+    """
     candidates_key, choice_key = jax.random.split(key)
-    first = np.cumsum([0, *(len(one) + 1 for one in series[:-1])])
+    first = np.cumsum([0, *(len(rows) + 1 for rows in series[:-1])])
     count, dim = len(series), states.shape[1]
     candidates = normal(candidates_key, (count, CANDIDATES, dim), states.dtype)
     candidates = candidates.at[:, 0].set(states[first])
-    controls = jnp.stack([jnp.asarray(one.u[0], states.dtype) for one in series])
-    step = model.transition()(candidates.reshape(-1, dim), jnp.repeat(controls, CANDIDATES, 0))
+    u = jnp.stack([jnp.asarray(rows.u[0], states.dtype) for rows in series])
+    step = model.transition()(candidates.reshape(-1, dim), jnp.repeat(u, CANDIDATES, 0))
     arrived, variance = jnp.repeat(states[first + 1], CANDIDATES, 0), model.process_variance
     likely = jnp.sum(log_normal(arrived, step.given(weights), variance[None]), -1)
     log_weight = likely - jnp.sum(step.residual / (2 * variance[:, None]), 0)

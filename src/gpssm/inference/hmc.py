@@ -1,9 +1,10 @@
 """Hamiltonian Monte Carlo that solves the Gaussian part of the motion exactly.
 
-The target is close to N(0, I) in the coordinates it is given in. With log π(ξ) = −½|ξ|² + φ(ξ), a step rotates (ξ, p)
-by the angle ε, exact for the Gaussian part, between two half kicks by ε∇φ (a splitting after Shahbaba et al. 2014). The
-error is that of φ alone, so the step does not shrink with the dimension when φ is small; with any φ the scheme is
-reversible and preserves volume, and the accept step makes it exact.
+The target is close to N(0, I) in the coordinates it is given in. With log π(ξ) = −½|ξ|² + φ(ξ), a
+step rotates (ξ, p) by the angle ε, exact for the Gaussian part, between two half kicks by ε∇φ (a
+splitting after Shahbaba et al. 2014). The error is that of φ alone, so the step does not shrink
+with the dimension when φ is small; with any φ the scheme is reversible and preserves volume, and
+the accept step makes it exact.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from gpssm.core.loops import iterate
 
 DIVERGENCE = 1000.0  # an energy error beyond this is no discretisation error any more
 JITTER = 0.2  # relative spread of the step size, so that no trajectory length is resonant
@@ -52,20 +55,50 @@ def propose(
     num_steps: Int[Array, ""] | int,
     free: Float[Array, " n"] | float = 1.0,
 ) -> TrajectoryEnd:
-    """Draw a momentum and follow the motion for `num_steps` steps of about `step` radians.
+    """Draw a momentum and follow the motion.
 
-    Coordinates where `free` is 0, which must be 0 and without effect on the density, stay where they are.
+    Parameters
+    ----------
+    momentum_key, jitter_key
+        Random keys.
+    position
+        ξ.
+    log_density
+        log π.
+    step
+        ε in radians, to which a random share of itself is added.
+    num_steps
+        Steps of the trajectory, at least one.
+    free
+        1, or 0 for coordinates that stay where they are; these must be 0 and without effect on log
+        π.
     """
     momentum = free * jax.random.normal(momentum_key, position.shape, position.dtype)
     angle = step * jax.random.uniform(jitter_key, minval=1 - JITTER, maxval=1 + JITTER)
-    before, after, end, end_momentum = _trajectory(
-        position, momentum, log_density, angle, num_steps
-    )
-    energy = 0.5 * jnp.sum(momentum**2) - before
-    change = energy - (0.5 * jnp.sum(end_momentum**2) - after)
-    return TrajectoryEnd(
-        end, before, after, energy, -jnp.where(jnp.isfinite(change), change, -jnp.inf)
-    )
+    cosine = jnp.cos(angle)
+    sine = jnp.sin(angle)
+
+    def close_step(index: Array, state: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        """Return log π, the momentum after the half kick that ends a step, and that half kick."""
+        position, momentum = state
+        value, slope = jax.value_and_grad(log_density)(position)
+        kick = 0.5 * angle * (slope + position)  # ∇φ = ∇log π + ξ
+        return value, (momentum + jnp.where(index == 0, 0.0, 1.0) * kick, kick)
+
+    def open_step(
+        _: Array, state: tuple[Array, Array], value: Array, closed: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Return position and momentum after another half kick and a rotation."""
+        opened = closed[0] + closed[1]
+        return cosine * state[0] + sine * opened, cosine * opened - sine * state[0]
+
+    end = iterate(close_step, open_step, (position, momentum), num_steps)
+    end_position, _ = end.state
+    end_momentum, _ = end.auxiliary
+    energy = 0.5 * jnp.sum(momentum**2) - end.first
+    change = energy - (0.5 * jnp.sum(end_momentum**2) - end.last)
+    gain = -jnp.where(jnp.isfinite(change), change, -jnp.inf)
+    return TrajectoryEnd(end_position, end.first, end.last, energy, gain)
 
 
 def move(
@@ -76,42 +109,19 @@ def move(
     num_steps: Int[Array, ""] | int,
     free: Float[Array, " n"] | float = 1.0,
 ) -> Outcome:
-    """Propose the end of a trajectory, and accept it or stay, which leaves the law invariant."""
+    """Propose the end of a trajectory, and accept it or stay, which leaves the law invariant.
+
+    Parameters
+    ----------
+    key
+        Random key.
+    position, log_density, step, num_steps, free
+        As of `propose`.
+    """
     momentum_key, jitter_key, accept_key = jax.random.split(key, 3)
     end = propose(momentum_key, jitter_key, position, log_density, step, num_steps, free)
     acceptance = jnp.exp(jnp.minimum(-end.gain, 0.0))
     accepted = jax.random.uniform(accept_key) < acceptance
-    position, value = (
-        jnp.where(accepted, end.position, position),
-        jnp.where(accepted, end.after, end.before),
-    )
+    position = jnp.where(accepted, end.position, position)
+    value = jnp.where(accepted, end.after, end.before)
     return Outcome(position, value, acceptance, end.gain > DIVERGENCE, end.energy)
-
-
-def _trajectory(
-    position: Float[Array, " n"],
-    momentum: Float[Array, " n"],
-    log_density: LogDensity,
-    angle: Float[Array, ""],
-    num_steps: Int[Array, ""] | int,
-) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " n"], Float[Array, " n"]]:
-    """The log density at both ends, and position and momentum at the far one.
-
-    A round of the loop closes one step with a half kick and opens the next with another, both by one gradient: the
-    gradient then stands in the program once, which halves the time to compile it. The first round closes nothing, and
-    what the last one opens is not used.
-    """
-    cosine, sine = jnp.cos(angle), jnp.sin(angle)
-
-    def turn(index: Int[Array, ""], carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        position, momentum, before, *_ = carry
-        value, slope = jax.value_and_grad(log_density)(position)
-        kick = 0.5 * angle * (slope + position)  # ∇φ = ∇log π + ξ
-        closed = momentum + jnp.where(index == 0, 0.0, 1.0) * kick
-        opened = closed + kick
-        ahead = cosine * position + sine * opened, cosine * opened - sine * position
-        return (*ahead, jnp.where(index == 0, value, before), value, position, closed)
-
-    nothing = jnp.zeros((), position.dtype)
-    begin = (position, momentum, nothing, nothing, position, momentum)
-    return jax.lax.fori_loop(0, num_steps + 1, turn, begin)[2:]

@@ -1,15 +1,15 @@
 """Moves of the noises together with the states, in coordinates that follow the noises.
 
-Given the path, the noises have a law so narrow that drawing them in turn with it takes hundreds of iterations to cross
-their posterior. Linearised at a path, with weights v that are drawn first, the states given the noises
-θ = (log √Q, log √R) are Gaussian, N(μ(θ), Λ(θ)⁻¹) with Λ = LLᵀ (`whitening.PathLinearisation`). A random walk θ → θ'
-takes the states along, so that
+Given the path, the noises have a law so narrow that drawing them in turn with it takes hundreds of
+iterations to cross their posterior. Linearised at a path c, with weights v that are drawn first,
+the states given the noises θ = (log √Q, log √R) are Gaussian, N(μ(θ), Λ(θ)⁻¹) with Λ = LLᵀ
+(`whitening.PathLinearisation`). A random walk θ → θ' takes the states along, so that
 
     η = L(θ)ᵀ (x − μ(θ))
 
-stays what it was: x' = μ(θ') + L(θ')⁻ᵀ η. The pair is accepted with the ratio of q*(x, v, θ) p(θ) times that of the
-volumes, det L(θ) / det L(θ'), which makes the move exact for any model. Where dynamics and emission are linear η and θ
-are independent, and the walk is one on p(θ | y, v).
+stays what it was: x' = μ(θ') + L(θ')⁻ᵀ η. The pair is accepted with the ratio of q*(x, v, θ) p(θ)
+times that of the volumes, det L(θ) / det L(θ'), which makes the move exact for any model. Where
+dynamics and emission are linear η and θ are independent, and the walk is one on p(θ | y, v).
 """
 
 from typing import NamedTuple
@@ -27,153 +27,224 @@ from gpssm.core.linalg import (
     solve_lower,
     solve_upper,
 )
+from gpssm.core.loops import choose, iterate
 from gpssm.core.runtime import in_step, on_cpu
 from gpssm.data.series import Series
 from gpssm.inference import dual_averaging
 from gpssm.inference.dual_averaging import StepSize
 from gpssm.inference.parameters import ParameterMoves, Parameters
 from gpssm.inference.whitening import first_order, unstack
+from gpssm.model.target import log_target
 
 NOISES = ("log_process_std", "likelihood.log_std")
-# Moves between two draws of the weights, and rounds of both in an iteration; fewer of these, and then of the others,
-# where moves times rows would be more than so many.
-MOVES, ROUNDS, ROWS = 3, 4, 10_000
-# What an iteration may leave of the correlation of the noises with where they were: more rounds than that takes are not
-# made, once so many have been seen.
-STALE, ENOUGH = 0.6, 40.0
+# Moves between two draws of the weights, and rounds of both in an iteration; fewer of these, and
+# then of the others, where moves times rows would be more than so many.
+MOVES = 3
+ROUNDS = 4
+ROWS = 10_000
+# What an iteration may leave of the correlation of the noises with where they were: more rounds
+# than that takes are not made, once so many have been counted.
+STALE = 0.6
+ENOUGH = 40.0
 ACCEPTANCE = 0.3  # that its step aims at
-FIRST_SPREAD, LEAST_SPREAD = (
-    0.2,
-    0.02,
-)  # of a log standard deviation in the posterior, before much is known of it
+FIRST_SPREAD = 0.2  # of a log standard deviation in the posterior, before much is known of it
+LEAST_SPREAD = 0.02
 PRIOR_COUNT = 10.0  # draws that the first guess is worth
 
 
-class Walk(NamedTuple):
-    """The size and shape of the walk's steps: those of the noises' law, as it was seen in warm-up.
+class Phase(NamedTuple):
+    """Whether an iteration is in the warm-up, and whether it comes after chains parted."""
 
-    And how far rounds go, seen since chains parted: `moved` is the sum of squared changes over so many `rounds`.
+    adapting: Bool[Array, ""]
+    parted: Bool[Array, ""]
+
+
+class Walk(NamedTuple):
+    """The size and shape of the walk's steps: those of the noises' law, as it was in the warm-up.
+
+    Parameters
+    ----------
+    step
+        The size.
+    mean, square, num_draws
+        The mean of the noises, the sum of squared deviations from it, and the number of draws.
+    moved, rounds
+        The sum of squared changes in a round since chains parted, and the number of rounds.
     """
 
     step: StepSize
     mean: Float[Array, " p"]
-    square: Float[Array, "p p"]  # sum of squared deviations
-    seen: Float[Array, ""]
+    square: Float[Array, "p p"]
+    num_draws: Float[Array, ""]
     moved: Float[Array, " p"]
     rounds: Float[Array, ""]
 
     def spread(self) -> Float[Array, "p p"]:
-        """A root of the noises' covariance."""
+        """Return a root of the noises' covariance."""
         identity = jnp.eye(self.mean.size, dtype=self.mean.dtype)
-        seen = (PRIOR_COUNT * FIRST_SPREAD**2 * identity + self.square) / (PRIOR_COUNT + self.seen)
-        return cholesky(seen + LEAST_SPREAD**2 * identity, jitter=0.0)
+        total = PRIOR_COUNT * FIRST_SPREAD**2 * identity + self.square
+        covariance = total / (PRIOR_COUNT + self.num_draws)
+        return cholesky(covariance + LEAST_SPREAD**2 * identity, jitter=0.0)
 
     def learn(self, noises: Float[Array, " p"]) -> "Walk":
-        """With one more draw of the noises."""
-        seen, gap = self.seen + 1, noises - self.mean
-        mean = self.mean + gap / seen
-        return self._replace(
-            mean=mean, square=self.square + jnp.outer(gap, noises - mean), seen=seen
-        )
+        """Return the walk with one more draw of the noises."""
+        number = self.num_draws + 1
+        gap = noises - self.mean
+        mean = self.mean + gap / number
+        square = self.square + jnp.outer(gap, noises - mean)
+        return self._replace(mean=mean, square=square, num_draws=number)
 
     def num_rounds(self, rows: int, parted: Bool[Array, ""]) -> Int[Array, ""] | int:
-        """How often weights are drawn in an iteration, and some moves made given them: once before chains part.
+        """Return how often weights are drawn in an iteration: once before chains part.
 
-        A round leaves a correlation of ρ = 1 − E(θ' − θ)² / 2 var θ with where the noises were, n of them about ρⁿ. The
-        noise that moves least decides. A GPU waits for each round, and for any loop whose length it has to look up.
+        A round leaves a correlation of ρ = 1 − E(θ' − θ)² / 2 var θ with where the noises were, n
+        of them about ρⁿ. The noise that moves least decides. A GPU waits for each round, and for
+        any loop whose length it has to look up.
         """
         most = min(ROUNDS, ROWS // (MOVES * rows)) if on_cpu() else 1
         if most <= 1:
             return 1
-        variance = jnp.diagonal(self.square) / jnp.maximum(self.seen, 1.0) + LEAST_SPREAD**2
+        variance = jnp.diagonal(self.square) / jnp.maximum(self.num_draws, 1.0) + LEAST_SPREAD**2
         share = jnp.min(self.moved / (2 * variance * jnp.maximum(self.rounds, 1.0)), initial=1.0)
         needed = jnp.ceil(jnp.log(STALE) / jnp.log1p(-jnp.clip(share, 0.01, 0.99)))
         rounds = jnp.where(self.rounds < ENOUGH, most, jnp.clip(needed, 1, most))
         return jnp.where(in_step(parted), rounds, 1).astype(int)
 
 
+class ChainState(NamedTuple):
+    """All that moves in an iteration; `weights` are those of the latest draw."""
+
+    states: Float[Array, "N Dx"]
+    weights: Float[Array, "Dx M"]
+    parameters: Parameters
+    walk: Walk
+
+
+class _Point(NamedTuple):
+    """Where a walk stands: (θ, x) and its log density, η, and the θ' that is proposed next."""
+
+    noises: Float[Array, " p"]
+    states: Float[Array, "N Dx"]
+    value: Float[Array, ""]
+    eta: Float[Array, "N Dx"]
+    walk: Walk
+    proposed: Float[Array, " p"]
+
+
 def start(moves: ParameterMoves) -> Walk:
-    """A walk that has seen nothing yet."""
-    noises, _ = ravel_pytree(_chosen(moves, moves.init()))
-    square, step = (
-        jnp.outer(noises, noises),
-        dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1))),
+    """Return a walk before its first step."""
+    noises, _ = ravel_pytree(_sampled_noises(moves, moves.init()))
+    step = dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1)))
+    zero = jnp.zeros(())
+    return Walk(step, noises, 0 * jnp.outer(noises, noises), zero, 0 * noises, zero)
+
+
+def update(
+    weights_key: PRNGKeyArray,
+    noise_key: PRNGKeyArray,
+    moves: ParameterMoves,
+    state: ChainState,
+    centre: Float[Array, "N Dx"],
+    series: list[Series],
+    phase: Phase,
+    num_moves: int = MOVES,
+) -> ChainState:
+    """Draw weights given states, noises and emission given both, then walk with noises and states.
+
+    Parameters
+    ----------
+    weights_key, noise_key
+        Random keys.
+    moves
+        The moves of the parameters.
+    state
+        What moves.
+    centre
+        The path where the model is linearised.
+    series
+        The scaled series.
+    phase
+        Whether the walk adapts, and whether its changes count.
+    num_moves
+        Moves of the walk at most. There are none if all noises are fixed.
+    """
+    paths = unstack(state.states, series)
+    weights = moves.draw_weights(weights_key, state.parameters, paths, series)
+    conjugate_key, walk_key = jax.random.split(noise_key)
+    before = _sampled_noises(moves, state.parameters)
+    parameters = moves.draw_conjugate(conjugate_key, state.parameters, paths, weights, series)
+    state = state._replace(weights=weights, parameters=parameters)
+    if not before:
+        return state
+    state = _walk(walk_key, moves, state, centre, series, phase.adapting, num_moves)
+    after = _sampled_noises(moves, state.parameters)
+    counts = jnp.where(phase.adapting & phase.parted, 1.0, 0.0)
+    change = ravel_pytree(after)[0] - ravel_pytree(before)[0]
+    walk = state.walk._replace(
+        moved=state.walk.moved + counts * change**2, rounds=state.walk.rounds + counts
     )
-    return Walk(step, noises, 0 * square, jnp.zeros(()), 0 * noises, jnp.zeros(()))
+    return state._replace(walk=walk)
 
 
-def walk(
+def _walk(
     key: PRNGKeyArray,
     moves: ParameterMoves,
-    parameters: Parameters,
-    weights: Float[Array, "Dx M"],
-    states: Float[Array, "N Dx"],
-    state: Walk,
+    state: ChainState,
     centre: Float[Array, "N Dx"],
     series: list[Series],
     adapting: Bool[Array, ""],
-    parted: Bool[Array, ""],
-    most: int = MOVES,
-) -> tuple[Parameters, Float[Array, "N Dx"], Walk]:
-    """Noises and emission given the path and weights just drawn, then at most `most` moves of the walk: parameters,
-    states and what was learned of the walk, which counts how far they went once chains have parted.
+    num_moves: int,
+) -> ChainState:
+    """Return the state after some Metropolis steps of noises and states, given the weights."""
+    noises, unravel = ravel_pytree(_sampled_noises(moves, state.parameters))
+    current = moves.apply(state.parameters)
+    linear = first_order(current, state.weights, centre, series)
 
-    Nothing walks if all noises are fixed, or if there is no joint density of states and weights.
-    """
-    conjugate_key, key = jax.random.split(key)
-    before, joint = _chosen(moves, parameters), moves.joint
-    parameters = moves.draw_conjugate(
-        conjugate_key, parameters, unstack(states, series), weights, series
-    )
-    if not before or joint is None:
-        return parameters, states, state
-    noises, unravel = ravel_pytree(_chosen(moves, parameters))
-    current = moves.apply(parameters)
-    linear = first_order(current, weights, centre, series)
+    def keys(index: Array) -> PRNGKeyArray:
+        return jax.random.split(jax.random.fold_in(key, index), 2)
 
-    def move(
-        index: Array, carry: tuple[Array, Array, Array, Walk, Array]
-    ) -> tuple[Array, Array, Array, Walk, Array]:
-        """The first round stays where it is and finds η and the density there: both stand in the program once."""
-        noises, states, eta, state, value = carry
+    def evaluate(index: Array, point: _Point) -> tuple[Array, tuple[Array, Array]]:
+        """log q*(x', v, θ') + log p(θ') − log det L, the density in (η, θ), then x' and η."""
         is_first = index == 0
-        propose_key, accept_key = jax.random.split(jax.random.fold_in(key, index))
-        direction = jnp.matmul(state.spread(), jax.random.normal(propose_key, noises.shape))
-        proposed = jnp.where(is_first, noises, noises + state.step.size(adapting) * direction)
-        model = current.with_leaves(unravel(proposed))
+        model = current.with_leaves(unravel(point.proposed))
         factor = block_cholesky(linear.precision(model))
-        whitened = solve_lower(factor, linear.pull(model))  # Lᵀ(μ − c) = L⁻¹ pull
-        eta = jnp.where(is_first, multiply_upper(factor, states - linear.centre) - whitened, eta)
-        moved = jnp.where(is_first, states, linear.centre + solve_upper(factor, whitened + eta))
-        # log q*(x, v, θ) + log p(θ) − log det L, the density in (η, θ)
-        there = (
-            joint(model, unstack(moved, series), weights, series)
-            + model.log_prior()
-            - 0.5 * log_det(factor)
-        )
-        change = jnp.where(is_first, 0.0, there - value)
+        whitened = solve_lower(factor, linear.gradient(model))  # Lᵀ(μ − c)
+        eta = multiply_upper(factor, point.states - linear.centre) - whitened
+        eta = jnp.where(is_first, eta, point.eta)
+        moved = linear.centre + solve_upper(factor, whitened + eta)
+        moved = jnp.where(is_first, point.states, moved)
+        value = log_target(model, unstack(moved, series), state.weights, series)
+        return value + model.log_prior() - 0.5 * log_det(factor), (moved, eta)
+
+    def advance(
+        index: Array, point: _Point, value: Array, auxiliary: tuple[Array, Array]
+    ) -> _Point:
+        """Accept the proposal or not, and make the next one; the first one is the present point."""
+        moved, eta = auxiliary
+        is_first = index == 0
+        change = jnp.where(is_first, 0.0, value - point.value)
         acceptance = jnp.exp(jnp.minimum(jnp.where(jnp.isfinite(change), change, -jnp.inf), 0.0))
-        accepted = jax.random.uniform(accept_key) < acceptance
-        noises, states = jnp.where(accepted, proposed, noises), jnp.where(accepted, moved, states)
-        learned = state._replace(
-            step=dual_averaging.update(state.step, acceptance, ACCEPTANCE)
-        ).learn(noises)
-        state = jax.tree.map(
-            lambda new, old: jnp.where(adapting & ~is_first, new, old), learned, state
+        accepted = jax.random.uniform(keys(index)[1]) < acceptance
+        noises, states, value = choose(
+            accepted, (point.proposed, moved, value), (point.noises, point.states, point.value)
         )
-        return noises, states, eta, state, jnp.where(accepted, there, value)
+        step = dual_averaging.update(point.walk.step, acceptance, ACCEPTANCE)
+        learned = point.walk._replace(step=step).learn(noises)
+        walk = choose(adapting & ~is_first, learned, point.walk)
+        direction = jax.random.normal(keys(index + 1)[0], noises.shape)
+        proposed = noises + walk.step.size(adapting) * jnp.matmul(walk.spread(), direction)
+        return _Point(noises, states, value, eta, walk, proposed)
 
-    count = max(1, min(most, ROWS // len(centre)))
-    begin = (noises, states, jnp.zeros_like(states), state, jnp.zeros((), states.dtype))
-    noises, states, _, state, _ = jax.lax.fori_loop(0, count + 1, move, begin)
-    counts = jnp.where(adapting & parted, 1.0, 0.0)
-    moved = state.moved + counts * (noises - ravel_pytree(before)[0]) ** 2
-    state = state._replace(moved=moved, rounds=state.rounds + counts)
-    return parameters._replace(leaves=parameters.leaves | unravel(noises)), states, state
+    zero = jnp.zeros((), state.states.dtype)
+    point = _Point(noises, state.states, zero, jnp.zeros_like(state.states), state.walk, noises)
+    count = max(1, min(num_moves, ROWS // len(centre)))
+    end = iterate(evaluate, advance, point, count).following
+    leaves = state.parameters.leaves | unravel(end.noises)
+    parameters = state.parameters._replace(leaves=leaves)
+    return state._replace(states=end.states, parameters=parameters, walk=end.walk)
 
 
-def _chosen(moves: ParameterMoves, parameters: Parameters) -> dict[str, Array]:
-    """The noises that are sampled."""
-    return {
-        name: parameters.leaves[name] for name in NOISES if name in moves.model.leaves("sample")
-    }
+def _sampled_noises(moves: ParameterMoves, parameters: Parameters) -> dict[str, Array]:
+    """Return the noises that are sampled."""
+    names = moves.model.leaves("sample")
+    return {name: parameters.leaves[name] for name in NOISES if name in names}

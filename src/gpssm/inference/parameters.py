@@ -1,13 +1,15 @@
-"""The moves of the parameters given the states, which the samplers of the free-form posterior share.
+"""The moves of the parameters given the states, which the samplers of the free-form posterior
+share.
 
 One iteration of a sampler is a move of the states, and then, whatever that move was,
 
     v | x            exact                                       (`weights_given_states`)
-    Q | x, v         exact, as are R | x and (C, d) | x          (`conditionals.py`), for leaves with the role "sample"
+    Q | x, v         exact, as are R | x and (C, d) | x          (`conditionals.py`)
     θ | x            HMC on the other leaves with the role "sample", the weights integrated out
     θ ← Adam(x)      one step, on the leaves with the role "optimise": stochastic-approximation EM
 
-The last happens in the first part of the warm-up only, which the chains share (`pilot_length`).
+All but the last are for leaves with the role "sample". The last happens in the first part of the
+warm-up only, which the chains share (`pilot_length`).
 """
 
 from collections.abc import Callable
@@ -29,14 +31,17 @@ from gpssm.model import conditionals
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
-from gpssm.model.target import log_collapsed, log_target, weights_given_states
+from gpssm.model.target import log_collapsed, weights_given_states
 
-# Of HMC on the leaves without an exact conditional: leapfrog steps, their size at first, and the acceptance it aims at.
+# Of HMC on the leaves without an exact conditional: leapfrog steps, their size at first, and the
+# acceptance it aims at.
 NUM_STEPS, FIRST_STEP, ACCEPTANCE = 5, 0.05, 0.8
 
 
 class Parameters(NamedTuple):
-    """The leaves that are not fixed, and what their moves remember: HMC its `step`, any other move its `memory`."""
+    """The leaves that are not fixed, and what their moves remember: HMC its `step`, any other move
+    its `memory`.
+    """
 
     leaves: dict[str, Array]
     memory: Any
@@ -48,7 +53,6 @@ MANY_ROWS, MOST_TIMES = (
     500,
     10 / 3,
 )  # from which on a learning rate is what it says, and how much larger it is before
-JointDensity = Callable[[GPSSM, States, Float[Array, "Dx M"], list[Series]], Float[Array, ""]]
 
 
 class ParameterMoves(NamedTuple):
@@ -66,6 +70,10 @@ class ParameterMoves(NamedTuple):
     def apply(self, parameters: Parameters) -> GPSSM:
         """The model at these parameters."""
         return self.model.with_leaves(parameters.leaves)
+
+    def model_at(self, parameters: Parameters, states: States, series: list[Series]) -> GPSSM:
+        """Return the model at these parameters, where it depends on the states too."""
+        return self.apply(parameters)
 
     def update(
         self,
@@ -89,27 +97,25 @@ class ParameterMoves(NamedTuple):
         iteration: Array,
         series: list[Series],
     ) -> Parameters:
-        """The moves of what has no exact conditional, the weights integrated out: weights held are of no use after."""
+        """The moves of what has no exact conditional, the weights integrated out: weights held are
+        of no use after.
+        """
         density = self.density(states, series)
         parameters = self.sample(key, parameters, density, iteration)
         return self.optimise(parameters, density, iteration, num_moves(series))
 
     def density(self, states: States, series: list[Series]) -> Density:
-        """The log density of the states as a function of the model, the weights integrated out: log q*(x)."""
+        """The log density of the states as a function of the model, the weights integrated out: log
+        q*(x).
+        """
         return lambda model: log_collapsed(model, states, series)
-
-    @property
-    def joint(self) -> JointDensity | None:
-        """log q*(v, x) of (model, states, weights, series); None if weights go with the path and cannot be held."""
-        return log_target
 
     def draw_weights(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, "Dx M"]:
         """v | x, exact."""
-        return conditionals.draw_gaussian(
-            key, weights_given_states(self.apply(parameters), states, series)
-        )
+        model = self.model_at(parameters, states, series)
+        return conditionals.draw_gaussian(key, weights_given_states(model, states, series))
 
     def draw_conjugate(
         self,
@@ -119,42 +125,50 @@ class ParameterMoves(NamedTuple):
         weights: Float[Array, "Dx M"],
         series: list[Series],
     ) -> Parameters:
-        """(C, d) | x, R;  Q | x, v  and  R | x, C, d, each if its leaf is to be sampled and its prior is conjugate."""
+        """Draw (C, d) | x, R, then Q | x, v and R | x, C, d.
+
+        Each if its leaf is to be sampled and its prior is conjugate.
+        """
         emission_key, noise_key = jax.random.split(key)
-        leaves, names, noises = dict(parameters.leaves), self.conjugate(), {}
+        names = self.conjugate()
+        noises = {}
         if "likelihood.C" in names:
-            emission = conditionals.emission_given_noise(
-                self.model.with_leaves(leaves), states, series
+            model = self.model_at(parameters, states, series)
+            rows = conditionals.draw_gaussian(
+                emission_key, conditionals.emission_given_noise(model, states, series)
             )
-            rows = conditionals.draw_gaussian(emission_key, emission)
-            leaves |= {"likelihood.C": rows[:, :-1], "likelihood.d": rows[:, -1]}
-        model = self.model.with_leaves(leaves)
+            emission = {"likelihood.C": rows[:, :-1], "likelihood.d": rows[:, -1]}
+            parameters = parameters._replace(leaves=parameters.leaves | emission)
+        model = self.model_at(parameters, states, series)
         if "log_process_std" in names:
             noises["log_process_std"] = conditionals.process_noise_given(
                 model, states, weights, series
             )
         if "likelihood.log_std" in names:
             noises["likelihood.log_std"] = conditionals.noise_given_emission(model, states, series)
-        return parameters._replace(leaves=leaves | conditionals.draw_noises(noise_key, noises))
+        drawn = conditionals.draw_noises(noise_key, noises)
+        return parameters._replace(leaves=parameters.leaves | drawn)
 
     def sample(
         self, key: PRNGKeyArray, parameters: Parameters, density: Density, iteration: Array
     ) -> Parameters:
-        """One HMC move of the sampled leaves that have no exact conditional, from their prior's mean, in its spread."""
+        """One HMC move of the sampled leaves that have no exact conditional, from their prior's
+        mean, in its spread.
+        """
         names = [name for name in self.model.leaves("sample") if name not in self.conjugate()]
         if not names:
             return parameters
         centres, scales = zip(*(_prior_moments(self.model, name) for name in names), strict=True)
         centre, unravel = ravel_pytree(dict(zip(names, centres, strict=True)))
         scale, _ = ravel_pytree(dict(zip(names, scales, strict=True)))
-        now, _ = ravel_pytree({name: parameters.leaves[name] for name in names})
+        current, _ = ravel_pytree({name: parameters.leaves[name] for name in names})
 
         def log_density(standard: Float[Array, " n"]) -> Float[Array, ""]:
             model = self.model.with_leaves(parameters.leaves | unravel(centre + scale * standard))
             return density(model) + model.log_prior()
 
         adapting = iteration < self.num_warmup
-        standard = (now - centre) / scale
+        standard = (current - centre) / scale
         outcome = hmc.move(key, standard, log_density, parameters.step.size(adapting), NUM_STEPS)
         step = dual_averaging.update(parameters.step, outcome.acceptance, ACCEPTANCE, adapting)
         leaves = parameters.leaves | unravel(centre + scale * outcome.position)
@@ -163,7 +177,9 @@ class ParameterMoves(NamedTuple):
     def optimise(
         self, parameters: Parameters, density: Density, iteration: Array, count: ArrayLike
     ) -> Parameters:
-        """One Adam step, while leaves are learned, up the density and the prior, divided by the number of rows."""
+        """One Adam step, while leaves are learned, up the density and the prior, divided by the
+        number of rows.
+        """
         names = list(self.model.leaves("optimise"))
         if not names:
             return parameters
@@ -209,9 +225,11 @@ class ParameterMoves(NamedTuple):
 
 
 def rate_for(learning_rate: float, states: States) -> float:
-    """Adam's first step size: of few rows up to 3⅓ times as large, since the kernel starts further from its optimum.
+    """Adam's first step size: of few rows up to 3⅓ times as large, since the kernel starts further
+    from its optimum.
 
-    Beyond 500 rows long steps are no gain, and take a kernel that was found by shooting from what free runs need.
+    Beyond 500 rows long steps are no gain, and take a kernel that was found by shooting from what
+    free runs need.
     """
     rows = sum(len(path) - 1 for path in states)
     return learning_rate * min(max(MANY_ROWS / rows, 1.0), MOST_TIMES)

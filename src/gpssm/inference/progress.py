@@ -4,8 +4,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -90,12 +91,14 @@ def check_progress(mode: Any) -> None:
     """Raise unless `mode` is True, False or "plain"."""
     if not isinstance(mode, bool) and not (isinstance(mode, str) and mode == "plain"):
         raise ValueError(
-            f"progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got {mode!r}."
+            "progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got "
+            f"{mode!r}."
         )
 
 
-def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
-    """Return a context that yields a function to call after each chunk.
+@contextmanager
+def reporter(mode: Mode, total: int) -> Iterator[Report]:
+    """Yield a function to call with the status after each chunk.
 
     Parameters
     ----------
@@ -104,62 +107,46 @@ def reporter(mode: Mode, total: int) -> AbstractContextManager[Report]:
     total
         Iterations of the whole run.
 
-    Returns
-    -------
-    context manager
-        It yields a function of a `Status`.
+    Yields
+    ------
+    callable
+        A function of a `Status`.
     """
     check_progress(mode)
-    if mode is False:
-        return nullcontext(lambda status: None)
-    return _plain(sys.stderr) if mode == "plain" else _bar(total)
-
-
-@contextmanager
-def _plain(stream: TextIO) -> Iterator[Report]:
-    # The first chunk waits for the compiler, so the time left is estimated from its end on.
-    marks: list[tuple[float, int]] = []
-
-    def report(status: Status) -> None:
-        marks.append((ticks(), status.done))
-        left = seconds_left(marks, status.total)
-        estimate = "" if left is None else f"  {left:.0f} s left"
-        print(f"gpssm: {status}{estimate}", file=stream, flush=True)
-
-    yield report
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Report]:
-    with make_bar("{task.fields[facts]}") as bar:
-        task = bar.add_task("compiling", total=total, facts="")
-        wide = bar.console.width >= WIDE_TERMINAL
+    if mode is not True:
+        # The first chunk waits for the compiler, so the time left is estimated from its end on.
+        marks: list[tuple[float, int]] = []
 
         def report(status: Status) -> None:
+            marks.append((ticks(), status.done))
+            seconds = seconds_left(marks, status.total)
+            estimate = "" if seconds is None else f"  {seconds:.0f} s left"
+            _print(mode, f"{status}{estimate}")
+
+        yield report
+        return
+    with _bar("compiling", total) as (bar, update):
+        wide = bar.console.width >= WIDE_TERMINAL
+
+        def report_in_bar(status: Status) -> None:
             figures = str(status).split("  ", 1)[1]
             if not wide:
                 figures = f"accepted {status.acceptance:.0%}"
                 figures += "" if np.isnan(status.rhat) else f" R-hat {status.rhat:.2f}"
-            bar.update(task, completed=status.done, description=status.phase, facts=figures)
+            update(completed=status.done, description=status.phase, facts=figures)
 
-        yield report
+        yield report_in_bar
 
 
-def make_bar(*texts: str, stderr: bool = False) -> "Progress":
-    """Return Rich's progress bar with the columns of this library.
+def _print(mode: Mode, text: str) -> None:
+    """Print a line in the mode "plain"."""
+    if mode == "plain":
+        print(f"gpssm: {text}", file=sys.stderr, flush=True)
 
-    Parameters
-    ----------
-    *texts
-        Templates of further columns of text.
-    stderr
-        Whether it is written to the standard error stream.
 
-    Returns
-    -------
-    rich.progress.Progress
-        The bar, to be entered as a context.
-    """
+@contextmanager
+def _bar(what: str, total: int | None) -> Iterator[tuple["Progress", Callable[..., None]]]:
+    """Yield a bar with the columns of this library, and a function that updates it."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -170,22 +157,22 @@ def make_bar(*texts: str, stderr: bool = False) -> "Progress":
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=stderr)
+    console = Console()
     if console.is_jupyter:
         # One bar only needs to start its line again, which a notebook can do. Rich would use a
         # widget, and nbclient answers each of its changes: it may then miss the end of the cell.
-        console = Console(
-            stderr=stderr, force_jupyter=False, force_terminal=True, width=NOTEBOOK_WIDTH
-        )
-    bar = BarColumn(40 if console.width >= WIDE_TERMINAL else 12)
+        console = Console(force_jupyter=False, force_terminal=True, width=NOTEBOOK_WIDTH)
     columns = (
         TextColumn("{task.description}"),
-        bar,
+        BarColumn(40 if console.width >= WIDE_TERMINAL else 12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[facts]}"),
     )
-    return Progress(*columns, *map(TextColumn, texts), console=console, get_time=ticks)
+    with Progress(*columns, console=console, get_time=ticks) as bar:
+        task = bar.add_task(what, total=total, facts="")
+        yield bar, partial(bar.update, task)
 
 
 def tracked(
@@ -216,18 +203,16 @@ def tracked(
         Each item.
     """
     total = len(items) if isinstance(items, Sized) else total
-    if mode is True:
-        with make_bar("{task.fields[facts]}") as bar:
-            task = bar.add_task(what, total=total, facts="")
-            for item in items:
-                bar.update(task, facts=name(item))
-                yield item
-                bar.advance(task)
+    if mode is not True:
+        for number, item in enumerate(items, 1):
+            yield item
+            _print(mode, f"{what} {number}/{total}, {name(item)}")
         return
-    for number, item in enumerate(items, 1):
-        yield item
-        if mode == "plain":
-            print(f"gpssm: {what} {number}/{total}, {name(item)}", file=sys.stderr, flush=True)
+    with _bar(what, total) as (_, update):
+        for item in items:
+            update(facts=name(item))
+            yield item
+            update(advance=1)
 
 
 @contextmanager
@@ -246,14 +231,11 @@ def announcing(mode: Mode, what: str) -> Iterator[Callable[[str], None]]:
     callable
         A function of the text of the next step.
     """
-    if mode is True:
-        with make_bar("{task.fields[facts]}") as bar:
-            task = bar.add_task(what, total=None, facts="")
-            yield lambda text: bar.update(task, advance=1, facts=text)
-    elif mode == "plain":
-        yield lambda text: print(f"gpssm: {what}, {text}", file=sys.stderr, flush=True)
-    else:
-        yield lambda text: None
+    if mode is not True:
+        yield lambda text: _print(mode, f"{what}, {text}")
+        return
+    with _bar(what, None) as (_, update):
+        yield lambda text: update(advance=1, facts=text)
 
 
 @contextmanager

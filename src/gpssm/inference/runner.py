@@ -205,7 +205,9 @@ class Loop:
         return Sample(draws, info, warmup, *seconds, tuple(self.notes))
 
     def _begin(self) -> Any:
-        """Return the carry to continue from: that of the checkpoint, or without one that of the start."""
+        """Return the carry to continue from: that of the checkpoint, or without one that of the
+        start.
+        """
         saved = None
         if self.checkpoint is not None:
             carry, chunk = self.chains.shapes
@@ -227,7 +229,8 @@ class Loop:
         except OSError as error:
             self.notes.append(
                 f"No checkpoint could be written to {self.checkpoint.folder} after iteration "
-                f"{self.iterations(self.blocks_done)} ({error}). The run went on without; free some "
+                f"{self.iterations(self.blocks_done)} ({error}). The run went on without; free "
+                "some "
                 "space, or name another folder, for the next one."
             )
             self.checkpoint = None
@@ -237,8 +240,10 @@ class Loop:
         if not np.isfinite(info.log_target[:, -1]).any():
             raise RuntimeError(
                 "The log target is not finite in any chain at iteration "
-                f"{self.iterations(self.blocks_done)}. Either the start is impossible under the model "
-                "(look for outliers, and at parts you gave yourself), or the transition has run away: "
+                f"{self.iterations(self.blocks_done)}. Either the start is impossible under the "
+                "model "
+                "(look for outliers, and at parts you gave yourself), or the transition has run "
+                "away: "
                 "try a smaller state_dim, mean='linear', or a smaller learning_rate."
             )
 
@@ -315,7 +320,8 @@ def run_chains(
     """
     if len(starts) not in (1, runtime.num_chains):
         raise ValueError(
-            f"starts must be one for all chains, or one for each of {runtime.num_chains}; got {len(starts)}."
+            f"starts must be one for all chains, or one for each of {runtime.num_chains}; got "
+            f"{len(starts)}."
         )
     began = ticks()
     independent = method.draw_independently(

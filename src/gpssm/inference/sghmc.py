@@ -1,24 +1,27 @@
-"""Stochastic-gradient Hamiltonian Monte Carlo that finds its own scales (Springenberg et al., NeurIPS 2016).
+"""Stochastic-gradient Hamiltonian Monte Carlo that finds its own scales (Springenberg et al.,
+NeurIPS 2016).
 
-With U = −log π, the gradient ∇U taken at θ (or an unbiased estimate of it), the learning rate ε and the decay α,
-step n is, entry by entry,
+With U = −log π, the gradient ∇U taken at θ (or an unbiased estimate of it), the learning rate ε and
+the decay α, step n is, entry by entry,
 
     V̂ ← (1 − r) V̂ + r (∇U)²,   r = (n + 1)^{−¾}                      in burn-in only,
     p ← (1 − α) p − ε² V̂^{−½} ∇U + N(0, 2 α ε² V̂^{−½}),
     θ ← θ + p.
 
-The average V̂ grows longer with n. The authors' is as short as the gradient keeps its sign, so that scales follow the
-gradient, steps are largest where it is small, and the motion settles too far out: on the Gaussian of the tests with 1.7
-times the variance. States that are too hot by a constant factor make noises that are learned along with them larger,
-which lets the states spread further, without end.
+The average V̂ grows longer with n. The authors' is as short as the gradient keeps its sign, so that
+scales follow the gradient, steps are largest where it is small, and the motion settles too far out:
+on the Gaussian of the tests with 1.7 times the variance. States that are too hot by a constant
+factor make noises that are learned along with them larger, which lets the states spread further,
+without end.
 
-Some codes divide U by the number of rows and the noise's variance with it: V̂^{−½} undoes that, and their ε, such as the
-published .01, is the ε here.
+Some codes divide U by the number of rows and the noise's variance with it: V̂^{−½} undoes that, and
+their ε, such as the published .01, is the ε here.
 
-There is no accept step. In a direction of precision λ, with h = ε² V̂^{−½}, the variance comes out as
-1/λ · 1 / (1 − hλ / (4 − 2α)) when the gradient is exact, so the error falls with ε². A gradient estimated with
-variance S adds hS / 2α, relatively. The −ε⁴ that the authors subtract from the noise's variance is a guess of this for
-minibatches, and would be an error of its own with exact gradients: it is left out.
+There is no accept step. In a direction of precision λ, with h = ε² V̂^{−½}, the variance comes out
+as 1/λ · 1 / (1 − hλ / (4 − 2α)) when the gradient is exact, so the error falls with ε². A gradient
+estimated with variance S adds hS / 2α, relatively. The −ε⁴ that the authors subtract from the
+noise's variance is a guess of this for minibatches, and would be an error of its own with exact
+gradients: it is left out.
 """
 
 from collections.abc import Callable
@@ -34,7 +37,9 @@ ValueAndGrad = Callable[[Float[Array, " n"]], tuple[Float[Array, ""], Float[Arra
 
 
 class State(NamedTuple):
-    """θ and p, the average V̂ with the number n of gradients in it, and log π where the last gradient was taken."""
+    """θ and p, the average V̂ with the number n of gradients in it, and log π where the last
+    gradient was taken.
+    """
 
     position: Float[Array, " n"]
     momentum: Float[Array, " n"]

@@ -22,7 +22,6 @@ from gpssm.linear.wired import fit_wired, fit_wired_output_error
 from gpssm.model.likelihoods import (
     Likelihood,
     LinkedGaussian,
-    MonotoneWiener,
     Wiener,
     make_likelihood,
 )
@@ -57,7 +56,7 @@ def linear_fit(series: Any, spec: "Spec") -> LinearFit:
     driven = experiments[0].input_dim > 0
     if driven and isinstance(likelihood, LinkedGaussian) and not likelihood.link.one_to_one:
         return output_error_fit(experiments, spec)
-    if driven and isinstance(likelihood, Wiener | MonotoneWiener) and spec.wiring is None:
+    if driven and isinstance(likelihood, Wiener) and spec.wiring is None:
         return output_error_fit(experiments, spec)
     pseudo = pseudo_series(experiments, likelihood)
     wiring = _wiring(spec, experiments)
@@ -79,7 +78,7 @@ def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
     through it.
     """
     likelihood = uninformed_likelihood(spec.likelihood, series[0].output_dim)
-    if isinstance(likelihood, Wiener | MonotoneWiener) and spec.wiring is None:
+    if isinstance(likelihood, Wiener) and spec.wiring is None:
         curve = type(likelihood).curve
         return fit_output_error(
             series, spec.state_dim, curve, jax.random.key(0), likelihood.weights

@@ -1,14 +1,18 @@
-"""`exact`: HMC on the posterior of the states under the Gaussian process itself, without inducing points.
+"""`exact`: HMC on the posterior of the states under the Gaussian process itself, without inducing
+points.
 
-    log p(x | y) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(x_{1:T,d}; m_d(z), K_d(z, z) + Q_d I) + const
+    log p(x | y) = log p(x₀) + Σ_t log p(y_t | x_{t+1})
+                   + Σ_d log N(x_{1:T,d}; m_d(z), K_d(z, z) + Q_d I) + const
 
-over the transitions z of all series together, which share the function. Linear weights that stand beside the inducing
-points in the basis are integrated out as well: K_d(z, z') = k_d(z, z') + σ_d² ∘ [z; 1]·[z'; 1]. Each gradient costs
-O(N³ Dx) for N transitions, and the paths of a few hundred rows are what it is for: the oracle of the sparse methods.
+over the transitions z of all series together, which share the function. Linear weights that stand
+beside the inducing points in the basis are integrated out as well: K_d(z, z') = k_d(z, z') + σ_d² ∘
+[z; 1]·[z'; 1]. Each gradient costs O(N³ Dx) for N transitions, and the paths of a few hundred rows
+are what it is for: the oracle of the sparse methods.
 
-**Draws.** A dense Gaussian process is a sparse one whose inducing locations are the inputs of the path itself, B = 0
-there, so that a draw keeps its own inputs as `locations`, and v | x is exact. Between and beyond these inputs the
-function is not one draw: a forecast draws the residual B(z) afresh at each step, as with any inducing points.
+**Draws.** A dense Gaussian process is a sparse one whose inducing locations are the inputs of the
+path itself, B = 0 there, so that a draw keeps its own inputs as `locations`, and v | x is exact.
+Between and beyond these inputs the function is not one draw: a forecast draws the residual B(z)
+afresh at each step, as with any inducing points.
 """
 
 from dataclasses import dataclass
@@ -20,25 +24,32 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root
 from gpssm.data.series import Series
+from gpssm.inference.noise_moves import ChainState
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters, rate_for
 from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.whitened import Carry
+from gpssm.inference.whitening import unstack
 from gpssm.linear.fit import linear_fit
-from gpssm.methods.ffvd import FFVD, build_hmc
+from gpssm.methods.ffvd import FFVD, SCHEDULE, FFVDSampler
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_boundary
-from gpssm.model.types import Draw, Method
+from gpssm.model.types import Draw
 from gpssm.starts.build import Start, build
 
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-MAX_ROWS = 500  # of all series together: a gradient takes a tenth of a second there, eight times that at twice as many
+# Of all series together: a gradient takes a tenth of a second there, eight times that at twice as
+# many.
+MAX_ROWS = 500
 
 
 @dataclass(frozen=True)
 class Exact(FFVD):
-    """Settings of `exact`: those of `ffvd`, and fewer draws, for each has as many weights as there are transitions."""
+    """Settings of `exact`: those of `ffvd`, and fewer draws, for each has as many weights as there
+    are transitions.
+    """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
         True, True, True, "draws from p(x, f | y), no sparse process"
@@ -53,72 +64,85 @@ class Exact(FFVD):
         """The model with an inducing location for each transition: `num_inducing` plays no part."""
         if spec.basis != "inducing":
             raise ValueError(
-                f"`exact` has the Gaussian process itself and takes no basis but the default: got {spec.basis!r}."
+                "`exact` has the Gaussian process itself and takes no basis but the default: got "
+                f"{spec.basis!r}."
             )
-        _check_rows(sum(len(one) for one in series))
+        _check_rows(sum(len(experiment) for experiment in series))
         linear = linear_fit(series, spec)
         start = build(spec.replace(basis=InducingPoints(jnp.asarray(linear.z))), linear, key)
         return start._replace(model=start.model.with_roles("fix", _locations_name(start.model)))
 
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The three functions of the method, started at these states."""
-        name, count = _locations_name(model), sum(len(path) - 1 for path in states)
+    def build(self, model: GPSSM, states: States) -> "ExactSampler":
+        """Return the method for a model, started at these states."""
+        name = _locations_name(model)
+        count = sum(len(path) - 1 for path in states)
         _check_rows(count)
-        rows, role = model.leaves()[name].shape[0], dict(model.roles)[name]
+        rows = model.leaves()[name].shape[0]
+        role = dict(model.roles)[name]
         if rows != count or role != "fix":
             raise ValueError(
-                f"`exact` keeps its {count} inputs in the leaf {name}, which must have a row for each and the role "
-                f"'fix': it has {rows} and the role {role!r}. `Exact.prepare` makes such a model; fit again if rows "
-                "were added."
+                f"`exact` keeps its {count} inputs in the leaf {name}, which must have a row for "
+                f"each and the role 'fix': it has {rows} and the role {role!r}. `Exact.prepare` "
+                "makes such a model; fit again if rows were added."
             )
         moves = ExactMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
-        method = build_hmc(self, moves, states, metric=at_own_inputs)
-
-        def draw(key: PRNGKeyArray, carry: object, series: list[Series]) -> Draw:
-            drawn = method.draw(key, carry, series)
-            return drawn._replace(leaves=drawn.leaves | {name: inputs(drawn.states, series)})
-
-        return method._replace(draw=draw)
+        return ExactSampler(self, moves, states, SCHEDULE)
 
 
 class ExactMoves(ParameterMoves):
-    """The moves of the parameters given the states, with the path's own inputs for inducing locations."""
+    """The moves of the parameters, with the path's own inputs for inducing locations.
+
+    Then v = L⁻¹(f − m) with f | x ~ N(m + K(K + Q)⁻¹r, K − K(K + Q)⁻¹K), and the linear weights
+    with it; Q | x, f is exact since f is known at every input.
+    """
+
+    def density(self, states: States, series: list[Series]) -> Density:
+        """Return log p(x, y) as a function of the model, the function integrated out."""
+        return lambda model: log_exact(model, states, series)
+
+    def model_at(self, parameters: Parameters, states: States, series: list[Series]) -> GPSSM:
+        """Return the model at these parameters, with the inputs of these states."""
+        return at_own_inputs(self.apply(parameters), states, series)
+
+
+class ExactSampler(FFVDSampler):
+    """The iterations of `ffvd` with another density.
+
+    Weights are values of the function at the path's own inputs and cannot be held while it moves.
+    """
+
+    def metric(self, model: GPSSM, states: States, series: list[Series]) -> GPSSM:
+        """Return the sparse model at the path's own inputs."""
+        return at_own_inputs(model, states, series)
 
     def update(
         self,
-        key: PRNGKeyArray,
-        parameters: Parameters,
-        states: States,
-        iteration: Array,
+        parameter_key: PRNGKeyArray,
+        round_key: PRNGKeyArray,
+        carry: Carry,
+        state: ChainState,
         series: list[Series],
-    ) -> Parameters:
-        """All moves of the parameters given the states; Q | x, f is exact since f is known at every input."""
-        return ParameterMoves.update(
-            self._here(states, series), key, parameters, states, iteration, series
+    ) -> ChainState:
+        """Move the parameters given the states."""
+        paths = unstack(state.states, series)
+        parameters = self.moves.update(
+            parameter_key, state.parameters, paths, carry.iteration, series
         )
+        return state._replace(parameters=parameters)
 
-    def density(self, states: States, series: list[Series]) -> Density:
-        """The log density of the states as a function of the model, the function integrated out."""
-        return lambda model: log_exact(model, states, series)
-
-    @property
-    def joint(self) -> None:
-        """There is none: the weights are values of the function at the path's own inputs."""
-
-    def draw_weights(
-        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
-    ) -> Float[Array, "Dx M"]:
-        """v = L⁻¹(f − m) with f | x ~ N(m + K(K + Q)⁻¹r, K − K(K + Q)⁻¹K), and the linear weights with it."""
-        return ParameterMoves.draw_weights(
-            self._here(states, series), key, parameters, states, series
-        )
-
-    def _here(self, states: States, series: list[Series]) -> "ExactMoves":
-        return self._replace(model=at_own_inputs(self.model, states, series))
+    def draw(self, key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
+        """Return the present states, a draw of the weights, and the inputs with the parameters."""
+        paths = unstack(carry.states, series)
+        weights = self.moves.draw_weights(key, carry.parameters, paths, series)
+        name = _locations_name(self.moves.model)
+        return Draw(paths, weights, carry.parameters.leaves | {name: inputs(paths, series)})
 
 
 def log_exact(model: GPSSM, states: States, series: list[Series]) -> Float[Array, ""]:
-    """log p(x, y) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, K_d(z, z) + Q_d I),  r = x' − m(z)."""
+    """Return log p(x, y), with r = x' − m(z).
+
+    It is log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, K_d(z, z) + Q_d I).
+    """
     z, following = inputs(states, series), jnp.concatenate([path[1:] for path in states])
     x, u = z[:, : model.state_dim], z[:, model.state_dim :]
     noise = model.process_variance[:, None, None] * jnp.eye(len(z), dtype=z.dtype)[None]
@@ -129,7 +153,9 @@ def log_exact(model: GPSSM, states: States, series: list[Series]) -> Float[Array
 
 
 def prior_covariance(model: GPSSM, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N N"]:
-    """Cov f_d(z_n), f_d(z_m): k_d for the inducing points, and A_d Aᵀ_d for the other parts of the basis."""
+    """Cov f_d(z_n), f_d(z_m): k_d for the inducing points, and A_d Aᵀ_d for the other parts of the
+    basis.
+    """
     total = model.kernel(z, z)
     for part in parts_of(model.basis):
         if not isinstance(part, InducingPoints):
@@ -159,7 +185,9 @@ def _log_dense_normal(covariance: Array, error: Array) -> tuple[Array, Array, Ar
 def _log_dense_normal_jvp(
     primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """∂/∂r = −S⁻¹r = −α and ∂/∂S = ½(ααᵀ − S⁻¹): a third of the cost of differentiating the factorisation."""
+    """∂/∂r = −S⁻¹r = −α and ∂/∂S = ½(ααᵀ − S⁻¹): a third of the cost of differentiating the
+    factorisation.
+    """
     value, inverse, whitened = _log_dense_normal(*primals)
     alpha = jnp.matmul(inverse.mT, whitened[:, :, None])
     slope = 0.5 * (jnp.matmul(alpha, alpha.mT) - jnp.matmul(inverse.mT, inverse))
@@ -172,30 +200,34 @@ def _log_dense_normal_jvp(
 def inputs(states: States, series: list[Series]) -> Float[Array, "N Dz"]:
     """[x_t; u_t] over all transitions of all series."""
     rows = [
-        jnp.concatenate([path[:-1], jnp.asarray(one.u, path.dtype)], -1)
-        for path, one in zip(states, series, strict=True)
+        jnp.concatenate([path[:-1], jnp.asarray(experiment.u, path.dtype)], -1)
+        for path, experiment in zip(states, series, strict=True)
     ]
     return jnp.concatenate(rows)
 
 
 def at_own_inputs(model: GPSSM, states: States, series: list[Series]) -> GPSSM:
-    """The model whose inducing locations are the inputs of the path: B = 0 there, and the sparse posterior exact."""
+    """The model whose inducing locations are the inputs of the path: B = 0 there, and the sparse
+    posterior exact.
+    """
     return model.with_leaves({_locations_name(model): inputs(states, series)})
 
 
 def _locations_name(model: GPSSM) -> str:
     """The leaf that has the inducing locations."""
-    found = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
-    if len(found) != 1:
+    points = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
+    if len(points) != 1:
         raise ValueError(
-            "`exact` needs a model with inducing points, whose place its inputs take: basis='inducing'."
+            "`exact` needs a model with inducing points, whose place its inputs take: "
+            "basis='inducing'."
         )
-    return next(name for name, leaf in model.leaves().items() if leaf is found[0].locations)
+    return next(name for name, leaf in model.leaves().items() if leaf is points[0].locations)
 
 
 def _check_rows(count: int) -> None:
     if count > MAX_ROWS:
         raise ValueError(
-            f"`exact` factorises a matrix with a row for each transition at every gradient and takes {MAX_ROWS} rows "
+            "`exact` factorises a matrix with a row for each transition at every gradient and "
+            f"takes {MAX_ROWS} rows "
             f"at most, over all series; there are {count}. Give it fewer, or take method='ffvd'."
         )

@@ -1,117 +1,127 @@
-"""The paper's samplers (Fan, Bonilla, O'Kane, Sisson 2023): stochastic-gradient HMC, jointly and collapsed.
+"""The samplers of Fan, Bonilla, O'Kane & Sisson (2023): stochastic-gradient HMC.
 
 `ffvd-m` moves states and whitened weights,
 
     log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀)
-                 + Σ_t [ log p(y_t | x_{t+1}) + Σ_d { log N(x_{t+1,d}; m_d + A_d·v_d, Q_d) − B_d / 2Q_d } ]
+                 + Σ_t [ log p(y_t | x_{t+1})
+                         + Σ_d { log N(x_{t+1,d}; m_d + A_d·v_d, Q_d) − B_d / 2Q_d } ]
 
-where the sum over time may be estimated from a window of it. `ffvd-c-m` moves the states, the weights integrated out,
+where the sum over time may be estimated from a window of it. `ffvd-c-m` moves the states, the
+weights integrated out,
 
     log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d
-              + ½ b_dᵀ P_d⁻¹ b_d − ½ Σ_t B_d / Q_d },    v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹) drawn exactly.
+              + ½ b_dᵀ P_d⁻¹ b_d − ½ Σ_t B_d / Q_d }
 
-P_d couples all transitions, so that no window of time gives an unbiased gradient, and none is offered.
+and v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹) is drawn exactly.
 
-Unlike in the other samplers everything moves at once: the latents and the leaves with the role "sample", noises
-included, are one vector under SGHMC (`sghmc.py`). Leaves with the role "optimise" take an Adam step up the same
-density, in warm-up.
+P_d couples all transitions, so that no window of time gives an unbiased gradient, and none is
+offered.
+
+Unlike in the other samplers everything moves at once: the latents and the leaves with the role
+"sample", noises included, are one vector under SGHMC (`sghmc.py`). Leaves with the role "optimise"
+take an Adam step up the same density, in warm-up.
 """
 
-from collections.abc import Callable
+import abc
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.inference import sghmc
 from gpssm.inference.parameters import ParameterMoves, Parameters
-from gpssm.inference.settings import MethodSettings, States
+from gpssm.inference.settings import MethodSettings, States, positive, real, whole
+from gpssm.methods.latents import Latents, LatentSampler
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target, pairs
-from gpssm.model.types import Draw, Info, Method
+from gpssm.model.types import Info
 
 
 @dataclass(frozen=True)
 class SGHMCSettings(MethodSettings):
     """Settings of the stochastic-gradient samplers; `MethodSettings` has the others.
 
-    :param step_size: ε, the sampler's learning rate; there is no accept step, and the bias falls with its square.
-    :param decay: α, the part of the momentum that is lost in each step.
+    Parameters
+    ----------
+    step_size
+        ε, the sampler's learning rate; there is no accept step, and the bias falls with its square.
+    decay
+        α, the part of the momentum that is lost in each step.
     """
 
     num_warmup: int = 5_000
     num_draws: int = 100
     thin: int = 50
-    step_size: float = 0.01
-    decay: float = 0.05
+    step_size: float = positive(0.01)
+    decay: float = real(0.05, lambda value: 0 < value <= 1, "above 0 and at most 1")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.step_size > 0:
-            raise ValueError(f"step_size must be positive, got {self.step_size!r}.")
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"decay must be above 0 and at most 1, got {self.decay!r}.")
+    def build(self, model: GPSSM, states: States) -> "SGHMCSampler":
+        """Return the sampler for a model, started at these states."""
+        moves = ParameterMoves(model, self.num_warmup, self.learning_rate)
+        return SGHMCSampler(self, moves, states, isinstance(self, FFVDCM), moves_leaves=True)
+
+    @abc.abstractmethod
+    def log_density(
+        self, key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]
+    ) -> Float[Array, ""]:
+        """Return the log target, or an unbiased estimate of it that the key chooses."""
+
+    def cost(self, rows: int) -> float:
+        """Return the cost of one evaluation, in evaluations over all rows."""
+        return 1.0
 
 
 @dataclass(frozen=True)
 class FFVDM(SGHMCSettings):
-    """The paper's joint sampler (Fan et al. 2023): stochastic-gradient HMC on log q*(v, x).
+    """The joint sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(v, x).
 
-    :param window: transitions in each gradient, next to each other in time; None takes all of them.
+    Parameters
+    ----------
+    window
+        Transitions in each gradient, next to each other in time; None takes all of them.
     """
 
-    window: int | None = None
+    window: int | None = whole(None, none="for all rows")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("window", self.window, 1, none="for all rows")
-
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The sampler for a model, started at these states and a draw of the weights given them."""
+    def build(self, model: GPSSM, states: States) -> "SGHMCSampler":
+        """Return the sampler for a model, started at these states and weights given them."""
         rows = sum(len(path) - 1 for path in states)
-        length = rows if self.window is None else self.window
-        if length > rows:
-            raise ValueError(f"window must be at most the {rows} rows of the data, got {length}.")
+        if self.window is not None and self.window > rows:
+            raise ValueError(
+                f"window must be at most the {rows} rows of the data, got {self.window}."
+            )
+        return super().build(model, states)
 
-        def density(
-            key: PRNGKeyArray, model: GPSSM, latents: SGHMCLatents, series: list[Series]
-        ) -> Float[Array, ""]:
-            assert latents.weights is not None
-            if length == rows:
-                return log_target(model, latents.states, latents.weights, series)
-            first = jax.random.randint(key, (), 0, rows)
-            return log_target_window(model, latents.states, latents.weights, series, first, length)
+    def log_density(
+        self, key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]
+    ) -> Float[Array, ""]:
+        """Return log q*(v, x), or its estimate from a window."""
+        states, weights, _ = latents
+        assert weights is not None
+        rows = sum(len(experiment) for experiment in series)
+        if self.window in (None, rows):
+            return log_target(model, states, weights, series)
+        first = jax.random.randint(key, (), 0, rows)
+        return log_target_window(model, states, weights, series, first, self.window)
 
-        return build_sghmc(self, model, states, density, collapsed=False, cost=length / rows)
+    def cost(self, rows: int) -> float:
+        """Return the share of the rows in a window."""
+        return 1.0 if self.window is None else self.window / rows
 
 
 @dataclass(frozen=True)
 class FFVDCM(SGHMCSettings):
-    """The paper's collapsed sampler (Fan et al. 2023): stochastic-gradient HMC on log q*(x)."""
+    """The collapsed sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(x)."""
 
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The sampler for a model, started at these states."""
-
-        def density(
-            key: PRNGKeyArray, model: GPSSM, latents: SGHMCLatents, series: list[Series]
-        ) -> Float[Array, ""]:
-            return log_collapsed(model, latents.states, series)
-
-        return build_sghmc(self, model, states, density, collapsed=True, cost=1.0)
-
-
-class SGHMCLatents(NamedTuple):
-    """All that SGHMC moves; the weights are None where they are integrated out."""
-
-    states: States
-    weights: Float[Array, "Dx M"] | None
-    leaves: dict[str, Array]
+    def log_density(
+        self, key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]
+    ) -> Float[Array, ""]:
+        """Return log q*(x)."""
+        return log_collapsed(model, latents.states, series)
 
 
 class SGHMCCarry(NamedTuple):
@@ -121,74 +131,55 @@ class SGHMCCarry(NamedTuple):
     parameters: Parameters
     iteration: Int[Array, ""]
 
+    @property
+    def position(self) -> Float[Array, " n"]:
+        """The latents."""
+        return self.sampler.position
 
-# The log target, or an unbiased estimate of it that the key chooses.
-LatentDensity = Callable[[PRNGKeyArray, GPSSM, SGHMCLatents, list[Series]], Float[Array, ""]]
 
+class SGHMCSampler(LatentSampler):
+    """The iterations of `ffvd-m` and `ffvd-c-m`."""
 
-def build_sghmc(
-    settings: SGHMCSettings,
-    model: GPSSM,
-    states: States,
-    density: LatentDensity,
-    *,
-    collapsed: bool,
-    cost: float,
-) -> Method:
-    """SGHMC on a density of the states, of the weights unless `collapsed`, and of the sampled leaves.
-
-    `cost` is that of one evaluation, in evaluations over all of the data.
-    """
-    moves = ParameterMoves(model, settings.num_warmup, settings.learning_rate)
-    weights = (
-        None
-        if collapsed
-        else jnp.zeros((model.state_dim, model.basis.size), model.log_process_std.dtype)
-    )
-    _, unravel = ravel_pytree(SGHMCLatents(states, weights, model.leaves("sample")))
-
-    def init(key: PRNGKeyArray, series: list[Series]) -> SGHMCCarry:
-        parameters = moves.init()
-        weights = None if collapsed else moves.draw_weights(key, parameters, states, series)
-        position, _ = ravel_pytree(SGHMCLatents(states, weights, model.leaves("sample")))
+    def init(self, key: PRNGKeyArray, series: list[Series]) -> SGHMCCarry:
+        """Return the carry at the start."""
+        parameters = self.moves.init()
+        position = self.pack(key, parameters, self.start, series)
         return SGHMCCarry(sghmc.start(position), parameters, jnp.zeros((), int))
 
-    def step(key: PRNGKeyArray, carry: SGHMCCarry, series: list[Series]) -> tuple[SGHMCCarry, Info]:
+    def step(
+        self, key: PRNGKeyArray, carry: SGHMCCarry, series: list[Series]
+    ) -> tuple[SGHMCCarry, Info]:
+        """Take a step of SGHMC, then one of Adam. Every step is accepted.
+
+        One that is not finite any more is called divergent.
+        """
+        settings = self.settings
         density_key, move_key = jax.random.split(key)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            latents: SGHMCLatents = unravel(position)
-            now = model.with_leaves(carry.parameters.leaves | latents.leaves)
-            prior = now.log_prior() if latents.leaves else 0.0
-            return density(density_key, now, latents, series) + prior
+            latents = self.unpack(position)
+            model = self.moves.model.with_leaves(carry.parameters.leaves | latents.leaves)
+            prior = model.log_prior() if latents.leaves else 0.0
+            return settings.log_density(density_key, model, latents, series) + prior
 
         burn_in = carry.iteration < settings.num_warmup
         grad_fn = jax.value_and_grad(log_density)
         sampler = sghmc.step(
             move_key, carry.sampler, grad_fn, settings.step_size, settings.decay, burn_in
         )
-        latents: SGHMCLatents = unravel(sampler.position)
-        parameters = carry.parameters._replace(leaves=carry.parameters.leaves | latents.leaves)
-        parameters = moves.optimise(
-            parameters,
-            lambda now: density(density_key, now, latents, series),
+        latents = self.unpack(sampler.position)
+        rows = sum(len(experiment) for experiment in series)
+        parameters = self.moves.optimise(
+            carry.parameters._replace(leaves=carry.parameters.leaves | latents.leaves),
+            lambda model: settings.log_density(density_key, model, latents, series),
             carry.iteration,
-            sum(len(one) for one in series),
+            rows,
         )
-        one = jnp.ones_like(sampler.value)
-        lost = ~jnp.isfinite(sampler.value) | ~jnp.all(jnp.isfinite(sampler.position))
-        # Every step is accepted; one that left the numbers is called divergent.
-        info = Info(sampler.value, one, lost, sghmc.energy(sampler, settings.step_size), cost * one)
+        unit = jnp.ones_like(sampler.value)
+        finite = jnp.isfinite(sampler.value) & jnp.all(jnp.isfinite(sampler.position))
+        energy = sghmc.energy(sampler, settings.step_size)
+        info = Info(sampler.value, unit, ~finite, energy, settings.cost(rows) * unit)
         return SGHMCCarry(sampler, parameters, carry.iteration + 1), info
-
-    def draw(key: PRNGKeyArray, carry: SGHMCCarry, series: list[Series]) -> Draw:
-        latents: SGHMCLatents = unravel(carry.sampler.position)
-        weights = latents.weights
-        if weights is None:
-            weights = moves.draw_weights(key, carry.parameters, latents.states, series)
-        return Draw(latents.states, weights, carry.parameters.leaves)
-
-    return Method(init, step, draw)
 
 
 def log_target_window(
@@ -199,21 +190,34 @@ def log_target_window(
     first: Int[Array, ""],
     length: int,
 ) -> Float[Array, ""]:
-    """Σ_d log N(v_d; 0, I) + log p(x₀) + N/length Σ_t [ … ] over t = first, …, first + length − 1, modulo N.
+    """Return Σ_d log N(v_d; 0, I) + log p(x₀) + N/length Σ_t [ … ] over a window of t.
 
-    The N transitions of all series stand in one row, and a window that leaves its end goes on at its beginning. So each
-    transition is in a uniformly drawn window with the same probability, length/N: the estimate is unbiased.
+    t = first, …, first + length − 1, modulo N: the N transitions of all series stand in one row,
+    and a window that leaves its end goes on at its beginning. So each transition is in a uniformly
+    drawn window with the same probability, length/N: the estimate is unbiased.
+
+    Parameters
+    ----------
+    model, states, weights, series
+        As of `log_target`.
+    first
+        Number of the first transition.
+    length
+        Number of transitions.
     """
     parts = pairs(states, series)
-    rows = sum(len(one) for _, one in parts)
-    chosen = (first + jnp.arange(length)) % rows
+    rows = sum(len(experiment) for _, experiment in parts)
+    index = (first + jnp.arange(length)) % rows
 
     def take(arrays: list[Any]) -> Float[Array, "length _"]:
-        return jnp.concatenate([jnp.asarray(array, weights.dtype) for array in arrays])[chosen]
+        return jnp.concatenate([jnp.asarray(array, weights.dtype) for array in arrays])[index]
 
-    x, following = take([path[:-1] for path, _ in parts]), take([path[1:] for path, _ in parts])
-    u, y = take([one.u for _, one in parts]), take([one.y for _, one in parts])
-    step, variance = model.transition()(x, u), model.process_variance
+    x = take([path[:-1] for path, _ in parts])
+    following = take([path[1:] for path, _ in parts])
+    u = take([experiment.u for _, experiment in parts])
+    y = take([experiment.y for _, experiment in parts])
+    step = model.transition()(x, u)
+    variance = model.process_variance
     terms = (
         jnp.sum(log_normal(following, step.given(weights), variance[None]))
         - jnp.sum(step.residual / (2 * variance[:, None]))

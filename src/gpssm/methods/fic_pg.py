@@ -1,16 +1,20 @@
-"""`fic-pg` (Frigola, Lindsten, Schön & Rasmussen 2013): particle Gibbs with the transition function integrated out.
+"""`fic-pg` (Frigola, Lindsten, Schön & Rasmussen 2013): particle Gibbs with the transition function
+integrated out.
 
-    p(x₀:T, y) = p(x₀) Π_t p(y_t | x_{t+1}) Π_d N(x_{t+1,d}; m_d + A_d μ_{t,d}, A_d Σ_{t,d} A_dᵀ + B_d + Q_d)
+    p(x₀:T, y) = p(x₀) Π_t p(y_t | x_{t+1})
+                 Π_d N(x_{t+1,d}; m_d + A_d μ_{t,d}, A_d Σ_{t,d} A_dᵀ + B_d + Q_d)
 
-where v_d | x₀:t ~ N(μ_{t,d}, Σ_{t,d}): the states have no Markov property any more, and each particle carries what its
-own path says about the weights. Under the fully independent conditional (FIC), f given v is independent from step to
-step, so that this is M weights and not t function values, and changes by rank one (`inference/beliefs.py`): O(N M² T) a
-sweep. The path that is held draws a new ancestor at each time, with the probabilities
+where v_d | x₀:t ~ N(μ_{t,d}, Σ_{t,d}): the states have no Markov property any more, and each
+particle carries what its own path says about the weights. Under the fully independent conditional
+(FIC), f given v is independent from step to step, so that this is M weights and not t function
+values, and changes by rank one (`inference/beliefs.py`): O(N M² T) a sweep. The path that is held
+draws a new ancestor at each time, with the probabilities
 
     w_t^i p(x'_{t+1:T} | x₀:t^i),
 
-a ratio of path evidences. It is the "predictive" target of `ffvd-p`, where v and x are drawn in turn and so move in
-small steps if they depend on each other much. Parameters move on the path evidence, log p(x₀:T, y), as everywhere.
+a ratio of path evidences. It is the "predictive" target of `ffvd-p`, where v and x are drawn in
+turn and so move in small steps if they depend on each other much. Parameters move on the path
+evidence, log p(x₀:T, y), as everywhere.
 """
 
 from dataclasses import dataclass
@@ -25,17 +29,17 @@ from gpssm.inference import beliefs
 from gpssm.inference.beliefs import Lineage, Look
 from gpssm.inference.parameters import Parameters
 from gpssm.inference.settings import Assumptions, States
-from gpssm.methods.particle_gibbs import ParticleSettings, build_gibbs, guide
+from gpssm.methods.particle_gibbs import GibbsSampler, ParticleSettings, guide
 from gpssm.methods.predictive_target import PredictiveMoves, scaled_statistics
 from gpssm.model.model import GPSSM, Transition
-from gpssm.model.types import FeynmanKac, Method
+from gpssm.model.types import FeynmanKac
 
 
 @dataclass(frozen=True)
 class FICParticleGibbs(ParticleSettings):
-    """Settings of `fic-pg`. A sweep is slow, so there are few iterations, with larger steps of Adam.
+    """Settings of `fic-pg`; `ParticleSettings` and `MethodSettings` document them.
 
-    :param num_particles: particles in each sweep, the present path among them.
+    A sweep is slow, so there are few iterations, with larger steps of Adam.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -47,35 +51,43 @@ class FICParticleGibbs(ParticleSettings):
     learning_rate: float = 0.08
     num_particles: int = 16
 
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The method for a model, started at these states."""
+    def build(self, model: GPSSM, states: States) -> "FICSampler":
+        """Return the method for a model, started at these states."""
         moves = PredictiveMoves(model, self.num_warmup, self.learning_rate)
+        return FICSampler(self, moves, states)
 
-        def move_states(
-            key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
-        ) -> States:
-            # One series after the other: what the paths of the others say of the weights is known from the start.
-            now, moved = moves.apply(parameters), list(states)
-            told = [
-                scaled_statistics(now, (path,), [one])
-                for path, one in zip(states, series, strict=True)
-            ]
-            for place, one in enumerate(series):
-                precision = (
-                    jnp.zeros_like(told[0].gram)
-                    + jnp.eye(now.basis.size, dtype=told[0].gram.dtype)[None]
-                )
-                linear = jnp.zeros_like(told[0].cross)
-                for other in told[:place] + told[place + 1 :]:
-                    precision, linear = precision + other.gram, linear + other.cross
-                one_key = jax.random.fold_in(key, place)
-                moved[place] = sweep(
-                    one_key, now, moved[place], one, self.num_particles, precision, linear
-                )
-                told[place] = scaled_statistics(now, (moved[place],), [one])
-            return tuple(moved)
 
-        return build_gibbs(moves, states, move_states)
+class FICSampler(GibbsSampler):
+    """The iterations of `fic-pg`."""
+
+    def move_states(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> States:
+        """Sweep through one series after the other, given what the paths of the others say of v."""
+        model = self.moves.apply(parameters)
+        moved = list(states)
+        sums = [
+            scaled_statistics(model, (path,), [experiment])
+            for path, experiment in zip(states, series, strict=True)
+        ]
+        prior = jnp.eye(model.basis.size, dtype=sums[0].gram.dtype)[None]
+        for place, experiment in enumerate(series):
+            precision = jnp.zeros_like(sums[0].gram) + prior
+            linear = jnp.zeros_like(sums[0].cross)
+            for other in sums[:place] + sums[place + 1 :]:
+                precision = precision + other.gram
+                linear = linear + other.cross
+            moved[place] = sweep(
+                jax.random.fold_in(key, place),
+                model,
+                moved[place],
+                experiment,
+                self.settings.num_particles,
+                precision,
+                linear,
+            )
+            sums[place] = scaled_statistics(model, (moved[place],), [experiment])
+        return tuple(moved)
 
 
 class FICGeneration(NamedTuple):
@@ -86,7 +98,9 @@ class FICGeneration(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What a step of the sweep needs: random numbers, the held state, and the transition that leaves its future."""
+    """What a step of the sweep needs: random numbers, the held state, and the transition that
+    leaves its future.
+    """
 
     time: Array
     noise: Float[Array, "N Dx"]
@@ -105,7 +119,8 @@ def sweep(
     precision: Float[Array, "Dx M M"],
     linear: Float[Array, "Dx M"],
 ) -> Float[Array, "T+1 Dx"]:
-    """A new path given the present one, the weights integrated out under p(v_d) ∝ exp(bᵀv − ½ vᵀPv).
+    """A new path given the present one, the weights integrated out under p(v_d) ∝ exp(bᵀv − ½
+    vᵀPv).
 
     Particle 0 is held on the present path and draws new ancestors.
     """
@@ -118,30 +133,36 @@ def sweep(
     start = jax.random.normal(start_key, (count, path.shape[1]), path.dtype).at[0].set(path[0])
 
     def step(
-        carry: tuple[Array, Array, Lineage], now: Inputs
+        carry: tuple[Array, Array, Lineage], inputs: Inputs
     ) -> tuple[tuple[Array, Array, Lineage], FICGeneration]:
         x, log_weight, lineage = carry
-        look = _look(model, transition, x, jnp.broadcast_to(u[now.time][None], (count, u.shape[1])))
+        look = _look(
+            model, transition, x, jnp.broadcast_to(u[inputs.time][None], (count, u.shape[1]))
+        )
         outlook = beliefs.look_ahead(lineage, look)
         law = guide(model, _form(model, series, outlook.past), series)
-        proposal = law.propose(now.time, x)
+        proposal = law.propose(inputs.time, x)
         # w_t^i p(x'_{t+1:T} | x₀:t^i)
-        log_ancestor = log_weight + lineage.log_future + outlook.whole.log_prob(now.held[None])
-        scores = (log_weight + proposal.log_ahead)[None] + now.gumbel
-        parents = jnp.argmax(scores.at[0].set(log_ancestor + now.gumbel[0]), -1)
+        log_ancestor = log_weight + lineage.log_future + outlook.whole.log_prob(inputs.held[None])
+        scores = (log_weight + proposal.log_ahead)[None] + inputs.gumbel
+        parents = jnp.argmax(scores.at[0].set(log_ancestor + inputs.gumbel[0]), -1)
         following = (
             proposal.mean[parents]
-            + jnp.matmul(proposal.factor[parents], now.noise[:, :, None])[:, :, 0]
+            + jnp.matmul(proposal.factor[parents], inputs.noise[:, :, None])[:, :, 0]
         )
-        following = following.at[0].set(now.held)
-        lineage = beliefs.advance(lineage, outlook, parents, following, now.leaving, now.value)
-        return (following, law.log_weight(now.time, x[parents], following), lineage), FICGeneration(
-            following, parents
+        following = following.at[0].set(inputs.held)
+        lineage = beliefs.advance(
+            lineage, outlook, parents, following, inputs.leaving, inputs.value
         )
+        return (
+            following,
+            law.log_weight(inputs.time, x[parents], following),
+            lineage,
+        ), FICGeneration(following, parents)
 
     noise_key, parent_key = jax.random.split(inputs_key)
     steps, dim = values.shape
-    inputs = Inputs(
+    rows = Inputs(
         jnp.arange(steps),
         jax.random.normal(noise_key, (steps, count, dim), path.dtype),
         jax.random.gumbel(parent_key, (steps, count, count), path.dtype),
@@ -150,7 +171,7 @@ def sweep(
         values[:, None],
     )
     (_, log_weight, _), generations = jax.lax.scan(
-        step, (start, jnp.zeros_like(start[:, 0]), lineage), inputs
+        step, (start, jnp.zeros_like(start[:, 0]), lineage), rows
     )
     return _trace(jax.random.categorical(end_key, log_weight), start, generations)
 
@@ -160,8 +181,8 @@ def _trace(
 ) -> Float[Array, "T+1 Dx"]:
     """The path of one particle of the last generation, back through its parents."""
 
-    def back(index: Array, now: FICGeneration) -> tuple[Array, Float[Array, " Dx"]]:
-        return now.parents[index], now.particles[index]
+    def back(index: Array, generation: FICGeneration) -> tuple[Array, Float[Array, " Dx"]]:
+        return generation.parents[index], generation.particles[index]
 
     first, path = jax.lax.scan(back, index, generations, reverse=True)
     return jnp.concatenate([start[first][None], path])
@@ -177,7 +198,9 @@ def _look(
 
 
 def _form(model: GPSSM, series: Series, expected: beliefs.Prediction) -> FeynmanKac:
-    """One step of the particles, from what each of them expects: its predictive, and the potential p(y_t | x')."""
+    """One step of the particles, from what each of them expects: its predictive, and the potential
+    p(y_t | x').
+    """
     y = jnp.asarray(series.y, expected.mean.dtype)
 
     def log_potential(

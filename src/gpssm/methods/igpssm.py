@@ -1,14 +1,19 @@
-"""`igpssm` (Eleftheriadis et al. 2017): a recurrent net reads the data and gives q(x), a Gauss–Markov chain.
+"""`igpssm` (Eleftheriadis et al. 2017): a recurrent net reads the data and gives q(x), a
+Gauss–Markov chain.
 
-    q(x, v) = q(v) q(x₀) Π_t N(x_{t+1}; F_t x_t + g_t, S_t),   (F_t, g_t, S_t) from the net, F and S diagonal
-    ELBO = E Σ_t log p(y_t | x_{t+1}) + E Σ_t { log N(x_{t+1}; m + A·mean, Q) − ½ tr Q⁻¹(B + A L Lᵀ Aᵀ) }
+    q(x, v) = q(v) q(x₀) Π_t N(x_{t+1}; F_t x_t + g_t, S_t)
+    ELBO = E Σ_t log p(y_t | x_{t+1})
+         + E Σ_t { log N(x_{t+1}; m + A·mean, Q) − ½ tr Q⁻¹(B + A L Lᵀ Aᵀ) }
          + Σ_t H[q(x_{t+1} | x_t)] − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
 
-The net is a gated recurrent unit in either direction of time over (y, u): at row t they have read all rows between
-them, and give the step x_t → x_{t+1}. The backward one, at the first row, gives q(x₀). The chain does not need f to
-move: it is drawn first, and f is evaluated at all rows at once, so that whole series cost less than windows in a scan.
+(F_t, g_t, S_t) come from the net, F and S are diagonal. The net is a gated recurrent unit in either
+direction of time over (y, u): at row t they have read all rows between them, and give the step x_t
+→ x_{t+1}. The backward one, at the first row, gives q(x₀). The chain does not need f to move: it is
+drawn first, and f is evaluated at all rows at once, so that whole series cost less than windows in
+a scan.
 
-What deviates from the paper: q starts at the states of a linear fit, g_t = s_{t+1} − F_t s_t + net with s those states,
+What deviates from the paper: q starts at the states of a linear fit, g_t = s_{t+1} − F_t s_t + net
+with s those states,
 |F| < 1, so that no path runs away, and the expectation over x_{t+1} given x_t is taken exactly.
 """
 
@@ -21,27 +26,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.settings import Assumptions, States, whole
 from gpssm.methods.variational import (
     Batch,
-    Family,
     Rolled,
     StartLaw,
+    VariationalPosterior,
+    VariationalSampler,
     VariationalSettings,
     WeightLaw,
-    build_variational,
     cut,
     divergence_given_function,
     join,
     marginal,
     path_bound,
     readable,
-    take,
 )
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Method
 
 START_STD = 0.1  # of x₀ before anything is learned
 NARROW = 0.2  # the standard deviation of a step then, as a share of the process noise
@@ -49,9 +51,12 @@ NARROW = 0.2  # the standard deviation of a step then, as a share of the process
 
 @dataclass(frozen=True)
 class IGPSSM(VariationalSettings):
-    """Settings of `igpssm`.
+    """Settings of `igpssm`; `VariationalSettings` and `MethodSettings` have the others.
 
-    :param hidden: units of the net in each direction of time.
+    Parameters
+    ----------
+    hidden
+        Units of the net in each direction of time.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -61,50 +66,60 @@ class IGPSSM(VariationalSettings):
     num_warmup: int = 2000
     learning_rate: float = 0.02
     num_samples: int = 2
-    hidden: int = 32
+    hidden: int = whole(32)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("hidden", self.hidden, 1)
+    def build(self, model: GPSSM, states: States) -> "IGPSSMSampler":
+        """Return the method for a model; q(x) starts around these states."""
+        return IGPSSMSampler(self, model, states, pad(states))
 
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The method for a model; q(x) starts around these states."""
-        lengths = [len(path) - 1 for path in states]
-        whole, around = cut(lengths, None), pad(states)
 
-        def start(key: PRNGKeyArray, model: GPSSM, series: list[Series]) -> Recogniser:
-            width = readable(model, take(series, whole)).shape[-1]
-            return Recogniser.start(key, width, self.hidden, model.log_process_std)
+@dataclass(frozen=True)
+class IGPSSMSampler(VariationalSampler):
+    """The bound and the draws of `igpssm`; `paths` are the recognition net.
 
-        def bound(
-            key: PRNGKeyArray,
-            model: GPSSM,
-            weights: WeightLaw,
-            net: Recogniser,
-            series: list[Series],
-            _: Array,
-        ) -> Float[Array, ""]:
-            batch = take(series, whole)
-            law = net(readable(model, batch), batch.inside, around)
-            return chain_bound(key, model, weights, law, batch, self.num_samples)
+    Parameters
+    ----------
+    settings, model, states
+        As of `VariationalSampler`.
+    around
+        The states side by side.
+    """
 
-        def draw(
-            key: PRNGKeyArray,
-            model: GPSSM,
-            weights: WeightLaw,
-            v: Float[Array, "Dx M"],
-            net: Recogniser,
-            series: list[Series],
-        ) -> States:
-            batch = take(series, whole)
-            law = net(readable(model, batch), batch.inside, around)
-            return join(draw_chain(key, law, 1), whole, lengths)
+    around: Float[Array, "W+1 P Dx"]
 
-        return build_variational(self, model, states, Family(start, bound, draw))
+    def paths(self, key: PRNGKeyArray, series: list[Series]) -> "Recogniser":
+        """Return a net that leaves q(x) around the states at the start."""
+        width = readable(self.model, self.batch(series)).shape[-1]
+        return Recogniser.start(key, width, self.settings.hidden, self.model.log_process_std)
+
+    def law(self, q: VariationalPosterior, batch: Batch) -> "ChainLaw":
+        """Return q(x)."""
+        return q.paths(readable(q.model, batch), batch.inside, self.around)
+
+    def bound(
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
+    ) -> Float[Array, ""]:
+        """Return the bound from whole series."""
+        batch = self.batch(series)
+        count = self.settings.num_samples
+        return chain_bound(key, q.model, q.weights, self.law(q, batch), batch, count)
+
+    def draw_states(
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        v: Float[Array, "Dx M"],
+        series: list[Series],
+    ) -> States:
+        """Return a path of the chain, which does not depend on the weights."""
+        law = self.law(q, self.batch(series))
+        return join(draw_chain(key, law, 1), cut(self.lengths, None), self.lengths)
 
 
 class ChainLaw(NamedTuple):
-    """q(x) of P series: x₀ from `start`, then x_{t+1} ~ N(slope_t x_t + offset_t, exp(2 log_std_t))."""
+    """q(x) of P series: x₀ from `start`, then x_{t+1} ~ N(slope_t x_t + offset_t, exp(2
+    log_std_t)).
+    """
 
     start: StartLaw
     slope: Float[Array, "W P Dx"]
@@ -124,8 +139,8 @@ def draw_chain(key: PRNGKeyArray, law: ChainLaw, count: int) -> Float[Array, "W+
     first, (slope, offset, std) = law.start.draw(start_key, count), law.repeat(count)
     shocks = offset + std * jax.random.normal(path_key, std.shape, std.dtype)
 
-    def move(x: Float[Array, "N Dx"], now: tuple[Array, Array]) -> tuple[Array, Array]:
-        following = now[0] * x + now[1]
+    def move(x: Float[Array, "N Dx"], row: tuple[Array, Array]) -> tuple[Array, Array]:
+        following = row[0] * x + row[1]
         return following, following
 
     return jnp.concatenate([first[None], jax.lax.scan(move, first, (slope, shocks))[1]])
@@ -160,26 +175,29 @@ class Recogniser(eqx.Module):
         cls, key: PRNGKeyArray, width: int, hidden: int, log_process_std: Float[Array, " Dx"]
     ) -> Self:
         """F = 0, S a part of Q, and q(x₀) narrow, around the states that are given."""
-        dtype, nothing = log_process_std.dtype, jnp.zeros_like(log_process_std)
-        make = eqx.filter_vmap(lambda one: eqx.nn.GRUCell(width, hidden, dtype=dtype, key=one))
+        dtype = log_process_std.dtype
+        zeros = jnp.zeros_like(log_process_std)
+        make = eqx.filter_vmap(lambda key: eqx.nn.GRUCell(width, hidden, dtype=dtype, key=key))
         return cls(
             make(jax.random.split(key)),
-            jnp.zeros((2 * hidden, 3 * nothing.size), dtype),
-            jnp.concatenate([nothing, nothing, log_process_std + np.log(NARROW)]),
-            jnp.zeros((hidden, 2 * nothing.size), dtype),
-            jnp.concatenate([nothing, nothing + np.log(START_STD)]),
+            jnp.zeros((2 * hidden, 3 * zeros.size), dtype),
+            jnp.concatenate([zeros, zeros, log_process_std + np.log(NARROW)]),
+            jnp.zeros((hidden, 2 * zeros.size), dtype),
+            jnp.concatenate([zeros, zeros + np.log(START_STD)]),
         )
 
     def __call__(
         self,
-        seen: Float[Array, "W P C"],
+        features: Float[Array, "W P C"],
         inside: Bool[Array, "W P"],
         around: Float[Array, "W+1 P Dx"],
     ) -> ChainLaw:
-        """q(x) of P series around these states: g_t = around_{t+1} − F_t around_t + net, and the like for x₀."""
-        features = self.read(seen, inside)
-        slope, shift, log_std = jnp.split(_affine(features, self.step_map, self.step_bias), 3, -1)
-        backward = features[:1, :, features.shape[-1] // 2 :]
+        """q(x) of P series around these states: g_t = around_{t+1} − F_t around_t + net, and the
+        like for x₀.
+        """
+        hidden = self.read(features, inside)
+        slope, shift, log_std = jnp.split(_affine(hidden, self.step_map, self.step_bias), 3, -1)
+        backward = hidden[:1, :, hidden.shape[-1] // 2 :]
         mean, start_log_std = jnp.split(
             _affine(backward, self.start_map, self.start_bias)[0], 2, -1
         )
@@ -188,21 +206,24 @@ class Recogniser(eqx.Module):
         return ChainLaw(StartLaw(around[0] + mean, start_log_std), slope, offset, log_std)
 
     def read(
-        self, seen: Float[Array, "W P C"], inside: Bool[Array, "W P"]
+        self, features: Float[Array, "W P C"], inside: Bool[Array, "W P"]
     ) -> Float[Array, "W P 2H"]:
-        """What the forward net knows after each row and the backward net before it; rows outside change nothing."""
+        """What the forward net knows after each row and the backward net before it.
 
-        def advance(hidden: Float[Array, "2 P H"], now: tuple[Array, Array]) -> tuple[Array, Array]:
+        Rows outside change nothing.
+        """
+
+        def advance(hidden: Float[Array, "2 P H"], row: tuple[Array, Array]) -> tuple[Array, Array]:
             moved = eqx.filter_vmap(lambda cell, rows, old: jax.vmap(cell)(rows, old))(
-                self.cells, now[0], hidden
+                self.cells, row[0], hidden
             )
-            hidden = jnp.where(now[1][:, :, None], moved, hidden)
+            hidden = jnp.where(row[1][:, :, None], moved, hidden)
             return hidden, hidden
 
-        both = (jnp.stack([seen, seen[::-1]], 1), jnp.stack([inside, inside[::-1]], 1))
-        nothing = jnp.zeros((2, seen.shape[1], self.start_map.shape[0]), seen.dtype)
-        known = jax.lax.scan(advance, nothing, both)[1]
-        return jnp.concatenate([known[:, 0], known[::-1, 1]], -1)
+        both = (jnp.stack([features, features[::-1]], 1), jnp.stack([inside, inside[::-1]], 1))
+        zeros = jnp.zeros((2, features.shape[1], self.start_map.shape[0]), features.dtype)
+        outputs = jax.lax.scan(advance, zeros, both)[1]
+        return jnp.concatenate([outputs[:, 0], outputs[::-1, 1]], -1)
 
 
 def pad(states: States) -> Float[Array, "W+1 P Dx"]:

@@ -71,7 +71,8 @@ class Baseline(MethodSettings):
         """
         if spec.likelihood != "gaussian":
             raise ValueError(
-                f"A linear baseline has Gaussian outputs: likelihood={spec.likelihood!r} does not fit it."
+                f"A linear baseline has Gaussian outputs: likelihood={spec.likelihood!r} does not "
+                "fit it."
             )
         if spec.wiring is not None:
             raise ValueError(
@@ -91,7 +92,7 @@ class Baseline(MethodSettings):
         linear = LinearSSM(*map(np.asarray, as_linear(model)))
         generators = [np.random.default_rng([seed, chain]) for chain in range(num_chains)]
         paths = [
-            [kalman.draw_states(linear, one, self.num_draws, rng) for one in series]
+            [kalman.draw_states(linear, experiment, self.num_draws, rng) for experiment in series]
             for rng in generators
         ]
         shape = (num_chains, self.num_draws)
@@ -109,8 +110,12 @@ class ARX(Baseline):
 
         y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise
 
-    :param orders: (na, nb); None chooses both by the Bayesian information criterion.
-    :param max_order: the largest that is tried for either.
+    Parameters
+    ----------
+    orders
+        (na, nb); None chooses both by the Bayesian information criterion.
+    max_order
+        The largest that is tried for either.
     """
 
     orders: tuple[int, int] | None = None
@@ -130,11 +135,15 @@ class ARX(Baseline):
 
 @dataclass(frozen=True)
 class RegularisedARX(Baseline):
-    """A long regression with smooth, decaying impulse responses, regularised by marginal likelihood.
+    """A long regression with smooth, decaying impulse responses, regularised by marginal
+    likelihood.
 
     See `gpssm.linear.arx`. It is reduced to the state-space model that forecasts as it does.
 
-    :param lags: of outputs and of inputs, more than the system needs.
+    Parameters
+    ----------
+    lags
+        Of outputs and of inputs, more than the system needs.
     """
 
     lags: tuple[int, int] = (LAGS, LAGS)
@@ -157,9 +166,13 @@ class RegularisedARX(Baseline):
 class LGSSM(Baseline):
     """A linear-Gaussian state-space model in innovations form (`gpssm.linear.reduction`).
 
-    :param order: number of states besides one per output; None takes that of the best forecasts
-        of held-out windows.
-    :param max_order: the largest that is tried.
+    Parameters
+    ----------
+    order
+        Number of states besides one per output; None takes that of the best forecasts of held-out
+        windows.
+    max_order
+        The largest that is tried.
     """
 
     order: int | None = None
@@ -173,8 +186,8 @@ class LGSSM(Baseline):
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """The state-space model of that order, or of the largest that the data support."""
         if self.order is None:
-            found = council(series, HORIZON, self.max_order, members=("ss",))
-            return found.models[found.best]
+            members = council(series, HORIZON, self.max_order, members=("ss",))
+            return members.models[members.best]
         components = reduce(regress_regularised(series).regression, series, self.order, HORIZON)
         return innovations_form(components, self.order)
 

@@ -1,14 +1,17 @@
-"""`lstm`: a recurrent network, one layer of long short-term memory, trained on one-step predictions.
+"""`lstm`: a recurrent network, one layer of long short-term memory, trained on one-step
+predictions.
 
-    x_{t+1} = LSTM(x_t, u_t) + noise of the outputs,   x = [y; h; c],   y_t = the first part of x_{t+1}
+    x_{t+1} = LSTM(x_t, u_t) + noise of the outputs,   x = [y; h; c]
 
-is a GPSSM without a Gaussian process: the network is its mean function, its weights are zero. Filtering then is teacher
-forcing, since an output that was seen takes the place of the one that was expected, and a forecast is a free run with
-the noise of one step at each. So the network is forecast, conditioned, scored and saved like everything else.
+where y_t is the first part of x_{t+1}, is a GPSSM without a Gaussian process: the network is its
+mean function, its weights are zero. Filtering then is teacher forcing, since an output that was
+seen takes the place of the one that was expected, and a forecast is a free run with the noise of
+one step at each. So the network is forecast, conditioned, scored and saved like everything else.
 
-Training minimises the mean square error of the outputs given those before, all series from beginning to end, by Adam;
-the last fifth of each is not trained on, and the network of the epoch that predicts it best is kept. What it misses
-there is the noise. An output that is missing is replaced by what the network expected.
+Training minimises the mean square error of the outputs given those before, all series from
+beginning to end, by Adam; the last fifth of each is not trained on, and the network of the epoch
+that predicts it best is kept. What it misses there is the noise. An output that is missing is
+replaced by what the network expected.
 """
 
 from dataclasses import dataclass
@@ -44,12 +47,20 @@ LARGEST = 1.0  # norm of a gradient: longer ones are cut
 
 @dataclass(frozen=True)
 class LSTMNetwork(MethodSettings):
-    """Settings of `lstm`. Draws hardly differ and filters of so many states are slow, so few draws are kept.
+    """Settings of `lstm`.
 
-    :param units: H, the width of the layer.
-    :param max_epochs: steps of Adam at most, each on all data.
-    :param patience: epochs without a better prediction of the rows held out after which training ends.
-    :param learning_rate: Adam's step size.
+    Draws hardly differ and filters of so many states are slow, so few draws are kept.
+
+    Parameters
+    ----------
+    units
+        H, the width of the layer.
+    max_epochs
+        Steps of Adam at most, each on all data.
+    patience
+        Epochs without a better prediction of the rows held out after which training ends.
+    learning_rate
+        Adam's step size.
     """
 
     learns: ClassVar[bool] = False
@@ -67,7 +78,10 @@ class LSTMNetwork(MethodSettings):
             check_whole(name, getattr(self, name), 1)
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """The trained network as a GPSSM, and its states along the series. Of `spec` only Gaussian outputs fit."""
+        """The trained network as a GPSSM, and its states along the series.
+
+        Of `spec` only Gaussian outputs fit.
+        """
         if spec.likelihood != "gaussian":
             raise ValueError(
                 f"`lstm` has Gaussian outputs: likelihood={spec.likelihood!r} does not fit it."
@@ -75,9 +89,16 @@ class LSTMNetwork(MethodSettings):
         if spec.wiring is not None:
             raise ValueError("`lstm` has states of its own and takes no wiring: leave it out.")
         for which in (_early, _late):
-            if not np.concatenate([np.isfinite(one.y[which(one)]) for one in series]).any(0).all():
+            if (
+                not np.concatenate(
+                    [np.isfinite(experiment.y[which(experiment)]) for experiment in series]
+                )
+                .any(0)
+                .all()
+            ):
                 raise ValueError(
-                    "`lstm` learns from the first four fifths of each series and is chosen by the last: every output "
+                    "`lstm` learns from the first four fifths of each series and is chosen by the "
+                    "last: every output "
                     "must be there somewhere in both. Give rows that have it."
                 )
         arrays = jax.tree.map(jnp.asarray, series)
@@ -86,29 +107,60 @@ class LSTMNetwork(MethodSettings):
         model = as_model(trained.network, trained.variance, series[0].input_dim)
         return Start(model, [np.asarray(follow(trained.network, item)[0]) for item in arrays])
 
-    def build(self, model: GPSSM, states: States) -> Method:
-        """Draws of the states by teacher forcing, with outputs that are missing drawn one step after the other."""
+    def build(self, model: GPSSM, states: States) -> "LSTMDraws":
+        """Return the method for a model; the states play no part."""
+        return LSTMDraws(model)
+
+
+@dataclass(frozen=True)
+class LSTMDraws(Method):
+    """Independent draws of the states by teacher forcing.
+
+    Outputs that are missing are drawn one step after the other. The carry is log p(y).
+
+    Parameters
+    ----------
+    model
+        The network as a GPSSM.
+    """
+
+    model: GPSSM
+
+    def init(self, key: PRNGKeyArray, series: list[Series]) -> Float[Array, ""]:
+        """Return Σ_t log p(y_t | y_<t) over all series."""
+        network = as_network(self.model)
+        total = jnp.zeros(())
+        for experiment in series:
+            y, present = observed(jnp.asarray(experiment.y))
+            expected = follow(network, experiment)[1]
+            variance = self.model.process_variance[None, : expected.shape[1]]
+            total += jnp.sum(jnp.where(present, log_normal(y, expected, variance), 0.0))
+        return total
+
+    def step(
+        self, key: PRNGKeyArray, carry: Float[Array, ""], series: list[Series]
+    ) -> tuple[Float[Array, ""], Info]:
+        """Return the carry as it is."""
+        zero = jnp.zeros(())
+        return carry, Info(carry, jnp.ones(()), jnp.asarray(False), zero, zero)
+
+    def draw(self, key: PRNGKeyArray, carry: Float[Array, ""], series: list[Series]) -> Draw:
+        """Return states drawn along the series; weights are zero."""
+        model = self.model
         network = as_network(model)
-
-        def init(key: PRNGKeyArray, series: list[Series]) -> Array:
-            return sum((_log_density(model, network, one) for one in series), jnp.zeros(()))
-
-        def draw(key: PRNGKeyArray, carry: Array, series: list[Series]) -> Draw:
-            keys, std = jax.random.split(key, len(series)), jnp.exp(model.log_process_std)
-            noises = [
-                std[None] * jax.random.normal(one_key, (len(one), model.state_dim))
-                for one_key, one in zip(keys, series, strict=True)
-            ]
-            paths = [
-                follow(network, one, noise)[0] for one, noise in zip(series, noises, strict=True)
-            ]
-            return Draw(tuple(paths), jnp.zeros((model.state_dim, model.basis.size)), {})
-
-        return Method(init, stay, draw)
+        std = jnp.exp(model.log_process_std)
+        paths = []
+        for part_key, experiment in zip(jax.random.split(key, len(series)), series, strict=True):
+            noise = jax.random.normal(part_key, (len(experiment), model.state_dim))
+            paths.append(follow(network, experiment, std[None] * noise)[0])
+        return Draw(tuple(paths), jnp.zeros((model.state_dim, model.basis.size)), {})
 
 
 def start(key: PRNGKeyArray, units: int, output_dim: int, input_dim: int) -> LSTM:
-    """A network with weights uniform on ±1/√H; 1 more in the bias of f, so that the memory lasts at first."""
+    """A network with weights uniform on ±1/√H.
+
+    1 more in the bias of f, so that the memory lasts at first.
+    """
     shapes = (
         (4 * units, output_dim + input_dim),
         (4 * units, units),
@@ -118,8 +170,8 @@ def start(key: PRNGKeyArray, units: int, output_dim: int, input_dim: int) -> LST
     )
     keys, width = jax.random.split(key, len(shapes)), units**-0.5
     drawn = [
-        jax.random.uniform(one, shape, minval=-width, maxval=width)
-        for one, shape in zip(keys, shapes, strict=True)
+        jax.random.uniform(part_key, shape, minval=-width, maxval=width)
+        for part_key, shape in zip(keys, shapes, strict=True)
     ]
     drawn[2] = drawn[2].at[units : 2 * units].add(1.0)
     return LSTM(*drawn)
@@ -128,9 +180,11 @@ def start(key: PRNGKeyArray, units: int, output_dim: int, input_dim: int) -> LST
 def follow(
     network: LSTM, series: Series, noise: Float[Array, "T Dx"] | None = None
 ) -> tuple[Float[Array, "T+1 Dx"], Float[Array, "T Dy"]]:
-    """The states x₀..x_T along a series whose outputs are known, from x₀ = 0, and what was expected of each output.
+    """The states x₀..x_T along a series whose outputs are known, from x₀ = 0, and what was expected
+    of each output.
 
-    Noise is added to what is expected of the next state; an output that was seen then takes its place.
+    Noise is added to what is expected of the next state; an output that was seen then takes its
+    place.
     """
     width = network.readout.shape[0]
     noise = jnp.zeros((len(series), network.state_dim)) if noise is None else noise
@@ -153,7 +207,9 @@ def follow(
 
 
 class Trained(NamedTuple):
-    """The network of the best epoch, the mean square of what it missed in the rows held out, and the last epoch."""
+    """The network of the best epoch, the mean square of what it missed in the rows held out, and
+    the last epoch.
+    """
 
     network: LSTM
     variance: Float[Array, " Dy"]
@@ -173,29 +229,36 @@ class _Progress(NamedTuple):
 def train(
     network: LSTM, series: list[Series], learning_rate: float, max_epochs: int, patience: int
 ) -> Trained:
-    """Adam on the first part of all series until the last part is not predicted better for `patience` epochs."""
+    """Adam on the first part of all series until the last part is not predicted better for
+    `patience` epochs.
+    """
     adam: Any = optax.chain(optax.clip_by_global_norm(LARGEST), optax.adam(learning_rate))
 
     def loss(network: LSTM) -> tuple[Float[Array, ""], Float[Array, " Dy"]]:
         trained, held_out = _errors(network, series)
         return jnp.mean(trained), held_out
 
-    def epoch(now: _Progress) -> _Progress:
-        gradient, held_out = jax.grad(loss, has_aux=True)(now.network)
-        better = jnp.mean(held_out) < jnp.mean(now.least)
+    def epoch(progress: _Progress) -> _Progress:
+        gradient, held_out = jax.grad(loss, has_aux=True)(progress.network)
+        better = jnp.mean(held_out) < jnp.mean(progress.least)
         best, least = jax.tree.map(
             lambda new, old: jnp.where(better, new, old),
-            (now.network, held_out),
-            (now.best, now.least),
+            (progress.network, held_out),
+            (progress.best, progress.least),
         )
-        updates, state = adam.update(gradient, now.adam)
-        latest = jnp.where(better, now.epoch, now.latest)
+        updates, state = adam.update(gradient, progress.adam)
+        latest = jnp.where(better, progress.epoch, progress.latest)
         return _Progress(
-            eqx.apply_updates(now.network, updates), state, best, least, now.epoch + 1, latest
+            eqx.apply_updates(progress.network, updates),
+            state,
+            best,
+            least,
+            progress.epoch + 1,
+            latest,
         )
 
-    def goes_on(now: _Progress) -> Bool[Array, ""]:
-        return (now.epoch < max_epochs) & (now.epoch - now.latest <= patience)
+    def goes_on(progress: _Progress) -> Bool[Array, ""]:
+        return (progress.epoch < max_epochs) & (progress.epoch - progress.latest <= patience)
 
     zero, worst = jnp.zeros((), int), jnp.full(network.offset.shape, jnp.inf)
     end = jax.lax.while_loop(
@@ -207,10 +270,12 @@ def train(
 def _errors(network: LSTM, series: list[Series]) -> tuple[Float[Array, " Dy"], Float[Array, " Dy"]]:
     """The mean square error of each output over the rows to train on, and over those held out."""
     sums = jnp.zeros((4, network.offset.shape[0]))
-    for one in series:
-        y, present = observed(jnp.asarray(one.y))
-        squares = jnp.where(present, (y - follow(network, one)[1]) ** 2, 0.0)
-        parts = [part[which(one)] for which in (_early, _late) for part in (squares, present)]
+    for experiment in series:
+        y, present = observed(jnp.asarray(experiment.y))
+        squares = jnp.where(present, (y - follow(network, experiment)[1]) ** 2, 0.0)
+        parts = [
+            part[which(experiment)] for which in (_early, _late) for part in (squares, present)
+        ]
         sums += jnp.stack([jnp.sum(part, 0, dtype=squares.dtype) for part in parts])
     return sums[0] / sums[1], sums[2] / sums[3]
 
@@ -223,14 +288,6 @@ def _early(series: Series) -> slice:
 def _late(series: Series) -> slice:
     """The rows held out."""
     return slice(_early(series).stop, len(series))
-
-
-def _log_density(model: GPSSM, network: LSTM, series: Series) -> Float[Array, ""]:
-    """Σ_t log p(y_t | y_<t)."""
-    y, present = observed(jnp.asarray(series.y))
-    expected = follow(network, series)[1]
-    variance = model.process_variance[None, : expected.shape[1]]
-    return jnp.sum(jnp.where(present, log_normal(y, expected, variance), 0.0))
 
 
 def as_model(network: LSTM, variance: Float[Array, " Dy"], input_dim: int) -> GPSSM:
@@ -257,9 +314,3 @@ def as_network(model: GPSSM) -> LSTM:
     if not isinstance(model.mean, LSTM):
         raise TypeError("The model of `lstm` has an LSTM as its mean function.")
     return model.mean
-
-
-def stay(key: PRNGKeyArray, carry: Array, series: list[Series]) -> tuple[Array, Info]:
-    """The step of a method whose draws are independent; its carry is the log density of the data."""
-    zero = jnp.zeros(())
-    return carry, Info(carry, jnp.ones(()), jnp.asarray(False), zero, zero)

@@ -1,43 +1,40 @@
-"""What the methods that move states by particles share: settings, sweeps through several series, and Gibbs.
+"""What the methods that move states by particles share: settings, sweeps and Gibbs.
 
-    x | θ      a sweep of particles, a whole path at once (`inference/csmc.py`, `inference/beliefs.py`)
+    x | θ      a sweep of particles, a whole path at once (`csmc.py`, `beliefs.py`)
     θ | x      the parameters' moves, with weights of their own that are thrown away
 
 Particles are guided by the output ahead of them where it is linear and Gaussian in the state.
 """
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.inference import csmc
 from gpssm.inference.parameters import ParameterMoves, Parameters
-from gpssm.inference.settings import MethodSettings, States
+from gpssm.inference.settings import MethodSettings, States, whole
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, FeynmanKac, Info, Method
 
-MoveStates = Callable[[PRNGKeyArray, Parameters, States, list[Series]], States]
-
 
 @dataclass(frozen=True)
 class ParticleSettings(MethodSettings):
-    """Settings of a method that moves states by particles.
+    """Settings of a method that moves states by particles; `MethodSettings` has the others.
 
-    :param num_particles: particles in each sweep, the present path among them.
+    Parameters
+    ----------
+    num_particles
+        Particles in each sweep, the present path among them.
     """
 
-    num_particles: int = 20
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("num_particles", self.num_particles, 2)
+    num_particles: int = whole(20, least=2)
 
 
 class GibbsCarry(NamedTuple):
@@ -48,27 +45,52 @@ class GibbsCarry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-def build_gibbs(moves: ParameterMoves, start: States, move_states: MoveStates) -> Method:
-    """States by `move_states(key, parameters, states, series)` and parameters by their moves in turn."""
-    begin = GibbsCarry(tuple(map(jnp.asarray, start)), moves.init(), jnp.zeros((), int))
+@dataclass(frozen=True)
+class GibbsSampler(Method):
+    """States and parameters in turn; a subclass defines `move_states`.
 
-    def init(key: PRNGKeyArray, series: list[Series]) -> GibbsCarry:
-        return begin
+    Parameters
+    ----------
+    settings
+        The settings of the method.
+    moves
+        The moves of the parameters.
+    start
+        The states to start from.
+    """
 
-    def step(key: PRNGKeyArray, carry: GibbsCarry, series: list[Series]) -> tuple[GibbsCarry, Info]:
+    settings: Any
+    moves: ParameterMoves
+    start: States
+
+    @abc.abstractmethod
+    def move_states(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> States:
+        """Return new states given the parameters."""
+
+    def init(self, key: PRNGKeyArray, series: list[Series]) -> GibbsCarry:
+        """Return the carry at the start."""
+        states = tuple(map(jnp.asarray, self.start))
+        return GibbsCarry(states, self.moves.init(), jnp.zeros((), int))
+
+    def step(
+        self, key: PRNGKeyArray, carry: GibbsCarry, series: list[Series]
+    ) -> tuple[GibbsCarry, Info]:
+        """Move the states, then the parameters."""
         states_key, parameters_key = jax.random.split(key)
-        states = move_states(states_key, carry.parameters, carry.states, series)
-        parameters = moves.update(parameters_key, carry.parameters, states, carry.iteration, series)
-        value = moves.density(states, series)(moves.apply(parameters))
-        return GibbsCarry(states, parameters, carry.iteration + 1), info(
-            value, carry.states, states
+        states = self.move_states(states_key, carry.parameters, carry.states, series)
+        parameters = self.moves.update(
+            parameters_key, carry.parameters, states, carry.iteration, series
         )
+        value = self.moves.density(states, series)(self.moves.apply(parameters))
+        carry_after = GibbsCarry(states, parameters, carry.iteration + 1)
+        return carry_after, sweep_info(value, carry.states, states)
 
-    def draw(key: PRNGKeyArray, carry: GibbsCarry, series: list[Series]) -> Draw:
-        weights = moves.draw_weights(key, carry.parameters, carry.states, series)
+    def draw(self, key: PRNGKeyArray, carry: GibbsCarry, series: list[Series]) -> Draw:
+        """Return the present states and parameters, and a draw of the weights."""
+        weights = self.moves.draw_weights(key, carry.parameters, carry.states, series)
         return Draw(carry.states, weights, carry.parameters.leaves)
-
-    return Method(init, step, draw)
 
 
 def sweep_states(
@@ -80,34 +102,55 @@ def sweep_states(
     num_particles: int,
     ancestry: csmc.Ancestry = "backward",
 ) -> tuple[States, Float[Array, ""]]:
-    """A sweep of particles for each series, with a key each: new paths, and log Z as the sweeps see it."""
-    moved, total = [], jnp.zeros((), model.log_process_std.dtype)
-    for key, path, one in zip(keys, states, series, strict=True):
-        law = form(one)
-        path, log_constant = csmc.sweep(
-            key, path, law, guide(model, law, one), num_particles, ancestry
-        )
-        moved.append(path)
-        total = total + log_constant
-    return tuple(moved), total
+    """Sweep particles through each series.
+
+    Parameters
+    ----------
+    keys
+        A random key for each series.
+    model
+        The model.
+    states
+        The present paths.
+    series
+        The scaled series.
+    form
+        The law of a series' states.
+    num_particles, ancestry
+        As of `csmc.sweep`.
+
+    Returns
+    -------
+    states : tuple
+        New paths.
+    log_constant : scalar
+        log Z as the sweeps estimate it.
+    """
+    laws = [form(experiment) for experiment in series]
+    sweeps = [
+        csmc.sweep(key, path, law, guide(model, law, experiment), num_particles, ancestry)
+        for key, path, law, experiment in zip(keys, states, laws, series, strict=True)
+    ]
+    paths, constants = zip(*sweeps, strict=True)
+    return paths, sum(constants, jnp.zeros((), model.log_process_std.dtype))
 
 
 def guide(model: GPSSM, form: FeynmanKac, series: Series) -> csmc.Guide:
-    """The locally optimal proposal where the emission is linear and Gaussian, the bootstrap elsewhere."""
+    """Return the locally optimal proposal where the emission is linear and Gaussian.
+
+    Elsewhere it is the bootstrap proposal.
+    """
     likelihood = model.likelihood
     if not isinstance(likelihood, Gaussian):
         return csmc.bootstrap(form)
     y, present = observed(jnp.asarray(series.y, likelihood.d.dtype))
-    return csmc.locally_optimal(
-        form,
-        csmc.GaussianEmission(
-            likelihood.C, likelihood.d, jnp.exp(2 * likelihood.log_std), y, present
-        ),
-    )
+    variance = jnp.exp(2 * likelihood.log_std)
+    emission = csmc.GaussianEmission(likelihood.C, likelihood.d, variance, y, present)
+    return csmc.locally_optimal(form, emission)
 
 
-def info(log_target: Float[Array, ""], before: States, after: States) -> Info:
-    """Every sweep is accepted: `acceptance` is the share of states that it changed."""
+def sweep_info(log_target: Float[Array, ""], before: States, after: States) -> Info:
+    """Return the figures of a sweep: `acceptance` is the share of states that it changed."""
     changed = [jnp.any(new != old, -1) for new, old in zip(after, before, strict=True)]
     share = jnp.mean(jnp.concatenate(changed).astype(log_target.dtype))
     return Info(log_target, share, jnp.zeros((), bool), -log_target, jnp.zeros_like(log_target))

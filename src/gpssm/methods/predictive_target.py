@@ -2,8 +2,9 @@
 
     x_{t+1,d} | v_d ~ N(m_d + A_d·v_d, B_d + Q_d),   v_d ~ N(0, I)
 
-Noise of variance B is drawn afresh at each step: it is the FIC approximation of the Gaussian process. Where B = 0 it is
-the same as q*; elsewhere it is another distribution. `fic-pg` has this target, and `ffvd-p` if it is asked to.
+Noise of variance B is drawn afresh at each step: it is the FIC approximation of the Gaussian
+process. Where B = 0 it is the same as q*; elsewhere it is another distribution. `fic-pg` has this
+target, and `ffvd-p` if it is asked to.
 """
 
 import jax.numpy as jnp
@@ -20,7 +21,10 @@ from gpssm.model.types import GaussianWeights, Statistics
 
 
 class PredictiveMoves(ParameterMoves):
-    """The moves of the parameters when the target is predictive; Q has no exact conditional there and goes by HMC."""
+    """The moves of the parameters when the target is predictive.
+
+    Q has no exact conditional there and goes by HMC.
+    """
 
     def density(self, states: States, series: list[Series]) -> Density:
         """The log density of the states as a function of the model, the weights integrated out."""
@@ -42,8 +46,10 @@ class PredictiveMoves(ParameterMoves):
 def log_collapsed_predictive(
     model: GPSSM, states: States, series: list[Series]
 ) -> Float[Array, ""]:
-    """log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, A_d A_dᵀ + diag(B_d + Q_d)): v integrated out."""
-    count = sum(len(one) for one in series)
+    """log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, A_d A_dᵀ + diag(B_d + Q_d)): v
+    integrated out.
+    """
+    count = sum(len(experiment) for experiment in series)
     statistics = scaled_statistics(model, states, series)
     return log_boundary(model, states, series) + log_evidence(
         statistics, jnp.ones_like(statistics.square), count

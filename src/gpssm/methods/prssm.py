@@ -1,14 +1,17 @@
-"""`prssm` (Doerr et al. 2018): the states follow the prior dynamics, and only x₀ is recognised from the data.
+"""`prssm` (Doerr et al. 2018): the states follow the prior dynamics, and only x₀ is recognised from
+the data.
 
     q(x, v) = q(v) q(x₀ | y, u) Π_t p(x_{t+1} | x_t),   x_{t+1} ~ N(m + A·mean, B + A L Lᵀ Aᵀ + Q)
     ELBO = Σ_t E log p(y_t | x_{t+1}) − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
 
-f is drawn from its marginal at every step, as in the paper: the weights are as if new at each step, so that this is
-strictly a bound for one step or certain weights only. Series are cut into sub-trajectories, in the bound and in draws,
-each with an x₀ of its own, from a small convolutional net over its first rows, and the same prior on it.
+f is drawn from its marginal at every step, as in the paper: the weights are as if new at each step,
+so that this is strictly a bound for one step or certain weights only. Series are cut into
+sub-trajectories, in the bound and in draws, each with an x₀ of its own, from a small convolutional
+net over its first rows, and the same prior on it.
 
-What deviates from the paper: model, q(v) and the net's linear part start from a linear fit. The noise is scaled by the
-root of its variance, and the likelihood is a mean over particles, where the released code has neither.
+What deviates from the paper: model, q(v) and the net's linear part start from a linear fit. The
+noise is scaled by the root of its variance, and the likelihood is a mean over particles, where the
+released code has neither.
 """
 
 from dataclasses import dataclass
@@ -20,18 +23,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import solve_positive
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.settings import Assumptions, States, whole
 from gpssm.methods.variational import (
     Batch,
     Conditional,
-    Family,
     FunctionMoments,
+    Pieces,
     StartLaw,
+    VariationalPosterior,
+    VariationalSampler,
     VariationalSettings,
-    WeightLaw,
-    build_variational,
     cut,
     given,
     join,
@@ -43,7 +45,6 @@ from gpssm.methods.variational import (
     windows,
 )
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Method
 
 LOOK = 16  # rows that the recognition net sees
 CHANNELS, SPAN = 16, 5  # of its convolutions
@@ -53,10 +54,14 @@ LEAST_STD = 0.01  # of x₀ at the start
 
 @dataclass(frozen=True)
 class PRSSM(VariationalSettings):
-    """Settings of `prssm`.
+    """Settings of `prssm`; `VariationalSettings` and `MethodSettings` have the others.
 
-    :param window: rows of a sub-trajectory; None takes whole series.
-    :param batch: sub-trajectories for each estimate of the bound.
+    Parameters
+    ----------
+    window
+        Rows of a sub-trajectory; None takes whole series.
+    batch
+        Sub-trajectories for each estimate of the bound.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -65,60 +70,59 @@ class PRSSM(VariationalSettings):
 
     num_warmup: int = 600
     learning_rate: float = 0.03
-    window: int | None = 50
-    batch: int = 10
+    window: int | None = whole(50, none="for whole series")
+    batch: int = whole(10)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("window", self.window, 1, none="for whole series")
-        check_whole("batch", self.batch, 1)
+    def build(self, model: GPSSM, states: States) -> "PRSSMSampler":
+        """Return the method for a model; the net starts from a regression on these states."""
+        return PRSSMSampler(self, model, states)
 
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The method for a model; the recognition net starts from a regression on these states."""
-        lengths = [len(path) - 1 for path in states]
-        every, parts = windows(lengths, self.window), cut(lengths, self.window)
 
-        def start(key: PRNGKeyArray, model: GPSSM, series: list[Series]) -> Recognition:
-            look = windows(lengths, min(LOOK, every.length))
-            seen = recognisable(model, take(series, look))
-            wanted = jnp.concatenate([path[:-1] for path in states])[look.first]
-            return Recognition.start(key, seen, wanted)
+class PRSSMSampler(VariationalSampler):
+    """The bound and the draws of `prssm`; `paths` are the recognition net."""
 
-        def bound(
-            key: PRNGKeyArray,
-            model: GPSSM,
-            weights: WeightLaw,
-            net: Recognition,
-            series: list[Series],
-            _: Array,
-        ) -> Float[Array, ""]:
-            choice_key, start_key, path_key = jax.random.split(key, 3)
-            some = (
-                None
-                if every.cover == 1
-                else jax.random.randint(choice_key, (self.batch,), 0, len(every.first))
-            )
-            batch = take(series, every, some)
-            law = net(recognisable(model, batch))
-            first = law.draw(start_key, self.num_samples)
-            rolled = roll(path_key, model, marginal(weights), follow_prior, first, batch.u)
-            return path_bound(model, rolled, law, batch) - weights.divergence()
+    @property
+    def every(self) -> Pieces:
+        """The sub-trajectories of which the bound takes some."""
+        return windows(self.lengths, self.settings.window)
 
-        def draw(
-            key: PRNGKeyArray,
-            model: GPSSM,
-            _: WeightLaw,
-            v: Float[Array, "Dx M"],
-            net: Recognition,
-            series: list[Series],
-        ) -> States:
-            start_key, path_key = jax.random.split(key)
-            batch = take(series, parts)
-            first = net(recognisable(model, batch)).draw(start_key, 1)
-            rolled = roll(path_key, model, given(v[:, None, :]), follow_prior, first, batch.u)
-            return join(rolled.states, parts, lengths)
+    def paths(self, key: PRNGKeyArray, series: list[Series]) -> "Recognition":
+        """Return the net fitted to the states at the start."""
+        look = windows(self.lengths, min(LOOK, self.every.length))
+        features = recognisable(self.model, take(series, look))
+        first = jnp.concatenate([path[:-1] for path in self.states])[look.first]
+        return Recognition.start(key, features, first)
 
-        return build_variational(self, model, states, Family(start, bound, draw))
+    def bound(
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
+    ) -> Float[Array, ""]:
+        """Return the bound from some sub-trajectories."""
+        choice_key, start_key, path_key = jax.random.split(key, 3)
+        every = self.every
+        chosen = None
+        if every.cover > 1:
+            shape = (self.settings.batch,)
+            chosen = jax.random.randint(choice_key, shape, 0, len(every.first))
+        batch = take(series, every, chosen)
+        law = q.paths(recognisable(q.model, batch))
+        first = law.draw(start_key, self.settings.num_samples)
+        rolled = roll(path_key, q.model, marginal(q.weights), follow_prior, first, batch.u)
+        return path_bound(q.model, rolled, law, batch) - q.weights.divergence()
+
+    def draw_states(
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        v: Float[Array, "Dx M"],
+        series: list[Series],
+    ) -> States:
+        """Return sub-trajectories side by side, each from an x₀ of its own."""
+        start_key, path_key = jax.random.split(key)
+        parts = cut(self.lengths, self.settings.window)
+        batch = take(series, parts)
+        first = q.paths(recognisable(q.model, batch)).draw(start_key, 1)
+        rolled = roll(path_key, q.model, given(v[:, None, :]), follow_prior, first, batch.u)
+        return join(rolled.states, parts, self.lengths)
 
 
 def follow_prior(
@@ -135,7 +139,9 @@ def recognisable(model: GPSSM, batch: Batch) -> Float[Array, "P C look"]:
 
 
 class Recognition(eqx.Module):
-    """q(x₀ | first rows) = N(W h + net(h), σ(h)²): a linear map, and two convolutions that start without effect."""
+    """q(x₀ | first rows) = N(W h + net(h), σ(h)²): a linear map, and two convolutions that start
+    without effect.
+    """
 
     linear: Float[Array, "F Dx"]
     log_std: Float[Array, " Dx"]
@@ -145,34 +151,40 @@ class Recognition(eqx.Module):
 
     @classmethod
     def start(
-        cls, key: PRNGKeyArray, seen: Float[Array, "N C look"], wanted: Float[Array, "N Dx"]
+        cls, key: PRNGKeyArray, features: Float[Array, "N C look"], states: Float[Array, "N Dx"]
     ) -> Self:
-        """The linear part by ridge regression of the wanted states on what is seen of the rows after them."""
-        flat = _flatten(seen)
+        """The linear part by ridge regression of the wanted states on what is seen of the rows
+        after them.
+        """
+        flat = _flatten(features)
         square = jnp.matmul(flat.T, flat) + RIDGE * jnp.eye(flat.shape[1], dtype=flat.dtype)
         solve = jax.lax.map(
-            lambda column: solve_positive(square, column), jnp.matmul(flat.T, wanted).T
+            lambda column: solve_positive(square, column), jnp.matmul(flat.T, states).T
         )
-        error = jnp.sqrt(jnp.mean((wanted - jnp.matmul(flat, solve.T)) ** 2, 0))
-        keys, span = jax.random.split(key), min(SPAN, seen.shape[2])
+        error = jnp.sqrt(jnp.mean((states - jnp.matmul(flat, solve.T)) ** 2, 0))
+        keys, span = jax.random.split(key), min(SPAN, features.shape[2])
         first = eqx.nn.Conv1d(
-            seen.shape[1], CHANNELS, span, padding="SAME", key=keys[0], dtype=flat.dtype
+            features.shape[1], CHANNELS, span, padding="SAME", key=keys[0], dtype=flat.dtype
         )
         second = eqx.nn.Conv1d(
             CHANNELS, CHANNELS, span, padding="SAME", key=keys[1], dtype=flat.dtype
         )
-        head = jnp.zeros((CHANNELS * seen.shape[2], 2 * wanted.shape[1]), flat.dtype)
+        head = jnp.zeros((CHANNELS * features.shape[2], 2 * states.shape[1]), flat.dtype)
         return cls(solve.T, jnp.log(jnp.maximum(error, LEAST_STD)), first, second, head)
 
-    def __call__(self, seen: Float[Array, "P C look"]) -> StartLaw:
+    def __call__(self, features: Float[Array, "P C look"]) -> StartLaw:
         """q(x₀) of each piece."""
-        hidden: Any = jax.vmap(lambda one: jnp.tanh(self.second(jnp.tanh(self.first(one)))))(seen)
-        mean, log_std = jnp.split(jnp.matmul(hidden.reshape(len(seen), -1), self.head), 2, axis=-1)
+        hidden: Any = jax.vmap(lambda row: jnp.tanh(self.second(jnp.tanh(self.first(row)))))(
+            features
+        )
+        mean, log_std = jnp.split(
+            jnp.matmul(hidden.reshape(len(features), -1), self.head), 2, axis=-1
+        )
         return StartLaw(
-            mean + jnp.matmul(_flatten(seen), self.linear), log_std + self.log_std[None]
+            mean + jnp.matmul(_flatten(features), self.linear), log_std + self.log_std[None]
         )
 
 
-def _flatten(seen: Float[Array, "N C look"]) -> Float[Array, "N F"]:
-    ones = jnp.ones((seen.shape[0], 1), seen.dtype)
-    return jnp.concatenate([seen.reshape(seen.shape[0], -1), ones], -1)
+def _flatten(features: Float[Array, "N C look"]) -> Float[Array, "N F"]:
+    ones = jnp.ones((features.shape[0], 1), features.dtype)
+    return jnp.concatenate([features.reshape(features.shape[0], -1), ones], -1)

@@ -31,66 +31,55 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core.loops import choose
 from gpssm.core.runtime import in_step
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging, hmc, noise_moves
-from gpssm.inference.dual_averaging import StepSize
-from gpssm.inference.noise_moves import Walk
-from gpssm.inference.parameters import ParameterMoves, Parameters, rate_for
-from gpssm.inference.settings import Assumptions, MethodSettings, States, pilot_length
-from gpssm.inference.whitening import Whitening, moving, stack, unstack, whiten
-from gpssm.methods.ffvd import FFVD, REFRESHES
+from gpssm.inference import hmc, noise_moves
+from gpssm.inference.noise_moves import ChainState
+from gpssm.inference.parameters import ParameterMoves, rate_for
+from gpssm.inference.settings import Assumptions, States, positive
+from gpssm.inference.whitened import (
+    Carry,
+    Schedule,
+    WhitenedSampler,
+    WhitenedSettings,
+    WhitenedTarget,
+)
+from gpssm.inference.whitening import unstack
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Draw, Info, Method
+from gpssm.model.types import Info
 
-# Radians of a trajectory: about a quarter turn, after which a standard normal coordinate has
-# forgotten where it was, and where the energy error of a direction is as large as it gets. After
-# half a turn it has vanished, whatever the bias.
-ANGLE = 1.6
-FIRST_STEP = 0.4  # radians
-# A few stiff directions do not show in the mean error of all; longer steps than this would be
-# unstable where the curvature is six times what the coordinates take it for.
-LONGEST_STEP = 0.7
+# A trajectory is about a quarter turn, after which a standard normal coordinate has forgotten where
+# it was, and where the energy error of a direction is as large as it gets. After half a turn it has
+# vanished, whatever the bias. A few stiff directions do not show in the mean error of all; longer
+# steps than .7 would be unstable where the curvature is six times what the coordinates take it for.
+SCHEDULE = Schedule(angle=1.6, first_step=0.4, longest_step=0.7)
 # The mean of 1 / (1 + z²) for z ~ N(0, 1): the controller's statistic where the energy error of a
 # trajectory has the variance that is aimed at.
 ON_TARGET = 0.6557
-WALK = 1  # joint moves of noises and states in an iteration
 # A trajectory that gains more energy than so many of its standard deviations is discarded.
 OUTLIER = 10.0
 # The exact moves by which the bias is judged: how often in the draws of a chain, how many moves in
 # a row, the radians of each, and their step as a share of the adapted one.
-JUDGED, EXACT_MOVES, EXACT_ANGLE, EXACT_STEP = 4, 3, 1.0, 0.25
+JUDGED = 4
+EXACT_MOVES = 3
+EXACT_ANGLE = 1.0
+EXACT_STEP = 0.25
 
 
 @dataclass(frozen=True)
-class Quick(MethodSettings):
-    """Settings of `quick`.
+class Quick(WhitenedSettings):
+    """Settings of `quick`; `WhitenedSettings` and `MethodSettings` have the others.
 
     Parameters
     ----------
-    num_warmup
-        Iterations that adapt and are thrown away, two thirds of them once for all chains.
-    num_draws
-        Draws kept in each chain.
-    thin
-        Iterations for each draw kept.
-    learning_rate
-        Adam's first step size; see `MethodSettings`.
     energy_error
         Variance of the energy error of a trajectory, per coordinate, that the step size aims at:
         its root is about the relative error of the variances of the states.
-    num_leapfrog
-        Steps of a trajectory at most.
-    rank
-        Soft directions that the coordinates are stretched along.
     """
 
-    compares: ClassVar[bool] = True
-    pads: ClassVar[bool] = True
     judges_bias: ClassVar[bool] = True
     assumptions: ClassVar[Assumptions | None] = Assumptions(
         True, True, True, "draws from q*(x, v), without an accept step for the states"
@@ -99,56 +88,31 @@ class Quick(MethodSettings):
     num_warmup: int = 150
     num_draws: int = 50
     thin: int = 1
-    energy_error: float = 1e-3
     num_leapfrog: int = 10
-    rank: int = 80
+    energy_error: float = positive(1e-3)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("num_leapfrog", self.num_leapfrog, 1)
-        check_whole("rank", self.rank, 1)
-        if not self.energy_error > 0:
-            raise ValueError(f"energy_error must be positive, got {self.energy_error!r}.")
-
-    def slack(self, rows: int) -> float:
-        """Return that of `ffvd`: the model is the same."""
-        return FFVD().slack(rows)
-
-    def build(self, model: GPSSM, states: States) -> Method:
-        """Return the three functions of the method for a model, started at these states."""
+    def build(self, model: GPSSM, states: States) -> "QuickSampler":
+        """Return the method for a model, started at these states."""
         rate = rate_for(self.learning_rate, states)
-        return build_quick(self, ParameterMoves(model, self.num_warmup, rate), states)
+        return QuickSampler(self, ParameterMoves(model, self.num_warmup, rate), states, SCHEDULE)
 
 
-class Carry(NamedTuple):
-    """What the next iteration needs.
-
-    `mean` is the mean of the `num_averaged` paths since the last refresh of the whitening; `bias` and
-    `acceptance` are those of the latest exact moves.
-    """
-
-    states: Float[Array, "N Dx"]
-    weights: Float[Array, "Dx M"]
-    parameters: Parameters
-    whitening: Whitening
-    step: StepSize
-    walk: Walk
-    mean: Float[Array, "N Dx"]
-    num_averaged: Float[Array, ""]
-    bias: Float[Array, ""]
-    acceptance: Float[Array, ""]
-    iteration: Array
-
-
-class Moves(NamedTuple):
+class Trajectories(NamedTuple):
     """One trajectory without an accept step, and the exact moves after it.
 
-    `drawn` is where the trajectory ended and `value` the log density there, `gain` the energy it
-    gained from `energy` on. `position` is where the latest move ended, `rise` what the log density
-    has risen by in exact moves, and `accepted` their number that was accepted.
+    Parameters
+    ----------
+    end, value
+        Where the trajectory ended, and the log density there.
+    gain, energy
+        The energy it gained, and from where on.
+    position
+        Where the latest move ended.
+    rise, accepted
+        What the log density has risen by in exact moves, and their number that was accepted.
     """
 
-    drawn: Float[Array, " n"]
+    end: Float[Array, " n"]
     value: Float[Array, ""]
     gain: Float[Array, ""]
     energy: Float[Array, ""]
@@ -157,138 +121,104 @@ class Moves(NamedTuple):
     accepted: Float[Array, ""]
 
 
-def build_quick(settings: Quick, moves: ParameterMoves, start: States) -> Method:
-    """The three functions of the method."""
-    refreshes = jnp.asarray(
-        np.unique([0, *(int(share * settings.num_warmup) for share in REFRESHES)])
-    )
-    num_shared = pilot_length(settings.num_warmup)
-    interval = max(1, settings.num_draws * settings.thin // JUDGED)
+class QuickSampler(WhitenedSampler):
+    """The iterations of `quick`."""
 
-    def init(key: PRNGKeyArray, series: list[Series]) -> Carry:
-        states = stack(tuple(jnp.asarray(path) for path in start))
-        parameters = moves.init()
-        # The first iteration computes the first whitening, so that the program contains it once.
-        shapes = jax.eval_shape(
-            lambda: whiten(moves.apply(parameters), states, series, settings.rank)
-        )
-        return Carry(
-            states=states,
-            weights=jnp.zeros(moves.model.weights_shape, states.dtype),
-            parameters=parameters,
-            whitening=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
-            step=dual_averaging.start(FIRST_STEP),
-            walk=noise_moves.start(moves),
-            mean=states,
-            num_averaged=jnp.zeros(()),
-            bias=jnp.zeros(()),
-            acceptance=jnp.ones(()),
-            iteration=jnp.asarray(0),
-        )
-
-    def refresh(carry: Carry, series: list[Series]) -> Carry:
-        average = jnp.minimum(jnp.exp(carry.step.log_average), LONGEST_STEP)
-        return carry._replace(
-            whitening=whiten(moves.apply(carry.parameters), carry.mean, series, settings.rank),
-            step=dual_averaging.start(average),
-            mean=jnp.zeros_like(carry.mean),
-            num_averaged=jnp.zeros(()),
-        )
-
-    def step(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+    def step(self, key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
+        """Move the states along a trajectory, then everything else given the states."""
         part_key, move_key, kernel_key, weights_key, noise_key = jax.random.split(key, 5)
-        due = jnp.any(carry.iteration == refreshes)
-        carry = jax.lax.cond(in_step(due), lambda c: refresh(c, series), lambda c: c, carry)
-        adapting = carry.iteration < settings.num_warmup
-        current = moves.apply(carry.parameters).prepared()
-        coordinates = carry.whitening.at(current)
-        free = moving(carry.states, series)
-        size = jnp.sum(free)
-
-        def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            return moves.density(unstack(coordinates.to_states(free * position), series), series)(
-                current
-            )
-
-        position = coordinates.to_position(carry.states)
-        if settings.num_warmup:
-            # Chains that begin where the pilot ended would agree whether they have settled or not.
-            parting = carry.iteration == num_shared
-            position = jnp.where(parting, jax.random.normal(part_key, position.shape), position)
-        angle = jnp.minimum(carry.step.size(adapting), LONGEST_STEP)
-        num_steps = jnp.clip(jnp.round(ANGLE / angle), 1, settings.num_leapfrog).astype(int)
-        num_exact_steps = jnp.ceil(EXACT_ANGLE / (EXACT_STEP * angle)).astype(int)
-        judged = ~adapting & ((carry.iteration - settings.num_warmup) % interval == 0)
+        carry = self.refresh(carry, series)
+        phase = self.phase(carry)
+        target = self.target(part_key, carry, series)
+        size = jnp.sum(target.free)
+        limit = OUTLIER * (1 + jnp.sqrt(size * self.settings.energy_error))
+        angle = jnp.minimum(carry.step.size(phase.adapting), self.schedule.longest_step)
+        num_steps = jnp.clip(jnp.round(self.schedule.angle / angle), 1, self.settings.num_leapfrog)
+        num_steps = jnp.stack([num_steps, jnp.ceil(EXACT_ANGLE / (EXACT_STEP * angle))]).astype(int)
+        judged = self.judged(carry)
         num_exact = jnp.where(in_step(judged), EXACT_MOVES, 0)
-        limit = OUTLIER * (1 + jnp.sqrt(size * settings.energy_error))
+        moved = self.move(move_key, target, angle, num_steps, num_exact, limit)
 
-        def move(index: Array, made: Moves) -> Moves:
-            """Move without an accept step first, then with one: both are the same program."""
+        states = target.coordinates.to_states(moved.end)
+        parameters = self.moves.update_collapsed(
+            kernel_key, carry.parameters, unstack(states, series), carry.iteration, series
+        )
+        # The kernel stays as it is.
+        moves = self.moves._replace(model=self.moves.apply(parameters).prepared())
+        state = ChainState(states, carry.weights, parameters, carry.walk)
+        centre = carry.whitening.linear.centre
+        state = noise_moves.update(weights_key, noise_key, moves, state, centre, series, phase, 1)
+
+        bias = jnp.where(judged, 2 * moved.rise / size, carry.bias)
+        acceptance = jnp.where(judged, moved.accepted / EXACT_MOVES, carry.acceptance)
+        statistic = 1 / (1 + moved.gain**2 / (size * self.settings.energy_error))
+        gradients = 1.0 + num_steps[0] + num_exact * (1.0 + num_steps[1])
+        discarded = ~(moved.gain < limit)
+        info = Info(moved.value, acceptance, discarded, moved.energy, gradients, bias)
+        carry = self.advance(carry, state, statistic, ON_TARGET)
+        return carry._replace(bias=bias, acceptance=acceptance), info
+
+    def judged(self, carry: Carry) -> Array:
+        """Return whether exact moves follow the trajectory of this iteration."""
+        interval = max(1, self.settings.num_draws * self.settings.thin // JUDGED)
+        since = carry.iteration - self.settings.num_warmup
+        return (since >= 0) & (since % interval == 0)
+
+    def move(
+        self,
+        key: PRNGKeyArray,
+        target: WhitenedTarget,
+        angle: Float[Array, ""],
+        num_steps: Int[Array, " 2"],
+        num_exact: Int[Array, ""],
+        limit: Float[Array, ""],
+    ) -> Trajectories:
+        """Move without an accept step, then some times with one: both are the same program.
+
+        Parameters
+        ----------
+        key
+            Random key.
+        target
+            The target and the position.
+        angle
+            Radians of a step.
+        num_steps
+            Steps of the first trajectory, and of each exact one.
+        num_exact
+            Number of exact moves.
+        limit
+            The gain of energy from which on the first trajectory is discarded.
+        """
+
+        def follow(index: Array, before: Trajectories) -> Trajectories:
             exact = index > 0
-            keys = jax.random.split(jax.random.fold_in(move_key, index), 3)
+            momentum_key, jitter_key, accept_key = jax.random.split(
+                jax.random.fold_in(key, index), 3
+            )
             end = hmc.propose(
-                *(keys[0], keys[1], made.position, log_density),
+                momentum_key,
+                jitter_key,
+                before.position,
+                target.log_density,
                 jnp.where(exact, EXACT_STEP, 1.0) * angle,
-                jnp.where(exact, num_exact_steps, num_steps),
-                free,
+                jnp.where(exact, num_steps[1], num_steps[0]),
+                target.free,
             )
-            accepted = end.gain < jnp.where(exact, -jnp.log(jax.random.uniform(keys[2])), limit)
-            position = jnp.where(accepted, end.position, made.position)
+            threshold = jnp.where(exact, -jnp.log(jax.random.uniform(accept_key)), limit)
+            accepted = end.gain < threshold
+            position = jnp.where(accepted, end.position, before.position)
             value = jnp.where(accepted, end.after, end.before)
-            first = Moves(position, value, end.gain, end.energy, position, made.rise, made.accepted)
-            following = made._replace(
-                position=position,
-                rise=made.rise + value - end.before,
-                accepted=made.accepted + accepted,
+            first = Trajectories(
+                position, value, end.gain, end.energy, position, before.rise, before.accepted
             )
-            return jax.tree.map(lambda new, old: jnp.where(exact, new, old), following, first)
+            following = before._replace(
+                position=position,
+                rise=before.rise + value - end.before,
+                accepted=before.accepted + accepted,
+            )
+            return choose(exact, following, first)
 
-        begin = free * position
-        zero = jnp.zeros((), begin.dtype)
-        made = jax.lax.fori_loop(
-            0, 1 + num_exact, move, Moves(begin, zero, zero, zero, begin, zero, zero)
-        )
-        states = coordinates.to_states(made.drawn)
-        paths = unstack(states, series)
-        parameters = moves.update_collapsed(
-            kernel_key, carry.parameters, paths, carry.iteration, series
-        )
-        held = moves._replace(model=moves.apply(parameters).prepared())  # the kernel stays as it is
-        weights = held.draw_weights(weights_key, parameters, paths, series)
-        parameters, states, walk = noise_moves.walk(
-            *(
-                noise_key,
-                held,
-                parameters,
-                weights,
-                states,
-                carry.walk,
-                carry.whitening.linear.centre,
-            ),
-            *(series, adapting, carry.iteration >= num_shared, WALK),
-        )
-        bias = jnp.where(judged, 2 * made.rise / size, carry.bias)
-        acceptance = jnp.where(judged, made.accepted / EXACT_MOVES, carry.acceptance)
-        statistic = 1 / (1 + made.gain**2 / (size * settings.energy_error))
-        number = carry.num_averaged + adapting
-        carry = Carry(
-            states=states,
-            weights=weights,
-            parameters=parameters,
-            whitening=carry.whitening,
-            step=dual_averaging.update(carry.step, statistic, ON_TARGET, adapting),
-            walk=walk,
-            mean=carry.mean + jnp.where(adapting, (states - carry.mean) / number, 0.0),
-            num_averaged=number,
-            bias=bias,
-            acceptance=acceptance,
-            iteration=carry.iteration + 1,
-        )
-        gradients = 1.0 + num_steps + num_exact * (1.0 + num_exact_steps)
-        discarded = ~(made.gain < limit)
-        return carry, Info(made.value, acceptance, discarded, made.energy, gradients, bias)
-
-    def draw(key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
-        return Draw(unstack(carry.states, series), carry.weights, carry.parameters.leaves)
-
-    return Method(init, step, draw)
+        zero = jnp.zeros((), target.position.dtype)
+        start = Trajectories(target.position, zero, zero, zero, target.position, zero, zero)
+        return jax.lax.fori_loop(0, 1 + num_exact, follow, start)

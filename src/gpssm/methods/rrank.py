@@ -1,14 +1,16 @@
-"""`rrank`, the reduced-rank sampler of Svensson, Solin, Särkkä & Schön (2016): Gibbs with a basis without residual.
+"""`rrank`, the reduced-rank sampler of Svensson, Solin, Särkkä & Schön (2016): Gibbs with a basis
+without residual.
 
     θ | x          Metropolis walks of the kernel's leaves, weights and Q integrated out
     Q | x, θ       exact, the weights integrated out
     v | x, Q, θ    exact
     x | v, Q, θ    particle Gibbs with ancestor sampling, a whole path at once, for each series
 
-f = m + A v with B = 0: the weights of a Hilbert-space basis are all there is of the function. Their prior is scaled by
-the noise, v_d | Q_d ~ N(0, (Q_d / Q°_d) I), with Q° the process noise of the model at the start, so that weights and
-noise are drawn together: matrix normal and inverse Wishart in the paper and, since Q is diagonal here, one
-normal–inverse-gamma for each state dimension. With Q fixed, Q = Q°, it is the prior of every other method.
+f = m + A v with B = 0: the weights of a Hilbert-space basis are all there is of the function. Their
+prior is scaled by the noise, v_d | Q_d ~ N(0, (Q_d / Q°_d) I), with Q° the process noise of the
+model at the start, so that weights and noise are drawn together: matrix normal and inverse Wishart
+in the paper and, since Q is diagonal here, one normal–inverse-gamma for each state dimension. With
+Q fixed, Q = Q°, it is the prior of every other method.
 """
 
 import functools
@@ -25,13 +27,13 @@ from gpssm.data.series import Series
 from gpssm.inference import dual_averaging
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters
 from gpssm.inference.settings import Assumptions, States
-from gpssm.methods.particle_gibbs import ParticleSettings, build_gibbs, sweep_states
+from gpssm.methods.particle_gibbs import GibbsSampler, ParticleSettings, sweep_states
 from gpssm.model.bases import Hilbert, LinearFeatures, RandomFourier, parts_of
 from gpssm.model.conditionals import draw_gaussian, draw_noise
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Prior
 from gpssm.model.target import feynman_kac, log_boundary, transition_statistics
-from gpssm.model.types import GaussianWeights, Method, NoiseConditional
+from gpssm.model.types import GaussianWeights, NoiseConditional
 from gpssm.starts.build import Start
 
 if TYPE_CHECKING:
@@ -47,9 +49,9 @@ FIRST_STEP, ACCEPTANCE = (
 
 @dataclass(frozen=True)
 class ReducedRank(ParticleSettings):
-    """Settings of `rrank`. Nothing is optimised: leaves with that role are sampled.
+    """Settings of `rrank`; `ParticleSettings` and `MethodSettings` document them.
 
-    :param num_particles: particles in each sweep, the present path among them.
+    Nothing is optimised: leaves with that role are sampled.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -62,7 +64,9 @@ class ReducedRank(ParticleSettings):
     num_particles: int = 15
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """The model with `num_inducing` functions of a Hilbert-space basis in place of the default inducing points."""
+        """The model with `num_inducing` functions of a Hilbert-space basis in place of the default
+        inducing points.
+        """
         return super().prepare(
             series, spec.replace(basis="hilbert") if spec.basis == "inducing" else spec, key
         )
@@ -75,8 +79,8 @@ class ReducedRank(ParticleSettings):
         """Chains share nothing, since nothing is optimised."""
         return 0
 
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The method for a model, started at these states."""
+    def build(self, model: GPSSM, states: States) -> "ReducedRankSampler":
+        """Return the method for a model, started at these states."""
         for part in parts_of(model.basis):
             if not isinstance(part, Hilbert | RandomFourier | LinearFeatures):
                 raise ValueError(
@@ -84,21 +88,22 @@ class ReducedRank(ParticleSettings):
                     f"got {type(part).__name__}."
                 )
         moves = RankMoves(self.adopt(model), self.num_warmup, self.learning_rate)
+        return ReducedRankSampler(self, moves, states)
 
-        def move_states(
-            key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
-        ) -> States:
-            keys = jax.random.split(key, 1 + len(series))
-            weights, now = (
-                moves.draw_weights(keys[0], parameters, states, series),
-                moves.apply(parameters),
-            )
-            form = functools.partial(feynman_kac, now, weights)
-            return sweep_states(
-                keys[1:], now, states, series, form, self.num_particles, ancestry="ancestor"
-            )[0]
 
-        return build_gibbs(moves, states, move_states)
+class ReducedRankSampler(GibbsSampler):
+    """The iterations of `rrank`."""
+
+    def move_states(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> States:
+        """Draw the weights given the states, then sweep with ancestor sampling."""
+        keys = jax.random.split(key, 1 + len(series))
+        weights = self.moves.draw_weights(keys[0], parameters, states, series)
+        model = self.moves.apply(parameters)
+        form = functools.partial(feynman_kac, model, weights)
+        count = self.settings.num_particles
+        return sweep_states(keys[1:], model, states, series, form, count, "ancestor")[0]
 
 
 class CollapsedRegression(NamedTuple):
@@ -159,22 +164,29 @@ class RankMoves(ParameterMoves):
         return ParameterMoves.update(others, other_key, parameters, states, iteration, series)
 
     def density(self, states: States, series: list[Series]) -> Density:
-        """The log density of the states as a function of the model; weights, and Q unless fixed, are integrated out."""
+        """The log density of the states as a function of the model.
+
+        Weights, and Q unless fixed, are integrated out.
+        """
         return lambda model: (
             log_boundary(model, states, series) + jnp.sum(self.log_rows(model, states, series))
         )
 
     def log_rows(self, model: GPSSM, states: States, series: list[Series]) -> Float[Array, " Dx"]:
-        """log p(r_d) for each d: r_d ~ N(0, Q_d (I + A_d A_dᵀ/Q°_d)), with Q_d ~ InverseGamma(a, b) integrated out:
+        """log p(r_d) for each d: r_d ~ N(0, Q_d (I + A_d A_dᵀ/Q°_d)), with Q_d ~ InverseGamma(a, b)
+        integrated out:
 
         Γ(a + N/2) / Γ(a) · b^a / (b + rest/2)^(a + N/2) · (2π)^(−N/2) det(I + AAᵀ/Q°)^(−½).
         """
-        found, count = self._regress(model, states, series), sum(len(one) for one in series)
-        common = -0.5 * (found.log_det + count * jnp.log(2 * jnp.pi))
+        regression, count = (
+            self._regress(model, states, series),
+            sum(len(experiment) for experiment in series),
+        )
+        common = -0.5 * (regression.log_det + count * jnp.log(2 * jnp.pi))
         if NOISE not in self.model.leaves("sample"):
             variance = model.process_variance
-            return common - 0.5 * (count * jnp.log(variance) + found.rest / variance)
-        noise, prior = self._noise(found, series), _noise_prior(self.model)
+            return common - 0.5 * (count * jnp.log(variance) + regression.rest / variance)
+        noise, prior = self._noise(regression, series), _noise_prior(self.model)
         gone = prior.shape * jnp.log(prior.scale) - noise.shape * jnp.log(noise.scale)
         return common + gammaln(noise.shape) - gammaln(prior.shape) + gone
 
@@ -183,14 +195,16 @@ class RankMoves(ParameterMoves):
     ) -> Float[Array, "Dx M"]:
         """v_d | x, Q ~ N(P_d⁻¹A_dᵀr_d, Q_d P_d⁻¹), exact."""
         model = self.apply(parameters)
-        found = self._regress(model, states, series)
-        precision = found.precision / model.process_variance[:, None, None]
-        return draw_gaussian(key, GaussianWeights(found.mean, precision))
+        regression = self._regress(model, states, series)
+        precision = regression.precision / model.process_variance[:, None, None]
+        return draw_gaussian(key, GaussianWeights(regression.mean, precision))
 
     def draw_process_noise(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Parameters:
-        """Q_d | x ~ InverseGamma(a + N/2, b + rest_d/2), the weights integrated out, unless Q is fixed."""
+        """Q_d | x ~ InverseGamma(a + N/2, b + rest_d/2), the weights integrated out, unless Q is
+        fixed.
+        """
         if NOISE not in self.model.leaves("sample"):
             return parameters
         noise = self._noise(self._regress(self.apply(parameters), states, series), series)
@@ -204,7 +218,10 @@ class RankMoves(ParameterMoves):
         iteration: Array,
         series: list[Series],
     ) -> Parameters:
-        """Metropolis steps of the kernel's leaves; state dimensions are independent, and each accepts for itself."""
+        """Metropolis steps of the kernel's leaves.
+
+        State dimensions are independent, and each accepts for itself.
+        """
         names = self.walked()
         if not names:
             return parameters
@@ -218,14 +235,14 @@ class RankMoves(ParameterMoves):
             )
 
         def step(
-            now: tuple[dict[str, Array], Array], key: PRNGKeyArray
+            state: tuple[dict[str, Array], Array], key: PRNGKeyArray
         ) -> tuple[tuple[dict[str, Array], Array], Array]:
-            leaves, before = now
+            leaves, before = state
             accept_key, *keys = jax.random.split(key, 1 + len(names))
             moved = {
                 name: leaves[name]
-                + size * jax.random.normal(one, leaves[name].shape, leaves[name].dtype)
-                for name, one in zip(names, keys, strict=True)
+                + size * jax.random.normal(part_key, leaves[name].shape, leaves[name].dtype)
+                for name, part_key in zip(names, keys, strict=True)
             }
             after = value(moved)
             probability = jnp.exp(
@@ -262,10 +279,10 @@ class RankMoves(ParameterMoves):
     def _regress(self, model: GPSSM, states: States, series: list[Series]) -> CollapsedRegression:
         return regress(model, self.model.process_variance, states, series)
 
-    def _noise(self, found: CollapsedRegression, series: list[Series]) -> NoiseConditional:
-        prior, count = _noise_prior(self.model), sum(len(one) for one in series)
-        shape = jnp.broadcast_to(prior.shape + 0.5 * count, found.rest.shape)
-        return NoiseConditional(shape, prior.scale + 0.5 * found.rest)
+    def _noise(self, regression: CollapsedRegression, series: list[Series]) -> NoiseConditional:
+        prior, count = _noise_prior(self.model), sum(len(experiment) for experiment in series)
+        shape = jnp.broadcast_to(prior.shape + 0.5 * count, regression.rest.shape)
+        return NoiseConditional(shape, prior.scale + 0.5 * regression.rest)
 
 
 def _log_prior_rows(prior: Prior, leaf: Float[Array, "Dx ..."]) -> Float[Array, " Dx"]:
@@ -278,7 +295,8 @@ def _noise_prior(model: GPSSM) -> InverseGamma:
     prior = model.priors[NOISE]
     if not isinstance(prior, InverseGamma):
         raise ValueError(
-            f"`rrank` draws {NOISE} exactly, which needs a prior of type InverseGamma, got {type(prior).__name__}: "
+            f"`rrank` draws {NOISE} exactly, which needs a prior of type InverseGamma, got "
+            f"{type(prior).__name__}: "
             "replace it with model.with_priors, or fix the leaf."
         )
     return prior

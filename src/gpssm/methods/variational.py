@@ -1,18 +1,22 @@
-"""What the variational methods share: a rollout, its evidence lower bound, the optimiser, and draws from q.
+"""What the variational methods share: a rollout, its evidence lower bound, the optimiser, and draws
+from q.
 
     q(v), q(x), θ ← Adam( ELBO + log p(θ) )
     ELBO = Σ { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)] } − KL[q(v) ‖ N(0, I)]
 
-Paths are drawn by reparameterisation, x_{t+1} = mean + variance^½ ε, and the methods differ in two choices only. First,
-the law of f(z_t) in q: given weights that are drawn once a path (`given`), or with the weights integrated out at each
-step (`marginal`). Second, the *conditioner*: what it makes of x_t, f, and anything that is free or comes from a net is
-the law of x_{t+1} and its KL_t. Series, or pieces cut from them, run side by side in one scan, which factors nothing.
+Paths are drawn by reparameterisation, x_{t+1} = mean + variance^½ ε, and the methods differ in two
+choices only. First, the law of f(z_t) in q: given weights that are drawn once a path (`given`), or
+with the weights integrated out at each step (`marginal`). Second, the *conditioner*: what it makes
+of x_t, f, and anything that is free or comes from a net is the law of x_{t+1} and its KL_t. Series,
+or pieces cut from them, run side by side in one scan, which factors nothing.
 
-Everything is learned together in the warm-up, once for all chains; the draws after it are independent. A leaf of the
-model is learned unless its role is "fix": the roles "optimise" and "sample" both give the value at the maximum, as a
-variational method has no conditional to draw noises from.
+Everything is learned together in the warm-up, once for all chains; the draws after it are
+independent. A leaf of the model is learned unless its role is "fix": the roles "optimise" and
+"sample" both give the value at the maximum, as a variational method has no conditional to draw
+noises from.
 """
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,10 +29,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_root
 from gpssm.core.runtime import in_step
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.inference.parameters import annealed_adam
-from gpssm.inference.settings import MethodSettings, States
+from gpssm.inference.settings import MethodSettings, States, whole
 from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import weights_given_states
@@ -63,7 +66,10 @@ Conditioner = Callable[
 
 
 class WeightLaw(NamedTuple):
-    """q(v_d) = N(mean_d, L_d L_dᵀ); `raw` has the strict lower triangle of L_d, and the logarithms of its diagonal."""
+    """q(v_d) = N(mean_d, L_d L_dᵀ).
+
+    `raw` has the strict lower triangle of L_d, and the logarithms of its diagonal.
+    """
 
     mean: Float[Array, "Dx M"]
     raw: Float[Array, "Dx M M"]
@@ -71,15 +77,11 @@ class WeightLaw(NamedTuple):
     @property
     def factor(self) -> Float[Array, "Dx M M"]:
         """L_d."""
-        identity = jnp.eye(self.raw.shape[-1], dtype=self.raw.dtype)[None]
-        return (
-            jnp.tril(self.raw, -1)
-            + identity * jnp.exp(jnp.diagonal(self.raw, axis1=1, axis2=2))[:, None, :]
-        )
+        return _with_diagonal(self.raw, jnp.exp(_diagonal(self.raw)))
 
     def divergence(self) -> Float[Array, ""]:
         """KL[q(v) ‖ N(0, I)] = ½ Σ_d { tr L_d L_dᵀ + |mean_d|² − M } − Σ log diag L_d."""
-        half_log_det = jnp.sum(jnp.diagonal(self.raw, axis1=1, axis2=2))
+        half_log_det = jnp.sum(_diagonal(self.raw))
         return (
             0.5 * (jnp.sum(self.factor**2) + jnp.sum(self.mean**2) - self.mean.size) - half_log_det
         )
@@ -138,8 +140,8 @@ def divergence_given_function(
 ) -> Float[Array, "N Dx"]:
     """E_f KL[ N(F f + g, S) ‖ N(f, Q) ] = ½ { (S + gap² + (F − 1)² spread) / Q − 1 + log Q/S },
 
-    for f ~ N(f̄, spread), with gap = (F − 1) f̄ + g the mean of x_{t+1} less that of f. Where x_{t+1} does not depend
-    on f, F = 0 and `noise` S is the whole variance of x_{t+1}.
+    for f ~ N(f̄, spread), with gap = (F − 1) f̄ + g the mean of x_{t+1} less that of f. Where
+    x_{t+1} does not depend on f, F = 0 and `noise` S is the whole variance of x_{t+1}.
     """
     return 0.5 * (
         (noise + gap**2 + (slope - 1) ** 2 * spread) / variance - 1 + jnp.log(variance / noise)
@@ -147,7 +149,8 @@ def divergence_given_function(
 
 
 class Pieces(NamedTuple):
-    """Where pieces of at most `length` rows begin and end (exclusive) in the rows of all series joined.
+    """Where pieces of at most `length` rows begin and end (exclusive) in the rows of all series
+    joined.
 
     Each row is in as many of them as `cover` says.
     """
@@ -159,7 +162,10 @@ class Pieces(NamedTuple):
 
 
 def cut(lengths: list[int], window: int | None) -> Pieces:
-    """All series cut into pieces of `window` rows, counted from their ends; None leaves them whole."""
+    """All series cut into pieces of `window` rows, counted from their ends.
+
+    None leaves them whole.
+    """
     size = max(lengths) if window is None else min(window, max(lengths))
     ends = np.cumsum(lengths)
     parts = [
@@ -172,7 +178,8 @@ def cut(lengths: list[int], window: int | None) -> Pieces:
 
 
 def windows(lengths: list[int], window: int | None) -> Pieces:
-    """Every window of so many rows, those that hang over an end of their series among them, or the series whole.
+    """Every window of so many rows, those that hang over an end of their series among them, or the
+    series whole.
 
     So every row is in equally many, and a uniformly chosen one gives unbiased sums over all rows.
     """
@@ -183,16 +190,22 @@ def windows(lengths: list[int], window: int | None) -> Pieces:
         np.arange(end - rows + 1 - window, end) for end, rows in zip(ends, lengths, strict=True)
     ]
     first = np.concatenate(
-        [np.maximum(one, end - rows) for one, end, rows in zip(firsts, ends, lengths, strict=True)]
+        [
+            np.maximum(begin, end - rows)
+            for begin, end, rows in zip(firsts, ends, lengths, strict=True)
+        ]
     )
     end = np.concatenate(
-        [np.minimum(one + window, end) for one, end in zip(firsts, ends, strict=True)]
+        [np.minimum(begin + window, end) for begin, end in zip(firsts, ends, strict=True)]
     )
     return Pieces(first, end, window, window)
 
 
 class Batch(NamedTuple):
-    """P pieces of at most W rows side by side; y is NaN in rows beyond the end of a piece, `inside` is False there."""
+    """P pieces of at most W rows side by side.
+
+    y is NaN in rows beyond the end of a piece, `inside` is False there.
+    """
 
     y: Float[Array, "W P Dy"]
     u: Float[Array, "W P Du"]
@@ -207,7 +220,7 @@ def take(series: list[Series], pieces: Pieces, chosen: Int[Array, " P"] | None =
     rows = first[None] + jnp.arange(pieces.length)[:, None]
     inside = rows < end[None]
     rows = jnp.where(inside, rows, first[None])
-    columns = ([one.y for one in series], [one.u for one in series])
+    columns = ([experiment.y for experiment in series], [experiment.u for experiment in series])
     y, u = (jnp.concatenate([jnp.asarray(part) for part in parts])[rows] for parts in columns)
     weight = len(pieces.first) / (pieces.cover * len(index))
     return Batch(jnp.where(inside[:, :, None], y, jnp.nan), u, inside, weight)
@@ -216,17 +229,21 @@ def take(series: list[Series], pieces: Pieces, chosen: Int[Array, " P"] | None =
 def join(
     states: Float[Array, "W+1 K Dx"], pieces: Pieces, lengths: list[int]
 ) -> tuple[Float[Array, "_ Dx"], ...]:
-    """One path a series from those of its pieces: each gives the states its outputs see, the first x₀ as well."""
+    """One path a series from those of its pieces: each gives the states its outputs see, the first
+    x₀ as well.
+    """
     paths, ends = [], np.cumsum(lengths)
     for end, rows in zip(ends, lengths, strict=True):
-        own = np.flatnonzero((pieces.first >= end - rows) & (pieces.end <= end))
-        parts = [states[1 : pieces.end[k] - pieces.first[k] + 1, k] for k in own]
-        paths.append(jnp.concatenate([states[:1, own[0]], *parts]))
+        index = np.flatnonzero((pieces.first >= end - rows) & (pieces.end <= end))
+        parts = [states[1 : pieces.end[k] - pieces.first[k] + 1, k] for k in index]
+        paths.append(jnp.concatenate([states[:1, index[0]], *parts]))
     return tuple(paths)
 
 
 class Rolled(NamedTuple):
-    """Paths of N = P · count states, those of a piece next to each other, and KL_t summed over dimensions."""
+    """Paths of N = P · count states, those of a piece next to each other, and KL_t summed over
+    dimensions.
+    """
 
     states: Float[Array, "W+1 N Dx"]
     divergence: Float[Array, "W N"]
@@ -243,7 +260,8 @@ def roll(
 ) -> Rolled:
     """x_{t+1} = mean + variance^½ ε from q(x_{t+1} | x_t), step by step.
 
-    `inputs` of the conditioner have leading axes (W, P), None if it needs none; it sees them a row for each of N paths.
+    `inputs` of the conditioner have leading axes (W, P), None if it needs none; it sees them a row
+    for each of N paths.
     """
     transition, variance = model.transition(), model.process_variance[None]
     noises = jax.random.normal(key, (u.shape[0], *start.shape), start.dtype)
@@ -253,10 +271,10 @@ def roll(
     )
 
     def move(
-        x: Float[Array, "N Dx"], now: tuple[Array, Array, Any]
+        x: Float[Array, "N Dx"], row: tuple[Array, Array, Any]
     ) -> tuple[Array, tuple[Array, Array]]:
-        control, noise, own = now
-        law = conditioner(own, x, function(transition(x, control)), variance)
+        control, noise, parameters = row
+        law = conditioner(parameters, x, function(transition(x, control)), variance)
         following = law.mean + jnp.sqrt(law.variance) * noise
         return following, (following, jnp.sum(law.divergence, -1))
 
@@ -265,7 +283,9 @@ def roll(
 
 
 def path_bound(model: GPSSM, rolled: Rolled, start: StartLaw, batch: Batch) -> Float[Array, ""]:
-    """weight · Σ over the batch of { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)] }."""
+    """weight · Σ over the batch of { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)]
+    }.
+    """
     count = rolled.divergence.shape[1] // batch.inside.shape[1]
     y, inside = (jnp.repeat(part, count, 1) for part in (batch.y, batch.inside))
     states = rolled.states[1:].reshape(-1, model.state_dim)
@@ -278,27 +298,30 @@ def path_bound(model: GPSSM, rolled: Rolled, start: StartLaw, batch: Batch) -> F
 class VariationalSettings(MethodSettings):
     """Settings of a variational method; `MethodSettings` has the others.
 
-    :param num_warmup: steps of the optimiser.
-    :param learning_rate: Adam's first step size; it falls to zero along the warm-up, as half a cosine.
-    :param num_samples: paths drawn for each estimate of the bound.
+    Parameters
+    ----------
+    num_warmup
+        Steps of the optimiser.
+    learning_rate
+        Adam's first step size; it falls to zero along the warm-up, as half a cosine.
+    num_samples
+        Paths drawn for each estimate of the bound.
     """
 
     num_warmup: int = 1000
     num_draws: int = 250
     learning_rate: float = 0.01
-    num_samples: int = 16
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("num_samples", self.num_samples, 1)
+    num_samples: int = whole(16)
 
     def num_shared(self, model: GPSSM) -> int:
-        """All of the warm-up: q is found once."""
+        """Return all of the warm-up: q is learned once."""
         return self.num_warmup
 
 
 class Guess(NamedTuple):
-    """All that is learned: the leaves that are not fixed, q(v) relative to its start, and what q(x) needs."""
+    """All that is learned: the leaves that are not fixed, q(v) relative to its start, and what q(x)
+    needs.
+    """
 
     leaves: dict[str, Array]
     weights: WeightLaw
@@ -306,7 +329,10 @@ class Guess(NamedTuple):
 
 
 class VariationalCarry(NamedTuple):
-    """Where the optimiser stands; `anchor` is q(v) at the start, `bound` the latest estimate that was finite."""
+    """Where the optimiser stands.
+
+    `anchor` is q(v) at the start, `bound` the latest estimate that was finite.
+    """
 
     guess: Guess
     anchor: WeightLaw
@@ -315,80 +341,132 @@ class VariationalCarry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-class Family(NamedTuple):
-    """What a method defines, `paths` being a pytree of its own with all that it needs for q(x).
+class VariationalPosterior(NamedTuple):
+    """The model at its leaves, q(v), and what q(x) needs."""
 
-    `start(key, model, series)` gives the first of them; `bound(key, model, weights, paths, series, iteration)` an
-    estimate of the ELBO; `states(key, model, weights, v, paths, series)` draws x from q(x | v), v of shape (Dx, M).
+    model: GPSSM
+    weights: WeightLaw
+    paths: Any
+
+
+@dataclass(frozen=True)
+class VariationalSampler(Method):
+    """The iterations of a variational method, started from q(v) = p(v | x) at some states.
+
+    A subclass defines q(x): its `paths`, a pytree of what it needs, the `bound` and `draw_states`.
+
+    Parameters
+    ----------
+    settings
+        The settings of the method.
+    model
+        The model at the start.
+    states
+        The states to start from.
     """
 
-    start: Callable[[PRNGKeyArray, GPSSM, list[Series]], Any]
-    bound: Callable[[PRNGKeyArray, GPSSM, WeightLaw, Any, list[Series], Array], Float[Array, ""]]
-    states: Callable[
-        [PRNGKeyArray, GPSSM, WeightLaw, Float[Array, "Dx M"], Any, list[Series]], States
-    ]
+    settings: Any
+    model: GPSSM
+    states: States
 
+    @abc.abstractmethod
+    def paths(self, key: PRNGKeyArray, series: list[Series]) -> Any:
+        """Return what q(x) needs, at the start."""
 
-def build_variational(
-    settings: VariationalSettings, model: GPSSM, states: States, family: Family
-) -> Method:
-    """The three functions of a variational method, started from q(v) = p(v | x) at these states."""
-    optimiser = optax.apply_if_finite(
-        optax.chain(
-            optax.clip_by_global_norm(LARGEST_GRADIENT),
-            annealed_adam(settings.learning_rate, settings.num_warmup),
-        ),
-        MOST_FAILURES,
-    )
-    free = model.free_leaves()
+    @abc.abstractmethod
+    def bound(
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
+    ) -> Float[Array, ""]:
+        """Return an estimate of the ELBO."""
 
-    def init(key: PRNGKeyArray, series: list[Series]) -> VariationalCarry:
-        anchor = weights_at(model, states, series)
-        guess = Guess(free, jax.tree.map(jnp.zeros_like, anchor), family.start(key, model, series))
+    @abc.abstractmethod
+    def draw_states(
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        v: Float[Array, "Dx M"],
+        series: list[Series],
+    ) -> States:
+        """Return a draw of x from q(x | v)."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Rows of each series."""
+        return [len(path) - 1 for path in self.states]
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam with gradients cut to a norm, and those that are not finite left out."""
+        adam = annealed_adam(self.settings.learning_rate, self.settings.num_warmup)
+        clipped = optax.chain(optax.clip_by_global_norm(LARGEST_GRADIENT), adam)
+        return optax.apply_if_finite(clipped, MOST_FAILURES)
+
+    def init(self, key: PRNGKeyArray, series: list[Series]) -> VariationalCarry:
+        """Return the carry at the start."""
+        anchor = weights_at(self.model, self.states, series)
+        relative = jax.tree.map(jnp.zeros_like, anchor)
+        guess = Guess(self.model.free_leaves(), relative, self.paths(key, series))
+        worst = jnp.asarray(-jnp.inf)
         return VariationalCarry(
-            guess, anchor, optimiser.init(guess), jnp.asarray(-jnp.inf), jnp.zeros((), int)
-        )
-
-    def climb(key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]) -> VariationalCarry:
-        rows = sum(len(one) for one in series)
-
-        def loss(guess: Guess) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            now = model.with_leaves(guess.leaves)
-            law = placed(carry.anchor, guess.weights)
-            bound = family.bound(key, now, law, guess.paths, series, carry.iteration)
-            return -(bound + now.log_prior()) / rows, bound
-
-        gradient, bound = jax.grad(loss, has_aux=True)(carry.guess)
-        updates, adam = optimiser.update(gradient, carry.adam)
-        guess = jax.tree.map(jnp.add, carry.guess, updates)
-        return carry._replace(
-            guess=guess, adam=adam, bound=jnp.where(jnp.isfinite(bound), bound, carry.bound)
+            guess, anchor, self.optimiser.init(guess), worst, jnp.zeros((), int)
         )
 
     def step(
-        key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]
+        self, key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]
     ) -> tuple[VariationalCarry, Info]:
-        learning = carry.iteration < settings.num_warmup
+        """Take a step of the optimiser in warm-up, and none after it."""
+        learning = carry.iteration < self.settings.num_warmup
         carry = jax.lax.cond(
-            in_step(learning), lambda now: climb(key, now, series), lambda now: now, carry
+            in_step(learning), lambda: self.climb(key, carry, series), lambda: carry
         )
-        one, cost = jnp.ones_like(carry.bound), learning.astype(carry.bound.dtype)
-        info = Info(carry.bound, one, jnp.zeros((), bool), -carry.bound, cost)
+        unit = jnp.ones_like(carry.bound)
+        cost = learning.astype(carry.bound.dtype)
+        info = Info(carry.bound, unit, jnp.zeros((), bool), -carry.bound, cost)
         return carry._replace(iteration=carry.iteration + 1), info
 
-    def draw(key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]) -> Draw:
-        weights_key, states_key = jax.random.split(key)
-        leaves, relative, paths = carry.guess
-        law = placed(carry.anchor, relative)
-        weights = law.draw(weights_key, 1)[:, 0]
-        drawn = family.states(states_key, model.with_leaves(leaves), law, weights, paths, series)
-        return Draw(drawn, weights, leaves)
+    def climb(
+        self, key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]
+    ) -> VariationalCarry:
+        """Take a step up the bound and the prior of the leaves, divided by the number of rows."""
+        rows = sum(self.lengths)
 
-    return Method(init, step, draw)
+        def loss(guess: Guess) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            q = self.posterior(guess, carry.anchor)
+            bound = self.bound(key, q, series, carry.iteration)
+            return -(bound + q.model.log_prior()) / rows, bound
+
+        gradient, bound = jax.grad(loss, has_aux=True)(carry.guess)
+        updates, adam = self.optimiser.update(gradient, carry.adam)
+        guess = jax.tree.map(jnp.add, carry.guess, updates)
+        bound = jnp.where(jnp.isfinite(bound), bound, carry.bound)
+        return carry._replace(guess=guess, adam=adam, bound=bound)
+
+    def draw(self, key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]) -> Draw:
+        """Return weights from q(v), and states given them."""
+        weights_key, states_key = jax.random.split(key)
+        q = self.posterior(carry.guess, carry.anchor)
+        weights = q.weights.draw(weights_key, 1)[:, 0]
+        states = self.draw_states(states_key, q, weights, series)
+        return Draw(states, weights, carry.guess.leaves)
+
+    def batch(self, series: list[Series]) -> Batch:
+        """Return the whole series side by side."""
+        return take(series, cut(self.lengths, None))
+
+    def join(self, rolled: Rolled) -> States:
+        """Return one path a series from those of `batch`."""
+        return join(rolled.states, cut(self.lengths, None), self.lengths)
+
+    def posterior(self, guess: Guess, anchor: WeightLaw) -> VariationalPosterior:
+        """Return q at what was learned."""
+        model = self.model.with_leaves(guess.leaves)
+        return VariationalPosterior(model, placed(anchor, guess.weights), guess.paths)
 
 
 def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
-    """What a net sees of each row: outputs on the predictor's scale, which of them are there, and controls."""
+    """What a net sees of each row: outputs on the predictor's scale, which of them are there, and
+    controls.
+    """
     rows = batch.y.reshape(batch.y.shape[0] * batch.y.shape[1], batch.y.shape[2])
     y, present = observed(model.likelihood.pseudo_outputs(rows))
     parts = [part.reshape(batch.y.shape) for part in (y, present.astype(y.dtype))]
@@ -399,14 +477,15 @@ def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
 
 def weights_at(model: GPSSM, states: States, series: list[Series]) -> WeightLaw:
     """p(v | x) = N(P⁻¹b, P⁻¹) at these states, as the start of q(v)."""
-    found = weights_given_states(model, states, series)
-    inverse = inverse_root(found.precision)
+    mean, precision = weights_given_states(model, states, series)
+    inverse = inverse_root(precision)
     factor = cholesky(jnp.matmul(inverse.mT, inverse))
-    return WeightLaw(found.mean, _with_diagonal(factor, jnp.log(_diagonal(factor))))
+    return WeightLaw(mean, _with_diagonal(factor, jnp.log(_diagonal(factor))))
 
 
 def placed(anchor: WeightLaw, relative: WeightLaw) -> WeightLaw:
-    """The law of v = mean₀ + L₀ w, where w has the relative law and mean₀, L₀ are those of the anchor.
+    """The law of v = mean₀ + L₀ w, where w has the relative law and mean₀, L₀ are those of the
+    anchor.
 
     Steps of one size in w suit weights that the data tell precisely and weights that they do not.
     """

@@ -1,16 +1,20 @@
-"""`vgpssm`: states and weights independent in q(x) q(v), and both free-form (Frigola, Chen & Rasmussen 2014).
+"""`vgpssm`: states and weights independent in q(x) q(v), and both free-form (Frigola, Chen &
+Rasmussen 2014).
 
     ELBO = −KL[q(v) ‖ p(v)] + H[q(x)] + E log p(x₀)
-         + Σ_t E[ log p(y_t | x_{t+1}) + log N(x_{t+1}; m + A μ, Q) − ½ Σ_d (B_d + A_d Σ_d A_dᵀ) / Q_d ]
+         + Σ_t E[ log p(y_t | x_{t+1}) + log N(x_{t+1}; m + A μ, Q)
+                  − ½ Σ_d (B_d + A_d Σ_d A_dᵀ) / Q_d ]
 
-Given q(x) the best q(v_d) is N(μ_d, Σ_d) with Σ_d⁻¹ = I + E[A_dᵀA_d] / Q_d and Σ_d⁻¹μ_d = E[A_dᵀr_d] / Q_d. Given q(v)
-the best q(x) is the law of the states of an auxiliary model with moves N(m + A μ, Q) and the potential
-p(y_t | x_{t+1}) exp(−½ Σ_d (B_d + A_d Σ_d A_dᵀ)(z_t) / Q_d): sweeps of particles draw from it. With Z its normalising
-constant, the ELBO at that q(x) is log Z − KL[q(v) ‖ p(v)].
+Given q(x) the best q(v_d) is N(μ_d, Σ_d) with Σ_d⁻¹ = I + E[A_dᵀA_d] / Q_d and Σ_d⁻¹μ_d =
+E[A_dᵀr_d] / Q_d. Given q(v) the best q(x) is the law of the states of an auxiliary model with moves
+N(m + A μ, Q) and the potential p(y_t | x_{t+1}) exp(−½ Σ_d (B_d + A_d Σ_d A_dᵀ)(z_t) / Q_d): sweeps
+of particles draw from it. With Z its normalising constant, the ELBO at that q(x) is log Z − KL[q(v)
+‖ p(v)].
 
-Here particles choose their parents afresh backward in time, where the paper has a fixed-lag smoother, and one path a
-sweep goes into the damped averages of the natural parameters. All leaves that are not fixed are learned as points, by
-Adam on the ELBO and their priors at that path; the paper learns none.
+Here particles choose their parents afresh backward in time, where the paper has a fixed-lag
+smoother, and one path a sweep goes into the damped averages of the natural parameters. All leaves
+that are not fixed are learned as points, by Adam on the ELBO and their priors at that path; the
+paper learns none.
 """
 
 import functools
@@ -28,28 +32,30 @@ from gpssm.data.series import Series
 from gpssm.inference import csmc
 from gpssm.inference.parameters import annealed_adam
 from gpssm.inference.settings import Assumptions, States
-from gpssm.methods.particle_gibbs import ParticleSettings, guide, info, sweep_states
+from gpssm.methods.particle_gibbs import ParticleSettings, guide, sweep_info, sweep_states
 from gpssm.model.conditionals import draw_gaussian
-from gpssm.model.model import GPSSM
+from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import (
     log_boundary,
+    path_measure,
     transition_statistics,
     weight_precision,
     weights_given_states,
 )
 from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
 
-SETTLING = 10  # one part in so many of the warm-up is for chains to part from each other, when all has been learned
-# The step of the natural gradient: large at first, then falling like 1/k, so that averages forget the early paths.
-FIRST_STEP, FIRST, LATER_STEP = 0.8, 20, 0.4
+# One part in so many of the warm-up is for chains to part from each other, after q is learned.
+SETTLING = 10
+# The step of the natural gradient: large at first, then falling like 1/k, so that averages forget
+# the early paths.
+FIRST_STEP = 0.8
+FIRST = 20
+LATER_STEP = 0.4
 
 
 @dataclass(frozen=True)
 class VGPSSM(ParticleSettings):
-    """Settings of `vgpssm`.
-
-    :param num_particles: particles in each sweep, the present path among them.
-    """
+    """Settings of `vgpssm`; `ParticleSettings` and `MethodSettings` document them."""
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
         False, True, True, "q(x) q(v), each the best there is"
@@ -61,36 +67,12 @@ class VGPSSM(ParticleSettings):
     num_particles: int = 25
 
     def num_shared(self, model: GPSSM) -> int:
-        """All iterations that learn: there is one q(v)."""
+        """Return all iterations that learn: there is one q(v)."""
         return self.num_warmup - self.num_warmup // SETTLING
 
-    def build(self, model: GPSSM, states: States) -> Method:
-        """The method for a model, started at these states and the weights given them."""
-        learner = Learner(model, self.num_shared(model), self.learning_rate)
-
-        def init(key: PRNGKeyArray, series: list[Series]) -> VGPSSMCarry:
-            return learner.init(tuple(map(jnp.asarray, states)), series)
-
-        def step(
-            key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]
-        ) -> tuple[VGPSSMCarry, Info]:
-            now, weights = model.with_leaves(carry.leaves), carry.natural.weights()
-            form = functools.partial(auxiliary, now, weights)
-            keys = jax.random.split(key, len(series))
-            moved, log_constant = sweep_states(
-                keys, now, carry.states, series, form, self.num_particles
-            )
-            figures = info(log_constant - divergence(weights), carry.states, moved)
-            after = carry._replace(states=moved, iteration=carry.iteration + 1)
-            learning = carry.iteration < learner.num_steps
-            return jax.lax.cond(
-                in_step(learning), lambda: learner.learn(after, weights, series), lambda: after
-            ), figures
-
-        def draw(key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]) -> Draw:
-            return Draw(carry.states, draw_gaussian(key, carry.natural.weights()), carry.leaves)
-
-        return Method(init, step, draw)
+    def build(self, model: GPSSM, states: States) -> "VGPSSMSampler":
+        """Return the method for a model, started at these states and the weights given them."""
+        return VGPSSMSampler(self, model, states)
 
 
 class Natural(NamedTuple):
@@ -105,7 +87,7 @@ class Natural(NamedTuple):
 
 
 class VGPSSMCarry(NamedTuple):
-    """A path of the states of each series, q(v), the leaves that are not fixed, and Adam's memory of them."""
+    """A path of the states of each series, q(v), the free leaves, and Adam's memory of them."""
 
     states: States
     natural: Natural
@@ -114,48 +96,78 @@ class VGPSSMCarry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-class Learner(NamedTuple):
-    """How q(v) and the leaves follow the paths that are drawn."""
+@dataclass(frozen=True)
+class VGPSSMSampler(Method):
+    """The iterations of `vgpssm`.
 
+    Parameters
+    ----------
+    settings
+        The settings of the method.
+    model
+        The model at the start.
+    start
+        The states to start from.
+    """
+
+    settings: VGPSSM
     model: GPSSM
-    num_steps: int
-    learning_rate: float
+    start: States
 
-    def init(self, states: States, series: list[Series]) -> VGPSSMCarry:
-        """The model's own leaves, and v given the states."""
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam for the leaves, for as long as they are learned."""
+        return annealed_adam(self.settings.learning_rate, self.settings.num_shared(self.model))
+
+    def init(self, key: PRNGKeyArray, series: list[Series]) -> VGPSSMCarry:
+        """Return the carry with the model's own leaves, and v given the states."""
+        states = tuple(map(jnp.asarray, self.start))
         leaves = self.model.free_leaves()
         mean, precision = weights_given_states(self.model, states, series)
         natural = Natural(jnp.matmul(precision, mean[:, :, None])[:, :, 0], precision)
-        return VGPSSMCarry(
-            states, natural, leaves, self._optimiser().init(leaves), jnp.zeros((), int)
-        )
+        return VGPSSMCarry(states, natural, leaves, self.optimiser.init(leaves), jnp.zeros((), int))
+
+    def step(
+        self, key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]
+    ) -> tuple[VGPSSMCarry, Info]:
+        """Draw paths from the best q(x), then learn from them."""
+        model = self.model.with_leaves(carry.leaves)
+        weights = carry.natural.weights()
+        form = functools.partial(auxiliary, model, weights)
+        keys = jax.random.split(key, len(series))
+        count = self.settings.num_particles
+        states, log_constant = sweep_states(keys, model, carry.states, series, form, count)
+        info = sweep_info(log_constant - divergence(weights), carry.states, states)
+        after = carry._replace(states=states, iteration=carry.iteration + 1)
+        learning = carry.iteration < self.settings.num_shared(self.model)
+        return jax.lax.cond(
+            in_step(learning), lambda: self.learn(after, weights, series), lambda: after
+        ), info
+
+    def draw(self, key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]) -> Draw:
+        """Return the present states, and weights from q(v)."""
+        return Draw(carry.states, draw_gaussian(key, carry.natural.weights()), carry.leaves)
 
     def learn(
         self, carry: VGPSSMCarry, weights: GaussianWeights, series: list[Series]
     ) -> VGPSSMCarry:
-        """A natural-gradient step of q(v), and an Adam step of the leaves with q(v) as it was."""
-        count = sum(len(one) for one in series)
+        """Take a natural-gradient step of q(v), and an Adam step of the leaves with q(v) as it was."""
+        count = sum(len(experiment) for experiment in series)
 
         def loss(leaves: dict[str, Array]) -> tuple[Float[Array, ""], Natural]:
             model = self.model.with_leaves(leaves)
-            statistics, variance = (
-                transition_statistics(model, carry.states, series),
-                model.process_variance,
-            )
+            statistics = transition_statistics(model, carry.states, series)
+            variance = model.process_variance
             value = expected_transition(statistics, weights, variance, count)
             value = value + log_boundary(model, carry.states, series) + model.log_prior()
             return -value / count, best_weights(statistics, variance)
 
-        slope, fresh = jax.grad(loss, has_aux=True)(carry.leaves)
-        updates, adam = self._optimiser().update(slope, carry.adam)
+        slope, best = jax.grad(loss, has_aux=True)(carry.leaves)
+        updates, adam = self.optimiser.update(slope, carry.adam)
         size = damping(carry.iteration)
-        natural = jax.tree.map(lambda old, new: old + size * (new - old), carry.natural, fresh)
-        return carry._replace(
-            natural=natural, leaves=jax.tree.map(jnp.add, carry.leaves, updates), adam=adam
-        )
-
-    def _optimiser(self) -> optax.GradientTransformation:
-        return annealed_adam(self.learning_rate, self.num_steps)
+        natural = jax.tree.map(lambda old, new: old + size * (new - old), carry.natural, best)
+        leaves = jax.tree.map(jnp.add, carry.leaves, updates)
+        return carry._replace(natural=natural, leaves=leaves, adam=adam)
 
 
 def damping(iteration: Int[Array, ""]) -> Float[Array, ""]:
@@ -171,7 +183,9 @@ def best_weights(statistics: Statistics, variance: Float[Array, " Dx"]) -> Natur
 def expected_transition(
     statistics: Statistics, weights: GaussianWeights, variance: Float[Array, " Dx"], count: int
 ) -> Float[Array, ""]:
-    """Σ_t { log N(x_{t+1}; m + A μ, Q) − ½ Σ_d (B_d + A_d Σ_d A_dᵀ) / Q_d } from the sums over `count` transitions."""
+    """Σ_t { log N(x_{t+1}; m + A μ, Q) − ½ Σ_d (B_d + A_d Σ_d A_dᵀ) / Q_d } from the sums over
+    `count` transitions.
+    """
     root = _root(weights)
     second = jnp.matmul(root, root.mT) + weights.mean[:, :, None] * weights.mean[:, None, :]
     error = statistics.square - 2 * jnp.sum(statistics.cross * weights.mean, -1)
@@ -187,28 +201,21 @@ def divergence(weights: GaussianWeights) -> Float[Array, ""]:
 
 
 def auxiliary(model: GPSSM, weights: GaussianWeights, series: Series) -> FeynmanKac:
-    """The model whose states have the best q(x) given q(v), for particles:
+    """Return the model whose states have the best q(x) given q(v), for particles.
 
-    M_{t+1} = N(m + A μ, Q),  G_{t+1} = p(y_t | x_{t+1}) exp(−½ Σ_d (B_d + A_d Σ_d A_dᵀ)(z_t) / Q_d).
+    M_{t+1} = N(m + A μ, Q) and
+    G_{t+1} = p(y_t | x_{t+1}) exp(−½ Σ_d (B_d + A_d Σ_d A_dᵀ)(z_t) / Q_d).
     """
-    transition, variance, root = model.transition(), model.process_variance, _root(weights)
-    u, y = jnp.asarray(series.u, variance.dtype), jnp.asarray(series.y, variance.dtype)
+    variance = model.process_variance
+    root = _root(weights)
 
-    def moments(
-        t: Array, x: Float[Array, "N Dx"]
-    ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
-        mean = transition(x, jnp.repeat(u[t][None], len(x), 0)).given(weights.mean)
-        return mean, jnp.broadcast_to(variance[None], mean.shape)
-
-    def log_potential(
-        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
-    ) -> Float[Array, " N"]:
-        step = transition(x, jnp.repeat(u[t][None], len(x), 0))
+    def penalty(step: Step) -> Float[Array, " N"]:
         spread = step.residual + jnp.sum(jnp.matmul(step.gain, root) ** 2, -1)
-        penalty = jnp.sum(spread / (2 * variance[:, None]), 0)
-        return model.likelihood.log_prob(following, jnp.repeat(y[t][None], len(x), 0)) - penalty
+        return jnp.sum(spread / (2 * variance[:, None]), 0)
 
-    return FeynmanKac(moments, log_potential)
+    return path_measure(
+        model, series, lambda step: (step.given(weights.mean), variance[None]), penalty
+    )
 
 
 def elbo(
@@ -218,16 +225,16 @@ def elbo(
     key: PRNGKeyArray,
     num_particles: int,
 ) -> Float[Array, ""]:
-    """log Ẑ − KL[q(v) ‖ p(v)] at the best q(x), with Ẑ an unbiased estimate of Z by particles, none held on a path."""
+    """Return log Ẑ − KL[q(v) ‖ p(v)] at the best q(x).
+
+    Ẑ is an unbiased estimate of Z by particles, none held on a path.
+    """
     total = -divergence(weights)
-    for one_key, one in zip(jax.random.split(key, len(series)), series, strict=True):
-        form, like = (
-            auxiliary(model, weights, one),
-            jnp.zeros((len(one) + 1, model.state_dim), weights.mean.dtype),
-        )
-        total = total + csmc.log_normaliser(
-            one_key, like, form, guide(model, form, one), num_particles
-        )
+    for part_key, experiment in zip(jax.random.split(key, len(series)), series, strict=True):
+        form = auxiliary(model, weights, experiment)
+        like = jnp.zeros((len(experiment) + 1, model.state_dim), weights.mean.dtype)
+        proposal = guide(model, form, experiment)
+        total = total + csmc.log_normaliser(part_key, like, form, proposal, num_particles)
     return total
 
 

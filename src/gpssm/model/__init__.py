@@ -1,1 +1,3 @@
-"""Section by section of the model: kernels, bases, means, likelihoods, priors, the target and its conditionals."""
+"""Section by section of the model: kernels, bases, means, likelihoods, priors, the target and its
+conditionals.
+"""

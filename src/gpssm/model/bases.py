@@ -179,7 +179,10 @@ class InducingPoints(Basis):
         columns: Float[Array, "Dx N P"],
         counts: Float[Array, " N"],
     ) -> Sums:
-        """Return the sums without the gain, one product less in gradients; ΣB = Σk(z, z) − tr AᵀA."""
+        """Return the sums without the gain, one product less in gradients.
+
+        ΣB = Σk(z, z) − tr AᵀA.
+        """
         matrix = counts[None, :, None] * kernel(z, self.locations)
         square, cross = product_moments(matrix, factor, columns)
         variance = jnp.sum(counts[None] * kernel.diagonal(z), -1)
@@ -278,7 +281,8 @@ class CoregionalisedPoints(Basis):
         """Return the factors of the latent functions."""
         if not isinstance(kernel, Coregionalised):
             raise TypeError(
-                f"CoregionalisedPoints are for a kernel Coregionalised, not {type(kernel).__name__}."
+                "CoregionalisedPoints are for a kernel Coregionalised, not "
+                f"{type(kernel).__name__}."
             )
         return self.points.factorise(kernel.inner)
 
@@ -293,7 +297,9 @@ class CoregionalisedPoints(Basis):
 
 
 class BlockDiagonal(Basis):
-    """A_d in block d and zeros elsewhere: a basis with weights of each dimension beside a shared one."""
+    """A_d in block d and zeros elsewhere: a basis with weights of each dimension beside a shared
+    one.
+    """
 
     inner: Basis
     state_dim: int = eqx.field(static=True)
@@ -320,7 +326,8 @@ class BlockDiagonal(Basis):
 
 
 class FeaturePoints(Basis):
-    """A_d(z) = [d = into] g(z) A_h(φ(z)),  B_d(z) = [d = into] g(z)² B_h(φ(z)), for a kernel `Feature`.
+    """A_d(z) = [d = into] g(z) A_h(φ(z)),  B_d(z) = [d = into] g(z)² B_h(φ(z)), for a kernel
+    `Feature`.
 
     A_h and B_h are those of inducing points for h, at values of the feature: h(Z) = L v.
     """
@@ -448,7 +455,8 @@ class RandomFourier(Basis):
 class LinearFeatures(Basis):
     """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map's weights, Gaussian around the mean function.
 
-    With a mask, σ_d is zero for what does not enter, and for all of a dimension that nothing enters.
+    With a mask, σ_d is zero for what does not enter, and for all of a dimension that nothing
+    enters.
     """
 
     log_scale: Float[Array, "Dx Dz+1"]
@@ -499,7 +507,8 @@ class Stacked(Basis):
     def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
         """Return A = [A₁, A₂, ...] and B = ΣB_i."""
         projections = [
-            part.project(kernel, own, z) for part, own in zip(self.parts, factor, strict=True)
+            part.project(kernel, part_factor, z)
+            for part, part_factor in zip(self.parts, factor, strict=True)
         ]
         gains, residuals = zip(*projections, strict=True)
         return Projection(jnp.concatenate(gains, -1), functools.reduce(jnp.add, residuals))
@@ -535,8 +544,8 @@ class Stacked(Basis):
         """Return the sum of the parts' functions."""
         ends = np.cumsum([part.size for part in self.parts])[:-1]
         functions = [
-            part.function(kernel, own, block)
-            for part, own, block in zip(
+            part.function(kernel, part_factor, block)
+            for part, part_factor, block in zip(
                 self.parts, factor, jnp.split(weights, ends, -1), strict=True
             )
         ]
@@ -559,8 +568,8 @@ class Informed(Basis):
 
         v_d = m_d + F_d w_d,  w_d ~ N(0, I):   A'_d(z) = A_d(z) F_d,  B' = B
 
-    The model's mean function has the rest, A_d(z) m_d (`means.Shifted`). It holds for the kernel that
-    (m, F) were found with.
+    The model's mean function has the rest, A_d(z) m_d (`means.Shifted`). It holds for the kernel
+    that (m, F) were found with.
     """
 
     basis: Basis

@@ -1,8 +1,10 @@
-"""Exact conditionals of the noises and of the linear-Gaussian emission given the states: the Gibbs steps.
+"""Exact conditionals of the noises and of the linear-Gaussian emission given the states: the Gibbs
+steps.
 
-They are conjugate when the leaf's prior is `InverseGamma` (noise variances) or `Normal` (C and d), which are the
-defaults. C and d have priors of their own, independent of R, so the emission is drawn in two steps: (C, d) given R,
-then R given (C, d). A prior tied to R would shrink C towards zero whenever the noise is small.
+They are conjugate when the leaf's prior is `InverseGamma` (noise variances) or `Normal` (C and d),
+which are the defaults. C and d have priors of their own, independent of R, so the emission is drawn
+in two steps: (C, d) given R, then R given (C, d). A prior tied to R would shrink C towards zero
+whenever the noise is small.
 """
 
 from typing import TypeVar
@@ -30,12 +32,13 @@ def process_noise_given(
 ) -> NoiseConditional:
     """Q_d | x, v ~ InverseGamma(a + T/2, b + ½ Σ_t (x_{t+1,d} − m_d − A_d·v_d)² + ½ Σ_t B_d(z_t)).
 
-    The squares are rᵀr − 2vᵀAᵀr + vᵀAᵀA v: by the same sums over time as those that the weights are drawn from.
+    The squares are rᵀr − 2vᵀAᵀr + vᵀAᵀA v: by the same sums over time as those that the weights are
+    drawn from.
     """
     prior = _conjugate(model, "log_process_std", InverseGamma)
     sums = transition_statistics(model, states, series)
-    told = jnp.matmul(sums.gram, weights[:, :, None])[:, :, 0] - 2 * sums.cross
-    square = jnp.maximum(sums.square + jnp.sum(weights * told, -1), 0.0)
+    product = jnp.matmul(sums.gram, weights[:, :, None])[:, :, 0] - 2 * sums.cross
+    square = jnp.maximum(sums.square + jnp.sum(weights * product, -1), 0.0)
     count = num_moves(as_list(series))
     scale = prior.scale + 0.5 * (square + sums.residual)
     return NoiseConditional(jnp.broadcast_to(prior.shape + 0.5 * count, scale.shape), scale)
@@ -57,7 +60,9 @@ def emission_given_noise(model: GPSSM, states: States, series: Data) -> Emission
 
 
 def noise_given_emission(model: GPSSM, states: States, series: Data) -> NoiseConditional:
-    """R_j | C, d, x, y ~ InverseGamma(a + n_j/2, b + ½ Σ_t (y_tj − C_j x_{t+1} − d_j)²) over the n_j observed."""
+    """R_j | C, d, x, y ~ InverseGamma(a + n_j/2, b + ½ Σ_t (y_tj − C_j x_{t+1} − d_j)²) over the
+    n_j observed.
+    """
     likelihood, prior = _gaussian(model), _conjugate(model, "likelihood.log_std", InverseGamma)
     features, y, present = _regression(states, series)
     emission = jnp.concatenate([likelihood.C, likelihood.d[:, None]], -1)
@@ -77,8 +82,8 @@ def draw_noises(
     key: PRNGKeyArray, conditionals: dict[str, NoiseConditional]
 ) -> dict[str, Float[Array, " D"]]:
     """Independent draws of log σ, together: the loop of a gamma variate is long to compile."""
-    shape, unravel = ravel_pytree({name: one.shape for name, one in conditionals.items()})
-    scale, _ = ravel_pytree({name: one.scale for name, one in conditionals.items()})
+    shape, unravel = ravel_pytree({name: law.shape for name, law in conditionals.items()})
+    scale, _ = ravel_pytree({name: law.scale for name, law in conditionals.items()})
     return unravel(draw_noise(key, NoiseConditional(shape, scale)))
 
 
@@ -96,12 +101,13 @@ def _regression(
 ) -> tuple[Float[Array, "N Dx+1"], Float[Array, "N Dy"], Float[Array, "N Dy"]]:
     """[x; 1], y with zeros for missing entries, and where they were observed, over all series."""
     paths = [
-        (path[1:], observed(jnp.asarray(one.y, path.dtype))) for path, one in pairs(states, series)
+        (path[1:], observed(jnp.asarray(rows.y, path.dtype)))
+        for path, rows in pairs(states, series)
     ]
     x = jnp.concatenate([path for path, _ in paths])
     features = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], -1)
-    y = jnp.concatenate([seen.y for _, seen in paths])
-    return features, y, jnp.concatenate([seen.present for _, seen in paths]).astype(x.dtype)
+    y = jnp.concatenate([output.y for _, output in paths])
+    return features, y, jnp.concatenate([output.present for _, output in paths]).astype(x.dtype)
 
 
 def _emission_prior(
@@ -121,7 +127,8 @@ def _emission_prior(
 def _gaussian(model: GPSSM) -> Gaussian:
     if not isinstance(model.likelihood, Gaussian):
         raise TypeError(
-            f"Only the linear-Gaussian emission is conjugate, not {type(model.likelihood).__name__}."
+            "Only the linear-Gaussian emission is conjugate, not "
+            f"{type(model.likelihood).__name__}."
         )
     return model.likelihood
 
@@ -130,7 +137,8 @@ def _conjugate(model: GPSSM, name: str, kind: type[P]) -> P:
     prior = model.priors[name]
     if not isinstance(prior, kind):
         raise TypeError(
-            f"The exact draw of {name} needs a prior of type {kind.__name__}, got {type(prior).__name__}: "
+            f"The exact draw of {name} needs a prior of type {kind.__name__}, got "
+            f"{type(prior).__name__}: "
             f"replace it with model.with_priors, or give the leaf the role 'optimise' or 'fix'."
         )
     return prior

@@ -1,10 +1,13 @@
-"""Static curves of one variable that rise everywhere: of an output (Wiener) or of a control (Hammerstein).
+"""Static curves of one variable that rise everywhere: of an output (Wiener) or of a control
+(Hammerstein).
 
 The slope of the curve is exp(w_k) between the knots c_k and c_{k+1}, smoothly:
 
-    g(η) = c₁ + exp(w₀) (η − c₁) + Σ_{k≥1} (exp(w_k) − exp(w_{k−1})) s(η − c_k),    s(t) = δ softplus(t / δ)
+    g(η) = c₁ + exp(w₀) (η − c₁) + Σ_{k≥1} (exp(w_k) − exp(w_{k−1})) s(η − c_k),
+    s(t) = δ softplus(t / δ)
 
-The first and the last slope go on for ever, and g(η) = η where all w are zero. Variables are of unit scale.
+The first and the last slope go on for ever, and g(η) = η where all w are zero. Variables are of
+unit scale.
 """
 
 import jax

@@ -45,7 +45,8 @@ class Kernel(eqx.Module):
     def spectral_density(self, frequencies: Float[Array, "J Dz"]) -> Float[Array, "Dx J"]:
         """Return S_d(ω) = ∫ k_d(τ) exp(−i ω·τ) dτ, for stationary kernels with a closed form."""
         raise TypeError(
-            f"{type(self).__name__} has no spectral density in closed form. The Hilbert basis takes "
+            f"{type(self).__name__} has no spectral density in closed form. The Hilbert basis "
+            "takes "
             "squared-exponential and Matérn kernels and their sums; use inducing points otherwise."
         )
 
@@ -53,18 +54,20 @@ class Kernel(eqx.Module):
         """Draw from the spectral law of the kernel with unit lengthscales."""
         raise TypeError(
             f"{type(self).__name__} has no spectral sampler. Random Fourier features take "
-            "squared-exponential, Matérn and rational-quadratic kernels; use inducing points otherwise."
+            "squared-exponential, Matérn and rational-quadratic kernels; use inducing points "
+            "otherwise."
         )
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Draw F = `num` values of ω, for inputs with `dim` coordinates."""
-        raise TypeError(
-            f"{type(self).__name__} has no random features: give it `spectrum` and `features`."
-        )
+        raise self._without_features()
 
     def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
         """Return F^{−½} ψ_d(z_n; ω_f)."""
-        raise TypeError(
+        raise self._without_features()
+
+    def _without_features(self) -> TypeError:
+        return TypeError(
             f"{type(self).__name__} has no random features: give it `spectrum` and `features`."
         )
 
@@ -79,11 +82,20 @@ class Kernel(eqx.Module):
         return Product(self, other)
 
 
-class Sum(Kernel):
-    """k(z, z') = left(z, z') + right(z, z')."""
+class Pair(Kernel):
+    """Two kernels combined."""
 
     left: Kernel
     right: Kernel
+
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """Draw those of both."""
+        left_key, right_key = jax.random.split(key)
+        return self.left.spectrum(left_key, num, dim), self.right.spectrum(right_key, num, dim)
+
+
+class Sum(Pair):
+    """k(z, z') = left(z, z') + right(z, z')."""
 
     def __call__(self, left: Left, right: Right) -> Matrix:
         """Return the sum of the two matrices."""
@@ -97,10 +109,6 @@ class Sum(Kernel):
         """Return S = S_left + S_right: the transform is linear."""
         return self.left.spectral_density(frequencies) + self.right.spectral_density(frequencies)
 
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw those of both."""
-        return _both_spectra(self, key, num, dim)
-
     def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
         """Return those of both side by side: g = g_left + g_right."""
         return jnp.concatenate(
@@ -108,11 +116,8 @@ class Sum(Kernel):
         )
 
 
-class Product(Kernel):
+class Product(Pair):
     """k(z, z') = left(z, z') · right(z, z')."""
-
-    left: Kernel
-    right: Kernel
 
     def __call__(self, left: Left, right: Right) -> Matrix:
         """Return the elementwise product of the two matrices."""
@@ -121,10 +126,6 @@ class Product(Kernel):
     def diagonal(self, z: Left) -> Float[Array, "Dx N"]:
         """Return the product of the two diagonals."""
         return self.left.diagonal(z) * self.right.diagonal(z)
-
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw those of both."""
-        return _both_spectra(self, key, num, dim)
 
     def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
         """Return ψ_left ψ_right, whose ω are independent; of sums, each term with each other."""
@@ -139,46 +140,62 @@ class Product(Kernel):
         return products.reshape(*left.shape[:2], -1)
 
 
-def _both_spectra(kernel: Sum | Product, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-    left_key, right_key = jax.random.split(key)
-    return kernel.left.spectrum(left_key, num, dim), kernel.right.spectrum(right_key, num, dim)
-
-
 def _num_terms(kernel: Kernel) -> int:
     """Return how many sets of F features side by side a kernel has."""
-    if isinstance(kernel, Active | Masked):
+    if isinstance(kernel, Restricted):
         return _num_terms(kernel.inner)
-    if not isinstance(kernel, Sum | Product):
+    if not isinstance(kernel, Pair):
         return 1
     left = _num_terms(kernel.left)
     right = _num_terms(kernel.right)
     return left + right if isinstance(kernel, Sum) else left * right
 
 
-class Active(Kernel):
-    """k(z, z') = inner(z[dims], z'[dims])."""
+class Restricted(Kernel):
+    """A kernel of a part of the inputs: a subclass says of which."""
 
     inner: Kernel
-    dims: tuple[int, ...] = eqx.field(static=True)
+
+    @abc.abstractmethod
+    def hide(self, z: Left) -> Left:
+        """Return what the inner kernel gets of the inputs."""
+
+    def silence(self, values: Float[Array, "Dx ..."]) -> Float[Array, "Dx ..."]:
+        """Return what becomes of the values of the inner kernel."""
+        return values
 
     def __call__(self, left: Left, right: Right) -> Matrix:
-        """Return the inner kernel's matrix on the chosen columns."""
-        return self.inner(left[..., self.dims], right[..., self.dims])
+        """Return the inner kernel's matrix at those inputs."""
+        return self.silence(self.inner(self.hide(left), self.hide(right)))
 
     def diagonal(self, z: Left) -> Float[Array, "Dx N"]:
-        """Return the inner kernel's diagonal on the chosen columns."""
-        return self.inner.diagonal(z[..., self.dims])
+        """Return the inner kernel's diagonal at those inputs."""
+        return self.silence(self.inner.diagonal(self.hide(z)))
+
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """Draw the inner kernel's."""
+        return self.inner.spectrum(key, num, dim)
+
+    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
+        """Return the inner kernel's at those inputs."""
+        return self.silence(self.inner.features(spectrum, self.hide(z)))
+
+
+class Active(Restricted):
+    """k(z, z') = inner(z[dims], z'[dims])."""
+
+    dims: tuple[int, ...] = eqx.field(static=True)
+
+    def hide(self, z: Left) -> Left:
+        """Return the chosen columns."""
+        return z[..., self.dims]
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Draw the inner kernel's, for as many coordinates as were chosen."""
         return self.inner.spectrum(key, num, len(self.dims))
 
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return the inner kernel's on the chosen columns."""
-        return self.inner.features(spectrum, z[..., self.dims])
 
-
-class Masked(Kernel):
+class Masked(Restricted):
     """k_d(z, z') = inner_d(z ∘ W_d, z' ∘ W_d), zero where W_d is: f_d depends on some inputs only.
 
     Parameters
@@ -190,7 +207,6 @@ class Masked(Kernel):
         W, a row for each state dimension: whether a coordinate of z enters.
     """
 
-    inner: Kernel
     mask: Mask = eqx.field(static=True)
 
     @property
@@ -207,25 +223,9 @@ class Masked(Kernel):
         sounds = ~np.asarray(self.silent)
         return values * sounds.reshape(-1, *(1,) * (values.ndim - 1))
 
-    def __call__(self, left: Left, right: Right) -> Matrix:
-        """Return the inner kernel's matrix at the masked inputs."""
-        return self.silence(self.inner(self.hide(left), self.hide(right)))
-
-    def diagonal(self, z: Left) -> Float[Array, "Dx N"]:
-        """Return the inner kernel's diagonal at the masked inputs."""
-        return self.silence(self.inner.diagonal(self.hide(z)))
-
     def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "J Dz"]:
         """Draw from the inner kernel's spectral law."""
         return self.inner.unit_frequencies(key, num, dim)
-
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw the inner kernel's."""
-        return self.inner.spectrum(key, num, dim)
-
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return the inner kernel's at the masked inputs."""
-        return self.silence(self.inner.features(spectrum, self.hide(z)))
 
 
 class Leading(Kernel):
@@ -269,9 +269,9 @@ class Leading(Kernel):
 class Coregionalised(Kernel):
     """k_d(z, z') = Σ_r W_dr² k_r(z, z'), for f_d = Σ_r W_dr g_r with independent g_r ~ GP(0, k_r).
 
-    Where all dimensions share the g (the linear model of coregionalisation), Cov(f_d(z), f_e(z')) is
-    Σ_r W_dr W_er k_r(z, z'). With R = 1 and a g of its own for each dimension, it is one kernel for
-    all dimensions but for their scales. Which of the two is for the basis to say
+    Where all dimensions share the g (the linear model of coregionalisation), Cov(f_d(z), f_e(z'))
+    is Σ_r W_dr W_er k_r(z, z'). With R = 1 and a g of its own for each dimension, it is one kernel
+    for all dimensions but for their scales. Which of the two is for the basis to say
     (`bases.CoregionalisedPoints`).
 
     Parameters
@@ -309,7 +309,8 @@ class Coregionalised(Kernel):
 
 
 class Feature(Kernel):
-    """k_d(z, z') = [d = into] g(z) k(φ(z), φ(z')) g(z'):  f_into = g(z) h(φ(z)), scalar h ~ GP(0, k).
+    """k_d(z, z') = [d = into] g(z) k(φ(z), φ(z')) g(z'):  f_into = g(z) h(φ(z)), scalar h ~ GP(0,
+    k).
 
     Parameters
     ----------
@@ -576,9 +577,11 @@ class RationalQuadratic(Stationary):
 
 
 class Periodic(Stationary):
-    """k(z, z') = σ² exp(−2 Σ_i sin²(π (z_i − z'_i) / p) / ℓ_i²): functions that repeat with period p.
+    """k(z, z') = σ² exp(−2 Σ_i sin²(π (z_i − z'_i) / p) / ℓ_i²): functions that repeat with period
+    p.
 
-    Every coordinate on a circle, w = [cos(2πz/p), sin(2πz/p)] / ℓ, makes it a squared exponential in w.
+    Every coordinate on a circle, w = [cos(2πz/p), sin(2πz/p)] / ℓ, makes it a squared exponential
+    in w.
     """
 
     log_period: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
@@ -603,7 +606,9 @@ class Periodic(Stationary):
 
 
 class DotProduct(ScaledKernel):
-    """k_d(z, z') = σ²_d · h(s(z, z'), s(z, z), s(z', z')),  s(z, z') = 1 + w·w'  with w = `scaled(z)`."""
+    """k_d(z, z') = σ²_d · h(s(z, z'), s(z, z), s(z', z')),  s(z, z') = 1 + w·w'  with w =
+    `scaled(z)`.
+    """
 
     @abc.abstractmethod
     def shape(
@@ -740,6 +745,7 @@ def make_kernel(
     name = spec.strip()
     if name not in KERNELS:
         raise KeyError(
-            f"Unknown kernel {name!r}. Known: {', '.join(KERNELS)}; combine with + and *, or pass a Kernel."
+            f"Unknown kernel {name!r}. Known: {', '.join(KERNELS)}; combine with + and *, or pass "
+            "a Kernel."
         )
     return KERNELS[name](state_dim, dim, variance=variance, lengthscale=lengthscale)

@@ -1,14 +1,15 @@
 """Likelihoods p(y | x): how a state shows itself in the outputs.
 
-Outputs are independent given the state, so a likelihood gives one log density for each entry. Missing entries (NaN)
-are masked in `Likelihood.log_prob` and `observed`, and nowhere else in the library. A likelihood is one class, and one
-line of `LIKELIHOODS` if it can be built from what a linear fit knows: C, d and noise standard deviations.
+Outputs are independent given the state, so a likelihood gives one log density for each entry.
+Missing entries (NaN) are masked in `Likelihood.log_prob` and `observed`, and nowhere else in the
+library. A likelihood is one class, and one line of `LIKELIHOODS` if it can be built from what a
+linear fit knows: C, d and noise standard deviations.
 """
 
 import abc
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -18,6 +19,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
 from gpssm.model.curves import KNOTS, REACH, rising
+
+Scaling = Literal["standard", "scale", "none"]
 
 
 class Observed(NamedTuple):
@@ -36,8 +39,8 @@ def observed(y: Float[Array, "N Dy"]) -> Observed:
 class Likelihood(eqx.Module):
     """p(y | x) = Π_j p_j(y_j | x)."""
 
-    # How outputs may be scaled before this likelihood sees them: shifted and scaled, only scaled, or left.
-    scaling: ClassVar[Literal["standard", "scale", "none"]] = "standard"
+    # How outputs may be scaled before it: shifted and scaled, only scaled, or left as they are.
+    scaling: ClassVar[Scaling] = "standard"
 
     @abc.abstractmethod
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
@@ -66,6 +69,27 @@ class LinearPredictor(eqx.Module):
 
     C: Float[Array, "Dy Dx"]
     d: Float[Array, " Dy"]
+
+    @classmethod
+    def build(
+        cls,
+        C: Float[Array, "Dy Dx"],
+        d: Float[Array, " Dy"],
+        std: Float[Array, " Dy"],
+        **parts: Any,
+    ) -> Self:
+        """Build it from an output map and noise standard deviations.
+
+        Parameters
+        ----------
+        C, d
+            The output map.
+        std
+            Noise standard deviations, of which a likelihood without noise makes nothing.
+        **parts
+            Further fields.
+        """
+        return cls(C=C, d=d, **parts)
 
     def predictor(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
         """η = C x + d."""
@@ -96,31 +120,45 @@ class GaussianNoise(Likelihood):
         return mean + jnp.exp(self.log_std)[None] * jax.random.normal(key, mean.shape, mean.dtype)
 
 
-class Gaussian(LinearPredictor, GaussianNoise):
-    """y ~ N(C x + d, R) with R = diag(exp(2 log_std))."""
+class PredictorNoise(LinearPredictor, GaussianNoise):
+    """y ~ N(h(C x + d), R); a member defines the curve h, which is the identity by default."""
 
     @classmethod
     def build(
-        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
+        cls,
+        C: Float[Array, "Dy Dx"],
+        d: Float[Array, " Dy"],
+        std: Float[Array, " Dy"],
+        **parts: Any,
     ) -> Self:
-        """From an output map and noise standard deviations."""
-        return cls(C=C, d=d, log_std=jnp.log(std))
+        """Build it from an output map and noise standard deviations; other fields by name."""
+        return super().build(C, d, std, log_std=jnp.log(std), **parts)
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
         """C x + d."""
         return self.predictor(x)
 
 
+class Gaussian(PredictorNoise):
+    """y ~ N(C x + d, R) with R = diag(exp(2 log_std))."""
+
+
 class Link(eqx.Module):
-    """An elementwise emission y = g(η), a value of η that y could have come from, and whether it is the only one."""
+    """An elementwise emission y = g(η).
+
+    Parameters
+    ----------
+    forward
+        g.
+    inverse
+        A value of η that y could have come from.
+    one_to_one
+        Whether it is the only one.
+    """
 
     forward: Callable[[Array], Array] = eqx.field(static=True)
     inverse: Callable[[Array], Array] = eqx.field(static=True)
     one_to_one: bool = eqx.field(static=True, default=True)
-
-
-def _inverse_square(y: Array) -> Array:
-    return jnp.sqrt(jnp.maximum(y, 0.0))
 
 
 def _inverse_softplus(y: Array) -> Array:
@@ -128,36 +166,21 @@ def _inverse_softplus(y: Array) -> Array:
     return positive + jnp.log(-jnp.expm1(-positive))
 
 
-def _inverse_exp(y: Array) -> Array:
-    return jnp.log(jnp.maximum(y, 1e-3))
-
-
-def _inverse_tanh(y: Array) -> Array:
-    return jnp.arctanh(jnp.clip(y, -0.99, 0.99))
-
-
 # abs and square lose the sign of η: their inverse is the non-negative branch.
 LINKS: dict[str, Link] = {
     "abs": Link(jnp.abs, jnp.abs, one_to_one=False),
-    "square": Link(jnp.square, _inverse_square, one_to_one=False),
+    "square": Link(jnp.square, lambda y: jnp.sqrt(jnp.maximum(y, 0.0)), one_to_one=False),
     "softplus": Link(jax.nn.softplus, _inverse_softplus),
-    "exp": Link(jnp.exp, _inverse_exp),
-    "tanh": Link(jnp.tanh, _inverse_tanh),
+    "exp": Link(jnp.exp, lambda y: jnp.log(jnp.maximum(y, 1e-3))),
+    "tanh": Link(jnp.tanh, lambda y: jnp.arctanh(jnp.clip(y, -0.99, 0.99))),
 }
 
 
-class LinkedGaussian(LinearPredictor, GaussianNoise):
-    """y ~ N(g(C x + d), R) with g from `LINKS` or the user's own `Link`. Outputs are scaled, not shifted."""
+class LinkedGaussian(PredictorNoise):
+    """y ~ N(g(C x + d), R), g from `LINKS` or the user's own `Link`. Outputs are only scaled."""
 
-    scaling: ClassVar[Literal["standard", "scale", "none"]] = "scale"
+    scaling: ClassVar[Scaling] = "scale"
     link: Link
-
-    @classmethod
-    def build(
-        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"], link: Link
-    ) -> Self:
-        """From an output map, noise standard deviations and a link."""
-        return cls(C=C, d=d, log_std=jnp.log(std), link=link)
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
         """g(C x + d)."""
@@ -168,42 +191,45 @@ class LinkedGaussian(LinearPredictor, GaussianNoise):
         return self.link.inverse(y)
 
 
-LENGTH, AMPLITUDE = (
-    1.0,
-    0.7,
-)  # of a Gaussian process at the output, which is scaled: how far h may stray from η
+# Of a Gaussian process at the output, which is scaled: how far h may stray from η.
+LENGTH = 1.0
+AMPLITUDE = 0.7
 
 
-class Wiener(LinearPredictor, GaussianNoise):
-    """y ~ N(h(C x + d), R) with h(η) = η + A(η) w, w ~ N(0, I): one Gaussian process around the identity per output.
+class Wiener(PredictorNoise):
+    """y ~ N(h(C x + d), R) with h(η) = η + A(η) w, w ~ N(0, I).
 
-    A(η) = a k(η, Z) L⁻ᵀ at knots Z from −3 to 3, L Lᵀ = k(Z, Z), a squared exponential: beyond them h is η again. The
-    w are leaves of the model, `likelihood.weights`, optimised or sampled with the rest.
+    One Gaussian process around the identity per output: A(η) = a k(η, Z) L⁻ᵀ at knots Z from −3 to
+    3, L Lᵀ = k(Z, Z), a squared exponential: beyond them h is η again. The w are leaves of the
+    model, `likelihood.weights`, optimised or sampled with the rest.
     """
 
+    num_weights: ClassVar[int] = KNOTS
     weights: Float[Array, "Dy K"]
 
     @classmethod
     def build(
-        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
+        cls,
+        C: Float[Array, "Dy Dx"],
+        d: Float[Array, " Dy"],
+        std: Float[Array, " Dy"],
+        **parts: Any,
     ) -> Self:
-        """From an output map and noise standard deviations, starting at the identity."""
-        return cls(C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS), C.dtype))
+        """Build it from an output map and noise standard deviations, starting at the identity."""
+        weights = jnp.zeros((C.shape[0], cls.num_weights), C.dtype)
+        return super().build(C, d, std, weights=weights, **parts)
 
     @staticmethod
     def curve(
         predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]
     ) -> Float[Array, "N Dy"]:
-        """h of each output."""
+        """Return h of each output."""
         knots = np.linspace(-REACH, REACH, KNOTS)
         gram = np.exp(-0.5 * ((knots[:, None] - knots[None]) / LENGTH) ** 2)
         whitener = np.linalg.inv(np.linalg.cholesky(gram + 1e-6 * np.eye(KNOTS))).T
         coefficients = jnp.matmul(jnp.asarray(whitener, predictor.dtype), weights.T)
-        cross = jnp.exp(
-            -0.5
-            * ((predictor[:, :, None] - jnp.asarray(knots, predictor.dtype)[None, None]) / LENGTH)
-            ** 2
-        )
+        gaps = predictor[:, :, None] - jnp.asarray(knots, predictor.dtype)[None, None]
+        cross = jnp.exp(-0.5 * (gaps / LENGTH) ** 2)
         return predictor + AMPLITUDE * jnp.einsum("njk,kj->nj", cross, coefficients)
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
@@ -211,42 +237,30 @@ class Wiener(LinearPredictor, GaussianNoise):
         return self.curve(self.predictor(x), self.weights)
 
 
-class MonotoneWiener(LinearPredictor, GaussianNoise):
+class MonotoneWiener(Wiener):
     """y ~ N(h(C x + d), R) with an increasing h (`curves.rising`).
 
     `likelihood.weights` are the logarithms of its slopes, which are zero for h(η) = η.
     """
 
-    weights: Float[Array, "Dy K"]
-
-    @classmethod
-    def build(
-        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
-    ) -> Self:
-        """From an output map and noise standard deviations, starting at the identity."""
-        return cls(
-            C=C, d=d, log_std=jnp.log(std), weights=jnp.zeros((C.shape[0], KNOTS - 1), C.dtype)
-        )
+    num_weights: ClassVar[int] = KNOTS - 1
 
     @staticmethod
     def curve(
         predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]
     ) -> Float[Array, "N Dy"]:
-        """h of each output."""
+        """Return h of each output."""
         return rising(predictor, weights)
-
-    def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """h(C x + d)."""
-        return self.curve(self.predictor(x), self.weights)
 
 
 class FunctionGaussian(GaussianNoise):
-    """y ~ N(function(x), R), the function from one state (Dx,) to one output row (Dy,) in the data's units.
+    """y ~ N(function(x), R), with a function of one state (Dx,) that gives one output row (Dy,).
 
-    The function may be an `equinox.Module`: its arrays are then leaves of the model: fix, optimise or sample.
+    Outputs are in the data's units. The function may be an `equinox.Module`: its arrays are then
+    leaves of the model: fix, optimise or sample.
     """
 
-    scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
+    scaling: ClassVar[Scaling] = "none"
     function: Callable[[Float[Array, " Dx"]], Float[Array, " Dy"]]
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
@@ -255,9 +269,9 @@ class FunctionGaussian(GaussianNoise):
 
 
 class StudentT(LinearPredictor, Likelihood):
-    """y = C x + d + s·t_ν with scale s = exp(log_std) and ν = 2 + exp(log_excess) degrees of freedom.
+    """y = C x + d + s·t_ν with s = exp(log_std) and ν = 2 + exp(log_excess).
 
-    ν > 2, so that the variance s² ν / (ν − 2) exists.
+    The degrees of freedom ν are above 2, so that the variance s² ν / (ν − 2) exists.
     """
 
     log_std: Float[Array, " Dy"]
@@ -270,14 +284,15 @@ class StudentT(LinearPredictor, Likelihood):
         d: Float[Array, " Dy"],
         std: Float[Array, " Dy"],
         degrees_of_freedom: float = 4.0,
+        **parts: Any,
     ) -> Self:
-        """From an output map, noise scales and degrees of freedom (above two)."""
+        """Build it from an output map, noise scales and degrees of freedom (above two)."""
         if degrees_of_freedom <= 2:
             raise ValueError(
                 f"The variance needs degrees of freedom above 2, got {degrees_of_freedom}."
             )
         excess = jnp.full_like(d, degrees_of_freedom - 2)
-        return cls(C=C, d=d, log_std=jnp.log(std), log_excess=jnp.log(excess))
+        return super().build(C, d, std, log_std=jnp.log(std), log_excess=jnp.log(excess), **parts)
 
     @property
     def degrees_of_freedom(self) -> Float[Array, " Dy"]:
@@ -293,8 +308,10 @@ class StudentT(LinearPredictor, Likelihood):
 
     def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
         """C x + d and s² ν / (ν − 2)."""
-        mean, nu = self.predictor(x), self.degrees_of_freedom
-        return mean, jnp.broadcast_to((jnp.exp(2 * self.log_std) * nu / (nu - 2))[None], mean.shape)
+        mean = self.predictor(x)
+        nu = self.degrees_of_freedom
+        variance = jnp.exp(2 * self.log_std) * nu / (nu - 2)
+        return mean, jnp.broadcast_to(variance[None], mean.shape)
 
     def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
         """C x + d + s·t."""
@@ -303,20 +320,10 @@ class StudentT(LinearPredictor, Likelihood):
         return mean + jnp.exp(self.log_std)[None] * noise
 
 
-_LARGE = 1e9  # a count that large is its rate to four digits, and integers end
-
-
 class Poisson(LinearPredictor, Likelihood):
     """y ~ Poisson(exp(C x + d)). Outputs are counts and are never scaled."""
 
-    scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
-
-    @classmethod
-    def build(
-        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
-    ) -> Self:
-        """From an output map on the log scale; there is no noise to set."""
-        return cls(C=C, d=d)
+    scaling: ClassVar[Scaling] = "none"
 
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
         """y η − exp(η) − log y!."""
@@ -331,9 +338,10 @@ class Poisson(LinearPredictor, Likelihood):
     def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
         """Counts at the rate, as floats."""
         rate = jnp.exp(self.predictor(x))
-        count = jax.random.poisson(key, jnp.minimum(rate, _LARGE)).astype(rate.dtype)
+        large = 1e9  # such a count is its rate to four digits, and integers end
+        count = jax.random.poisson(key, jnp.minimum(rate, large)).astype(rate.dtype)
         # A diverged state stays visible.
-        return jnp.where(rate < _LARGE, count, rate)
+        return jnp.where(rate < large, count, rate)
 
     def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
         """log(y + ½)."""
@@ -343,14 +351,7 @@ class Poisson(LinearPredictor, Likelihood):
 class Bernoulli(LinearPredictor, Likelihood):
     """y ~ Bernoulli(sigmoid(C x + d)). Outputs are 0 or 1 and are never scaled."""
 
-    scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
-
-    @classmethod
-    def build(
-        cls, C: Float[Array, "Dy Dx"], d: Float[Array, " Dy"], std: Float[Array, " Dy"]
-    ) -> Self:
-        """From an output map on the logit scale; there is no noise to set."""
-        return cls(C=C, d=d)
+    scaling: ClassVar[Scaling] = "none"
 
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
         """y log π + (1 − y) log(1 − π),  π = sigmoid(η)."""
@@ -373,15 +374,24 @@ class Bernoulli(LinearPredictor, Likelihood):
 
 
 class Custom(Likelihood):
-    """log p(y | x) = function(x, y), for one state (Dx,) and one output row (Dy,): one value per output (Dy,).
+    """log p(y | x) = function(x, y), one value per output (Dy,).
 
-    Inference needs `function` alone. Forecasts need `emission(x) → (mean (Dy,), variance (Dy,))` and
-    `sampler(key, x) → y (Dy,)` as well. Any of the three may be an `equinox.Module` with arrays to learn.
-    Outputs are left in the units of the data. A missing entry reaches `function` as zero: what it gives there
-    is not used, but it and its gradient must be finite.
+    Inference needs `function` alone, forecasts the others as well. Any of the three may be an
+    `equinox.Module` with arrays to learn. Outputs are left in the units of the data. A missing
+    entry reaches `function` as zero: what it gives there is not used, but it and its gradient must
+    be finite.
+
+    Parameters
+    ----------
+    function
+        (x, y) → log density, for one state (Dx,) and one output row (Dy,).
+    emission
+        x → mean and variance (Dy,).
+    sampler
+        (key, x) → y (Dy,).
     """
 
-    scaling: ClassVar[Literal["standard", "scale", "none"]] = "none"
+    scaling: ClassVar[Scaling] = "none"
     function: Callable[[Float[Array, " Dx"], Float[Array, " Dy"]], Float[Array, " Dy"]]
     emission: (
         Callable[[Float[Array, " Dx"]], tuple[Float[Array, " Dy"], Float[Array, " Dy"]]] | None
@@ -407,7 +417,7 @@ class Custom(Likelihood):
         return jax.vmap(self.sampler)(jax.random.split(key, x.shape[0]), x)
 
 
-# Each is built from an output map C, an offset d and noise standard deviations, as a linear fit gives them.
+# Each is built from an output map, an offset and noise standard deviations, as of a linear fit.
 LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
     "gaussian": Gaussian.build,
     "student-t": StudentT.build,
@@ -425,7 +435,15 @@ def make_likelihood(
     d: Float[Array, " Dy"],
     std: Float[Array, " Dy"],
 ) -> Likelihood:
-    """A likelihood from its registry name; likelihoods pass through."""
+    """Return a likelihood from its registry name; likelihoods pass through.
+
+    Parameters
+    ----------
+    spec
+        The name, or a likelihood.
+    C, d, std
+        Output map, offset and noise standard deviations.
+    """
     if isinstance(spec, Likelihood):
         return spec
     if spec not in LIKELIHOODS:

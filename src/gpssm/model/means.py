@@ -1,7 +1,8 @@
 """Mean functions m(x, u) of the transition: what the dynamics do before anything is learned.
 
-They range from nothing known (`Identity`, `Zero`) over a linear fit (`LinearMap`) to known physics (`Function`), with
-the Gaussian process on what they miss. `LSTM` is a recurrent network in state-space form: a mean without a process.
+They range from nothing known (`Identity`, `Zero`) over a linear fit (`LinearMap`) to known physics
+(`Function`), with the Gaussian process on what they miss. `LSTM` is a recurrent network in
+state-space form: a mean without a process.
 """
 
 import abc
@@ -46,8 +47,8 @@ class Zero(Mean):
 class LinearMap(Mean):
     """m(x, u) = A x + B u + b.
 
-    With `LinearFeatures` in the basis it is the centre of the prior on a linear map that is marginalised
-    exactly; alone it is a fixed map, or one to optimise.
+    With `LinearFeatures` in the basis it is the centre of the prior on a linear map that is
+    marginalised exactly; alone it is a fixed map, or one to optimise.
     """
 
     transition: Float[Array, "Dx Dx"]
@@ -76,7 +77,8 @@ class Curved(Mean):
 class Function(Mean):
     """m(x, u) = function(x, u), for a function of one state (Dx,) and one input (Du,).
 
-    The function may be an `equinox.Module`: its arrays are then leaves of the model: fix, optimise or sample.
+    The function may be an `equinox.Module`: its arrays are then leaves of the model: fix, optimise
+    or sample.
     """
 
     function: Callable[[Float[Array, " Dx"], Float[Array, " Du"]], Float[Array, " Dx"]]
@@ -87,7 +89,8 @@ class Function(Mean):
 
 
 class Shifted(Mean):
-    """m(x, u) + A(z) m_v: a mean function, and what weights of mean m_v add to it under a kernel that stays.
+    """m(x, u) + A(z) m_v: a mean function, and what weights of mean m_v add to it under a kernel
+    that stays.
 
     With `bases.Informed` it makes the present law of the weights a prior of the usual form.
 
@@ -117,9 +120,11 @@ class Shifted(Mean):
 
 
 class PhysicsMean(Mean):
-    """m(x, u) = step(S x, μ + σ u, θ) / S: known physics of states and inputs in the user's units, with parameters θ.
+    """m(x, u) = step(S x, μ + σ u, θ) / S: known physics of states and inputs in the user's units,
+    with parameters θ.
 
-    θ is a dictionary of arrays, which are leaves of the model, `mean.parameters.*`: fix, optimise or sample them.
+    θ is a dictionary of arrays, which are leaves of the model, `mean.parameters.*`: fix, optimise
+    or sample them.
     """
 
     step: Callable[[Array, Array, dict[str, Array]], Array]
@@ -135,7 +140,10 @@ class PhysicsMean(Mean):
 
 
 class Wired(Mean):
-    """m_d(x, u) = inner_d([x; u] ∘ W_d), W_d what enters transition d; known_d·[x; u; 1] where nothing is learned."""
+    """m_d(x, u) = inner_d([x; u] ∘ W_d), W_d what enters transition d.
+
+    Known_d·[x; u; 1] where nothing is learned.
+    """
 
     inner: Mean
     known: Float[Array, "Dx Dz+1"]
@@ -144,16 +152,17 @@ class Wired(Mean):
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """Every row from what it may see."""
         z, mask = jnp.concatenate([x, u], -1), np.asarray(self.wiring)
-        seen = z[None] * mask[:, None, :]
-        own = jnp.einsum(
-            "dnd->nd", jax.vmap(self.inner)(seen[..., : x.shape[1]], seen[..., x.shape[1] :])
+        masked = z[None] * mask[:, None, :]
+        learned = jnp.einsum(
+            "dnd->nd", jax.vmap(self.inner)(masked[..., : x.shape[1]], masked[..., x.shape[1] :])
         )
         exact = jnp.matmul(z, self.known[:, :-1].T) + self.known[:, -1][None]
-        return jnp.where(np.any(mask, axis=1)[None], own, exact)
+        return jnp.where(np.any(mask, axis=1)[None], learned, exact)
 
 
 class LSTM(Mean):
-    """The state is x = [y; h; c]: the latest output, the cell's H units and its memory (Hochreiter & Schmidhuber 1997).
+    """The state is x = [y; h; c]: the latest output, the cell's H units and its memory (Hochreiter
+    & Schmidhuber 1997).
 
         [i; f; g; o] = W [y; u] + V h + b
         c' = σ(f) ∘ c + σ(i) ∘ tanh(g),   h' = σ(o) ∘ tanh(c'),   y' = C h' + d
@@ -177,9 +186,9 @@ class LSTM(Mean):
         """[y'; h'; c']."""
         width, units = self.readout.shape
         y, hidden, memory = jnp.split(x, [width, width + units], -1)
-        seen = jnp.concatenate([y, u], -1)
+        inputs = jnp.concatenate([y, u], -1)
         gates = (
-            jnp.matmul(seen, self.input_weights.T)
+            jnp.matmul(inputs, self.input_weights.T)
             + jnp.matmul(hidden, self.recurrent_weights.T)
             + self.bias[None]
         )

@@ -1,7 +1,9 @@
 """The Gaussian process state-space model: kernel + basis + mean + likelihood + noises.
 
-    x₀ ~ N(0, I)                         f_d(z) | v_d ~ N(m_d(z) + A_d(z)·v_d, B_d(z)),  v_d ~ N(0, I)
-    x_{t+1,d} = f_d(z_t) + N(0, Q_d)     y_t ~ p(y | x_{t+1}),  z_t = [x_t; u_t]
+    x₀ ~ N(0, I)                         f_d(z) | v_d ~ N(m_d(z) + A_d(z)·v_d, B_d(z))
+    x_{t+1,d} = f_d(z_t) + N(0, Q_d)     y_t ~ p(y | x_{t+1})
+
+with v_d ~ N(0, I) and z_t = [x_t; u_t].
 
 `states[0]` is x₀; `u[t]` drives `states[t] → states[t+1]`; `states[t+1]` emits `y[t]`.
 """
@@ -134,7 +136,9 @@ class GPSSM(eqx.Module):
         return jnp.exp(2 * self.log_process_std)
 
     def transition(self) -> Transition:
-        """Return the function (x, u) → (m, A, B), with what does not depend on x and u computed once."""
+        """Return the function (x, u) → (m, A, B), with what does not depend on x and u computed
+        once.
+        """
         factor = self.factorise()
 
         def step(x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Step:
@@ -262,7 +266,9 @@ class GPSSM(eqx.Module):
 
 
 def _strong(leaf: Any) -> Any:
-    """Return the leaf without JAX's weak type, which an update would change, to compile everything again."""
+    """Return the leaf without JAX's weak type, which an update would change, to compile everything
+    again.
+    """
     return jnp.asarray(leaf, leaf.dtype) if eqx.is_inexact_array(leaf) else leaf
 
 

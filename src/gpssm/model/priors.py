@@ -44,7 +44,8 @@ class Normal(Prior):
 
 
 class InverseGamma(Prior):
-    """exp(2·value) ~ InverseGamma(shape, scale): a prior on a variance, for the log standard deviation.
+    """exp(2·value) ~ InverseGamma(shape, scale): a prior on a variance, for the log standard
+    deviation.
 
     Conjugate to Gaussian noise, so that the variance can be drawn exactly given everything else.
     """
@@ -53,7 +54,9 @@ class InverseGamma(Prior):
     scale: Float[Array, ""] = eqx.field(converter=jnp.asarray)
 
     def log_prob(self, value: Float[Array, "..."]) -> Float[Array, ""]:
-        """Σ a log b − log Γ(a) − 2a·value − b exp(−2·value) + log 2: inverse gamma times dσ²/dvalue = 2σ²."""
+        """Σ a log b − log Γ(a) − 2a·value − b exp(−2·value) + log 2: inverse gamma times dσ²/dvalue
+        = 2σ².
+        """
         constant = self.shape * jnp.log(self.scale) - gammaln(self.shape) + jnp.log(2.0)
         return jnp.sum(constant - 2 * self.shape * value - self.scale * jnp.exp(-2 * value))
 
@@ -64,7 +67,10 @@ class InverseGamma(Prior):
 
 
 def default_prior(name: str) -> Prior:
-    """The prior of a leaf by the last part of its name, in scaled units; standard normal if not known."""
+    """The prior of a leaf by the last part of its name, in scaled units.
+
+    Standard normal if not known.
+    """
     return _DEFAULTS.get(name.rsplit(".", 1)[-1], lambda: Normal(0.0, 1.0))()
 
 

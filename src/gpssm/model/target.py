@@ -1,7 +1,8 @@
-"""The free-form posterior q*, joint and collapsed, and what follows from it: one function an equation.
+"""The free-form posterior q*, joint and collapsed, and what follows from it: one function an
+equation.
 
-Every function takes one series or several; several share weights and parameters and add up. All constants are
-included, so that values can be compared across models.
+Every function takes one series or several; several share weights and parameters and add up. All
+constants are included, so that values can be compared across models.
 """
 
 from collections.abc import Callable
@@ -46,12 +47,14 @@ def log_collapsed(model: GPSSM, states: States, series: Data) -> Float[Array, ""
 def log_evidence(
     statistics: Statistics, variance: Float[Array, " Dx"], count: ArrayLike, shared: bool = False
 ) -> Float[Array, ""]:
-    """Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ ΣB_d / Q_d } from the sums over time.
+    """Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ ΣB_d / Q_d } from the sums
+    over time.
 
-    Where all dimensions share their weights there is one P = I + Σ_d A_dᵀA_d / Q_d and one b = Σ_d A_dᵀ r_d / Q_d.
+    Where all dimensions share their weights there is one P = I + Σ_d A_dᵀA_d / Q_d and one b = Σ_d
+    A_dᵀ r_d / Q_d.
     """
     gaussian = log_gaussian_integral(
-        weight_precision(statistics, variance, shared), _pull(statistics, variance, shared)
+        weight_precision(statistics, variance, shared), _information(statistics, variance, shared)
     )
     noise = -0.5 * (
         count * jnp.log(2 * jnp.pi * variance)
@@ -64,8 +67,8 @@ def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]
     """log p(x₀) + Σ_t log p(y_t | x_{t+1}): all of the target that does not touch the transition."""
     parts = [
         jnp.sum(log_normal(path[0], 0.0, 1.0))
-        + jnp.sum(model.likelihood.log_prob(path[1:], jnp.asarray(one.y, path.dtype)))
-        for path, one in pairs(states, series)
+        + jnp.sum(model.likelihood.log_prob(path[1:], jnp.asarray(rows.y, path.dtype)))
+        for path, rows in pairs(states, series)
     ]
     return sum(parts[1:], parts[0])
 
@@ -83,7 +86,7 @@ def weights_given(
     """v_d | x from the sums over time."""
     precision = weight_precision(statistics, variance, shared)
     return GaussianWeights(
-        solve_positive(precision, _pull(statistics, variance, shared)), precision
+        solve_positive(precision, _information(statistics, variance, shared)), precision
     )
 
 
@@ -114,48 +117,70 @@ def noise_squares(
 
 
 def feynman_kac(model: GPSSM, weights: Float[Array, "Dx M"], series: Series) -> FeynmanKac:
-    """q*(x | v) for particles: M_{t+1} = N(m + A v, Q),  G_{t+1} = p(y_t | x_{t+1}) exp(−Σ_d B_d(z_t) / 2Q_d)."""
-    transition, variance = model.transition(), model.process_variance
-    u, y = jnp.asarray(series.u, variance.dtype), jnp.asarray(series.y, variance.dtype)
+    """Return q*(x | v) for particles.
 
-    def moments(
-        t: Array, x: Float[Array, "N Dx"]
-    ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
-        mean = transition(x, _repeat(u[t], x)).given(weights)
-        return mean, jnp.broadcast_to(variance[None], mean.shape)
-
-    def log_potential(
-        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
-    ) -> Float[Array, " N"]:
-        residual = transition(x, _repeat(u[t], x)).residual
-        penalty = jnp.sum(residual / (2 * variance[:, None]), 0)
-        return model.likelihood.log_prob(following, _repeat(y[t], x)) - penalty
-
-    return FeynmanKac(moments, log_potential)
+    M_{t+1} = N(m + A v, Q),  G_{t+1} = p(y_t | x_{t+1}) exp(−Σ_d B_d(z_t) / 2Q_d).
+    """
+    variance = model.process_variance
+    return path_measure(
+        model,
+        series,
+        lambda step: (step.given(weights), variance[None]),
+        lambda step: jnp.sum(step.residual / (2 * variance[:, None]), 0),
+    )
 
 
 def feynman_kac_predictive(
     model: GPSSM, weights: Float[Array, "Dx M"], series: Series
 ) -> FeynmanKac:
-    """The sparse model's own law given v, as in the paper's particle algorithm, a different target from q*:
+    """Return the sparse model's own law given v, as in the paper's particle algorithm.
 
-    M_{t+1} = N(m + A v, B + Q),  G_{t+1} = p(y_t | x_{t+1}).
+    It is a different target from q*: M_{t+1} = N(m + A v, B + Q),  G_{t+1} = p(y_t | x_{t+1}).
     """
-    transition, variance = model.transition(), model.process_variance
-    u, y = jnp.asarray(series.u, variance.dtype), jnp.asarray(series.y, variance.dtype)
+    variance = model.process_variance[None]
+    return path_measure(
+        model,
+        series,
+        lambda step: (step.given(weights), jnp.maximum(step.residual.T, 0.0) + variance),
+    )
 
-    def moments(
-        t: Array, x: Float[Array, "N Dx"]
-    ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]:
-        step = transition(x, _repeat(u[t], x))
-        return step.given(weights), jnp.maximum(step.residual.T, 0.0) + variance[None]
+
+def path_measure(
+    model: GPSSM,
+    series: Series,
+    moments: Callable[[Step], tuple[Array, Array]],
+    penalty: Callable[[Step], Float[Array, " N"]] | None = None,
+) -> FeynmanKac:
+    """Return M_{t+1} = N(moments) with G_{t+1} = p(y_t | x_{t+1}) exp(−penalty) along a series.
+
+    Parameters
+    ----------
+    model
+        The model.
+    series
+        The scaled series.
+    moments
+        Mean and variance of M, of a transition.
+    penalty
+        What the potential has beside the likelihood, of a transition; None for nothing.
+    """
+    transition = model.transition()
+    u = jnp.asarray(series.u, model.log_process_std.dtype)
+    y = jnp.asarray(series.y, u.dtype)
+
+    def step_moments(t: Array, x: Float[Array, "N Dx"]) -> tuple[Array, Array]:
+        mean, variance = moments(transition(x, _repeat(u[t], x)))
+        return mean, jnp.broadcast_to(variance, mean.shape)
 
     def log_potential(
         t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
     ) -> Float[Array, " N"]:
-        return model.likelihood.log_prob(following, _repeat(y[t], x))
+        log_density = model.likelihood.log_prob(following, _repeat(y[t], x))
+        if penalty is None:
+            return log_density
+        return log_density - penalty(transition(x, _repeat(u[t], x)))
 
-    return FeynmanKac(moments, log_potential)
+    return FeynmanKac(step_moments, log_potential)
 
 
 def weight_precision(
@@ -163,16 +188,16 @@ def weight_precision(
 ) -> Float[Array, "Dx|1 M M"]:
     """P_d = I + A_dᵀA_d / Q_d, summed over d if weights are shared."""
     identity = jnp.eye(statistics.gram.shape[-1], dtype=statistics.gram.dtype)
-    told = statistics.gram / variance[:, None, None]
-    return identity[None] + (jnp.sum(told, 0, keepdims=True) if shared else told)
+    terms = statistics.gram / variance[:, None, None]
+    return identity[None] + (jnp.sum(terms, 0, keepdims=True) if shared else terms)
 
 
-def _pull(
+def _information(
     statistics: Statistics, variance: Float[Array, " Dx"], shared: bool
 ) -> Float[Array, "Dx|1 M"]:
     """b_d = A_dᵀ r_d / Q_d, summed over d if weights are shared."""
-    told = statistics.cross / variance[:, None]
-    return jnp.sum(told, 0, keepdims=True) if shared else told
+    terms = statistics.cross / variance[:, None]
+    return jnp.sum(terms, 0, keepdims=True) if shared else terms
 
 
 def _repeat(row: Float[Array, " D"], x: Float[Array, "N Dx"]) -> Float[Array, "N D"]:
@@ -187,10 +212,11 @@ def pairs(states: States, series: Data) -> list[tuple[Float[Array, "T+1 Dx"], Se
         if isinstance(series, Series)
         else [jnp.asarray(path) for path in states]
     )
-    if [len(path) - 1 for path in paths] != [len(one) for one in experiments]:
+    if [len(path) - 1 for path in paths] != [len(rows) for rows in experiments]:
         raise ValueError(
             "A series of T rows has T + 1 states: x₀ and one for each output. Got series of "
-            f"{[len(one) for one in experiments]} rows and states of {[len(path) for path in paths]}."
+            f"{[len(rows) for rows in experiments]} rows and states of "
+            f"{[len(path) for path in paths]}."
         )
     return list(zip(paths, experiments, strict=True))
 
@@ -200,7 +226,8 @@ def sum_over_time(
 ) -> Any:
     """Σ over series and time of `terms(step, following)`, chunk by chunk when a series is long.
 
-    A transition that does not count arrives where it is expected, whatever the weights and for certain.
+    A transition that does not count arrives where it is expected, whatever the weights and for
+    certain.
     """
     transition = model.transition()
 
@@ -216,8 +243,8 @@ def sum_over_time(
 def _sum_over_rows(evaluate: Callable[[Rows], Any], states: States, series: Data) -> Any:
     """Rows of all series follow each other, so that the program is as long for several as for one."""
     parts = [
-        (path[:-1], jnp.asarray(one.u, path.dtype), path[1:], moves(one, path.dtype))
-        for path, one in pairs(states, series)
+        (path[:-1], jnp.asarray(rows.u, path.dtype), path[1:], moves(rows, path.dtype))
+        for path, rows in pairs(states, series)
     ]
     return sum_rows(
         evaluate,

@@ -1,12 +1,15 @@
 """The nouns of the pipeline.
 
     log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀)
-                 + Σ_t [ log p(y_t | x_{t+1}) + Σ_d { log N(x_{t+1,d}; m_d + A_d·v_d, Q_d) − B_d / 2Q_d } ]
+                 + Σ_t [ log p(y_t | x_{t+1})
+                         + Σ_d { log N(x_{t+1,d}; m_d + A_d·v_d, Q_d) − B_d / 2Q_d } ]
 
-is the free-form posterior over the weights v and the states x of a model; `target.py` has it and all that follows from
-it. One series has states (T+1, Dx); several series have a list of them, and share weights and parameters.
+is the free-form posterior over the weights v and the states x of a model; `target.py` has it and
+all that follows from it. One series has states (T+1, Dx); several series have a list of them, and
+share weights and parameters.
 """
 
+import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +22,9 @@ States = Float[Array, "T+1 Dx"] | Sequence[Float[Array, "_ Dx"]]
 
 
 class Statistics(NamedTuple):
-    """What the collapsed target needs of the states: sums over time of A, B and r = x_{t+1} − m(z_t)."""
+    """What the collapsed target needs of the states: sums over time of A, B and r = x_{t+1} −
+    m(z_t).
+    """
 
     gram: Float[Array, "Dx M M"]  # AᵀA
     cross: Float[Array, "Dx M"]  # Aᵀr
@@ -62,7 +67,9 @@ class EmissionConditional(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One draw from a posterior: a path of states for each series, the weights, and the leaves that are not fixed."""
+    """One draw from a posterior: a path of states for each series, the weights, and the leaves that
+    are not fixed.
+    """
 
     states: tuple[Float[Array, "_ Dx"], ...]
     weights: Float[Array, "Dx M"]
@@ -84,13 +91,22 @@ class Info(NamedTuple):
     bias: Float[Array, ""] | None = None
 
 
-class Method(NamedTuple):
-    """An inference algorithm as three pure functions of (key, carry, series); `series` is always a list.
+class Method(abc.ABC):
+    """An inference algorithm as three pure functions of (key, carry, series).
 
-    `carry` is whatever the next iteration needs, parameters included; nothing else is remembered. `loop.py` calls
-    `step` for warm-up and sampling alike: a method that adapts counts its iterations in the carry.
+    The carry is whatever the next iteration needs, parameters included; nothing else is remembered.
+    `step` is called in warm-up and sampling alike: a method that adapts counts its iterations in
+    the carry.
     """
 
-    init: Callable[[PRNGKeyArray, list[Series]], Any]
-    step: Callable[[PRNGKeyArray, Any, list[Series]], tuple[Any, Info]]
-    draw: Callable[[PRNGKeyArray, Any, list[Series]], Draw]
+    @abc.abstractmethod
+    def init(self, key: PRNGKeyArray, series: list[Series]) -> Any:
+        """Return the carry before the first iteration."""
+
+    @abc.abstractmethod
+    def step(self, key: PRNGKeyArray, carry: Any, series: list[Series]) -> tuple[Any, Info]:
+        """Return the carry after an iteration, and its figures."""
+
+    @abc.abstractmethod
+    def draw(self, key: PRNGKeyArray, carry: Any, series: list[Series]) -> Draw:
+        """Return a draw from the posterior."""

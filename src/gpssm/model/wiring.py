@@ -4,14 +4,17 @@
 
 Some rows are known altogether, and no function is learned for them:
 
-    integrator (d, j)    x_{t+1,d} = x_{t,d} + c z_{t,j} + b    c, b: in what units states are, found with the start
+    integrator (d, j)    x_{t+1,d} = x_{t,d} + c z_{t,j} + b
     delay (d, j)         x_{t+1,d} = z_{t,j}
 
-and a state may be an output itself: `measured` (d, k) is y_k = x_d + noise. A wiring holds in the kernel, in the mean,
-in the linear weights and in the linear fit that a sampler starts from: coordinates of the states may be shifted and
-scaled, one by one, and never mixed.
+c and b are learned with the start: they say in what units states are.
+
+and a state may be an output itself: `measured` (d, k) is y_k = x_d + noise. A wiring holds in the
+kernel, in the mean, in the linear weights and in the linear fit that a sampler starts from:
+coordinates of the states may be shifted and scaled, one by one, and never mixed.
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,15 +33,24 @@ Pairs = tuple[tuple[int, int], ...]
 class Wiring:
     """What enters each transition (Dx, Dx+Du), which rows are known, and which states are outputs.
 
-        gpssm.Wiring([[1, 1, 0], [1, 1, 1]], integrators={0: 1}, measured={0: 0})  # a position and its speed, a force
+        # A position and its speed, a force
+        gpssm.Wiring([[1, 1, 0], [1, 1, 1]], integrators={0: 1}, measured={0: 0})
 
-    :param enters: a row a state, a column for each state and then each control: true where it enters. Rows of
+    Parameters
+    ----------
+    enters
+        A row a state, a column for each state and then each control: true where it enters. Rows of
         integrators and delays are what these say.
-    :param integrators: state d → the column of z that it sums up.
-    :param delays: state d → the column of z whose last value it holds.
-    :param measured: state d → the output that it is.
-    :param sparse: whether to look for more that does not enter: lengthscales and the scales of linear weights are then
-        learned one by one from priors that shrink what the data do not ask for (`plot_wiring` shows what is left).
+    integrators
+        State d → the column of z that it sums up.
+    delays
+        State d → the column of z whose last value it holds.
+    measured
+        State d → the output that it is.
+    sparse
+        Whether to look for more that does not enter: lengthscales and the scales of linear weights
+        are then learned one by one from priors that shrink what the data do not ask for
+        (`plot_wiring` shows what is left).
     """
 
     enters: Mask
@@ -56,12 +68,13 @@ class Wiring:
         sparse: bool = False,
     ) -> None:
         matrix = _matrix(enters)
-        given = {"integrators": integrators, "delays": delays, "measured": measured}
-        pairs = {what: _pairs(what, value, matrix.shape) for what, value in given.items()}
+        named = {"integrators": integrators, "delays": delays, "measured": measured}
+        pairs = {what: _pairs(what, value, matrix.shape) for what, value in named.items()}
         for row, column in pairs["integrators"]:
             if row == column:
                 raise ValueError(
-                    f"integrators: state {row} cannot sum itself up; name the column that it sums up."
+                    f"integrators: state {row} cannot sum itself up; name the column that it sums "
+                    "up."
                 )
             matrix[row] = False
             matrix[row, [row, column]] = True
@@ -71,7 +84,8 @@ class Wiring:
         rows = [row for what in ("integrators", "delays") for row, _ in pairs[what]]
         if twice := {row for row in rows if rows.count(row) > 1}:
             raise ValueError(
-                f"state {min(twice)} is said twice what it is: name it once, as integrator or as delay."
+                f"state {min(twice)} is said twice what it is: name it once, as integrator or as "
+                "delay."
             )
         held = dict(pairs["delays"])
         for row in held:
@@ -80,11 +94,13 @@ class Wiring:
                 source = held[source]
             if source == row:
                 raise ValueError(
-                    f"the delays go round in a circle through state {row}: one of them must hold another."
+                    f"the delays go round in a circle through state {row}: one of them must hold "
+                    "another."
                 )
         if empty := np.flatnonzero(~matrix.any(1)).tolist():
             raise ValueError(
-                f"nothing enters the transition of state {empty[0]}: its row of the wiring is all false. Let one state "
+                f"nothing enters the transition of state {empty[0]}: its row of the wiring is all "
+                "false. Let one state "
                 "or control enter, or leave the state out."
             )
         object.__setattr__(self, "enters", tuple(tuple(map(bool, row)) for row in matrix))
@@ -105,8 +121,8 @@ class Wiring:
     @property
     def learned(self) -> tuple[bool, ...]:
         """Whether a row has a function to learn."""
-        known = {row for row, _ in (*self.integrators, *self.delays)}
-        return tuple(row not in known for row in range(self.state_dim))
+        exact = {row for row, _ in (*self.integrators, *self.delays)}
+        return tuple(row not in exact for row in range(self.state_dim))
 
     @property
     def mask(self) -> Mask:
@@ -119,8 +135,8 @@ class Wiring:
     def plain(self) -> list[Any]:
         """What `Wiring(*plain)` makes it again of, in lists."""
         pairs = (
-            [list(pair) for pair in several]
-            for several in (self.integrators, self.delays, self.measured)
+            [list(pair) for pair in group]
+            for group in (self.integrators, self.delays, self.measured)
         )
         return [[list(row) for row in self.enters], *pairs, self.sparse]
 
@@ -131,21 +147,25 @@ class Wiring:
         kinds = dict.fromkeys((row for row, _ in self.integrators), " (sum)")
         kinds |= dict.fromkeys((row for row, _ in self.delays), " (delay)")
         rows = [
-            f"x{d + 1} from {', '.join(name for name, enters in zip(columns, row, strict=True) if enters)}"
-            f"{kinds.get(d, '')}"
+            f"x{d + 1} from {', '.join(itertools.compress(columns, row))}{kinds.get(d, '')}"
             for d, row in enumerate(self.enters)
         ]
         return "; ".join([*rows, *(["to be thinned out"] if self.sparse else [])])
 
 
 def make_wiring(spec: Any, state_dim: int, input_dim: int, output_dim: int) -> Wiring | None:
-    """A wiring from a name, a boolean matrix (Dx, Dx+Du) or one that was made, checked against the sizes.
+    """A wiring from a name, a boolean matrix (Dx, Dx+Du) or one that was made, checked against the
+    sizes.
 
-    "cascade"       each state sees itself and the one before, the first one the controls; the last states are outputs
-    "chain"         each output is the first of a chain of integrators; the last of each chain sees everything
+    "cascade"       each state sees itself and the one before, the first one the inputs; the
+                    last states are outputs
+    "chain"         each output is the first of a chain of integrators; the last of each chain
+                    sees everything
     "second-order"  the chain of two: positions, which are outputs, and their speeds
-    "sparse"        states are the outputs, as many as there are, and what enters which is to be found
-    "delay-3"       three delays of each control come first; the other states see each other and the end of the lines
+    "sparse"        states are the outputs, as many as there are, and what enters which is to
+                    be learned
+    "delay-3"       three delays of each input come first; the other states see each other and
+                    the end of the lines
     """
     if spec is None:
         return None
@@ -155,9 +175,12 @@ def make_wiring(spec: Any, state_dim: int, input_dim: int, output_dim: int) -> W
         wiring = spec if isinstance(spec, Wiring) else Wiring(spec)
     if (wiring.state_dim, wiring.input_dim) != (state_dim, input_dim):
         raise ValueError(
-            f"the wiring is of {wiring.state_dim} states and {wiring.input_dim} controls (rows are states, columns "
-            f"states and then controls); the model has {state_dim} states and the data {input_dim} controls. Pass "
-            f"state_dim={wiring.state_dim}, or a matrix of shape ({state_dim}, {state_dim + input_dim})."
+            f"the wiring is of {wiring.state_dim} states and {wiring.input_dim} controls (rows are "
+            "states, columns "
+            f"states and then controls); the model has {state_dim} states and the data {input_dim} "
+            "controls. Pass "
+            f"state_dim={wiring.state_dim}, or a matrix of shape ({state_dim}, "
+            f"{state_dim + input_dim})."
         )
     if beyond := [output for _, output in wiring.measured if output >= output_dim]:
         raise ValueError(f"measured names output {beyond[0]}, counted from 0, of {output_dim}.")
@@ -180,7 +203,8 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
         first = np.arange(states)[:, None] == np.zeros(inputs)
         if outputs > states:
             raise ValueError(
-                f"a cascade of {states} states has no {outputs} outputs: take state_dim={outputs} or more."
+                f"a cascade of {states} states has no {outputs} outputs: take state_dim={outputs} "
+                "or more."
             )
         return Wiring(
             np.hstack([enters, first]), measured={states - outputs + k: k for k in range(outputs)}
@@ -194,7 +218,8 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
                 else f"state_dim a multiple of {outputs}, {2 * outputs} or more"
             )
             raise ValueError(
-                f"wiring={name!r} has a chain for each of the {outputs} outputs: take {wanted}, not {states}."
+                f"wiring={name!r} has a chain for each of the {outputs} outputs: take {wanted}, "
+                f"not {states}."
             )
         # Chains one after the other: position, speed, ... of the first output, then of the second.
         heads = {output * length: output for output in range(outputs)}
@@ -203,17 +228,21 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
     if name == "sparse":
         if states != outputs:
             raise ValueError(
-                "what enters which can only be found where states mean something: wiring='sparse' has the outputs as "
-                f"states. Take state_dim={outputs}, or Wiring(..., measured=..., sparse=True) with what you know."
+                "what enters which can only be found where states mean something: wiring='sparse' "
+                "has the outputs as "
+                f"states. Take state_dim={outputs}, or Wiring(..., measured=..., sparse=True) with "
+                "what you know."
             )
         itself = {state: state for state in range(states)}
         return Wiring(np.ones((states, states + inputs), bool), measured=itself, sparse=True)
-    if found := re.fullmatch(r"delay-(\d+)", name):
-        line, rest = int(found[1]), states - int(found[1]) * inputs
+    if delay := re.fullmatch(r"delay-(\d+)", name):
+        line, rest = int(delay[1]), states - int(delay[1]) * inputs
         if not inputs or line < 1 or rest < 1:
             raise ValueError(
-                f"wiring={name!r} has {line} states for each of {inputs} controls, and needs one more at least: take "
-                f"state_dim={line * max(inputs, 1) + 1} or more{'' if inputs else ', and data with a control'}."
+                f"wiring={name!r} has {line} states for each of {inputs} controls, and needs one "
+                "more at least: take "
+                f"state_dim={line * max(inputs, 1) + 1} or "
+                f"more{'' if inputs else ', and data with a control'}."
             )
         held = {
             line * control + step: line * control + step - 1 if step else states + control
@@ -225,7 +254,8 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
         enters[:, [line * (control + 1) - 1 for control in range(inputs)]] = True
         return Wiring(enters, delays=held)
     raise KeyError(
-        f"Unknown wiring {name!r}. Known: {', '.join(NAMES)}; or a boolean matrix (states, states + controls)."
+        f"Unknown wiring {name!r}. Known: {', '.join(NAMES)}; or a boolean matrix (states, states "
+        "+ controls)."
     )
 
 
@@ -238,7 +268,8 @@ def _matrix(enters: Any) -> Bool[np.ndarray, "Dx Dz"]:
         ) from None
     if matrix.ndim != 2 or matrix.shape[0] < 1 or matrix.shape[1] < matrix.shape[0]:
         raise ValueError(
-            f"a wiring has a row a state and a column a state and control; got the shape {matrix.shape}."
+            "a wiring has a row a state and a column a state and control; got the shape "
+            f"{matrix.shape}."
         )
     if not np.isin(matrix, (0.0, 1.0)).all():
         raise ValueError(
@@ -247,18 +278,19 @@ def _matrix(enters: Any) -> Bool[np.ndarray, "Dx Dz"]:
     return matrix.astype(bool)
 
 
-def _pairs(what: str, given: Any, shape: tuple[int, ...]) -> Pairs:
+def _pairs(what: str, values: Any, shape: tuple[int, ...]) -> Pairs:
     try:
-        pairs = sorted((int(row), int(column)) for row, column in dict(given).items())
+        pairs = sorted((int(row), int(column)) for row, column in dict(values).items())
     except (TypeError, ValueError):
         raise TypeError(
-            f"{what} are pairs of numbers by state, as {{0: 1}}; got {given!r}."
+            f"{what} are pairs of numbers by state, as {{0: 1}}; got {values!r}."
         ) from None
     for row, column in pairs:
         if not (0 <= row < shape[0] and column >= 0 and (what == "measured" or column < shape[1])):
             raise ValueError(
-                f"{what}: {{{row}: {column}}} is outside of {shape[0]} states and {shape[1]} columns."
+                f"{what}: {{{row}: {column}}} is outside of {shape[0]} states and {shape[1]} "
+                "columns."
             )
     if what == "measured" and len({column for _, column in pairs}) < len(pairs):
-        raise ValueError(f"measured: two states cannot be the same output; got {dict(given)}.")
+        raise ValueError(f"measured: two states cannot be the same output; got {dict(values)}.")
     return tuple(pairs)

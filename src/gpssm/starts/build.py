@@ -26,7 +26,7 @@ from gpssm.model.bases import (
 )
 from gpssm.model.curves import KNOTS
 from gpssm.model.kernels import Coregionalised, Kernel, Masked, make_kernel
-from gpssm.model.likelihoods import Gaussian, MonotoneWiener, Wiener, make_likelihood
+from gpssm.model.likelihoods import Gaussian, Wiener, make_likelihood
 from gpssm.model.means import Curved, Function, Identity, LinearMap, Mean, Wired, Zero
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
@@ -35,14 +35,15 @@ from gpssm.model.wiring import Wiring, make_wiring
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-# The kernel at the start, for states and controls of unit scale. Its variance follows the process noise of the linear
-# fit: the density pays for B/2Q at every step, so a large variance beside a small Q starts far from anywhere likely.
+# The kernel at the start, for states and controls of unit scale. Its variance follows the process
+# noise of the linear fit: the density pays for B/2Q at every step, so a large variance beside a
+# small Q starts far from anywhere likely.
 NOISE_RATIO, MOST_VARIANCE, LENGTHSCALE = 10.0, 0.1, 2.0
 SLACK = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
 BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
 MOST_POINTS = 10_000  # that k-means looks at
-# Of a wiring that is to be thinned out: linear weights begin as wide as they may have to be and are drawn to nothing,
-# lengthscales to where an input has no effect.
+# Of a wiring that is to be thinned out: linear weights begin as wide as they may have to be and are
+# drawn to nothing, lengthscales to where an input has no effect.
 SPARSE_SCALE, SPARSE_WEIGHTS, SPARSE_LENGTHS = 0.3, Normal(-4.0, 2.0), Normal(3.0, 1.5)
 
 
@@ -98,7 +99,8 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
     num_outputs = linear.model.C.shape[0]
     if state_dim != spec.state_dim:
         raise ValueError(
-            f"The start has a linear model with {state_dim} states; state_dim={spec.state_dim} asked."
+            f"The start has a linear model with {state_dim} states; state_dim={spec.state_dim} "
+            "asked."
         )
     wiring = make_wiring(spec.wiring, state_dim, dim - state_dim, num_outputs)
     if spec.coupling != "none" or spec.rank is not None:
@@ -120,7 +122,7 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
     likelihood = make_likelihood(
         spec.likelihood, linear.model.C, linear.model.d, linear.model.noise_std
     )
-    if linear.curve is not None and isinstance(likelihood, Wiener | MonotoneWiener):
+    if linear.curve is not None and isinstance(likelihood, Wiener):
         likelihood = dataclasses.replace(likelihood, weights=linear.curve)
     model = GPSSM.create(
         kernel,
@@ -159,12 +161,16 @@ def _build_kernel(
 
 
 def _mask_shared(kernel: Coregionalised, wiring: Wiring) -> Coregionalised:
-    """A kernel of all dimensions with a wiring: the same inputs must enter every learned transition."""
+    """A kernel of all dimensions with a wiring: the same inputs must enter every learned
+    transition.
+    """
     rows = {row for row in wiring.mask if any(row)}
     if len(rows) != 1:
         raise ValueError(
-            "coupling='shared' is one kernel, and the wiring lets different inputs enter different transitions: "
-            "take coupling='none', or let the same states and controls enter every transition that is learned."
+            "coupling='shared' is one kernel, and the wiring lets different inputs enter different "
+            "transitions: "
+            "take coupling='none', or let the same states and controls enter every transition that "
+            "is learned."
         )
     silent = None if all(wiring.learned) else tuple(not learned for learned in wiring.learned)
     return dataclasses.replace(kernel, inner=Masked(kernel.inner, tuple(rows)), silent=silent)
@@ -173,7 +179,9 @@ def _mask_shared(kernel: Coregionalised, wiring: Wiring) -> Coregionalised:
 def _build_basis(
     spec: "Spec", kernel: Kernel, curved: bool, linear: LinearFit, slack: float, key: PRNGKeyArray
 ) -> Basis:
-    """The weights' basis: the Gaussian process's, its points shared where the kernel is, and that of a linear mean."""
+    """The weights' basis: the Gaussian process's, its points shared where the kernel is, and that
+    of a linear mean.
+    """
     state_dim, dim = linear.state_dim, linear.z.shape[1]
     if curved:
         # The curves say all of the inputs.
@@ -198,13 +206,13 @@ def _free_scales(model: GPSSM) -> GPSSM:
     """The model with W of a coupled kernel to be learned in place of the variances."""
     if not isinstance(model.kernel, Coregionalised):
         return model
-    own = {"kernel.mixing": Normal(-1.5, 1.0) if model.kernel.positive else Normal(0, 0.3)}
+    priors = {"kernel.mixing": Normal(-1.5, 1.0) if model.kernel.positive else Normal(0, 0.3)}
     fixed = [
         name
         for name in model.leaves()
         if name.startswith("kernel.") and name.endswith("log_variance")
     ]
-    return model.with_roles("fix", *fixed).with_roles("optimise", *own).with_priors(own)
+    return model.with_roles("fix", *fixed).with_roles("optimise", *priors).with_priors(priors)
 
 
 def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | None) -> None:
@@ -214,7 +222,8 @@ def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | Non
     if coupling != "lmc":
         if rank is not None:
             raise ValueError(
-                f"rank is the number of latent functions of coupling='lmc'; coupling is {coupling!r}."
+                "rank is the number of latent functions of coupling='lmc'; coupling is "
+                f"{coupling!r}."
             )
     elif (
         isinstance(rank, bool)
@@ -222,7 +231,8 @@ def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | Non
         or not 1 <= rank <= state_dim
     ):
         raise ValueError(
-            f"coupling='lmc' mixes rank latent functions, from 1 to as many as there are states, {state_dim}; got "
+            "coupling='lmc' mixes rank latent functions, from 1 to as many as there are states, "
+            f"{state_dim}; got "
             f"rank={rank!r}."
         )
     if coupling.startswith("hammerstein") and dim == state_dim:
@@ -231,8 +241,10 @@ def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | Non
         )
     if wiring is not None and (coupling != "shared" or wiring.sparse):
         raise ValueError(
-            f"coupling={coupling!r} takes no wiring{' that is to be found' if coupling == 'shared' else ''}: take "
-            "coupling='none', or 'shared' with a wiring that lets the same inputs enter every transition to learn."
+            f"coupling={coupling!r} takes no "
+            f"wiring{' that is to be found' if coupling == 'shared' else ''}: take "
+            "coupling='none', or 'shared' with a wiring that lets the same inputs enter every "
+            "transition to learn."
         )
     if spec.basis != "inducing" or not isinstance(spec.kernel, str):
         raise ValueError(f"coupling={coupling!r} takes inducing points and a kernel by name.")
@@ -245,7 +257,9 @@ def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | Non
 def _couple(
     spec: "Spec", linear: LinearFit, variance: Float[np.ndarray, " Dx"], key: PRNGKeyArray
 ) -> str | Kernel:
-    """The kernel for all dimensions: variances are those of W or of the scales, the kernel's own stays at one."""
+    """The kernel for all dimensions: variances are those of W or of the scales, the kernel's own
+    stays at one.
+    """
     state_dim, dim = linear.state_dim, linear.z.shape[1]
     amplitude = jnp.asarray(np.sqrt(variance))
     if spec.coupling == "shared":
@@ -260,7 +274,8 @@ def _couple(
         inner = Masked(make_kernel(spec.kernel, inputs, dim, 1.0, 1.0), sees)
         return Coregionalised(inner, pushes)
     if spec.coupling == "lmc" and spec.rank is not None:
-        # Rows of random directions with the size that each dimension has: nothing says which functions are shared.
+        # Rows of random directions with the size that each dimension has: nothing says which
+        # functions are shared.
         directions = jax.random.normal(jax.random.fold_in(key, 1), (state_dim, spec.rank))
         directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
         return Coregionalised(
@@ -276,26 +291,29 @@ def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: Linea
     if callable(spec):
         return Function(spec)
     fitted = LinearMap(linear.transition, linear.control, linear.offset)
-    known: dict[str, Mean] = {
+    choices: dict[str, Mean] = {
         "linear": fitted,
         "linear-fixed": fitted,
         "identity": Identity(),
         "zero": Zero(),
     }
-    return _look_up("mean", spec, known)
+    return _look_up("mean", spec, choices)
 
 
 def _wire_mean(
     spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM, wiring: Wiring
 ) -> Mean:
-    """The mean with what a wiring knows; a function of the user's own sees all, since it says itself what it uses."""
-    known = jnp.concatenate([linear.transition, linear.control, linear.offset[:, None]], -1)
-    own = isinstance(spec, Mean) or not isinstance(spec, str)
-    everything = tuple((learned,) * len(wiring.enters[0]) for learned in wiring.learned)
-    silent = jnp.asarray(wiring.learned)[:, None]
+    """The mean with what a wiring knows.
+
+    A function of the user's own sees all, since it says itself what it uses.
+    """
+    exact = jnp.concatenate([linear.transition, linear.control, linear.offset[:, None]], -1)
+    custom = not isinstance(spec, str)
+    everything = tuple((active,) * len(wiring.enters[0]) for active in wiring.learned)
+    learned = jnp.asarray(wiring.learned)[:, None]
     # What is to be thinned out shrinks to a state that stays where it is, not to the linear fit.
     inner = _make_mean("identity" if wiring.sparse and spec == "linear" else spec, linear)
-    return Wired(inner, jnp.where(silent, 0.0, known), everything if own else wiring.mask)
+    return Wired(inner, jnp.where(learned, 0.0, exact), everything if custom else wiring.mask)
 
 
 def _wire_weights(basis: Basis, wiring: Wiring) -> Basis:
@@ -308,7 +326,10 @@ def _wire_weights(basis: Basis, wiring: Wiring) -> Basis:
 
 
 def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
-    """No noise to speak of in the rows that are known, by a prior worth the data; an output map that is known stays."""
+    """No noise to speak of in the rows that are known, by a prior worth the data.
+
+    An output map that is known stays.
+    """
     learned, prior = jnp.asarray(wiring.learned), model.priors["log_process_std"]
     if not all(wiring.learned) and isinstance(prior, InverseGamma):
         shape = jnp.where(learned, prior.shape, 0.5 * rows)
@@ -350,38 +371,42 @@ _BASES = {"inducing": _inducing, "hilbert": _hilbert, "fourier": _fourier}
 def inducing_locations(
     z: Float[np.ndarray, "N Dz"], num: int, seed: int = 0
 ) -> Float[Array, "num Dz"]:
-    """Centres of `num` clusters of the rows z = [x; u] by k-means, with every column at unit variance meanwhile.
+    """Centres of `num` clusters of the rows z = [x.
 
-    They minimise Σ_n min_j |z_n − Z_j|² locally, from a k-means++ start; of more than MOST_POINTS rows a random
-    choice is used. No two are equal: where there are fewer distinct points, copies moved by about a tenth of a
-    standard deviation fill up.
+    U] by k-means, with every column at unit variance meanwhile.
+
+    They minimise Σ_n min_j |z_n − Z_j|² locally, from a k-means++ start; of more than MOST_POINTS
+    rows a random choice is used. No two are equal: where there are fewer distinct points, copies
+    moved by about a tenth of a standard deviation fill up.
     """
     generator = np.random.default_rng(seed)
     centre, scale = z.mean(axis=0), z.std(axis=0)
     scale = np.where(scale > 0.0, scale, 1.0)
-    found = np.unique((z - centre) / scale, axis=0)
-    if len(found) > num:
-        found = generator.permutation(found)[:MOST_POINTS]
+    points = np.unique((z - centre) / scale, axis=0)
+    if len(points) > num:
+        points = generator.permutation(points)[:MOST_POINTS]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty cluster keeps its last centre
-            found = np.unique(
-                scipy.cluster.vq.kmeans2(found, num, minit="++", rng=generator)[0], axis=0
+            points = np.unique(
+                scipy.cluster.vq.kmeans2(points, num, minit="++", rng=generator)[0], axis=0
             )
-    copies = generator.choice(found, num - len(found))
+    copies = generator.choice(points, num - len(points))
     moved = copies + 0.1 * generator.normal(size=copies.shape)
-    return jnp.asarray(np.concatenate([found, moved]) * scale + centre)
+    return jnp.asarray(np.concatenate([points, moved]) * scale + centre)
 
 
-def _look_up(what: str, name: str, known: Mapping[str, Part]) -> Part:
-    if name not in known:
+def _look_up(what: str, name: str, choices: Mapping[str, Part]) -> Part:
+    if name not in choices:
         raise KeyError(
-            f"Unknown {what} {name!r}. Known: {', '.join(known)}; or pass one of your own."
+            f"Unknown {what} {name!r}. Known: {', '.join(choices)}; or pass one of your own."
         )
-    return known[name]
+    return choices[name]
 
 
 def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:
-    """Run the model's shapes through one step, so that parts that do not fit are caught here and named."""
+    """Run the model's shapes through one step, so that parts that do not fit are caught here and
+    named.
+    """
     x, u = jnp.zeros((1, model.state_dim)), jnp.zeros((1, input_dim))
     try:
         step = jax.eval_shape(lambda: model.transition()(x, u))
@@ -390,15 +415,17 @@ def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:
         )
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"The parts of the model do not fit together: {error}. With state_dim={model.state_dim} and "
-            f"{input_dim} controls, kernel and basis take inputs of dimension {x.shape[1] + u.shape[1]}."
+            f"The parts of the model do not fit together: {error}. With "
+            f"state_dim={model.state_dim} and "
+            f"{input_dim} controls, kernel and basis take inputs of dimension "
+            f"{x.shape[1] + u.shape[1]}."
         ) from error
     expected = {"mean": (1, model.state_dim), "gain": (model.state_dim, 1, model.basis.size)}
-    found = {"mean": step.mean.shape, "gain": step.gain.shape, "log density": entries.shape}
+    shapes = {"mean": step.mean.shape, "gain": step.gain.shape, "log density": entries.shape}
     for name, shape in (expected | {"log density": (1, output_dim)}).items():
-        if found[name] != shape:
+        if shapes[name] != shape:
             raise ValueError(
-                f"The model's {name} has shape {found[name]} at one state; expected {shape}."
+                f"The model's {name} has shape {shapes[name]} at one state; expected {shape}."
             )
 
 
@@ -418,7 +445,8 @@ def assign_roles(model: GPSSM, spec: "Spec", inherited: bool = False) -> GPSSM:
     if not method.learns or spec.hyper == "fix":
         if spec.learn:
             raise ValueError(
-                f"hyper='fix' learns no parameter, but learn={tuple(spec.learn)!r} names some: drop one."
+                f"hyper='fix' learns no parameter, but learn={tuple(spec.learn)!r} names some: "
+                "drop one."
             )
         model = model.with_roles("fix", "*")
     else:

@@ -1,11 +1,14 @@
-"""Physics with an unknown part: what is known is written down, what is not is one scalar function to be learned.
+"""Physics with an unknown part: what is known is written down, what is not is one scalar function
+to be learned.
 
-    x_{t+1} = step(x_t, u_t, θ) + e_into g(x_t, u_t) h(φ(x_t, u_t)) + noise,    h ~ GP(0, k),    y_t = C x_{t+1} + noise
+    x_{t+1} = step(x_t, u_t, θ) + e_into g(x_t, u_t) h(φ(x_t, u_t)) + noise,    h ~ GP(0, k)
+    y_t = C x_{t+1} + noise
 
-`step` is physics with parameters θ; h is what nobody knows, friction as a function of the speed, say; φ is what it
-depends on, and g what is known of how it enters transition `into`. This is linear in the weights of h, so that the
-model is one like any other: collapsed target, conditionals and samplers are exact as they are. All functions are of
-states and controls in the user's units, written in JAX.
+`step` is physics with parameters θ; h is what nobody knows, friction as a function of the speed,
+say; φ is what it depends on, and g what is known of how it enters transition `into`. This is linear
+in the weights of h, so that the model is one like any other: collapsed target, conditionals and
+samplers are exact as they are. All functions are of states and controls in the user's units,
+written in JAX.
 """
 
 import dataclasses
@@ -35,13 +38,22 @@ NOISE_STD = 0.03  # of the outputs, in their standard deviations, to begin with
 class Unknown:
     """A scalar function h of a feature of state and input, and where it enters.
 
-    :param feature: φ(x, u), a number (or a vector).
-    :param into: the state whose transition it enters.
-    :param at: values of the feature that the data may reach (N,) or (N, P): inducing points lie there.
-    :param factor: g(x, u), what is known of how it enters; one without it.
-    :param size: how large h may be: the prior standard deviation of its values.
-    :param length: over what difference of the feature h changes; a fifth of the range of `at` without it.
-    :param kernel: a stationary kernel by name; "matern32" for what may have a kink.
+    Parameters
+    ----------
+    feature
+        φ(x, u), a number (or a vector).
+    into
+        The state whose transition it enters.
+    at
+        Values of the feature that the data may reach (N,) or (N, P): inducing points lie there.
+    factor
+        G(x, u), what is known of how it enters; one without it.
+    size
+        How large h may be: the prior standard deviation of its values.
+    length
+        Over what difference of the feature h changes; a fifth of the range of `at` without it.
+    kernel
+        A stationary kernel by name; "matern32" for what may have a kink.
     """
 
     feature: Callable[[Array, Array], Array]
@@ -57,14 +69,25 @@ class Unknown:
 class Physics:
     """Known equations of a system in the user's units, for `gpssm.fit(series, physics=...)`.
 
-    :param step: (x, u, θ) → the next x, for one state (Dx,) and one control (Du,).
-    :param unknown: what is not known.
-    :param outputs: C (Dy, Dx), the states that are seen.
-    :param states: (y, u) → states (T+1, Dx) to start from, roughly right; missing outputs come interpolated.
-    :param scale: sizes of the states (Dx,): x₀ ~ N(0, scale²), and noises are relative to them.
-    :param parameters: the parameters θ by name, each a prior, whose mean is the value to start from.
-    :param noise: standard deviation of a step's noise (Dx,) to start from; a hundredth of the scale without it.
-    :param exact: rows of `step` that are exact, whose noise is held there.
+    Parameters
+    ----------
+    step
+        (x, u, θ) → the next x, for one state (Dx,) and one control (Du,).
+    unknown
+        What is not known.
+    outputs
+        C (Dy, Dx), the states that are seen.
+    states
+        (y, u) → states (T+1, Dx) to start from, roughly right; missing outputs come interpolated.
+    scale
+        Sizes of the states (Dx,): x₀ ~ N(0, scale²), and noises are relative to them.
+    parameters
+        The parameters θ by name, each a prior, whose mean is the value to start from.
+    noise
+        Standard deviation of a step's noise (Dx,) to start from; a hundredth of the scale without
+        it.
+    exact
+        Rows of `step` that are exact, whose noise is held there.
     """
 
     step: Callable[[Array, Array, dict[str, Array]], Array]
@@ -78,9 +101,11 @@ class Physics:
 
     @in_double_precision
     def start(self, raw: Sequence[Series], scaler: Scaler) -> Start:
-        """The model of series in the user's units once they are scaled, and the states to begin with."""
+        """The model of series in the user's units once they are scaled, and the states to begin
+        with.
+        """
         size, unknown = len(self.scale), self.unknown
-        scale = tuple(float(one) for one in self.scale)
+        scale = tuple(map(float, self.scale))
         inputs = tuple(
             (float(m), float(s)) for m, s in zip(scaler.input_mean, scaler.input_std, strict=True)
         )
@@ -119,7 +144,7 @@ class Physics:
         priors |= {name: Normal(values[name], 1.0) for name in variances}
         priors |= {f"mean.parameters.{name}": prior for name, prior in self.parameters.items()}
         # Noise that is held is worth the rows; the rest is nearly free, but for its size.
-        rows, held = sum(len(one) for one in raw), np.isin(np.arange(size), self.exact)
+        rows, held = sum(len(rows) for rows in raw), np.isin(np.arange(size), self.exact)
         shape = np.where(held, 0.5 * rows, 1.0)
         priors["log_process_std"] = InverseGamma(
             shape, shape * np.where(held, noise**2, np.minimum(noise**2, 1e-3))
@@ -128,12 +153,14 @@ class Physics:
             "fix", "basis.*", "likelihood.C", "likelihood.d"
         )
         paths = [
-            np.asarray(self.states(_filled(one.y), one.u), float) / np.asarray(scale) for one in raw
+            np.asarray(self.states(_filled(rows.y), rows.u), float) / np.asarray(scale)
+            for rows in raw
         ]
-        if [path.shape for path in paths] != [(len(one) + 1, size) for one in raw]:
-            shapes = [(len(one) + 1, size) for one in raw]
+        if [path.shape for path in paths] != [(len(rows) + 1, size) for rows in raw]:
+            shapes = [(len(rows) + 1, size) for rows in raw]
             raise ValueError(
-                f"states gives paths of the shapes {shapes}, x₀ first; got {[path.shape for path in paths]}."
+                f"states gives paths of the shapes {shapes}, x₀ first; got "
+                f"{[path.shape for path in paths]}."
             )
         return Start(model, paths)
 
@@ -141,7 +168,8 @@ class Physics:
         size, unknown = len(self.scale), self.unknown
         if C.shape != (series.output_dim, size):
             raise ValueError(
-                f"outputs is a matrix of shape {(series.output_dim, size)}, outputs by states; got {C.shape}."
+                f"outputs is a matrix of shape {(series.output_dim, size)}, outputs by states; got "
+                f"{C.shape}."
             )
         if not 0 <= unknown.into < size:
             raise ValueError(f"into is the number of a state, 0 to {size - 1}; got {unknown.into}.")
@@ -156,18 +184,20 @@ class Physics:
             ),
         ):
             try:
-                found = jax.eval_shape(function).shape
+                shape = jax.eval_shape(function).shape
             except (TypeError, KeyError, AttributeError, IndexError) as error:
                 raise ValueError(
-                    f"{name} could not be called with x of {size} and u of {u.size} numbers: {error}"
+                    f"{name} could not be called with x of {size} and u of {u.size} numbers: "
+                    f"{error}"
                 ) from error
-            if found != expected:
-                raise ValueError(f"{name} gives the shape {found}; expected {expected}.")
+            if shape != expected:
+                raise ValueError(f"{name} gives the shape {shape}; expected {expected}.")
 
 
 def _filled(y: Float[np.ndarray, "T Dy"]) -> Float[np.ndarray, "T Dy"]:
     """Outputs with the missing ones interpolated."""
     rows = np.arange(len(y))
     return np.stack(
-        [np.interp(rows, rows[np.isfinite(one)], one[np.isfinite(one)]) for one in y.T], 1
+        [np.interp(rows, rows[np.isfinite(column)], column[np.isfinite(column)]) for column in y.T],
+        1,
     )

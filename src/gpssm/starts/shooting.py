@@ -1,6 +1,8 @@
-"""A start for free runs: the MAP of a model through windows of growing length, by multiple shooting.
+"""A start for free runs: the MAP of a model through windows of growing length, by multiple
+shooting.
 
-A window of L steps is a free run of the transition's mean, without process noise, from a start of its own:
+A window of L steps is a free run of the transition's mean, without process noise, from a start of
+its own:
 
     x_{t+1} = m(z_t) + A(z_t)·v,   z_t = [x_t; u_t],   y_t ~ p(y | x_{t+1})
 
@@ -8,14 +10,16 @@ and the window's start s_w is tied to the end e_{w−1} of the window before. Wh
 
     J = −Σ_t log p(y_t | x_{t+1}) + Σ_w |s_w − e_{w−1}|² / 2δ² + ½|s_0|² + ½|v|² − log p(θ)
 
-over the weights v, the starts and the leaves θ of kernel, basis, mean and likelihood that are not fixed. Short windows
-come first, since their J has few minima; each length begins where the one before ended (Bock & Plitt 1984; for
-networks Ribeiro et al. 2020). All windows of all series run side by side. A window that a series does not fill has
-missing outputs at its end, which the likelihood leaves out.
+over the weights v, the starts and the leaves θ of kernel, basis, mean and likelihood that are not
+fixed. Short windows come first, since their J has few minima; each length begins where the one
+before ended (Bock & Plitt 1984; for networks Ribeiro et al. 2020). All windows of all series run
+side by side. A window that a series does not fill has missing outputs at its end, which the
+likelihood leaves out.
 
-**Paths that run away.** While v is far from its place a free run may leave for good, and its gradient with it. No state
-goes beyond ±`BOX` (states have unit scale), where it stands still for the gradient as well: its window is then drawn
-back by its start and by the other windows. The share of states that end there is reported.
+**Paths that run away.** While v is far from its place a free run may leave for good, and its
+gradient with it. No state goes beyond ±`BOX` (states have unit scale), where it stands still for
+the gradient as well: its window is then drawn back by its start and by the other windows. The share
+of states that end there is reported.
 """
 
 from collections.abc import Sequence
@@ -27,6 +31,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from gpssm.core.loops import choose, iterate
 from gpssm.core.runtime import in_double_precision, in_threads, jit
 from gpssm.data.padding import padded_length
 from gpssm.data.series import Series, as_list
@@ -38,14 +43,17 @@ LENGTHS = (16, 64, 256)  # rows of a window, from short to long
 WHOLE = 1024  # a record of at most as many rows is one window at last
 DEFECT = 0.05  # δ, for states of unit scale
 BOX = 8.0
-# Steps of Adam for each length, at least and at most, and for each row: few rows are soon followed too closely.
+# Steps of Adam for each length, at least and at most, and for each row: few rows are soon followed
+# too closely.
 NUM_STEPS, STEPS_A_ROW = (250, 500), 0.5
 LEARNING_RATE = 0.01  # of Adam, falling to zero along a cosine
 NOT_IN_RUN = "log_process_std"  # the leaf that a free run has no use for
 
 
 class Blocks(NamedTuple):
-    """All series cut into W blocks of B rows, so that all window lengths are one program; a window lies in one block.
+    """All series cut into W blocks of B rows, so that all window lengths are one program.
+
+    A window lies in one block.
 
     Rows beyond the end of a series have missing outputs and no window.
     """
@@ -57,7 +65,9 @@ class Blocks(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What is learned: weights, leaves, and the state at the start of a window (at other rows it has no effect)."""
+    """What is learned: weights, leaves, and the state at the start of a window (at other rows it
+    has no effect).
+    """
 
     weights: Float[Array, "Dx M"]
     leaves: dict[str, Array]
@@ -65,7 +75,9 @@ class Point(NamedTuple):
 
 
 class WindowRuns(NamedTuple):
-    """The states of all windows: as they are at each row, and as they were reached by the window before."""
+    """The states of all windows: as they are at each row, and as they were reached by the window
+    before.
+    """
 
     states: Float[Array, "W B Dx"]
     reached: Float[Array, "W B Dx"]
@@ -75,8 +87,8 @@ class WindowRuns(NamedTuple):
 class Shot(NamedTuple):
     """A start whose simulations follow the series, and how the search went.
 
-    `weights` are those of the simulations, whose states are the start's. `objective` has J / N by window length, before
-    and after the search; `clipped` is the share of the states at the wall.
+    `weights` are those of the simulations, whose states are the start's. `objective` has J / N by
+    window length, before and after the search; `clipped` is the share of the states at the wall.
     """
 
     start: Start
@@ -112,8 +124,8 @@ def shoot(
     Parameters
     ----------
     start
-        The model at the parameters to begin with, whose leaves with the role "fix" stay, and the states from which the
-        windows of the first length start.
+        The model at the parameters to begin with, whose leaves with the role "fix" stay, and the
+        states from which the windows of the first length start.
     series
         Scaled; outputs may be missing.
     weights
@@ -153,7 +165,9 @@ def shoot(
 
 
 def window_lengths(rows: Sequence[int]) -> list[int]:
-    """Those of `LENGTHS` that are shorter than the longest series, and its length if that is at most `WHOLE`."""
+    """Those of `LENGTHS` that are shorter than the longest series, and its length if that is at
+    most `WHOLE`.
+    """
     longest = max(rows)
     shorter = [length for length in LENGTHS if length < longest]
     return [*shorter, longest] if longest <= WHOLE else shorter
@@ -161,12 +175,12 @@ def window_lengths(rows: Sequence[int]) -> list[int]:
 
 def cut(series: Sequence[Series], length: int) -> Blocks:
     """All series in windows of so many rows, from each series' first row on."""
-    longest = max(len(one) for one in series)
+    longest = max(len(rows) for rows in series)
     size = padded_length(longest) if longest <= WHOLE else max(LENGTHS)
-    y = _in_blocks([np.asarray(one.y, float) for one in series], size, np.nan)
-    u = _in_blocks([np.asarray(one.u, float) for one in series], size, 0.0)
-    marks = [(np.arange(len(one)) % length == 0)[:, None] for one in series]
-    begin = [(np.arange(len(one)) == 0)[:, None] for one in series]
+    y = _in_blocks([np.asarray(rows.y, float) for rows in series], size, np.nan)
+    u = _in_blocks([np.asarray(rows.u, float) for rows in series], size, 0.0)
+    marks = [(np.arange(len(rows)) % length == 0)[:, None] for rows in series]
+    begin = [(np.arange(len(rows)) == 0)[:, None] for rows in series]
     return Blocks(
         y, u, _in_blocks(marks, size, False)[:, :, 0], _in_blocks(begin, size, False)[:, 0, 0]
     )
@@ -174,9 +188,11 @@ def cut(series: Sequence[Series], length: int) -> Blocks:
 
 def _in_blocks(values: Sequence[np.ndarray], size: int, fill: float | bool) -> Array:
     """Rows of each series in blocks of so many, the last of each series filled up."""
-    padded = [np.pad(one, ((0, -len(one) % size), (0, 0)), constant_values=fill) for one in values]
+    padded = [
+        np.pad(rows, ((0, -len(rows) % size), (0, 0)), constant_values=fill) for rows in values
+    ]
     return jnp.asarray(
-        np.concatenate([one.reshape(len(one) // size, size, one.shape[1]) for one in padded])
+        np.concatenate([rows.reshape(len(rows) // size, size, rows.shape[1]) for rows in padded])
     )
 
 
@@ -239,28 +255,23 @@ def _descend(
     """Adam from a point: where it ends, the loss before and after, and the free runs there."""
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
 
-    def evaluate(point: Point) -> tuple[tuple[Array, WindowRuns], Point]:
-        return jax.value_and_grad(lambda point: loss(point, model, blocks), has_aux=True)(point)
+    def evaluate(_: Array, state: tuple[Point, Any]) -> tuple[Array, tuple[WindowRuns, Point]]:
+        (value, runs), slope = jax.value_and_grad(
+            lambda point: loss(point, model, blocks), has_aux=True
+        )(state[0])
+        return value, (runs, slope)
 
-    def step(index: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        point, memory, values, _ = carry
-        (value, runs), slope = evaluate(point)
-        # A slope that is no number leaves everything where it is, the optimiser's memory too.
+    def advance(
+        index: Array, state: tuple[Point, Any], _: Array, auxiliary: tuple[WindowRuns, Point]
+    ) -> tuple[Point, Any]:
+        point, memory = state
+        _, slope = auxiliary
+        # A slope that is not finite leaves everything where it is, the optimiser's memory too.
         safe = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(slope)]))
-        rate = jnp.where(
-            index < steps, 0.5 * LEARNING_RATE * (1 + jnp.cos(jnp.pi * index / steps)), 0.0
-        )
+        rate = 0.5 * LEARNING_RATE * (1 + jnp.cos(jnp.pi * index / steps))
         updates, following = optimiser.update(slope, memory)
-        moved = (jax.tree.map(lambda leaf, update: leaf - rate * update, point, updates), following)
-        point, memory = jax.tree.map(
-            lambda new, old: jnp.where(safe, new, old), moved, (point, memory)
-        )
-        return point, memory, values.at[jnp.minimum(index, 1)].set(value), runs
+        moved = jax.tree.map(lambda leaf, update: leaf - rate * update, point, updates)
+        return choose(safe, (moved, following), state)
 
-    # A model may hold functions of the user's own, which are no arrays.
-    shapes = jax.eval_shape(lambda point: loss(point, model, blocks), point)[1]
-    empty = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
-    # One step more, of length zero: it evaluates where the last one led.
-    carry = (point, optimiser.init(point), jnp.zeros(2), empty)
-    point, _, values, runs = jax.lax.fori_loop(0, steps + 1, step, carry)
-    return point, values, runs
+    end = iterate(evaluate, advance, (point, optimiser.init(point)), steps)
+    return end.state[0], jnp.stack([end.first, end.last]), end.auxiliary[0]

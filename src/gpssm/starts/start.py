@@ -103,7 +103,9 @@ def make_starts(
 
 
 def _after_shooting(spec: "Spec", start: Start, held: Start, shot: Shot) -> Start:
-    """The start with the leaves that shooting learned, and some noise where transitions are learned."""
+    """The start with the leaves that shooting learned, and some noise where transitions are
+    learned.
+    """
     learned = jnp.asarray(True if spec.wiring is None else spec.wiring.learned)
     noise = jnp.where(learned, jnp.log(AFTER_SHOOTING), start.model.log_process_std)
     free = held.model.free_leaves()
