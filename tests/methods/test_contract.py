@@ -45,6 +45,7 @@ SMALL = {
         "units": 2,
         "max_epochs": 5,
         "max_order": 2,
+        "num_passes": 3,
     },
 }
 
@@ -106,7 +107,10 @@ def every(names, quick):
 @pytest.mark.filterwarnings("ignore::UserWarning")  # runs this short have something to warn of
 @pytest.mark.parametrize(
     "name",
-    every(METHODS, {"ffvd-c-m", "vgpssm", "gp-narx", "arx", "arx-reg", "lgssm", "last", "mean"}),
+    every(
+        METHODS,
+        {"ffvd-c-m", "vgpssm", "rgpssm", "gp-narx", "arx", "arx-reg", "lgssm", "last", "mean"},
+    ),
 )
 def test_a_fit_has_finite_draws_and_comes_back_from_a_file(name, tmp_path):
     posterior = fitted(name)

@@ -14,6 +14,7 @@ from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last, Regularise
 from gpssm.methods.lstm import LSTMNetwork
 from gpssm.methods.prssm import PRSSM
 from gpssm.methods.quick import Quick
+from gpssm.methods.rgpssm import RecursiveGPSSM
 from gpssm.methods.rrank import ReducedRank
 from gpssm.methods.vcdt import VCDT, VCDTFactorised
 from gpssm.methods.vgpssm import VGPSSM
@@ -33,6 +34,7 @@ METHODS: dict[str, MethodSettings] = {
     "prssm": PRSSM(),
     "vcdt": VCDT(),
     "vcdt-factorised": VCDTFactorised(),
+    "rgpssm": RecursiveGPSSM(),
     "exact": Exact(),
     "gp-narx": GPNARX(),
     "arx": ARX(),
@@ -66,6 +68,7 @@ __all__ = [
     "MethodSettings",
     "ParticleGibbs",
     "Quick",
+    "RecursiveGPSSM",
     "ReducedRank",
     "RegularisedARX",
     "VCDTFactorised",

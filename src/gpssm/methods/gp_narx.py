@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from gpssm.core.text import check_whole
@@ -39,6 +38,7 @@ from gpssm.methods.sparse_regression import (
     choose_points,
     covariance,
     inverse_factor,
+    inverse_lower,
     maximise,
     with_constant,
 )
@@ -264,7 +264,7 @@ def weights_posterior(
         columns, residual = gain(regression, output, z)
         variance, r = np.exp(hyper[-1]), error[:, output]
         factor = np.linalg.cholesky(np.eye(columns.shape[1]) + columns.T @ columns / variance)
-        root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
+        root = inverse_lower(factor).T
         half = root.T @ (columns.T @ r) / variance
         means.append(root @ half)
         roots.append(root)
@@ -408,8 +408,8 @@ def as_regression(model: GPSSM) -> Regression:
     width = len(likelihood.d)
     variance = np.asarray(model.process_variance)
     parts = (mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d)
-    noise: Any = np.zeros(width)
-    linear = LinearSSM(*map(np.asarray, parts), np.diag(variance), noise)
+    transition, control, offset, C, d = (np.asarray(part) for part in parts)
+    linear = LinearSSM(transition, control, offset, C, d, np.diag(variance), np.zeros(width))
     hyper = np.column_stack(
         [kernel.inner.log_variance, kernel.inner.log_lengthscale, np.log(variance[:width])]
     )

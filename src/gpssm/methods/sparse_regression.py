@@ -34,7 +34,7 @@ def maximise(
     def objective(hyper: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = log_bound(hyper, points, z, error, features)
         distance = (hyper - middle) / spread
-        return 0.5 * distance @ distance - value, distance / spread - slope
+        return float(0.5 * distance @ distance) - value, distance / spread - slope
 
     # What is far outside is nothing, or everything; a noise below `NO_NOISE` is rounding.
     low = np.array([middle[0] - 12, *(middle[1:-1] - 5), 2 * np.log(NO_NOISE)])
@@ -66,7 +66,13 @@ def inverse_factor(
     """L⁻¹ of k(Z, Z) = L Lᵀ, with jitter."""
     square = covariance(hyper, points, points)
     np.fill_diagonal(square, (1 + JITTER) * np.exp(hyper[0]))
-    return scipy.linalg.lapack.dtrtri(np.linalg.cholesky(square), lower=1)[0]
+    return inverse_lower(np.linalg.cholesky(square))
+
+
+def inverse_lower(factor: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+    """L⁻¹ of a lower triangle."""
+    (invert,) = scipy.linalg.get_lapack_funcs(("trtri",), (factor,))
+    return invert(factor, lower=1)[0]
 
 
 def log_bound(
@@ -88,7 +94,7 @@ def log_bound(
     gain = np.hstack([cross @ inverse.T, features])
     gram = gain.T @ gain
     factor = np.linalg.cholesky(np.eye(len(gram)) + gram / variance)
-    root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
+    root = inverse_lower(factor)
     half = root @ (gain.T @ error) / variance
     mean, precision_inverse = root.T @ half, root.T @ root
     misfit = error - gain @ mean

@@ -1,0 +1,522 @@
+"""`rgpssm`, the recursive GPSSM of Zheng, Yan, Zhang et al. (2024): one Gaussian of state and function.
+
+    s_t = [x_t; v],   f_d(z) = m_d(z) + A_d(z)·v_d + N(0, B_d(z)),   z_t = [x_t; u_t]
+
+is filtered row by row, at a cost that does not grow with the rows. The transition is linearised at
+the mean, G = ∂f/∂s = [∂m/∂x + Σ_k v_k ∂A_k/∂x, A],
+
+    predict   x' = f(z),   Cov(x') = G P Gᵀ + diag(B + Q),   Cov(x', v) = G P_{·v}
+    update    k = P c / (cᵀ P c + R),   s += k (y − cᵀx − d),   P −= k cᵀ P      for each output
+
+Inducing points are found on the way. Where the mean of B_d(z) / k_d(z, z) exceeds a threshold, z
+becomes one: in whitened coordinates that is another weight, v ~ N(0, 1), of which nothing is known
+yet. Past the budget, the point without which the mean function changes least is removed (Csató &
+Opper 2002), Σ_d (k_d⁻¹ E[U_d])_j² / (k_d⁻¹)_jj, and the others keep the law that they had.
+
+What deviates from the paper: mean, emission and the first hyper-parameters come from a linear fit;
+four factors, of all kernel variances, lengthscales, process noises and output noises, are then chosen
+by the log density of one-step predictions along whole passes, and not by gradients on the way. The
+last pass has all points in place from the beginning. The states of draws are drawn backwards, given
+weights, by a linearised smoother. What comes later is learned by `Posterior.learn`, the same filter
+with points of quadrature in place of the linearisation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jaxtyping import Float, PRNGKeyArray
+
+from gpssm.core.text import check_whole
+from gpssm.data.series import Series
+from gpssm.inference.settings import Assumptions, MethodSettings
+from gpssm.linear.arx import NO_NOISE
+from gpssm.linear.fit import linear_fit
+from gpssm.linear.state_space import LinearFit, LinearSSM
+from gpssm.methods.sparse_regression import choose_points, maximise, with_constant
+from gpssm.model.bases import JITTER, InducingPoints, LinearFeatures, Stacked
+from gpssm.model.kernels import SquaredExponential
+from gpssm.model.likelihoods import Gaussian
+from gpssm.model.means import LinearMap
+from gpssm.model.model import GPSSM
+from gpssm.model.types import Draw, Info
+from gpssm.starts.build import SLACK, Start
+
+if TYPE_CHECKING:
+    from gpssm.methods.spec import Spec
+
+MIDDLE, SPREAD = 1.0, 1.5  # of the prior of log ℓ, less half the logarithm of the dimension
+VARIANCE_SPREAD = 3.0  # of that of log k(z, z)
+FACTOR_SPREAD = 1.0  # of the logarithms of the four factors, around zero
+FIRST_STEP = 0.5  # of the search for them
+
+
+@dataclass(frozen=True)
+class RecursiveGPSSM(MethodSettings):
+    """Settings of `rgpssm`; `num_inducing` of the fit is the budget of inducing points.
+
+    :param novelty: share of the prior variance of f that must be open for a new point.
+    :param num_passes: over the data, at most, to choose hyper-parameters by.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, False, False, "N([x_t; v]) at each row, linearised"
+    )
+
+    num_warmup: int = 0
+    num_draws: int = 25
+    novelty: float = 0.05
+    num_passes: int = 40
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("num_passes", self.num_passes, 0)
+        if not 0 < self.novelty < 1:
+            raise ValueError(f"novelty must be between 0 and 1, got {self.novelty!r}.")
+
+    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
+        """The model with hyper-parameters and inducing points, and the states of a linear fit."""
+        needed = {
+            "likelihood": "gaussian",
+            "kernel": "se",
+            "basis": "inducing",
+            "mean": "linear",
+            "wiring": None,
+            "coupling": "none",
+        }
+        for name, value in needed.items():
+            if getattr(spec, name) != value:
+                raise ValueError(
+                    f"`rgpssm` is for {name}={value!r}: {getattr(spec, name)!r} does not fit it. Leave it "
+                    "out, or take method='quick'."
+                )
+        linear = linear_fit(series, spec)
+        dynamics = first_dynamics(linear, spec.num_inducing)
+        if spec.hyper != "fix":
+            dynamics = choose_factors(
+                dynamics, series, spec.num_inducing, self.novelty, self.num_passes
+            )
+        points = run(dynamics, series, room_for(dynamics, spec.num_inducing), self.novelty).points
+        return Start(as_model(dynamics, points), linear.states)
+
+    def adopt(self, model: GPSSM) -> GPSSM:
+        """The model with nothing left to learn but the weights."""
+        return model.with_roles("fix", "*")
+
+    def draw_independently(
+        self, model: GPSSM, series: list[Series], num_chains: int, seed: int
+    ) -> tuple[Draw, Info] | None:
+        """Draws of the weights from the last row's law, and of the states given these."""
+        dynamics, locations = as_dynamics(model)
+        points = PointSet.of(dynamics, locations, len(locations))
+        end = run(dynamics, series, points)
+        mean = end.belief.mean[dynamics.state_dim :]
+        values, vectors = np.linalg.eigh(
+            end.belief.covariance[dynamics.state_dim :, dynamics.state_dim :]
+        )
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        shape = (num_chains, self.num_draws, dynamics.state_dim, model.basis.size)
+        weights, paths = np.empty(shape), []
+        for chain in range(num_chains):
+            rng = np.random.default_rng([seed, chain])
+            normal = rng.standard_normal((self.num_draws, len(mean)))
+            weights[chain] = (mean + normal @ root.T).reshape(shape[1:])
+            paths.append(
+                [draw_states(dynamics, points, weights[chain], item, rng) for item in series]
+            )
+        zeros: Any = np.zeros(shape[:2])
+        info = Info(zeros + end.log_density, zeros + 1.0, zeros > 0.0, zeros, zeros)
+        states = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
+        return Draw(cast(Any, states), cast(Any, weights), {}), info
+
+
+class Dynamics(NamedTuple):
+    """What does not change from row to row: mean, emission and noises, kernel, and linear weights.
+
+    `linear.process_cov` is diagonal, Q.
+    """
+
+    linear: LinearSSM
+    hyper: Float[np.ndarray, "Dx Dz+1"]  # log k(z, z), log ℓ
+    slack: float  # prior standard deviation of a linear coefficient
+
+    @property
+    def state_dim(self) -> int:
+        """Dx."""
+        return len(self.linear.offset)
+
+    @property
+    def process_variance(self) -> Float[np.ndarray, " Dx"]:
+        """Q."""
+        return np.diagonal(self.linear.process_cov)
+
+    def mean(self, z: Float[np.ndarray, "*S Dz"]) -> Float[np.ndarray, "*S Dx"]:
+        """m(z)."""
+        return z @ np.hstack([self.linear.transition, self.linear.control]).T + self.linear.offset
+
+
+class Gain(NamedTuple):
+    """A, its slope in x, and B at an input."""
+
+    value: Float[np.ndarray, "*S Dx K"]
+    slope: Float[np.ndarray, "*S Dx K Dx"]
+    residual: Float[np.ndarray, "*S Dx"]
+
+
+class PointSet(NamedTuple):
+    """Inducing points with L⁻¹ of each dimension; past the first `size` places all is zero."""
+
+    locations: Float[np.ndarray, "P Dz"]
+    inverse: Float[np.ndarray, "Dx P P"]
+    size: int
+
+    @classmethod
+    def of(
+        cls, dynamics: Dynamics, locations: Sequence[np.ndarray] | np.ndarray, room: int
+    ) -> "PointSet":
+        """These points, and room for so many in all."""
+        dim = dynamics.hyper.shape[1] - 1
+        points = cls(np.zeros((room, dim)), np.zeros((dynamics.state_dim, room, room)), 0)
+        for z in locations:
+            points = points.add(dynamics, z)
+        return points
+
+    def gain(self, dynamics: Dynamics, z: Float[np.ndarray, "*S Dz"]) -> Gain:
+        """A = [L⁻¹k(Z, z), s [z; 1]], ∂A/∂x, and B = k(z, z) − |L⁻¹k(Z, z)|²."""
+        width, count = dynamics.state_dim, z.shape[-1] + 1
+        scale = np.exp(-2 * dynamics.hyper[:, 1:])
+        gap = (z[..., None, :] - self.locations)[..., None, :, :] * scale[:, None, :]
+        distance = np.sum(gap**2 / scale[:, None, :], -1)
+        kernel = np.exp(dynamics.hyper[:, :1] - 0.5 * distance)
+        value = (self.inverse @ kernel[..., None])[..., 0]
+        slope = self.inverse @ (-kernel[..., None] * gap[..., :width])
+        features = dynamics.slack * np.concatenate([z, np.ones((*z.shape[:-1], 1))], -1)
+        shape = (*z.shape[:-1], width, count)
+        linear_slope = np.broadcast_to(dynamics.slack * np.eye(count, width), (*shape, width))
+        residual = np.maximum(np.exp(dynamics.hyper[:, 0]) - np.sum(value**2, -1), 0.0)
+        return Gain(
+            np.concatenate([value, np.broadcast_to(features[..., None, :], shape)], -1),
+            np.concatenate([slope, linear_slope], -2),
+            residual,
+        )
+
+    def add(self, dynamics: Dynamics, z: Float[np.ndarray, " Dz"]) -> "PointSet":
+        """With another point: L gains the row [A(z), √(k(z, z) + jitter − |A(z)|²)]."""
+        locations, inverse = self.locations.copy(), self.inverse.copy()
+        row = self.gain(dynamics, z).value[:, : len(locations)]
+        variance = np.exp(dynamics.hyper[:, 0])
+        pivot = np.maximum((1 + JITTER) * variance - np.sum(row**2, 1), JITTER * variance) ** 0.5
+        locations[self.size] = z
+        inverse[:, self.size] = -(row[:, None] @ self.inverse)[:, 0] / pivot[:, None]
+        inverse[:, self.size, self.size] = 1 / pivot
+        return PointSet(locations, inverse, self.size + 1)
+
+    def least(self, weights: Float[np.ndarray, "Dx K"]) -> int:
+        """The point without which the mean function changes least."""
+        inverse = self.inverse[:, : self.size, : self.size]
+        coefficients = np.einsum("dij,di->dj", inverse, weights[:, : self.size])
+        return int(np.argmin(np.sum(coefficients**2 / np.sum(inverse**2, 1), 0)))
+
+    def remove(
+        self, dynamics: Dynamics, index: int
+    ) -> tuple["PointSet", Float[np.ndarray, "Dx P P"]]:
+        """Without a point, and T with v' = T v the weights for which the other U = L v are the same.
+
+        The last weight, which is of no point any more, has a row of zeros.
+        """
+        others = [place for place in range(self.size) if place != index]
+        fewer = PointSet.of(dynamics, self.locations[others], len(self.locations))
+        factor = np.linalg.inv(self.inverse[:, : self.size, : self.size])
+        turn = np.zeros_like(self.inverse)
+        kept = fewer.inverse[:, : self.size - 1, : self.size - 1] @ factor[:, others]
+        turn[:, : self.size - 1, : self.size] = kept
+        spare = np.arange(self.size, len(self.locations))
+        turn[:, spare, spare] = 1.0
+        return fewer, turn
+
+
+class Belief(NamedTuple):
+    """[x; v_1; …; v_Dx] ~ N(mean, covariance)."""
+
+    mean: Float[np.ndarray, " n"]
+    covariance: Float[np.ndarray, "n n"]
+
+
+class Pass(NamedTuple):
+    """What a pass over the data ends with."""
+
+    belief: Belief
+    points: PointSet
+    log_density: float  # Σ log p(y_t | y_<t)
+
+
+def first_dynamics(linear: LinearFit, num_points: int) -> Dynamics:
+    """The linear fit, and the kernel that explains best what it misses along its states.
+
+    Of the process noise, the share of the squared misses that the kernel does not explain is left.
+    """
+    model = LinearSSM(*map(np.asarray, linear.model))
+    z = linear.z
+    following = np.concatenate([path[1:] for path in linear.states])
+    dynamics = Dynamics(model, np.zeros((linear.state_dim, z.shape[1] + 1)), SLACK)
+    error = following - dynamics.mean(z)
+    variance = np.maximum(np.mean(error**2, 0), NO_NOISE**2)
+    lengthscales = np.full((len(variance), z.shape[1]), MIDDLE + 0.5 * np.log(z.shape[1]))
+    middle = np.column_stack([np.log(0.25 * variance), lengthscales, np.log(variance)])
+    spread = np.array([VARIANCE_SPREAD, *np.full(z.shape[1], SPREAD), np.inf])
+    points = choose_points(middle, z, num_points)
+    features = SLACK * with_constant(z)
+    hyper = np.stack(
+        [
+            maximise(start, start, spread, points, z, r, features)
+            for start, r in zip(middle, error.T, strict=True)
+        ]
+    )
+    share = np.minimum(np.exp(hyper[:, -1]) / variance, 1.0)
+    noise = np.maximum(share * np.diagonal(model.process_cov), NO_NOISE**2)
+    model = model._replace(
+        process_cov=np.diag(noise), noise_std=np.maximum(model.noise_std, NO_NOISE)
+    )
+    return Dynamics(model, hyper[:, :-1], SLACK)
+
+
+def choose_factors(
+    dynamics: Dynamics, series: Sequence[Series], budget: int, novelty: float, num_passes: int
+) -> Dynamics:
+    """The dynamics times four factors, under which the next outputs are expected best.
+
+    Parameters
+    ----------
+    dynamics
+        Those to begin with.
+    series
+        Scaled series.
+    budget
+        Inducing points, at most.
+    novelty
+        Share of the prior variance that must be open for a new one.
+    num_passes
+        Passes over the data, at most.
+    """
+
+    def loss(logarithms: np.ndarray) -> float:
+        scaled = with_factors(dynamics, logarithms)
+        density = run(scaled, series, room_for(scaled, budget), novelty).log_density
+        penalty = 0.5 * np.sum((logarithms / FACTOR_SPREAD) ** 2)
+        return penalty - density if np.isfinite(density) else np.inf
+
+    if num_passes == 0:
+        return dynamics
+    start = np.zeros(4)
+    corners = np.vstack([start, FIRST_STEP * np.eye(4)])
+    options = {"maxfev": num_passes, "initial_simplex": corners}
+    best = scipy.optimize.minimize(loss, start, method="Nelder-Mead", options=options)
+    return with_factors(dynamics, best.x)
+
+
+def with_factors(dynamics: Dynamics, logarithms: Float[np.ndarray, "4"]) -> Dynamics:
+    """Kernel variances, lengthscales, process and output noises (standard deviations) times factors."""
+    variance, lengthscale, process, noise = logarithms
+    hyper = dynamics.hyper + np.array(
+        [2 * variance, *np.full(dynamics.hyper.shape[1] - 1, lengthscale)]
+    )
+    linear = dynamics.linear._replace(
+        process_cov=dynamics.linear.process_cov * np.exp(2 * process),
+        noise_std=dynamics.linear.noise_std * np.exp(noise),
+    )
+    return dynamics._replace(hyper=hyper, linear=linear)
+
+
+def room_for(dynamics: Dynamics, budget: int) -> PointSet:
+    """No points, and room for one more than the budget: it is added before another is removed."""
+    return PointSet.of(dynamics, [], budget + 1)
+
+
+def run(
+    dynamics: Dynamics, series: Sequence[Series], points: PointSet, novelty: float | None = None
+) -> Pass:
+    """One pass over all rows: the state starts anew, x₀ ~ N(0, I), with each series.
+
+    Parameters
+    ----------
+    dynamics
+        Mean, emission, noises and kernel.
+    series
+        Scaled series.
+    points
+        The first inducing points.
+    novelty
+        Share of the prior variance that must be open for a new one; None to leave points as they are.
+    """
+    width = dynamics.state_dim
+    size = width * (1 + len(points.locations) + dynamics.hyper.shape[1])
+    belief = Belief(np.zeros(size), np.eye(size))
+    prior = np.exp(dynamics.hyper[:, 0])
+    total = 0.0
+    for item in series:
+        belief = restart(belief, width)
+        for u, y in zip(item.u, item.y, strict=True):
+            z = np.concatenate([belief.mean[:width], u])
+            gain = points.gain(dynamics, z)
+            if novelty is not None and np.mean(gain.residual / prior) > novelty:
+                points = points.add(dynamics, z)
+                if points.size == len(points.locations):
+                    belief, points = without(dynamics, belief, points)
+                gain = points.gain(dynamics, z)
+            belief, log_density = update(dynamics, predict(dynamics, belief, gain, z), y)
+            total += log_density
+    return Pass(belief, points, float(total))
+
+
+def restart(belief: Belief, width: int) -> Belief:
+    """x₀ ~ N(0, I), independent of the weights."""
+    mean, covariance = belief.mean.copy(), belief.covariance.copy()
+    mean[:width] = 0.0
+    covariance[:width] = 0.0
+    covariance[:, :width] = 0.0
+    covariance[:width, :width] = np.eye(width)
+    return Belief(mean, covariance)
+
+
+def without(dynamics: Dynamics, belief: Belief, points: PointSet) -> tuple[Belief, PointSet]:
+    """The belief and the points without the point that matters least; its weight is N(0, 1) again."""
+    width, count = dynamics.state_dim, len(points.locations)
+    fewer, turn = points.remove(dynamics, points.least(belief.mean[width:].reshape(width, -1)))
+    whole = np.eye(len(belief.mean))
+    room = count + dynamics.hyper.shape[1]
+    for dimension, block in enumerate(turn):
+        begin = width + dimension * room
+        whole[begin : begin + count, begin : begin + count] = block
+    free = np.diag((whole == 0.0).all(1).astype(float))
+    return Belief(whole @ belief.mean, whole @ belief.covariance @ whole.T + free), fewer
+
+
+def predict(dynamics: Dynamics, belief: Belief, gain: Gain, z: Float[np.ndarray, " Dz"]) -> Belief:
+    """x' = f(z) + N(0, B + Q), linearised in [x; v] at the mean."""
+    width = dynamics.state_dim
+    weights = belief.mean[width:].reshape(width, -1)
+    slope = np.zeros((width, len(belief.mean)))
+    slope[:, :width] = transition_slope(dynamics, gain, weights)
+    columns = width + np.arange(weights.size).reshape(weights.shape)
+    slope[np.arange(width)[:, None], columns] = gain.value
+    cross = slope @ belief.covariance
+    mean, covariance = belief.mean.copy(), belief.covariance.copy()
+    mean[:width] = dynamics.mean(z) + np.sum(gain.value * weights, 1)
+    covariance[:width, width:] = cross[:, width:]
+    covariance[width:, :width] = cross[:, width:].T
+    noise = np.diag(gain.residual + dynamics.process_variance)
+    covariance[:width, :width] = cross @ slope.T + noise
+    return Belief(mean, covariance)
+
+
+def update(dynamics: Dynamics, belief: Belief, y: Float[np.ndarray, " Dy"]) -> tuple[Belief, float]:
+    """One output after the other, those that are missing left out, and log p(y | rows before)."""
+    width, linear = dynamics.state_dim, dynamics.linear
+    mean, covariance = belief
+    total = 0.0
+    for row in np.flatnonzero(np.isfinite(y)):
+        across = covariance[:, :width] @ linear.C[row]
+        variance = linear.C[row] @ across[:width] + linear.noise_std[row] ** 2
+        error = y[row] - linear.C[row] @ mean[:width] - linear.d[row]
+        mean = mean + across * (error / variance)
+        covariance = covariance - np.outer(across, across / variance)
+        total -= 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
+    return Belief(mean, 0.5 * (covariance + covariance.T)), float(total)
+
+
+def transition_slope(
+    dynamics: Dynamics, gain: Gain, weights: Float[np.ndarray, "*S Dx K"]
+) -> Float[np.ndarray, "*S Dx Dx"]:
+    """∂f/∂x = ∂m/∂x + Σ_k v_k ∂A_k/∂x."""
+    return dynamics.linear.transition + np.sum(weights[..., None] * gain.slope, -2)
+
+
+def draw_states(
+    dynamics: Dynamics,
+    points: PointSet,
+    weights: Float[np.ndarray, "S Dx K"],
+    series: Series,
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "S T+1 Dx"]:
+    """A path for each draw of the weights, filtered forwards and drawn backwards, linearised.
+
+    x_t | x_{t+1} ~ N(m_t + J_t (x_{t+1} − m⁻_{t+1}), P_t − J_t P⁻_{t+1} J_tᵀ)
+    J_t = P_t F_tᵀ (P⁻_{t+1})⁻¹
+    """
+    width, linear = dynamics.state_dim, dynamics.linear
+    mean = np.zeros((len(weights), width))
+    covariance = np.broadcast_to(np.eye(width), (len(weights), width, width))
+    rows = []
+    for u, y in zip(series.u, series.y, strict=True):
+        z = np.concatenate([mean, np.broadcast_to(u, (len(mean), len(u)))], 1)
+        gain = points.gain(dynamics, z)
+        slope = transition_slope(dynamics, gain, weights)
+        ahead = dynamics.mean(z) + np.sum(gain.value * weights, -1)
+        noise = (gain.residual + dynamics.process_variance)[..., None] * np.eye(width)
+        predicted = slope @ covariance @ slope.mT + noise
+        rows.append((mean, covariance, slope, ahead, predicted))
+        mean, covariance = ahead, predicted
+        for row in np.flatnonzero(np.isfinite(y)):
+            across = covariance @ linear.C[row]
+            variance = across @ linear.C[row] + linear.noise_std[row] ** 2
+            error = y[row] - mean @ linear.C[row] - linear.d[row]
+            mean = mean + across * (error / variance)[:, None]
+            covariance = covariance - across[:, :, None] * across[:, None] / variance[:, None, None]
+    path = np.empty((len(weights), len(series) + 1, width))
+    path[:, -1] = _draw(mean, covariance, rng)
+    for row, (mean, covariance, slope, ahead, predicted) in reversed(list(enumerate(rows))):
+        pull = np.linalg.solve(predicted, slope @ covariance).mT
+        centre = mean + np.einsum("sij,sj->si", pull, path[:, row + 1] - ahead)
+        path[:, row] = _draw(centre, covariance - pull @ predicted @ pull.mT, rng)
+    return path
+
+
+def _draw(
+    mean: Float[np.ndarray, "S Dx"],
+    covariance: Float[np.ndarray, "S Dx Dx"],
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "S Dx"]:
+    """A draw of each Gaussian; a covariance may be singular."""
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.mT))
+    normal = rng.standard_normal(mean.shape) * np.sqrt(np.maximum(values, 0.0))
+    return mean + np.einsum("sij,sj->si", vectors, normal)
+
+
+def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
+    """The GPSSM with these inducing points."""
+    linear, (width, columns) = dynamics.linear, dynamics.hyper.shape
+    return GPSSM.create(
+        SquaredExponential(jnp.asarray(dynamics.hyper[:, 0]), jnp.asarray(dynamics.hyper[:, 1:])),
+        Stacked(
+            (
+                InducingPoints(jnp.asarray(points.locations[: points.size])),
+                LinearFeatures.build(width, columns - 1, dynamics.slack),
+            )
+        ),
+        LinearMap(*map(jnp.asarray, (linear.transition, linear.control, linear.offset))),
+        Gaussian.build(*map(jnp.asarray, (linear.C, linear.d, linear.noise_std))),
+        jnp.asarray(np.sqrt(dynamics.process_variance)),
+    )
+
+
+def as_dynamics(model: GPSSM) -> tuple[Dynamics, Float[np.ndarray, "P Dz"]]:
+    """The dynamics and inducing points that `as_model` was given."""
+    mean, kernel, basis, likelihood = model.mean, model.kernel, model.basis, model.likelihood
+    if not (
+        isinstance(mean, LinearMap)
+        and isinstance(kernel, SquaredExponential)
+        and isinstance(basis, Stacked)
+        and isinstance(basis.parts[0], InducingPoints)
+        and isinstance(basis.parts[1], LinearFeatures)
+        and isinstance(likelihood, Gaussian)
+    ):
+        raise TypeError("The model of `rgpssm` is the one that it has made.")
+    parts = (mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d)
+    noises = (np.diag(np.asarray(model.process_variance)), np.exp(likelihood.log_std))
+    linear = LinearSSM(*map(np.asarray, parts), *map(np.asarray, noises))
+    hyper = np.column_stack([kernel.log_variance, kernel.log_lengthscale])
+    slack = float(np.exp(basis.parts[1].log_scale[0, 0]))
+    return Dynamics(linear, hyper, slack), np.asarray(basis.parts[0].locations)
