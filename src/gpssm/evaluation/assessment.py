@@ -10,15 +10,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.metrics import fit_percent
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
-from gpssm.posterior.conditioning import filter_keys, takes_gaussian
-from gpssm.posterior.draws import merge_chains
-from gpssm.posterior.filtering import CurrentStates, advance
+from gpssm.posterior.conditioning import filter_keys, resolve_particles
+from gpssm.posterior.draws import FilterState, merge_chains
+from gpssm.posterior.filtering import advance, cloud, point_state
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.rollout import (
@@ -104,23 +104,16 @@ def assess(posterior: Posterior, seed: int = 0) -> Assessment:
     before = max(len(series) - TAIL - LEAD, 0)
 
     draws, starts = np.arange(len(states)), states[:, runs[0]]
-    gaussian = takes_gaussian(fewer, None, new_experiment=True)
-    number = 2 * states.shape[2] if gaussian else PARTICLES
-    cloud = CurrentStates(
-        jnp.asarray(np.repeat(states[:, before, None], number, axis=1)),
-        jnp.full((len(states), number), -np.log(number)),
-        jnp.asarray(before),
-        jnp.ones(len(states)),
-    )
+    gaussian = resolve_particles(fewer, None, new_experiment=True) is None
+    state = point_state(jnp.asarray(states[:, before]), None if gaussian else PARTICLES)
     measured = _measure(
         members_of(fewer, draws),
         filter_keys(seed, draws),
         (jnp.asarray(states[:, rows]), jnp.asarray(series.u[rows])),
-        (cloud, series[before:]),
+        (state, series[before:], jnp.asarray(before)),
         (jnp.asarray(starts), jnp.asarray(series.u[runs])),
         jnp.asarray(np.random.default_rng(seed).normal(size=(len(runs), *starts.shape))),
         training_box(fewer, draws, BOUNDS),
-        gaussian,
     )
     found: Measured = jax.tree.map(np.asarray, measured)
 
@@ -177,21 +170,26 @@ def _run(
 
 
 def _predict(
-    ensemble: Ensemble, keys: PRNGKeyArray, cloud: CurrentStates, series: Series, gaussian: bool
+    ensemble: Ensemble,
+    keys: PRNGKeyArray,
+    state: FilterState,
+    series: Series,
+    first: Int[Array, ""],
 ) -> Float[Array, "T Dy"]:
     """E[y_t | y_<t] for each row, averaged over draws: the filter's cloud moved one step and shown."""
 
-    def step(cloud: CurrentStates, row: tuple[Array, Array]) -> tuple[CurrentStates, Array]:
-        u, y = row
+    def step(state: FilterState, inputs: tuple[Array, ...]) -> tuple[FilterState, Array]:
+        row, u, y = inputs
+        particles, log_weights = cloud(state)
         moved = ensemble.moments(
-            cloud.particles, jnp.broadcast_to(u, (*cloud.log_weights.shape, *u.shape))
+            particles, jnp.broadcast_to(u, (*log_weights.shape, *u.shape))
         ).mean
-        shown = jnp.exp(cloud.log_weights)[..., None] * _emit(ensemble, moved)[0]
-        return advance(ensemble, keys, cloud, u, y, gaussian)[0], jnp.mean(
-            jnp.sum(shown, axis=1), axis=0
-        )
+        shown = jnp.exp(log_weights)[..., None] * _emit(ensemble, moved)[0]
+        state, _ = advance(ensemble, keys, state, row, u, y)
+        return state, jnp.mean(jnp.sum(shown, axis=1), axis=0)
 
-    return jax.lax.scan(step, cloud, (jnp.asarray(series.u), jnp.asarray(series.y)))[1]
+    rows = (first + jnp.arange(len(series)), jnp.asarray(series.u), jnp.asarray(series.y))
+    return jax.lax.scan(step, state, rows)[1]
 
 
 # Optimising what runs once would take longer than it could save. Equinox passes the option on, but has no type for it.
@@ -200,11 +198,10 @@ def _measure(
     members: Members,
     keys: PRNGKeyArray,
     inputs: tuple[Float[Array, "S N Dx"], Float[Array, "N Du"]],
-    tail: tuple[CurrentStates, Series],
+    tail: tuple[FilterState, Series, Int[Array, ""]],
     starts: tuple[Float[Array, "S O Dx"], Float[Array, "L O Du"]],
     noises: Float[Array, "L S O Dx"],
     box: Box,
-    gaussian: bool,
 ) -> Measured:
     x, u = inputs
     ensemble = assemble(*members, u.shape[1])
@@ -222,7 +219,7 @@ def _measure(
         now.novelty,
         jnp.mean(noise, axis=(0, 1)),
         jnp.mean(process, axis=(0, 1)),
-        _predict(ensemble, keys, *tail, gaussian),
+        _predict(ensemble, keys, *tail),
         _run(ensemble, *starts, noises, box),
     )
 

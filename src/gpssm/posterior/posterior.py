@@ -1,11 +1,10 @@
 """What a fit gives back: draws from the posterior, and the verbs of what can be done with them."""
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
@@ -51,20 +50,6 @@ if TYPE_CHECKING:
 ALIKE = 20  # draws that are enough where they differ in their states alone
 
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
-
-def _of_all_states(verb: Verb) -> Verb:
-    """A verb that needs the states of all training rows, and refuses to go on without."""
-
-    @functools.wraps(verb)
-    def checked(posterior: "Posterior", *args: Any, **options: Any) -> Any:
-        posterior.check_states(verb.__name__)
-        return verb(posterior, *args, **options)
-
-    return cast(Verb, checked)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
     """Draws from the posterior of a model. Every leaf of `draws` and `info` has leading axes (chain, draw).
@@ -95,10 +80,11 @@ class Posterior:
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at
-    learn = _of_all_states(learning.learn)
+    extend = update.extend
+    learn = learning.learn
     predict = conditioning.predict
     simulate = conditioning.simulate
-    update = _of_all_states(update.update)
+    update = update.update
 
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
@@ -227,9 +213,7 @@ class Posterior:
             )
         draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
         model, draws = absorb_common([self.model], draws)
-        learned = self.learned and self.learned.each(
-            lambda leaf: leaf[number : number + 1]
-        )._replace(follows=False)
+        learned = self.learned and self.learned.each(lambda leaf: leaf[number : number + 1])
         return replace(self, model=model, draws=draws, info=info, current=None, learned=learned)
 
     def thinned(self, most: int) -> Self:
@@ -249,13 +233,7 @@ class Posterior:
         draws, info = jax.tree.map(
             lambda leaf: np.asarray(leaf)[:, ::every], (self.draws, self.info)
         )
-        current = self.current
-        if current is not None:
-            arrays = {
-                name: getattr(current, name)[:, ::every]
-                for name in ("particles", "log_weights", "surprise")
-            }
-            current = current._replace(**arrays)
+        current = self.current and self.current.each(lambda leaf: leaf[:, ::every])
         learned = self.learned and self.learned.each(lambda leaf: leaf[:, ::every])
         return replace(self, draws=draws, info=info, current=current, learned=learned)
 

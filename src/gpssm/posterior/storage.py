@@ -72,8 +72,7 @@ LEADING = {
 AXES = {
     "states": ("time", "state"),
     "weights": ("state", "inducing"),
-    "cross": ("state", "weight"),
-    "covariance": ("weight", "other_weight"),
+    "covariance": ("component", "other_component"),
     "particles": ("particle", "state"),
     "log_weights": ("particle",),
     "y": ("time", "output"),
