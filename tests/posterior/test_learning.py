@@ -72,7 +72,8 @@ def start(model, spread=0.0, weight_variance=0.0):
 
 def run(model, state, rows, forgetting=1.0):
     members = Members(model, jnp.zeros((1, *model.weights_shape)), {})
-    filtered = run_filter(members, None, state, rows, rates=jnp.full(1, forgetting))
+    keys = jax.random.split(jax.random.key(0), 1)
+    filtered = run_filter(members, keys, state, rows, rates=jnp.full(1, forgetting))
     state = jax.tree.map(lambda leaf: leaf[0], filtered.state)
     return Joint.of(state, model.state_dim, model.weights_shape), filtered.log_density[0]
 
@@ -190,7 +191,8 @@ def test_an_emission_that_bends_elsewhere_is_taken_as_straight():
 def test_weights_and_state_are_drawn_from_what_is_believed():
     model, count = linear_model(), 4000
     members = Members(model, jnp.zeros((1, *model.weights_shape)), {})
-    state = run_filter(members, None, start(model, 1.0, 1.0), ROWS, rates=jnp.ones(1)).state
+    keys = jax.random.split(jax.random.key(0), 1)
+    state = run_filter(members, keys, start(model, 1.0, 1.0), ROWS, rates=jnp.ones(1)).state
     state = state._replace(surprise=jnp.ones(1))
     many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[0], (count, *leaf.shape[1:])), state)
     keys = jax.random.split(jax.random.key(0), count)

@@ -101,7 +101,7 @@ class Rollout(eqx.Module):
         u
             Inputs in the user's units, a row per step.
         """
-        traced = isinstance(u, jax.core.Tracer)
+        traced = isinstance(u, jax.core.Tracer)  # type: ignore[attr-defined]
         if traced and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             raise TypeError(
                 "a rollout computes in float64, and what is traced here has 32 bits: work inside "

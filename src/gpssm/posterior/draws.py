@@ -44,11 +44,11 @@ class FilterState(NamedTuple):
         Those of a particle filter, whose weights add up to 1; None for a Gaussian.
     """
 
-    mean: Float[np.ndarray | Array, "*S D"]
-    covariance: Float[np.ndarray | Array, "*S D D"]
-    surprise: Float[np.ndarray | Array, "*S"]
-    particles: Float[np.ndarray | Array, "*S P Dx"] | None = None
-    log_weights: Float[np.ndarray | Array, "*S P"] | None = None
+    mean: Float[Array, "*S D"]
+    covariance: Float[Array, "*S D D"]
+    surprise: Float[Array, "*S"]
+    particles: Float[Array, "*S P Dx"] | None = None
+    log_weights: Float[Array, "*S P"] | None = None
 
     def check(self, name: str, axes: tuple[int, ...], size: int) -> None:
         """Refuse moments of another number of coordinates, or of other draws."""

@@ -147,7 +147,7 @@ def joint_state(
 
 def cloud(state: FilterState) -> tuple[Float[Array, "S P Dx"], Float[Array, "S P"]]:
     """Return the particles and their log weights: of a Gaussian its cubature points, equal ones."""
-    if state.particles is not None:
+    if state.particles is not None and state.log_weights is not None:
         return state.particles, state.log_weights
     points = cubature_points(state.mean, state.covariance, state.mean.shape[1])
     return points, jnp.full(points.shape[:2], -np.log(points.shape[1]))
@@ -163,7 +163,7 @@ def draw_start(
 @jit
 def run_filter(
     members: Members,
-    keys: PRNGKeyArray | None,
+    keys: PRNGKeyArray,
     state: FilterState,
     series: Series,
     row: Int[Array, ""] | None = None,
@@ -176,7 +176,7 @@ def run_filter(
     members
         The draws.
     keys
-        One for each draw (S,); only particles need them.
+        One for each draw (S,), of which particles take their noise.
     state
         The state before the rows; with the weights if there are `rates`.
     row
@@ -189,10 +189,10 @@ def run_filter(
     rows = (numbers, jnp.asarray(series.u), jnp.asarray(series.y))
 
     def filter_draw(
-        draw: Ensemble, key: PRNGKeyArray | None, state: FilterState, rate: Array | None
+        draw: Ensemble, key: PRNGKeyArray, state: FilterState, rate: Array | None
     ) -> tuple[FilterState, Any]:
         def step(state: FilterState, row: tuple[Array, ...]) -> tuple[FilterState, Any]:
-            state, log_density = _advance_draw(draw, key, state, *row, rate)
+            state, log_density = _advance_draw(draw, key, state, *row, rate=rate)
             return state, (log_density, state.mean[: members.model.state_dim])
 
         return jax.lax.scan(step, state, rows)
@@ -258,7 +258,7 @@ def run_predictions(
 
 def advance(
     ensemble: Ensemble,
-    keys: PRNGKeyArray | None,
+    keys: PRNGKeyArray,
     state: FilterState,
     row: Int[Array, ""],
     u: Float[Array, " Du"],
@@ -290,7 +290,7 @@ def _each_draw(
 
 def _advance_draw(
     draw: Ensemble,
-    key: PRNGKeyArray | None,
+    key: PRNGKeyArray,
     state: FilterState,
     row: Int[Array, ""],
     u: Float[Array, " Du"],
@@ -374,7 +374,7 @@ def _update(
     """
 
     def condition(
-        carry: tuple[FilterState, Array], output: tuple[Array, Array, Array]
+        carry: tuple[FilterState, Array], output: tuple[Array, ...]
     ) -> tuple[tuple[FilterState, Array], None]:
         state, log_density = carry
         place, y, present = output
@@ -435,6 +435,8 @@ def _advance_particles(
     y: Float[Array, " Dy"],
 ) -> tuple[FilterState, Float[Array, ""]]:
     """Move the particles of one draw by the best proposal there is."""
+    assert state.particles is not None
+    assert state.log_weights is not None
     mean, gain, variance = _step(draw, state.particles, u)
     mean += jnp.sum(gain * draw.weights[None], -1)
     likelihood = draw.likelihood

@@ -219,8 +219,10 @@ def _begin(
 def _filter(
     posterior: "Posterior", state: FilterState, rows: Series, rates: Float[np.ndarray, " S"]
 ) -> FilterState:
-    members = members_of(posterior, np.arange(len(rates)))
-    return run_filter(members, None, state, rows, rates=jnp.asarray(rates)).state
+    draws = np.arange(len(rates))
+    members = members_of(posterior, draws)
+    keys = filter_keys(0, draws)
+    return run_filter(members, keys, state, rows, rates=jnp.asarray(rates)).state
 
 
 def _training_state(posterior: "Posterior", index: int, before: int) -> FilterState:
