@@ -16,7 +16,7 @@ from gpssm.core.linalg import BlockTridiagonal
 
 
 def random_chain(n, dim, seed=0):
-    """A random block-tridiagonal SPD matrix, as blocks and dense: LLᵀ of a random block-bidiagonal L."""
+    """A random block-tridiagonal SPD matrix LLᵀ as blocks, and its block-bidiagonal L, dense."""
     rng = np.random.default_rng(seed)
     dense = np.zeros((n, dim, n, dim))
     for i in range(n):
@@ -173,7 +173,7 @@ def test_gram_and_gaussian_integral_match_their_plain_formulas():
 
 @pytest.mark.parametrize("given", [(0,), (1,), (2,), (0, 1, 2)])
 def test_moments_of_a_product_match_their_plain_formulas(given):
-    """Values and derivatives up to the second, in all arguments or in one while the others are constant."""
+    """Values and derivatives up to the second, in all arguments or in one alone."""
     rng = np.random.default_rng(7)
     point = [jnp.asarray(rng.normal(size=shape)) for shape in ((6, 4), (4, 3), (6, 2))]
     at_square, at_cross = jnp.asarray(rng.normal(size=(3, 3))), jnp.asarray(rng.normal(size=(3, 2)))
@@ -213,13 +213,14 @@ def many(batches):
         factors = [linalg.cholesky(batch + 0 * total) for batch, total in zip(batches, sums)]
         return [total + linalg.inverse_lower(factor).mean() for factor, total in zip(factors, sums)]
     return jax.lax.fori_loop(0, 20, again, [jnp.zeros(())] * len(batches))
-many([(2.0 + k) * jnp.broadcast_to(jnp.eye(60), (16, 60, 60)) for k in range(16)])[0].block_until_ready()
+batches = [(2.0 + k) * jnp.broadcast_to(jnp.eye(60), (16, 60, 60)) for k in range(16)]
+many(batches)[0].block_until_ready()
 print("ended")
 """
 
 
 def test_many_batches_of_factorisations_at_once_do_not_wait_for_each_other():
-    """With `jnp.linalg.cholesky` of a whole batch in place of ours, two threads never end (jaxlib 0.10.2)."""
+    """With `jnp.linalg.cholesky` of a whole batch, two threads never end (jaxlib 0.10.2)."""
     environment = os.environ | {
         "NPROC": "2",
         "JAX_ENABLE_X64": "1",

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -45,7 +46,7 @@ def test_what_is_kept_is_as_if_all_were(whole, short):
     assert forecasts[0].start == forecasts[1].start == ROWS
     new = make_series(6, seed=5)
     now = [one.condition(new) for one in (short, whole)]
-    np.testing.assert_array_equal(now[0].current.particles, now[1].current.particles)
+    jax.tree.map(np.testing.assert_array_equal, now[0].current.state, now[1].current.state)
     assert now[0].current.rows == now[1].current.rows == ROWS + 6
 
 

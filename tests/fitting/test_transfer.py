@@ -69,13 +69,13 @@ def test_what_was_learned_row_by_row_is_handed_on():
     prior, rows = make_posterior(chains=1, draws=1), make_series(6, seed=3)
     later = prior.learn(rows)
     told = [inherit(one, [one.dataset.scaler.scale(rows)], 1.0, 0).model for one in (prior, later)]
-    size = later.learned.weights.shape[-1]
+    dim, size = later.draws.weights.shape[2:]
+    mean = later.learned.state.mean[0, 0, dim:]
+    covariance = later.learned.state.covariance[0, 0, dim:, dim:]
     for d, factor in enumerate(np.asarray(told[1].basis.factor)):
         block = slice(d * size, (d + 1) * size)
-        np.testing.assert_allclose(
-            factor @ factor.T, later.learned.covariance[0, 0, block, block], atol=1e-8
-        )
-    np.testing.assert_allclose(told[1].mean.weights, later.learned.weights[0, 0], atol=1e-8)
+        np.testing.assert_allclose(factor @ factor.T, covariance[block, block], atol=1e-8)
+    np.testing.assert_allclose(told[1].mean.weights, mean.reshape(dim, size), atol=1e-8)
     assert not np.allclose(told[0].mean.weights, told[1].mean.weights)
 
 

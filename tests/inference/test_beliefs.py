@@ -1,4 +1,4 @@
-"""What particles know of the weights, against batch formulas and ratios of path evidences in NumPy."""
+"""Beliefs of particles about the weights against batch formulas and ratios of evidences."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ AHEAD = (slice(None, -1), slice(1, None))  # where transitions begin, and where 
 
 
 class Problem:
-    """A made-up transition with a prior of its own, a held path, and particles that choose parents as they like."""
+    """A made-up transition with a prior, a held path, and particles with random parents."""
 
     def __init__(self):
         rng = np.random.default_rng(0)
@@ -44,7 +44,7 @@ class Problem:
         return grown
 
     def future(self):
-        """The transitions of the held path after each one, a look without gain after the last, and what they gave."""
+        """The transitions of the held path after each, the last without gain, and their values."""
         look = self.look(self.held[1:])
         look.gain[-1] = 0.0
         return look, np.concatenate([self.held[2:], self.held[:1]])
@@ -139,7 +139,7 @@ def test_ancestor_weights_are_ratios_of_path_evidences(problem, run):
 
 
 def test_long_paths_lose_little_to_rounding():
-    """500 transitions learned and 500 others forgotten, with noise a hundred-thousandth of what the weights explain."""
+    """500 transitions learned and 500 others forgotten, with noise of 1e-5 of the signal."""
     rng = np.random.default_rng(1)
     steps, size = 500, 30
     places = np.linspace(-2, 2, size)
@@ -164,7 +164,8 @@ def test_long_paths_lose_little_to_rounding():
     for belief in (end.past, end.whole):
         np.testing.assert_allclose(belief.covariance[0, 0], exact, atol=1e-7)
     np.testing.assert_allclose(end.whole.mean, end.past.mean, atol=1e-5)
-    # What is left when the future is empty is the constant that `begin` left out: minus its evidence under the prior.
+    # With an empty future the rest is the constant that `begin` omits: minus its evidence under the
+    # prior.
     dense = gain[1, :, 0] @ gain[1, :, 0].T + 1e-5 * np.eye(steps)
     np.testing.assert_allclose(
         end.log_future[0], -multivariate_normal.logpdf(value[1, :, 0], cov=dense), rtol=1e-9

@@ -224,7 +224,8 @@ def test_from_end_to_end(tmp_path):
     assert posterior.draws.weights.shape == (1, 15, 1, 2 * 5 + 3 * 5)
     assert np.ptp(posterior.draws.weights) > 0.1
     later = posterior.learn(series[1][:10])
-    assert later.learned.weights.shape == posterior.draws.weights.shape
+    size = posterior.model.state_dim + np.prod(posterior.model.weights_shape)
+    assert later.learned.state.mean.shape[2:] == (size,)
     assert np.isfinite(later.forecast(u=np.ones((4, 1)), num_paths=15).paths).all()
     with pytest.raises(ValueError, match="weights of each state's own"):
         gpssm.fit(series, prior=posterior, progress=False)

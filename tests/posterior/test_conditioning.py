@@ -1,4 +1,4 @@
-"""New data: where the state is after them, from which rows and at what cost; predictions along them; free runs."""
+"""New rows: the state after them, predictions along them and simulations."""
 
 import jax
 import jax.numpy as jnp
@@ -32,27 +32,32 @@ def conditioned(posterior, rows):
 
 def assert_same_cloud(first, second):
     assert first.current.clock == second.current.clock
-    for name in ("particles", "log_weights", "rows", "surprise", "past"):
-        one, other = getattr(first.current, name), getattr(second.current, name)
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    assert first.current.rows == second.current.rows
+    np.testing.assert_array_equal(first.current.past, second.current.past)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9),
+        first.current.state,
+        second.current.state,
+    )
 
 
 def moments(posterior):
-    """Mean and covariance of the cloud over all draws."""
-    x, weights = (np.concatenate(np.concatenate(part)) for part in posterior.current[:2])
-    return np.average(x, axis=0, weights=np.exp(weights)), np.cov(x.T, aweights=np.exp(weights))
+    """Mean and covariance of the state over all draws."""
+    state = jax.tree.map(np.concatenate, posterior.current.state)
+    between = np.cov(state.mean.T, bias=True)
+    return state.mean.mean(0), state.covariance.mean(0) + between
 
 
 def test_the_old_posterior_is_left_as_it_was_and_shares_its_draws(posterior, rows, conditioned):
     assert posterior.current is None
     assert conditioned.draws is posterior.draws
-    assert conditioned.current.particles.shape == (2, 3, 4, 2)
-    assert conditioned.current.gaussian
+    assert conditioned.current.state.mean.shape == (2, 3, 2)
+    assert conditioned.current.state.particles is None
     assert conditioned.current.rows == 5 + 6
     assert posterior.condition(rows, index=0).current.rows == 9 + 6
-    before = conditioned.current.particles.copy()
+    before = jax.tree.map(np.copy, conditioned.current.state)
     conditioned.condition(rows)
-    np.testing.assert_array_equal(conditioned.current.particles, before)
+    jax.tree.map(np.testing.assert_array_equal, conditioned.current.state, before)
 
 
 def test_rows_one_at_a_time_give_the_same_cloud_and_compile_once(posterior, rows, conditioned):
@@ -74,7 +79,7 @@ def test_rows_one_at_a_time_give_the_same_cloud_and_compile_once(posterior, rows
 
 def test_other_seeds_give_other_particles(posterior, rows, conditioned):
     first, second = (
-        posterior.condition(rows, seed=seed, num_particles=8).current for seed in (0, 1)
+        posterior.condition(rows, seed=seed, num_particles=8).current.state for seed in (0, 1)
     )
     assert np.all(first.particles != second.particles)
     assert_same_cloud(
@@ -101,7 +106,8 @@ def test_a_new_experiment_starts_from_the_prior():
 
 
 def test_after_training_the_state_is_what_a_filter_of_all_rows_finds():
-    # A slow system, and outputs missing at the end: new data must be able to correct the last training states.
+    # A slow system, and outputs missing at the end: new data must be able to correct the last
+    # training states.
     turning = 0.98 * np.array([[np.cos(0.3), np.sin(0.3)], [-np.sin(0.3), np.cos(0.3)]])
     model = linear_model(**{"mean.transition": turning, "log_process_std": np.log([0.1, 0.1])})
     u = user_series(44).u
@@ -246,7 +252,8 @@ def test_prediction_follows_training_or_what_has_been_conditioned_on(linear):
     whole = linear.predict(ROWS, num_paths=3, noise=False)
     rest = linear.condition(ROWS[:5]).predict(ROWS[5:], num_paths=3, noise=False)
     assert (whole.start, rest.start) == (12, 17)
-    # A draw has the same random numbers at a row, whether all draws are filtered or those of three paths.
+    # A draw has the same random numbers at a row, whether all draws are filtered or those of three
+    # paths.
     np.testing.assert_allclose(rest.paths, whole.paths[:, 5:], rtol=1e-9)
     np.testing.assert_array_equal(whole.paths, whole.moments[0])
 

@@ -1,4 +1,4 @@
-"""The forecast as a function: `forecast`'s own paths, and derivatives that agree with differences."""
+"""The forecast as a function: the paths of `forecast`, and derivatives against differences."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A fit with a delay against a fit to controls shifted by hand: the same draws, and the same answers of every verb."""
+"""A fit with a delay against a fit to inputs shifted by hand: the same draws and results."""
 
 import importlib.util
 
@@ -15,7 +15,7 @@ SMALL = {"state_dim": 1, "num_inducing": 4, "num_chains": 2, "progress": False}
 
 
 def shifted(series):
-    """The same rows with controls that arrive later, entry by entry; the first outputs are anybody's guess."""
+    """The same rows with inputs that act later, entry by entry; the first outputs are unknown."""
     y, u = series.y.copy(), series.u.copy()
     y[: max(LAGS)] = np.nan
     for j, lag in enumerate(LAGS):
@@ -125,7 +125,7 @@ def test_functions_of_controls(late, plain, rows, tmp_path):
     later = first.states_of(late.condition(rows[0][:6]))
     wanted = second(second.states_of(plain.condition(rows[1][:6])), rows[1].u[6 : 6 + H])
     np.testing.assert_allclose(first(later, rows[0].u[6 : 6 + H]), wanted, rtol=1e-12)
-    # The control of the last row acts on none of these outputs, the one before it only by the quicker way.
+    # The last row of inputs acts on none of these outputs, the one before only with the short lag.
     with jax.enable_x64(True):
         slopes = jax.grad(lambda u: first(first.start, u).sum())(jax.numpy.asarray(u))
     np.testing.assert_array_equal(slopes != 0, np.arange(H)[:, None] < H - np.array(LAGS))

@@ -1,4 +1,4 @@
-"""Smoothed series against the draws' own outputs; the learned transition against the law of total variance by hand."""
+"""Smoothed series against the outputs of each draw; transitions against total variances."""
 
 import numpy as np
 import pytest

@@ -63,9 +63,7 @@ def test_a_step_starts_from_where_the_state_is_and_draws_may_be_fewer(tmp_path):
     posterior = make_posterior().condition(make_series(6, seed=3))
     namespace = {}
     exec(exported(posterior), namespace)
-    np.testing.assert_allclose(
-        namespace["START"], posterior.current.particles.mean(2).ravel(), rtol=1e-9
-    )
+    np.testing.assert_allclose(namespace["START"], posterior.current.state.mean.ravel(), rtol=1e-9)
     posterior.export(tmp_path / "two.py", 2)
     exec((tmp_path / "two.py").read_text(), namespace)
     assert namespace["START"].shape == (4,)

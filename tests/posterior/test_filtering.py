@@ -1,4 +1,4 @@
-"""Filters: the Kalman filter where the transition is linear, integrals on a grid where it is not."""
+"""Filters against the Kalman filter for linear transitions, integrals on a grid for others."""
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +8,22 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from builders import make_model, make_series
-from gpssm.core.linalg import log_normal, root_semidefinite
+from gpssm.core.linalg import (
+    condition_gaussian,
+    cubature_points,
+    log_normal,
+    root_semidefinite,
+)
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Gaussian, Poisson
-from gpssm.posterior.filtering import MEMORY, ODDS, CurrentStates, noise_scale, points, run_filter
+from gpssm.posterior.filtering import (
+    MEMORY,
+    ODDS,
+    equal_particles,
+    gaussian_state,
+    noise_scale,
+    run_filter,
+)
 from gpssm.posterior.rollout import Members, draw_states
 from kalman import kalman, linear_model
 
@@ -24,9 +36,11 @@ def keys(draws):
 
 def start(draws, particles, dim):
     x = jax.random.normal(jax.random.key(1), (draws, particles, dim))
-    return CurrentStates(
-        x, jnp.full((draws, particles), -jnp.log(particles)), jnp.asarray(0), jnp.ones(draws)
-    )
+    return equal_particles(x, jnp.ones(draws))
+
+
+def run(members, state, series, row=0):
+    return run_filter(members, keys(len(state.mean)), state, series, jnp.asarray(row))
 
 
 def linear_members(draws):
@@ -40,20 +54,20 @@ def series():
 
 @pytest.fixture(scope="module")
 def filtered(series):
-    return run_filter(linear_members(2), keys(2), start(2, 3000, 2), series, False)
+    return run(linear_members(2), start(2, 3000, 2), series)
 
 
 def test_moments_and_evidence_are_the_kalman_filters(series, filtered):
     exact = kalman(linear_model(), series)
-    cloud = filtered.cloud
+    state = filtered.state
     for draw in range(2):
         np.testing.assert_allclose(filtered.means[draw], exact.means, atol=0.035)
-        cov = np.cov(cloud.particles[draw].T, aweights=np.exp(cloud.log_weights[draw]))
+        cov = np.cov(state.particles[draw].T, aweights=np.exp(state.log_weights[draw]), ddof=0)
+        np.testing.assert_allclose(state.covariance[draw], cov, rtol=1e-9)
         np.testing.assert_allclose(cov, exact.covariances[-1], atol=0.015)
         np.testing.assert_allclose(filtered.log_density[draw], exact.log_density, atol=0.12)
         assert abs(np.sum(filtered.log_density[draw]) - exact.log_density.sum()) < 0.2
-    np.testing.assert_allclose(np.exp(cloud.log_weights).sum(1), 1)
-    assert cloud.rows == 20
+    np.testing.assert_allclose(np.exp(state.log_weights).sum(1), 1)
 
 
 def test_a_row_without_outputs_says_nothing(series, filtered):
@@ -61,16 +75,16 @@ def test_a_row_without_outputs_says_nothing(series, filtered):
 
 
 def test_rows_in_pieces_give_the_same_cloud(series, filtered):
-    members, cloud = linear_members(2), start(2, 3000, 2)
-    for rows in (series[:1], series[1:2], series[2:3], series[3:]):
-        cloud = run_filter(members, keys(2), cloud, rows, False).cloud
+    members, state = linear_members(2), start(2, 3000, 2)
+    for first, stop in ((0, 1), (1, 2), (2, 3), (3, 20)):
+        state = run(members, state, series[first:stop], first).state
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), cloud, filtered.cloud
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), state, filtered.state
     )
 
 
 def scalar_model(likelihood):
-    """A strongly curved f of one state, with a residual: half the prior variance away from the inducing points."""
+    """A strongly curved f of one state, with a residual far from the inducing points."""
     model = make_model("inducing", 1, 1, 1).with_leaves(
         {"kernel.log_lengthscale": jnp.zeros((1, 2))}
     )
@@ -111,7 +125,7 @@ def test_nonlinear_transitions_agree_with_integrals_on_a_grid(likelihood):
     series = type(series)(
         np.round(np.exp(series.y)) if likelihood is Poisson else series.y, series.u
     )
-    found = run_filter(Members(model, weights, noises), keys(3), start(3, 8000, 1), series, False)
+    found = run(Members(model, weights, noises), start(3, 8000, 1), series)
     for draw in range(3):
         one = model.with_leaves({"log_process_std": noises["log_process_std"][draw]})
         means, log_density = on_a_grid(one, weights[draw], series)
@@ -120,30 +134,50 @@ def test_nonlinear_transitions_agree_with_integrals_on_a_grid(likelihood):
 
 
 def test_a_draw_that_has_run_away_leaves_the_others_alone(series, filtered):
-    cloud = start(2, 3000, 2)
-    lost = cloud._replace(particles=cloud.particles.at[0].set(jnp.inf))
-    found = run_filter(linear_members(2), keys(2), lost, series, False)
+    state = start(2, 3000, 2)
+    lost = state._replace(particles=state.particles.at[0].set(jnp.inf))
+    found = run(linear_members(2), lost, series)
     assert np.all(np.asarray(found.log_density[0, :2]) == -np.inf)
     np.testing.assert_array_equal(found.means[1], filtered.means[1])
-    np.testing.assert_allclose(np.exp(found.cloud.log_weights).sum(1), 1)
+    np.testing.assert_allclose(np.exp(found.state.log_weights).sum(1), 1)
 
 
 def gaussian_start(draws, dim):
-    cloud = jnp.broadcast_to(points(jnp.zeros(dim), jnp.eye(dim)), (draws, 2 * dim, dim))
-    return CurrentStates(
-        cloud, jnp.full((draws, 2 * dim), -jnp.log(2 * dim)), jnp.asarray(0), jnp.ones(draws)
-    )
+    return gaussian_state(jnp.zeros((draws, dim)), 1.0)
 
 
 def test_points_have_the_mean_and_the_covariance():
     rng = np.random.default_rng(0)
     mean, root = rng.normal(size=(4, 3)), rng.normal(size=(4, 3, 3))
-    found = np.asarray(points(jnp.asarray(mean), jnp.asarray(root @ root.swapaxes(1, 2))))
-    np.testing.assert_allclose(found.mean(1), mean, atol=1e-12)
-    gaps = found - mean[:, None]
+    covariance = root @ root.mT
+    points = np.asarray(cubature_points(jnp.asarray(mean), jnp.asarray(covariance), 3))
+    np.testing.assert_allclose(points.mean(1), mean, atol=1e-12)
+    deviations = points - mean[:, None]
+    np.testing.assert_allclose(deviations.mT @ deviations / 6, covariance, atol=1e-12)
+    # Of the first two coordinates, with the third at its mean given these.
+    points = np.asarray(cubature_points(jnp.asarray(mean), jnp.asarray(covariance), 2))
+    deviations = points - mean[:, None]
     np.testing.assert_allclose(
-        gaps.swapaxes(1, 2) @ gaps / 6, root @ root.swapaxes(1, 2), atol=1e-12
+        (deviations.mT @ deviations / 4)[:, :2], covariance[:, :2], atol=1e-12
     )
+    slopes = np.linalg.solve(covariance[:, :2, :2], covariance[:, :2, 2:])
+    np.testing.assert_allclose(deviations[:, :, 2:], deviations[:, :, :2] @ slopes, atol=1e-9)
+
+
+def test_conditioning_on_one_output_is_that_of_the_dense_gaussian():
+    rng = np.random.default_rng(1)
+    root, output = rng.normal(size=(4, 3, 3)), rng.normal(size=(4, 3))
+    mean, error = rng.normal(size=(4, 3)), rng.normal(size=4)
+    covariance = root @ root.mT
+    cross = np.einsum("sij,sj->si", covariance, output)
+    variance = np.einsum("si,si->s", cross, output) + 0.3
+    found = condition_gaussian(*map(jnp.asarray, (mean, covariance, cross, variance, error)))
+    precision = np.linalg.inv(covariance) + output[:, :, None] * output[:, None] / 0.3
+    exact = np.linalg.inv(precision)
+    shift = np.einsum("sij,sj->si", exact, output) * (error / 0.3)[:, None]
+    np.testing.assert_allclose(found[1], exact, atol=1e-9)
+    np.testing.assert_allclose(found[0], mean + shift, atol=1e-9)
+    np.testing.assert_array_equal(found[1], found[1].mT)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3, 4])
@@ -158,7 +192,9 @@ def test_a_root_of_what_may_be_flat(rank):
 def test_states_are_drawn_from_the_gaussian():
     mean, covariance = jnp.array([[1.0, -2.0]]), jnp.array([[[2.0, 0.6], [0.6, 0.5]]])
     found = draw_states(
-        jax.random.split(jax.random.key(0), (1, 40_000)), points(mean, covariance), jnp.array([3.0])
+        jax.random.split(jax.random.key(0), (1, 40_000)),
+        cubature_points(mean, covariance, 2),
+        jnp.array([3.0]),
     )[0]
     np.testing.assert_allclose(found.mean(0), mean[0], atol=4 * np.sqrt(6 / 40_000))
     np.testing.assert_allclose(np.cov(found.T), 3 * covariance[0], atol=4 * 6 * np.sqrt(2 / 40_000))
@@ -167,29 +203,25 @@ def test_states_are_drawn_from_the_gaussian():
 def test_it_is_the_kalman_filter_of_a_linear_model():
     series = make_series(20, missing=True)
     exact = kalman(linear_model(), series)
-    found = run_filter(linear_members(2), keys(2), gaussian_start(2, 2), series, True)
+    found = run(linear_members(2), gaussian_start(2, 2), series)
     for draw in range(2):
         np.testing.assert_allclose(found.means[draw], exact.means, atol=1e-9)
         np.testing.assert_allclose(found.log_density[draw], exact.log_density, atol=1e-9)
-        np.testing.assert_allclose(
-            np.cov(found.cloud.particles[draw].T, bias=True), exact.covariances[-1], atol=1e-9
-        )
+        np.testing.assert_allclose(found.state.covariance[draw], exact.covariances[-1], atol=1e-9)
 
 
 def test_surprise_counts_how_far_outputs_miss():
     series = make_series(20, missing=True)
     series = Series(np.column_stack([3 * series.y[:, 0], np.full(20, np.nan)]), series.u)
-    found, surprise = (
-        run_filter(linear_members(1), keys(1), gaussian_start(1, 2), series, True),
-        1.0,
-    )
+    found = run(linear_members(1), gaussian_start(1, 2), series)
+    surprise = 1.0
     for distance, y in zip(kalman(linear_model(), series).distance, series.y[:, 0], strict=True):
         surprise += (distance - surprise) / MEMORY if np.isfinite(y) else 0.0
-    np.testing.assert_allclose(found.cloud.surprise, surprise)
+    np.testing.assert_allclose(found.state.surprise, surprise)
 
 
 def test_variances_are_scaled_by_the_odds_that_the_model_no_longer_holds():
-    """The likelihoods of n errors with mean square c, under variance 1 and c, from their densities."""
+    """The likelihoods of n errors with mean square c under variances 1 and c."""
     n = int(2 * MEMORY - 1)
     for c in (1.2, 2.0, 9.0):
         errors = np.sqrt(c) * np.ones(n)
@@ -209,9 +241,7 @@ def test_a_state_that_outputs_show_late_and_faintly_is_not_lost():
     )
     series = make_series(200)
     exact = kalman(model, series)
-    found = run_filter(
-        Members(model, jnp.zeros((1, 2, 4)), {}), keys(1), gaussian_start(1, 2), series, True
-    )
+    found = run(Members(model, jnp.zeros((1, 2, 4)), {}), gaussian_start(1, 2), series)
     np.testing.assert_allclose(found.means[0], exact.means, rtol=1e-6, atol=1e-8)
 
 
@@ -219,7 +249,7 @@ def test_a_curved_transition_is_followed_closely():
     model = scalar_model(Gaussian)
     weights = 0.5 * jnp.asarray(np.random.default_rng(2).normal(size=(3, 1, model.basis.size)))
     series = make_series(12, output_dim=1, missing=True)
-    found = run_filter(Members(model, weights, {}), keys(3), gaussian_start(3, 1), series, True)
+    found = run(Members(model, weights, {}), gaussian_start(3, 1), series)
     for draw in range(3):
         means, log_density = on_a_grid(model, weights[draw], series)
         spread = np.std(means)

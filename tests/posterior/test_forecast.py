@@ -16,7 +16,7 @@ from gpssm.core.metrics import fair_crps
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.posterior.diagnostics import forecast_mean
-from gpssm.posterior.draws import CurrentState
+from gpssm.posterior.draws import CurrentState, FilterState
 from gpssm.posterior.filtering import noise_scale
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
 from posteriors import linear_weights, make_posterior
@@ -281,15 +281,9 @@ def test_each_series_has_its_own_end(posterior):
 def test_a_cloud_says_where_the_paths_start(posterior):
     last = np.asarray(posterior.draws.states[-1])[:, :, -1:]
     weights = np.log(np.broadcast_to([1.0, 1e-300], (2, 3, 2)))
-    cloud = CurrentState(
-        np.concatenate([last, last + 100], axis=2),
-        weights,
-        12,
-        False,
-        np.ones((2, 3)),
-        None,
-        np.zeros((0, 1)),
-    )
+    particles = np.concatenate([last, last + 100], axis=2)
+    state = FilterState(last[:, :, 0], np.zeros((2, 3, 2, 2)), np.ones((2, 3)), particles, weights)
+    cloud = CurrentState(state, 12, None, np.zeros((0, 1)))
     found = dataclasses.replace(posterior, current=cloud).forecast(5, CONTROLS, num_paths=30)
     assert found.start == 12
     np.testing.assert_array_equal(found.paths, posterior.forecast(5, CONTROLS, num_paths=30).paths)
@@ -342,18 +336,12 @@ def test_bad_calls_say_what_was_expected_and_given(posterior, settings, message)
 def test_surprise_widens_a_forecast_and_leaves_its_middle():
     """Paths of a linear model move apart by √s: equal steps of √s give equal steps of the paths."""
     posterior = kalman.linear_posterior([kalman.user_series(9)])
-    points = np.random.default_rng(0).normal(size=(1, 2, 4, 2))
+    rng = np.random.default_rng(0)
+    mean, root = rng.normal(size=(1, 2, 2)), rng.normal(size=(1, 2, 2, 2))
     found = []
     for surprise in (1.0, 4.0, 9.0):
-        cloud = CurrentState(
-            points,
-            np.full((1, 2, 4), -np.log(4)),
-            9,
-            True,
-            np.full((1, 2), surprise),
-            None,
-            np.zeros((0, 1)),
-        )
+        state = FilterState(mean, root @ root.mT, np.full((1, 2), surprise))
+        cloud = CurrentState(state, 9, None, np.zeros((0, 1)))
         forecast = dataclasses.replace(posterior, current=cloud).forecast(
             6, np.ones((6, 1)), num_paths=20
         )

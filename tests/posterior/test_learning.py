@@ -1,6 +1,7 @@
-"""Learning row by row: exact where the model is linear, the same in one call or many, and a posterior like others."""
+"""Learning row by row: exact for linear models, and the same in one call or many."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,9 @@ from gpssm.model.kernels import Coregionalised, make_kernel
 from gpssm.model.likelihoods import LINKS, LinkedGaussian
 from gpssm.model.target import weights_given_states
 from gpssm.posterior import learning
-from gpssm.posterior.draws import Learned
-from gpssm.posterior.learning import Belief, choose_forgetting, run_learning, score_forgetting
+from gpssm.posterior.draws import FilterState
+from gpssm.posterior.filtering import run_filter
+from gpssm.posterior.learning import choose_forgetting, score_forgetting
 from gpssm.posterior.rollout import Members
 from kalman import kalman, linear_model
 from posteriors import make_posterior
@@ -31,26 +33,54 @@ NOISE_FREE = {
 }
 
 
-def belief(model, spread=0.0, weight_variance=0.0):
+class Joint(NamedTuple):
+    """Moments of [x; v], part by part."""
+
+    state: np.ndarray
+    state_covariance: np.ndarray
+    cross: np.ndarray
+    weights: np.ndarray
+    covariance: np.ndarray
+    surprise: np.ndarray
+
+    @classmethod
+    def of(cls, state, dim, shape):
+        """The parts of a filter's state, with any leading axes."""
+        mean, covariance, surprise = map(np.asarray, state[:3])
+        return cls(
+            mean[..., :dim],
+            covariance[..., :dim, :dim],
+            covariance[..., :dim, dim:],
+            mean[..., dim:].reshape(*mean.shape[:-1], *shape),
+            covariance[..., dim:, dim:],
+            surprise,
+        )
+
+
+def joint_of(posterior):
+    """What a posterior has learned of [x; v], with the axes (chain, draw)."""
+    model = posterior.model
+    return Joint.of(posterior.learned.state, model.state_dim, model.weights_shape)
+
+
+def start(model, spread=0.0, weight_variance=0.0):
     """x ~ N(0, spread I), v ~ N(0, weight_variance I), of one draw."""
-    dim, size = model.state_dim, model.basis.size
-    weights = jnp.zeros((1, dim, size))
-    covariance = weight_variance * jnp.eye(dim * size)[None]
-    cross = jnp.zeros((1, dim, dim * size))
-    return Belief(
-        jnp.zeros((1, dim)), spread * jnp.eye(dim)[None], cross, weights, covariance, jnp.ones(1)
-    )
+    dim, size = model.state_dim, int(np.prod(model.weights_shape))
+    variance = jnp.concatenate([jnp.full(dim, spread), jnp.full(size, weight_variance)])
+    return FilterState(jnp.zeros((1, dim + size)), jnp.diag(variance)[None], jnp.ones(1))
 
 
-def run(model, start, rows, forgetting=1.0):
-    members = Members(model, start.weights, {})
-    found = run_learning(members, start, rows, jnp.asarray(forgetting))
-    return jax.tree.map(lambda leaf: np.asarray(leaf[0]), (found.belief, found.log_density))
+def run(model, state, rows, forgetting=1.0):
+    members = Members(model, jnp.zeros((1, *model.weights_shape)), {})
+    keys = jax.random.split(jax.random.key(0), 1)
+    filtered = run_filter(members, keys, state, rows, rates=jnp.full(1, forgetting))
+    state = jax.tree.map(lambda leaf: leaf[0], filtered.state)
+    return Joint.of(state, model.state_dim, model.weights_shape), filtered.log_density[0]
 
 
 def test_with_known_weights_it_is_the_kalman_filter():
     model = linear_model()
-    found, log_density = run(model, belief(model, spread=1.0), ROWS)
+    found, log_density = run(model, start(model, spread=1.0), ROWS)
     exact = kalman(model, ROWS)
     np.testing.assert_allclose(found.state, exact.means[-1], atol=1e-10)
     np.testing.assert_allclose(found.state_covariance, exact.covariances[-1], atol=1e-10)
@@ -63,7 +93,7 @@ def test_with_known_weights_it_is_the_kalman_filter():
 def test_with_known_states_it_is_the_batch_posterior_of_the_weights(basis):
     model = make_model(basis).with_leaves(NOISE_FREE)
     rows = make_series(12, seed=3)
-    found, _ = run(model, belief(model, weight_variance=1.0), rows)
+    found, _ = run(model, start(model, weight_variance=1.0), rows)
     batch = weights_given_states(
         model, jnp.concatenate([jnp.zeros((1, 2)), jnp.asarray(rows.y)]), rows
     )
@@ -78,7 +108,7 @@ def test_with_known_states_it_is_the_batch_posterior_of_the_weights(basis):
 
 
 def test_with_known_states_shared_weights_are_one_gaussian():
-    """P = I + Σ_td A_d(z_t) A_d(z_t)ᵀ / (Q_d + B_d(z_t)): every state's transition tells of the same weights."""
+    """P = I + Σ_td A_d(z_t) A_d(z_t)ᵀ / (Q_d + B_d(z_t)): all states depend on the same weights."""
     own = make_model("linear")
     kernel = Coregionalised(make_kernel("se", 1, 3, 1.0, 1.3), jnp.array([[0.7], [-0.4]]))
     points = CoregionalisedPoints(
@@ -88,18 +118,8 @@ def test_with_known_states_shared_weights_are_one_gaussian():
     model = type(own).create(kernel, basis, own.mean, own.likelihood, jnp.exp(own.log_process_std))
     model = model.with_leaves(NOISE_FREE)
     rows = make_series(12, seed=3)
-    weights, size = jnp.zeros((1, *model.weights_shape)), model.basis.size
-    start = Belief(
-        *(
-            jnp.zeros((1, 2)),
-            jnp.zeros((1, 2, 2)),
-            jnp.zeros((1, 2, size)),
-            weights,
-            jnp.eye(size)[None],
-            jnp.ones(1),
-        )
-    )
-    found, _ = run(model, start, rows)
+    size = model.basis.size
+    found, _ = run(model, start(model, weight_variance=1.0), rows)
     states = jnp.concatenate([jnp.zeros((1, 2)), jnp.asarray(rows.y)])
     step = model.transition()(states[:-1], jnp.asarray(rows.u))
     noise = np.asarray(model.process_variance)[:, None] + np.asarray(step.residual)
@@ -118,7 +138,7 @@ def test_with_an_unknown_offset_that_drifts_it_is_the_kalman_filter_of_both():
     scale[:, 3] = np.log([0.5, 0.2])
     model = linear_model(**{"basis.log_scale": scale})
     forgetting = 0.9
-    found, log_density = run(model, belief(model, 1.0, 1.0), ROWS, forgetting)
+    found, log_density = run(model, start(model, 1.0, 1.0), ROWS, forgetting)
     A, B, b = map(np.asarray, (model.mean.transition, model.mean.control, model.mean.offset))
     C, d, R = (
         np.asarray(model.likelihood.C),
@@ -161,8 +181,8 @@ def test_an_emission_that_bends_elsewhere_is_taken_as_straight():
     )
     rows = Series(ROWS.y + 50, ROWS.u)
     for one, other in zip(
-        run(model, belief(model, 1, 1), rows)[0],
-        run(bent, belief(bent, 1, 1), rows)[0],
+        run(model, start(model, 1, 1), rows)[0],
+        run(bent, start(bent, 1, 1), rows)[0],
         strict=True,
     ):
         np.testing.assert_allclose(one, other, atol=1e-9)
@@ -170,18 +190,19 @@ def test_an_emission_that_bends_elsewhere_is_taken_as_straight():
 
 def test_weights_and_state_are_drawn_from_what_is_believed():
     model, count = linear_model(), 4000
-    found = run(model, belief(model, 1.0, 1.0), ROWS)[0]._replace(surprise=np.array(1.0))
-    many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), found)
-    drawn = learning._draw(many, jnp.ones(()), jax.random.split(jax.random.key(0), count), True)
-    within = np.swapaxes(drawn.particles - drawn.particles.mean(1, keepdims=True), 1, 2)
-    joint = np.hstack([drawn.particles.mean(1), np.asarray(drawn.weights).reshape(count, -1)])
+    members = Members(model, jnp.zeros((1, *model.weights_shape)), {})
+    keys = jax.random.split(jax.random.key(0), 1)
+    state = run_filter(members, keys, start(model, 1.0, 1.0), ROWS, rates=jnp.ones(1)).state
+    state = state._replace(surprise=jnp.ones(1))
+    many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[0], (count, *leaf.shape[1:])), state)
+    keys = jax.random.split(jax.random.key(0), count)
+    weights, given = learning._draw(many, jnp.ones(count), keys, 2, None)
+    joint = np.hstack([given.mean, weights])
     mean, cov = joint.mean(0), np.cov(joint.T)
-    cov[:2, :2] += np.mean(within @ np.swapaxes(within, 1, 2), 0) / drawn.particles.shape[1]
-    exact = np.block([[found.state_covariance, found.cross], [found.cross.T, found.covariance]])
+    cov[:2, :2] += np.mean(given.covariance, 0)
+    exact = np.asarray(state.covariance[0])
     spread = np.sqrt(np.diagonal(exact))
-    np.testing.assert_allclose(
-        (mean - np.concatenate([found.state, found.weights.ravel()])) / spread, 0, atol=0.08
-    )
+    np.testing.assert_allclose((mean - state.mean[0]) / spread, 0, atol=0.08)
     np.testing.assert_allclose((cov - exact) / np.outer(spread, spread), 0, atol=0.12)
 
 
@@ -197,13 +218,8 @@ def learned(posterior):
 
 def assert_same(one, other):
     assert one.current.clock == other.current.clock
-    arrays = ("particles", "log_weights", "rows", "surprise", "past")
-    for first, second, names in (
-        (one.current, other.current, arrays),
-        (one.learned, other.learned, Learned._fields),
-    ):
-        for left, right in ((getattr(first, name), getattr(second, name)) for name in names):
-            np.testing.assert_allclose(left, right, rtol=1e-7, atol=1e-8)
+    parts = ((p.current.state, p.current.rows, p.current.past, p.learned) for p in (one, other))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-8), *parts)
     np.testing.assert_allclose(one.draws.weights, other.draws.weights, rtol=1e-7, atol=1e-8)
 
 
@@ -213,17 +229,16 @@ def test_the_old_posterior_stays_and_rows_may_come_in_pieces(posterior, learned)
     assert learned.current.rows == 5 + 12
     assert learned.learned.rows == 12
     pieces = posterior.learn(ROWS[:5], forgetting=0.99)
-    held = pieces.learned.covariance.copy()
+    before = pieces.learned.state.covariance.copy()
     assert_same(pieces.learn(ROWS[5:]), learned)  # with the forgetting it began with
-    np.testing.assert_array_equal(pieces.learned.covariance, held)
+    np.testing.assert_array_equal(pieces.learned.state.covariance, before)
     assert not np.allclose(learned.draws.weights, posterior.draws.weights)
 
 
 def test_it_starts_from_the_weights_given_the_states_of_each_draw(posterior):
-    # Row 0 of a series that begins anew, with no output: what is known of the weights is what training said.
-    found = posterior.learn(
-        Series(np.full((1, 2), np.nan), np.zeros((1, 1))), new_experiment=True
-    ).learned
+    # Row 0 of a new experiment, without outputs: the weights are those of training.
+    row = Series(np.full((1, 2), np.nan), np.zeros((1, 1)))
+    found = joint_of(posterior.learn(row, new_experiment=True))
     for chain, draw in ((0, 0), (1, 2)):
         states = [jnp.asarray(path[chain, draw]) for path in posterior.draws.states]
         batch = weights_given_states(
@@ -248,14 +263,19 @@ def test_all_verbs_take_what_was_learned(learned):
     assert np.isfinite(ahead.paths).all()
     followed = learned.condition(ROWS[:2])
     assert followed.draws is learned.draws
-    assert not followed.learned.follows
-    again = followed.learn(ROWS[:2])  # the rows between were not learned from
-    assert again.learned.follows
+    # The rows were not learned from: the weights stay, and say nothing of where the state is.
+    joint = joint_of(followed)
+    np.testing.assert_array_equal(joint.state, followed.current.state.mean)
+    np.testing.assert_array_equal(joint.state_covariance, followed.current.state.covariance)
+    np.testing.assert_array_equal(joint.covariance, joint_of(learned).covariance)
+    np.testing.assert_array_equal(joint.cross, 0)
+    again = followed.learn(ROWS[:2])
+    assert np.any(joint_of(again).cross != 0)
     assert again.learned.rows == 14
     assert again.current.rows == 21
     assert learned.thinned(2).learn(ROWS[:1]).num_draws == 1
     alone = learned.chain(1)
-    assert alone.learned.weights.shape[:2] == (1, 3)
+    assert alone.learned.state.mean.shape[:2] == (1, 3)
     assert alone.learn(ROWS[:1]).current.rows == 6  # from the end of the training series
     assert "12 rows" in learned._repr_html_()
     with pytest.raises(ValueError, match="conditioned on rows"):
@@ -263,7 +283,7 @@ def test_all_verbs_take_what_was_learned(learned):
 
 
 def plant(drift, seed=0, length=200):
-    """x' = .5 x + u + offset, observed, whose offset walks by `drift` a row: a posterior of one draw, the truth."""
+    """A posterior of one draw, the truth: x' = .5 x + u + offset; the offset walks by `drift`."""
     rng = np.random.default_rng(seed)
     u, x, offset, path = rng.normal(size=(length, 1)), 0.0, 0.0, [0.0]
     for control in u[:, 0]:
@@ -326,7 +346,7 @@ def test_draws_are_spread_over_several_forgettings(posterior):
     for rate in several:
         alone, chosen = posterior.learn(ROWS, forgetting=rate), rates == rate
         for name in ("weights", "covariance", "cross"):
-            mine, other = (getattr(one.learned, name)[chosen] for one in (found, alone))
+            mine, other = (getattr(joint_of(one), name)[chosen] for one in (found, alone))
             np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(
             found.draws.weights[chosen], alone.draws.weights[chosen], rtol=1e-9, atol=1e-12

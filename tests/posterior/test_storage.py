@@ -40,7 +40,7 @@ from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import storage
 from gpssm.posterior.descriptions import CLASSES, describe, restore, user_parts
-from gpssm.posterior.draws import CurrentState, Seconds
+from gpssm.posterior.draws import CurrentState, FilterState, Seconds
 from gpssm.posterior.posterior import Posterior
 
 STATE_DIM, INPUT_DIM, OUTPUT_DIM = 2, 1, 2
@@ -363,14 +363,9 @@ def test_arrays_whose_dtype_came_from_a_file(tmp_path):
 def test_special_values_and_a_cloud(posterior, tmp_path):
     posterior.draws.weights[0, 0] = [[np.nan, np.inf, -np.inf, -0.0, 5e-324, 1 / 3]] * 2
     rng = np.random.default_rng(0)
-    particles, log_weights = (
-        rng.normal(size=(CHAINS, DRAWS, 4, 2)),
-        rng.normal(size=(CHAINS, DRAWS, 4)),
-    )
-    cloud = CurrentState(
-        particles, log_weights, 12, True, rng.uniform(1, 2, (CHAINS, DRAWS)), None, np.zeros((0, 1))
-    )
-    made = dataclasses.replace(posterior, current=cloud)
+    shapes = [(2,), (2, 2), (), (4, 2), (4,)]
+    state = FilterState(*(rng.normal(size=(CHAINS, DRAWS, *shape)) for shape in shapes))
+    made = dataclasses.replace(posterior, current=CurrentState(state, 12, None, np.zeros((0, 1))))
     made.save(tmp_path / "run.nc")
     with pytest.warns(UserWarning, match="1 of 10 draws are not finite, in chain 0"):
         assert_same_posterior(made, gpssm.load(tmp_path / "run.nc"))

@@ -1,4 +1,4 @@
-"""Times of the training data go on: in forecasts, after new rows, in new experiments, in files and figures."""
+"""Times continue in forecasts, after new rows, in new experiments, files and figures."""
 
 from dataclasses import replace
 from types import SimpleNamespace

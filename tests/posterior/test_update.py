@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -56,7 +57,7 @@ def test_a_new_experiment_is_a_series_of_its_own(posterior, rows, monkeypatch):
         return Sample(draws, posterior.info, posterior.warmup, 0.0, 0.0, ())
 
     monkeypatch.setattr("gpssm.posterior.update.run_chains", run)
-    # Conditioning in between changes nothing: what is learned from is the training data and the new series.
+    # Conditioning in between changes nothing: training data and new series are learned from.
     updated = posterior.condition(rows).update(
         rows, new_experiment=True, num_warmup=4, num_draws=5, seed=9
     )
@@ -84,3 +85,16 @@ def test_bad_calls_are_told_what_to_do(posterior, rows):
         ValueError, match="'arx' finds its parameters before it samples: fit it again"
     ):
         dataclasses.replace(posterior, spec=posterior.spec.replace(method="arx")).update(rows)
+
+
+def test_extend_does_what_condition_learn_and_update_do(posterior, rows, updated):
+    options = {"seed": 3, "new_experiment": True}
+    for relearn, method in ((None, posterior.condition), ("weights", posterior.learn)):
+        found, wanted = posterior.extend(rows, relearn, **options), method(rows, **options)
+        jax.tree.map(np.testing.assert_array_equal, found.draws, wanted.draws)
+        jax.tree.map(np.testing.assert_array_equal, found.current.state, wanted.current.state)
+    again = posterior.extend(rows, "all", seed=updated.seed)
+    jax.tree.map(np.testing.assert_array_equal, again.draws, updated.draws)
+    for relearn in ("everything", True, ["all"]):
+        with pytest.raises(ValueError, match="relearn must be None, 'weights' or 'all'"):
+            posterior.extend(rows, relearn)

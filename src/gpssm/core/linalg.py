@@ -1,8 +1,8 @@
-"""Linear algebra: Cholesky factors with jitter, normal log densities, block-tridiagonal systems.
+"""Linear algebra: Cholesky factors, Gaussian updates, block-tridiagonal systems.
 
-A chain of n Gaussian states of dimension D has a block-tridiagonal precision Λ. Its Cholesky factor L, with Λ = LLᵀ, is
-block-bidiagonal, so that factoring, solving and the needed blocks of Λ⁻¹ all cost O(n D³). Every function is
-differentiable and works under `jit` and `vmap`.
+A chain of n Gaussian states of dimension D has a block-tridiagonal precision Λ. Its Cholesky factor
+L, with Λ = LLᵀ, is block-bidiagonal, so that factoring, solving and the needed blocks of Λ⁻¹ all
+cost O(n D³). Every function is differentiable and works under `jit` and `vmap`.
 """
 
 import functools
@@ -24,15 +24,29 @@ DENSE = 4096  # states × dimensions, up to which a GPU takes a chain of states 
 def cholesky(
     matrix: Float[Array, "*batch n n"], jitter: float = 1e-8
 ) -> Float[Array, "*batch n n"]:
-    """Lower Cholesky factor of K + j·mean(diag K)·I, so that `jitter` j is relative to the scale of K."""
+    """Return the lower Cholesky factor of K + j·mean(diag K)·I.
+
+    Parameters
+    ----------
+    matrix
+        K.
+    jitter
+        j, relative to the scale of K.
+    """
     return _each(lower_factor, _jittered(matrix, jitter))
 
 
 def inverse_root(
     matrix: Float[Array, "*batch n n"], jitter: float = 0.0
 ) -> Float[Array, "*batch n n"]:
-    """L⁻¹ of LLᵀ = K + j·mean(diag K)·I, for which a loop over matrices is compiled once."""
-    return _each(lambda one: inverse_lower(lower_factor(one)), _jittered(matrix, jitter))
+    """Return L⁻¹ of LLᵀ = K + j·mean(diag K)·I, compiled as one loop over matrices.
+
+    Parameters
+    ----------
+    matrix, jitter
+        As in `cholesky`.
+    """
+    return _each(lambda block: inverse_lower(lower_factor(block)), _jittered(matrix, jitter))
 
 
 def _jittered(matrix: Float[Array, "*batch n n"], jitter: float) -> Float[Array, "*batch n n"]:
@@ -44,29 +58,26 @@ def _jittered(matrix: Float[Array, "*batch n n"], jitter: float) -> Float[Array,
 
 
 def lower_factor(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Lower Cholesky factor of a matrix that is symmetric as it is: `jnp.linalg` would make sure, in longer time."""
+    """Return the lower Cholesky factor of a symmetric matrix, without the check of `jnp.linalg`."""
     return lax.linalg.cholesky(matrix, symmetrize_input=False)
 
 
 def inverse_lower(factor: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
-    """Inverse L⁻¹ of a lower-triangular matrix L."""
+    """Return L⁻¹ of a lower-triangular matrix L."""
+    identity = jnp.eye(factor.shape[-1], dtype=factor.dtype)
     # X L = I takes half the time of L X = I, which LAPACK has to turn round first.
-    return _each(
-        lambda one: lax.linalg.triangular_solve(
-            one, jnp.eye(len(one), dtype=one.dtype), lower=True
-        ),
-        factor,
-    )
+    return _each(lambda block: lax.linalg.triangular_solve(block, identity, lower=True), factor)
 
 
 def _each(
     function: Callable[[Array], Array], matrices: Float[Array, "*batch n n"]
 ) -> Float[Array, "*batch n n"]:
-    """A LAPACK call on one matrix after the other.
+    """Call LAPACK on one matrix after the other.
 
-    JAX spreads a batched call over its CPU threads and waits for them from one of those threads: as many independent
-    batched calls as there are threads wait for each other for ever, which a machine of two cores shows within seconds.
-    One matrix at a time cannot, and is faster for the sizes met here. A GPU takes them all at once.
+    JAX spreads a batched call over its CPU threads and waits for them from one of those threads: as
+    many independent batched calls as there are threads wait for each other for ever, which a
+    machine of two cores shows within seconds. One matrix at a time cannot, and is faster for the
+    sizes met here. A GPU takes them all at once.
     """
     if matrices.ndim == 2:
         return function(matrices)
@@ -75,98 +86,169 @@ def _each(
 
 
 def one_by_one(function: Callable[[Array], Any], rows: Array) -> Any:
-    """The function of each row: one after the other on a CPU, as fast and in less memory there, else all at once."""
+    """Return the function of each row: in turn on a CPU, which saves memory, else all at once."""
     return lax.map(function, rows) if on_cpu() else jax.vmap(function)(rows)
 
 
 def solve_positive(
     matrix: Float[Array, "*batch n n"], right: Float[Array, "*batch n"]
 ) -> Float[Array, "*batch n"]:
-    """P⁻¹b for symmetric positive-definite P = LLᵀ, as L⁻ᵀL⁻¹b."""
+    """Return P⁻¹b for symmetric positive-definite P = LLᵀ, as L⁻ᵀL⁻¹b."""
     inverse = inverse_root(matrix)
     return jnp.matmul(inverse.mT, jnp.matmul(inverse, right[..., None]))[..., 0]
 
 
-def root_semidefinite(matrix: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
-    """Lower-triangular L with LLᵀ = P for a small positive-semidefinite P, column by column, batches at once.
+def root_semidefinite(
+    matrix: Float[Array, "*batch n n"], columns: int | None = None
+) -> Float[Array, "*batch n columns"]:
+    """Return a lower-triangular L with LLᵀ = P for a positive-semidefinite P.
 
-    A direction in which P has no extent gets a column of zeros. It is plain arithmetic: no LAPACK call on a batch.
+    It is plain arithmetic, so that a batch needs no LAPACK call.
+
+    Parameters
+    ----------
+    matrix
+        P. A direction in which it has no extent gets a column of zeros.
+    columns
+        Number of columns, from the first on, that are computed; all by default.
     """
-    rest, columns = matrix, []
-    for place in range(matrix.shape[-1]):
-        pivot = rest[..., place, place]
-        # Where rounding errors are all that is left of the pivot.
-        gone = pivot <= jnp.finfo(matrix.dtype).eps * matrix[..., place, place]
-        scale = jnp.where(gone, 0.0, 1 / jnp.sqrt(jnp.where(gone, 1.0, pivot)))
-        column = jnp.where(
-            jnp.arange(matrix.shape[-1]) < place, 0.0, rest[..., place] * scale[..., None]
-        )
-        rest = rest - column[..., :, None] * column[..., None, :]
-        columns.append(column)
-    return jnp.stack(columns, -1)
+    rows = jnp.arange(matrix.shape[-1])
+    factor: list[Array] = []
+    for place in range(matrix.shape[-1] if columns is None else columns):
+        rest = matrix[..., place]
+        for column in factor:
+            rest = rest - column * column[..., place : place + 1]
+        pivot = rest[..., place : place + 1]
+        # Rounding errors are all that is left of such a pivot.
+        flat = pivot <= jnp.finfo(matrix.dtype).eps * matrix[..., place, place : place + 1]
+        scale = jnp.where(flat, 0.0, 1 / jnp.sqrt(jnp.where(flat, 1.0, pivot)))
+        factor.append(jnp.where(rows < place, 0.0, rest * scale))
+    return jnp.stack(factor, -1)
+
+
+def cubature_points(
+    mean: Float[Array, "*batch n"], covariance: Float[Array, "*batch n n"], dim: int
+) -> Float[Array, "*batch 2*dim n"]:
+    """Return the points μ ± √D · (columns of L) of x ~ N(μ, P).
+
+    L has the first D columns of a root of P. The other coordinates of a point are their mean given
+    its first D. Over the points, mean and covariance of the first D coordinates, and their
+    covariances with the others, are exact.
+
+    Parameters
+    ----------
+    mean, covariance
+        μ and P.
+    dim
+        D.
+    """
+    spread = jnp.sqrt(float(dim)) * root_semidefinite(covariance, dim).mT
+    return mean[..., None, :] + jnp.concatenate([spread, -spread], -2)
+
+
+def condition_gaussian(
+    mean: Float[Array, "*batch n"],
+    covariance: Float[Array, "*batch n n"],
+    cross: Float[Array, "*batch n"],
+    variance: Float[Array, "*batch"],
+    error: Float[Array, "*batch"],
+) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n n"]]:
+    """Return the moments of x | y = E[y] + e: μ + k e/q and P − kkᵀ/q.
+
+    Parameters
+    ----------
+    mean, covariance
+        μ and P.
+    cross
+        k = Cov(x, y) of a scalar y; zero where y is missing.
+    variance
+        q = Var(y).
+    error
+        e.
+    """
+    mean = mean + cross * (error / variance)[..., None]
+    return mean, covariance - rank_one(cross, variance)
+
+
+def rank_one(
+    vector: Float[Array, "*batch n"], scale: Float[Array, "*batch"]
+) -> Float[Array, "*batch n n"]:
+    """Return kkᵀ/q, symmetric to the last bit."""
+    half = vector / jnp.sqrt(scale)[..., None]
+    return half[..., :, None] * half[..., None, :]
 
 
 def log_normal(x: Array, mean: ArrayLike, variance: ArrayLike) -> Array:
-    """Elementwise log N(x; mean, variance); the shapes broadcast."""
+    """Return log N(x; mean, variance) of every element; the shapes broadcast."""
     return -0.5 * (jnp.log(2.0 * jnp.pi * variance) + (x - mean) ** 2 / variance)
 
 
 @jax.custom_jvp
 def gram(matrix: Float[Array, "*batch n m"]) -> Float[Array, "*batch m m"]:
-    """AᵀA."""
+    """Return AᵀA."""
     return jnp.matmul(matrix.mT, matrix)
 
 
 @gram.defjvp
 def _gram_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """d(AᵀA) = S + Sᵀ with S = AᵀdA: its transpose is one product, where the plain rule makes two."""
+    """Return d(AᵀA) = S + Sᵀ with S = AᵀdA.
+
+    Its transpose is one product, where the plain rule makes two.
+    """
     product = jnp.matmul(primals[0].mT, tangents[0])
     return gram(primals[0]), product + product.mT
 
 
 @jax.custom_jvp
 def product_moments(
-    left: Float[Array, "*batch n k"],
-    right: Float[Array, "*batch k m"],
-    beside: Float[Array, "*batch n p"],
+    kernel: Float[Array, "*batch n k"],
+    weights: Float[Array, "*batch k m"],
+    errors: Float[Array, "*batch n p"],
 ) -> tuple[Float[Array, "*batch m m"], Float[Array, "*batch m p"]]:
-    """AᵀA and AᵀE of a product A = K W."""
-    product = jnp.matmul(left, right)
-    return jnp.matmul(product.mT, product), jnp.matmul(product.mT, beside)
+    """Return AᵀA and AᵀE of a product A = K W.
+
+    Parameters
+    ----------
+    kernel, weights, errors
+        K, W and E.
+    """
+    product = jnp.matmul(kernel, weights)
+    return jnp.matmul(product.mT, product), jnp.matmul(product.mT, errors)
 
 
 @functools.partial(product_moments.defjvp, symbolic_zeros=True)
 def _product_moments_jvp(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """d(AᵀA) = S + Sᵀ with S = (AᵀdK) W + (AᵀK) dW.
+    """Return d(AᵀA) = S + Sᵀ with S = (AᵀdK) W + (AᵀK) dW.
 
-    Multiplied in this order, its transpose takes one product with n rows to K, A (S Wᵀ), where A's share of AᵀA and
-    then K's share of A take two.
+    Multiplied in this order, its transpose takes one product with n rows to K, A (S Wᵀ), where A's
+    share of AᵀA and then K's share of A take two.
     """
-    (left, right, beside), (left_dot, right_dot, beside_dot) = primals, tangents
-    product = jnp.matmul(left, right)
-    gram, cross = jnp.matmul(product.mT, product), jnp.matmul(product.mT, beside)
-    half, cross_dot = jnp.zeros_like(gram), jnp.zeros_like(cross)
-    if not isinstance(left_dot, SymbolicZero):
-        half = half + jnp.matmul(jnp.matmul(product.mT, left_dot), right)
-        cross_dot = cross_dot + jnp.matmul(right.mT, jnp.matmul(left_dot.mT, beside))
-    if not isinstance(right_dot, SymbolicZero):
-        half = half + jnp.matmul(jnp.matmul(product.mT, left), right_dot)
-        cross_dot = cross_dot + jnp.matmul(right_dot.mT, jnp.matmul(left.mT, beside))
-    if not isinstance(beside_dot, SymbolicZero):
-        cross_dot = cross_dot + jnp.matmul(product.mT, beside_dot)
-    return (gram, cross), (half + half.mT, cross_dot)
+    kernel, weights, errors = primals
+    kernel_dot, weights_dot, errors_dot = tangents
+    product = jnp.matmul(kernel, weights)
+    values = jnp.matmul(product.mT, product), jnp.matmul(product.mT, errors)
+    half, cross_dot = map(jnp.zeros_like, values)
+    if not isinstance(kernel_dot, SymbolicZero):
+        half += jnp.matmul(jnp.matmul(product.mT, kernel_dot), weights)
+        cross_dot += jnp.matmul(weights.mT, jnp.matmul(kernel_dot.mT, errors))
+    if not isinstance(weights_dot, SymbolicZero):
+        half += jnp.matmul(jnp.matmul(product.mT, kernel), weights_dot)
+        cross_dot += jnp.matmul(weights_dot.mT, jnp.matmul(kernel.mT, errors))
+    if not isinstance(errors_dot, SymbolicZero):
+        cross_dot += jnp.matmul(product.mT, errors_dot)
+    return values, (half + half.mT, cross_dot)
 
 
 @jax.custom_jvp
 def log_gaussian_integral(
     precision: Float[Array, "*batch n n"], linear: Float[Array, "*batch n"]
 ) -> Float[Array, "*batch"]:
-    """log ∫ N(v; 0, I) exp(bᵀv − ½ vᵀ(P − I)v) dv = −½ log det P + ½ bᵀP⁻¹b."""
+    """Return log ∫ N(v; 0, I) exp(bᵀv − ½ vᵀ(P − I)v) dv = −½ log det P + ½ bᵀP⁻¹b."""
     return _log_gaussian_integral(precision, linear)[0]
 
 
 def _log_gaussian_integral(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
-    """The value, L⁻¹ and L⁻¹b for P = LLᵀ."""
+    """Return the value, L⁻¹ and L⁻¹b for P = LLᵀ."""
     inverse = inverse_root(precision)
     whitened = jnp.matmul(inverse, linear[..., None])[..., 0]
     half_log_det = -jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1)
@@ -177,7 +259,10 @@ def _log_gaussian_integral(precision: Array, linear: Array) -> tuple[Array, Arra
 def _log_gaussian_integral_jvp(
     primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """∂/∂b = P⁻¹b = μ and ∂/∂P = −½(P⁻¹ + μμᵀ): a third of the cost of differentiating the factorisation."""
+    """Use ∂/∂b = P⁻¹b = μ and ∂/∂P = −½(P⁻¹ + μμᵀ).
+
+    It takes a third of the time of differentiating the factorisation.
+    """
     value, inverse, whitened = _log_gaussian_integral(*primals)
     mean = jnp.matmul(inverse.mT, whitened[..., None])
     slope = -0.5 * (jnp.matmul(inverse.mT, inverse) + jnp.matmul(mean, mean.mT))
@@ -188,7 +273,12 @@ def _log_gaussian_integral_jvp(
 class BlockTridiagonal(NamedTuple):
     """Symmetric block-tridiagonal matrix Λ, (nD, nD).
 
-    `diagonal[i]` is block (i, i) and `lower[i]` is block (i+1, i); block (i, i+1) is its transpose.
+    Parameters
+    ----------
+    diagonal
+        Blocks (i, i).
+    lower
+        Blocks (i+1, i), the transposes of blocks (i, i+1).
     """
 
     diagonal: Float[Array, "n D D"]
@@ -198,9 +288,16 @@ class BlockTridiagonal(NamedTuple):
 class BlockCholesky(NamedTuple):
     """Block-bidiagonal Cholesky factor L of Λ = LLᵀ, with what repeated solves need.
 
-    `diagonal[i]` is the lower-triangular block (i, i) of L, `lower[i]` its block (i+1, i), and `inverse[i]`
-    the inverse of `diagonal[i]`. Both solves are affine recursions, x_i = G_i x_{i∓1} + c_i, whose matrices
-    G_i are stored too: `forward[i]` = −inverse[i+1]·lower[i] and `backward[i]` = −(lower[i]·inverse[i])ᵀ.
+    Both solves are affine recursions, x_i = G_i x_{i∓1} + c_i, whose matrices are stored too.
+
+    Parameters
+    ----------
+    diagonal, lower
+        Blocks (i, i), lower-triangular, and (i+1, i).
+    inverse
+        Inverses of the blocks of `diagonal`.
+    forward, backward
+        G_i = −inverse[i+1]·lower[i] and G_i = −(lower[i]·inverse[i])ᵀ.
     """
 
     diagonal: Float[Array, "n D D"]
@@ -213,7 +310,8 @@ class BlockCholesky(NamedTuple):
 def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
     """Factor Λ = LLᵀ: L_{i+1,i} = Λ_{i+1,i} L_ii⁻ᵀ and L_ii L_iiᵀ = Λ_ii − L_{i,i−1} L_{i,i−1}ᵀ.
 
-    It is a loop on a CPU. A GPU takes a short chain as one whole matrix, and a long one in log n rounds.
+    It is a loop on a CPU. A GPU takes a short chain as one whole matrix, and a long one in log n
+    rounds.
     """
 
     def factor(
@@ -243,25 +341,28 @@ def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
 
 
 def _eliminate(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Two links of a chain of eliminations made one: S → C₂ − B₂ᵀ (A₂ + C₁ − B₁ᵀ (A₁ + S)⁻¹ B₁)⁻¹ B₂.
+    """Compose two links: S → C₂ − B₂ᵀ (A₂ + C₁ − B₁ᵀ (A₁ + S)⁻¹ B₁)⁻¹ B₂.
 
-    S_i = L_ii L_iiᵀ, what is left of Λ_ii when all blocks before are eliminated, follows from S_{i−1} by a map
-    S → C − Bᵀ (A + S)⁻¹ B with A = 0, B = Λ_{i,i−1}ᵀ and C = Λ_ii. So do two steps at once, and with M = A₂ + C₁
+    S_i = L_ii L_iiᵀ, the remainder of Λ_ii when all blocks before are eliminated, follows from
+    S_{i−1} by a map S → C − Bᵀ (A + S)⁻¹ B with A = 0, B = Λ_{i,i−1}ᵀ and C = Λ_ii. So do two steps
+    at once, and with M = A₂ + C₁
 
         A = A₁ − B₁ M⁻¹ B₁ᵀ,    B = B₁ M⁻¹ B₂,    C = C₂ − B₂ᵀ M⁻¹ B₂.
 
-    M is what is left of a block when its neighbours on both sides are eliminated: positive definite, as Λ is.
+    M is the remainder of a block when its neighbours on both sides are eliminated: positive
+    definite, as Λ is.
     """
     (a, b, c), (a_next, b_next, c_next) = first, second
     root = inverse_root(a_next + c)
-    left, right = root @ b.mT, root @ b_next
-    return a - gram(left), left.mT @ right, c_next - gram(right)
+    before = root @ b.mT
+    after = root @ b_next
+    return a - gram(before), before.mT @ after, c_next - gram(after)
 
 
 def _dense_cholesky(
     matrix: BlockTridiagonal,
 ) -> tuple[Float[Array, "n D D"], Float[Array, "n-1 D D"]]:
-    """Both bands of L by one factorisation of the whole matrix, whose zeros it keeps."""
+    """Return both bands of L by one factorisation of the whole matrix, whose zeros it keeps."""
     count, width = matrix.diagonal.shape[:2]
     at = jnp.arange(count)
     whole = jnp.zeros((count, width, count, width), matrix.diagonal.dtype)
@@ -272,59 +373,67 @@ def _dense_cholesky(
 
 
 def fits_whole(size: int) -> bool:
-    """Whether a chain of so many states × dimensions is taken as one whole matrix: on a GPU, up to a size."""
+    """Return whether a chain of so many states × dimensions is factored as one matrix."""
     return not on_cpu() and size <= DENSE
 
 
 def solve_lower(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    """L⁻¹b."""
+    """Return L⁻¹b."""
     return _recursion(factor.forward, _apply(factor.inverse, vector), reverse=False)
 
 
 def solve_upper(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    """L⁻ᵀb: turns b ~ N(0, I) into a draw from N(0, Λ⁻¹)."""
+    """Return L⁻ᵀb, which turns b ~ N(0, I) into a draw from N(0, Λ⁻¹)."""
     return _recursion(factor.backward, _apply(factor.inverse.mT, vector), reverse=True)
 
 
 def multiply_upper(factor: BlockCholesky, vector: Float[Array, "n D *r"]) -> Float[Array, "n D *r"]:
-    """Lᵀb, which `solve_upper` undoes; of several b at once if there is an axis more."""
+    """Return Lᵀb, which `solve_upper` undoes; an axis more holds several b."""
     below = jnp.einsum("nji,nj...->ni...", factor.lower, vector[1:])
     return jnp.einsum("nji,nj...->ni...", factor.diagonal, vector).at[:-1].add(below)
 
 
 def multiply_lower(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    """Lb, which `solve_lower` undoes."""
+    """Return Lb, which `solve_lower` undoes."""
     return _apply(factor.diagonal, vector).at[1:].add(_apply(factor.lower, vector[:-1]))
 
 
 def _recursion(
     matrices: Float[Array, "n-1 D D"], offsets: Float[Array, "n D"], *, reverse: bool
 ) -> Float[Array, "n D"]:
-    """x_i = G x_{i−1} + c_i from the first row on or, in reverse, x_i = G x_{i+1} + c_i from the last."""
+    """Return x_i = G x_{i−1} + c_i from the first row on; in reverse, x_i = G x_{i+1} + c_i."""
     no_block = jnp.zeros_like(offsets, shape=(1, *matrices.shape[1:]))
     matrices = jnp.concatenate([matrices, no_block] if reverse else [no_block, matrices])
     if not on_cpu():
-        turn = (lambda rows: rows[::-1]) if reverse else (lambda rows: rows)
-        return turn(_compose_all(_compose, (turn(matrices), turn(offsets)))[1])
+        order = slice(None, None, -1 if reverse else 1)
+        return _compose_all(_compose, (matrices[order], offsets[order]))[1][order]
 
-    def step(x: Array, map_: tuple[Array, Array]) -> tuple[Array, Array]:
-        x = map_[0] @ x + map_[1]
+    def step(x: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        x = row[0] @ x + row[1]
         return x, x
 
     return lax.scan(step, jnp.zeros_like(offsets[0]), (matrices, offsets), reverse=reverse)[1]
 
 
 def _compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """x → G₂(G₁ x + c₁) + c₂."""
+    """Return x → G₂(G₁ x + c₁) + c₂."""
     return second[0] @ first[0], _apply(second[0], first[1]) + second[1]
 
 
 def _compose_all(compose: Callable[[Any, Any], Any], maps: Any) -> Any:
-    """Each map after all those before it, for `compose` of rows of maps: a GPU is fast at many small products at once.
+    """Compose each map with all those before it; a GPU is fast at many small products at once.
 
-    Rows are cut into blocks of WIDTH. All blocks go through their rows at the same time, what they end with is composed
-    in the same way, and set before the rows of the next. That is WIDTH steps for each factor WIDTH of the rows, in a
-    loop: `lax.associative_scan` takes fewer, half the time, and three to five times as long to compile.
+    Rows are cut into blocks of WIDTH. All blocks go through their rows at the same time; their last
+    maps are composed in the same way, and set before the rows of the next. That is WIDTH steps for
+    each factor WIDTH of the rows, in a loop: `lax.associative_scan` takes fewer, half the time, and
+    three to five times as long to compile.
+
+    Parameters
+    ----------
+    compose
+        Of rows of maps.
+    maps
+        A tree of arrays, a row per map.
     """
     count = len(jax.tree.leaves(maps)[0])
     blocks = -(-count // WIDTH)
@@ -340,10 +449,8 @@ def _compose_all(compose: Callable[[Any, Any], Any], maps: Any) -> Any:
         return following, following
 
     rows = jax.tree.map(cut, maps)
-    first, rest = (
-        jax.tree.map(lambda rows, part=part: rows[part], rows) for part in (0, slice(1, None))
-    )
-    last, rest = lax.scan(step, first, rest)
+    first = jax.tree.map(lambda rows: rows[0], rows)
+    last, rest = lax.scan(step, first, jax.tree.map(lambda rows: rows[1:], rows))
     rows = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), first, rest)
     if blocks > 1:
         before = _compose_all(compose, jax.tree.map(lambda rows: rows[:-1], last))
@@ -364,14 +471,15 @@ def _apply(matrices: Float[Array, "n D D"], vectors: Float[Array, "n D"]) -> Flo
 
 
 def log_det(factor: BlockCholesky) -> Float[Array, ""]:
-    """log det Λ = 2 Σ log diag L."""
+    """Return log det Λ = 2 Σ log diag L."""
     return 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor.diagonal, axis1=-2, axis2=-1)))
 
 
 def selected_inverse(factor: BlockCholesky) -> BlockTridiagonal:
-    """The diagonal and first lower blocks of Σ = Λ⁻¹ (which itself is full), from the last block backwards.
+    """Return the diagonal and first lower blocks of Σ = Λ⁻¹, from the last block backwards.
 
-    With G_i = `backward[i]`: Σ_{i+1,i} = Σ_{i+1,i+1} G_iᵀ and Σ_ii = L_ii⁻ᵀ L_ii⁻¹ + G_i Σ_{i+1,i+1} G_iᵀ.
+    With G_i = `backward[i]`, Σ_{i+1,i} = Σ_{i+1,i+1} G_iᵀ and
+    Σ_ii = L_ii⁻ᵀ L_ii⁻¹ + G_i Σ_{i+1,i+1} G_iᵀ.
     """
 
     def step(after: Array, blocks: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:

@@ -1,7 +1,7 @@
 """Linear models of a series compared: how many states does it need, and how far do lines go?"""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpssm.core.notebook import card
 from gpssm.core.text import check_whole
@@ -69,7 +69,7 @@ def linear_models(
     horizon: Horizon = HORIZON,
     *,
     max_order: int = MAX_ORDER,
-    delay: Rows | str = 0,
+    delay: Rows | Literal["auto"] = 0,
 ) -> LinearComparison:
     """Compare linear models by held-out windows of the training rows; it takes a second or so.
 

@@ -101,7 +101,7 @@ def stack(
     numbers = {name: number for number, name in enumerate(named)}
     return mix(
         {name: results[number] for name, number in numbers.items()},
-        lambda name: fit(experiments, **settings[numbers[name]]),
+        lambda name: _fit(experiments, settings[numbers[name]]),
     )
 
 
@@ -155,5 +155,16 @@ def _score(folds: Sequence[Fold], seed: int, settings: Mapping[str, Any]) -> Hel
     """Fit a member to each fold, with one chain, and score it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        posteriors = [fit(fold.series, **{**settings, "num_chains": 1}) for fold in folds]
+        posteriors = [_fit(fold.series, {**settings, "num_chains": 1}) for fold in folds]
     return HeldOutScores.of(posteriors, folds, seed)
+
+
+def _fit(series: Sequence[Series], settings: Mapping[str, Any]) -> Posterior:
+    """The posterior of a member; raise where its settings leave the choice of a model open."""
+    fitted = fit(series, **settings)
+    if not isinstance(fitted, Posterior):
+        raise TypeError(
+            "a member of a stack is a single model: take another method than 'auto', such as "
+            "'quick' or 'ffvd'"
+        )
+    return fitted

@@ -87,8 +87,11 @@ def learned_weights(
         )
         means, covariances = moments[..., 0], moments[..., 1:]
     else:
-        means = np.asarray(fewer.learned.weights).reshape(-1, dim, size)
-        whole = np.asarray(fewer.learned.covariance).reshape(-1, dim, size, dim, size)
+        weights = slice(model.state_dim, None)
+        state = fewer.learned.state
+        means = np.asarray(state.mean[..., weights]).reshape(-1, dim, size)
+        whole = np.asarray(state.covariance[..., weights, weights])
+        whole = whole.reshape(-1, dim, size, dim, size)
         covariances = np.stack([whole[:, d, :, d] for d in range(dim)], 1)
     gaps = means - means.mean(0)
     between = np.einsum("sdi,sdj->dij", gaps, gaps) / len(means)

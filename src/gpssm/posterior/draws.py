@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import demand, demand_shape
@@ -15,6 +15,8 @@ from gpssm.data.clock import Clock
 from gpssm.data.dataset import Dataset
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
+
+Tree = TypeVar("Tree")
 
 
 class Seconds(NamedTuple):
@@ -25,82 +27,125 @@ class Seconds(NamedTuple):
     run: float
 
 
-class CurrentState(NamedTuple):
-    """Where the state is now, under each draw: weighted particles, after `rows` rows of an experiment.
+class FilterState(NamedTuple):
+    """What a filter knows of the state x, and of the weights v where these are learned.
 
-    Where the experiment is a training series that went on, the training rows are among them. Where it is `gaussian`
-    only mean and covariance count. `surprise` is how far the last outputs were from what was expected (`filtering.py`).
-    `clock` is the time of the rows of the experiment, and `past` are its last inputs, as many as the longest delay.
+        [x; v] ~ N(mean, covariance),   or   x ~ Σ_n exp(log_weights_n) δ(x − particles_n)
+
+    Every array has the leading axes of the draws: (chain, draw), or one axis S in compiled code.
+
+    Parameters
+    ----------
+    mean, covariance
+        Moments of the D = Dx coordinates of x, or of the D = Dx + N of x and all weights.
+    surprise
+        Mean square of the last errors, each in its predicted variances; see `filtering.py`.
+    particles, log_weights
+        Those of a particle filter, whose weights add up to 1; None for a Gaussian.
     """
 
-    particles: Float[np.ndarray, "chain draw N Dx"]
-    log_weights: Float[np.ndarray, "chain draw N"]  # their exponentials add up to 1
+    mean: Float[Array, "*S D"]
+    covariance: Float[Array, "*S D D"]
+    surprise: Float[Array, "*S"]
+    particles: Float[Array, "*S P Dx"] | None = None
+    log_weights: Float[Array, "*S P"] | None = None
+
+    def check(self, name: str, axes: tuple[int, ...], size: int) -> None:
+        """Refuse moments of another number of coordinates, or of other draws."""
+        demand_shape(f"{name}.mean", self.mean, *axes, size)
+        demand_shape(f"{name}.covariance", self.covariance, *axes, size, size)
+        demand_shape(f"{name}.surprise", self.surprise, *axes)
+        if self.particles is not None:
+            demand_shape(f"{name}.particles", self.particles, *axes, None, size)
+            number = self.particles.shape[len(axes)]
+            demand_shape(f"{name}.log_weights", self.log_weights, *axes, number)
+
+
+class CurrentState(NamedTuple):
+    """Where an experiment is after the last row.
+
+    Parameters
+    ----------
+    state
+        The state under each draw, given the weights of the draw.
+    rows
+        Number of rows of the experiment, with the training rows where it is a training series.
+    clock
+        The times of the rows.
+    past
+        The last inputs, as many as the longest delay.
+    """
+
+    state: FilterState
     rows: int
-    gaussian: bool
-    surprise: Float[np.ndarray, "chain draw"]
     clock: Clock | None
     past: Float[np.ndarray, "K Du"]
 
+    def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
+        """Return the state with a function of every array that belongs to the draws."""
+        return self._replace(state=jax.tree.map(function, self.state))
+
     def check(self, draws: Draw, dataset: Dataset) -> None:
         """Refuse what is not a state under each of these draws."""
-        axes, states = draws.weights.shape[:2], draws.states[0].shape[-1]
-        demand_shape("current.particles", self.particles, *axes, None, states)
-        demand_shape("current.log_weights", self.log_weights, *axes, self.particles.shape[2])
-        demand_shape("current.surprise", self.surprise, *axes)
+        demand("current.state", isinstance(self.state, FilterState), "is no state of a filter")
+        self.state.check("current.state", draws.weights.shape[:2], draws.states[0].shape[-1])
         demand_shape("current.past", self.past, max(dataset.delay, default=0), len(dataset.inputs))
         demand("current.clock", isinstance(self.clock, Clock | None), "is no clock")
-        plain = type(self.rows) is int and self.rows >= 0 and type(self.gaussian) is bool
-        demand("current.rows", plain, "is no number")
+        demand("current.rows", type(self.rows) is int and self.rows >= 0, "is no number")
 
 
 class Learned(NamedTuple):
-    """What `learn` knows of state and weights together, under each draw: [x; v] ~ N (`learning.py`), N = Dx·M weights.
+    """What `learn` knows of state and weights together.
 
-    `weights` and `covariance` are the moments of v. `state_mean`, `state_covariance` and `cross` = Cov(x, v) are those
-    of the state where it is now, if it `follows`: `condition` moves the state on without the weights. `rows` were
-    learned from, with the forgetting `rates` of the draws, of which `forgetting` is the fastest.
+    Parameters
+    ----------
+    state
+        [x; v] under each draw. The weights of a draw are drawn from it.
+    rates
+        The factor of each draw, by which a row counts less one row later.
+    rows
+        Number of rows that were learned from.
     """
 
-    state_mean: Float[np.ndarray, "chain draw Dx"]
-    state_covariance: Float[np.ndarray, "chain draw Dx Dx"]
-    cross: Float[np.ndarray, "chain draw Dx N"]
-    weights: Float[np.ndarray, "chain draw Dx M"]
-    covariance: Float[np.ndarray, "chain draw N N"]
+    state: FilterState
     rates: Float[np.ndarray, "chain draw"]
-    forgetting: float
     rows: int
-    follows: bool = True
+
+    @property
+    def forgetting(self) -> float:
+        """The fastest of the rates."""
+        return float(np.min(self.rates))
+
+    def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
+        """Return the same with a function of every array that belongs to the draws."""
+        return self._replace(state=jax.tree.map(function, self.state), rates=function(self.rates))
 
     def check(self, draws: Draw) -> None:
         """Refuse what is not of these draws."""
-        axes, states, size = (
-            draws.weights.shape[:2],
-            draws.states[0].shape[-1],
-            math.prod(draws.weights.shape[2:]),
-        )
-        demand_shape("learned.state_mean", self.state_mean, *axes, states)
-        demand_shape("learned.state_covariance", self.state_covariance, *axes, states, states)
-        demand_shape("learned.cross", self.cross, *axes, states, size)
-        demand_shape("learned.weights", self.weights, *draws.weights.shape)
-        demand_shape("learned.covariance", self.covariance, *axes, size, size)
+        axes = draws.weights.shape[:2]
+        size = draws.states[0].shape[-1] + math.prod(draws.weights.shape[2:])
+        demand("learned.state", isinstance(self.state, FilterState), "is no state of a filter")
+        demand("learned.particles", self.state.particles is None, "cannot be")
+        self.state.check("learned.state", axes, size)
         demand_shape("learned.rates", self.rates, *axes)
-        plain = (
-            type(self.forgetting) is float and type(self.rows) is int and type(self.follows) is bool
-        )
-        demand(
-            "learned",
-            plain and 0 < self.forgetting <= 1 and self.rows >= 0,
-            "has numbers that cannot be",
-        )
-
-    def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
-        """A function of every array."""
-        return self._replace(**{name: function(getattr(self, name)) for name in self._fields[:6]})
+        demand("learned.rows", type(self.rows) is int and self.rows >= 0, "is no number")
+        demand("learned.rates", np.all((self.rates > 0) & (self.rates <= 1)), "are not in (0, 1]")
 
 
 def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:
     """The draws of all chains one after the other."""
     return np.asarray(leaf).reshape(-1, *leaf.shape[2:])
+
+
+def take_draws(tree: Tree, draws: Int[np.ndarray, " S"]) -> Tree:
+    """Return the arrays of a tree at these draws, numbered over all chains, for compiled code."""
+    return jax.tree.map(lambda leaf: jnp.asarray(merge_chains(leaf)[draws]), tree)
+
+
+def split_chains(tree: Tree, draws: Draw) -> Tree:
+    """Return the arrays of a tree with the axes (chain, draw) of these draws in place of one."""
+    axes = draws.weights.shape[:2]
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(*axes, *leaf.shape[1:]), tree)
 
 
 def batch_size() -> int | None:
@@ -159,7 +204,5 @@ def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
         for name, leaf in leaves.items()
         if name not in sampled and np.all(leaf == leaf[:1, -1:])
     }
-    model = first.with_leaves(common)
-    return model, draws._replace(
-        leaves={name: leaf for name, leaf in leaves.items() if name not in common}
-    )
+    differing = {name: leaf for name, leaf in leaves.items() if name not in common}
+    return first.with_leaves(common), draws._replace(leaves=differing)

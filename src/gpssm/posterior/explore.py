@@ -1,13 +1,13 @@
 """What a posterior says of the data and of the system, at every draw.
 
-    smooth                            what happened in the training data: states, and outputs without their noise
-    transition                        what was learned: f at any state and control, and where it has seen data
-    derivatives                       its slopes, at any state and control
-    unknown                           the unknown function inside of known physics
-    relevance                         how much each state and control moves each transition, along the data
+    smooth                            the training data: states, and outputs without their noise
+    transition                        f at any state and inputs, and where it rests on data
+    derivatives                       its slopes, at any state and inputs
+    unknown                           the unknown function inside of physics
+    relevance                         how far each state and input moves each transition
 
-Averages over draws are averages over chains too, which may settle in different coordinates of the states. Where
-`Posterior.diagnostics` shows that they did, look at one chain at a time.
+Averages over draws are averages over chains too, which may settle in different coordinates of the
+states. Where `Posterior.diagnostics` shows that they did, look at one chain at a time.
 """
 
 from dataclasses import dataclass, replace
@@ -29,23 +29,30 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains
 from gpssm.posterior.forecast import Forecast
-from gpssm.posterior.rollout import Emission, emissions, path_keys
+from gpssm.posterior.rollout import Emission, Members, emissions, members_of, path_keys
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-RELEVANCE_DRAWS, RELEVANCE_POINTS = 40, 200  # that are enough for a picture
+RELEVANCE_DRAWS = 40  # draws and points that are enough for a picture
+RELEVANCE_POINTS = 200
 
-Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # states and controls, both scaled
+Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # states and inputs, both scaled
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Smoothed(Forecast):
-    """One training series as the posterior sees it: paths of its outputs (S, T, Dy), one of each of S draws.
+    """One training series as the posterior sees it: paths of its outputs (S, T, Dy), one per draw.
 
-    It has everything that a `Forecast` has. `states` (S, T+1, Dx) are x₀..x_T in scaled units, and `imputed` (T, Dy) is
-    y with the mean output where it is missing. Chains may settle in different coordinates of the states: compare
-    outputs across chains, not states.
+    It has everything that a `Forecast` has. Chains may settle in different coordinates of the
+    states: compare outputs across chains, not states.
+
+    Parameters
+    ----------
+    states
+        x₀..x_T in scaled units.
+    imputed
+        y with the mean output where it is missing.
     """
 
     states: Float[np.ndarray, "S T+1 Dx"]
@@ -71,16 +78,16 @@ class Smoothed(Forecast):
 
 @in_double_precision
 def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
-    """States and outputs E[y_t | x_{t+1}] of each draw along training series `index`; y ~ p(y | x_{t+1}) with noise."""
+    """See `Posterior.smooth`."""
     posterior.check_states("smooth")
-    dataset, seed = posterior.dataset, check_seed(seed)
-    series, states = dataset.experiment(index), merge_chains(posterior.draws.states[index])
-    keys = path_keys(jax.random.key(seed, impl="threefry2x32"), np.arange(len(states)), len(series))
-    leaves = {
-        name: jnp.asarray(merge_chains(leaf)) for name, leaf in posterior.draws.leaves.items()
-    }
-    found = _emitted(posterior.model, leaves, keys, jnp.asarray(states[:, 1:]), noise)
-    paths, moments, _ = found.in_units(dataset)
+    seed = check_seed(seed)
+    dataset = posterior.dataset
+    series = dataset.experiment(index)
+    states = merge_chains(posterior.draws.states[index])
+    draws = np.arange(len(states))
+    keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, len(series))
+    emission = _emit(members_of(posterior, draws), keys, jnp.asarray(states[:, 1:]), noise)
+    paths, moments, _ = emission.in_units(dataset)
     return Smoothed(
         paths,
         series.outputs,
@@ -98,30 +105,30 @@ def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: i
 
 
 def outputs_of(posterior: "Posterior", index: int = -1) -> Float[np.ndarray, "chain draw T Dy"]:
-    """E[y_t | x_{t+1}] of each draw along training series `index`, in the user's units."""
+    """Return E[y_t | x_{t+1}] of each draw along a training series, in the user's units."""
     paths = smooth(posterior, index).paths
     return paths.reshape(posterior.num_chains, posterior.num_draws, *paths.shape[1:])
 
 
 @jit
-def _emitted(
-    model: GPSSM,
-    leaves: dict[str, Array],
-    keys: PRNGKeyArray,
-    x: Float[Array, "S T Dx"],
-    noise: bool,
-) -> Emission:
+def _emit(members: Members, keys: PRNGKeyArray, x: Float[Array, "S T Dx"], noise: bool) -> Emission:
     likelihoods = eqx.filter_vmap(
-        lambda values: model.with_leaves(values).likelihood, axis_size=x.shape[0]
-    )(leaves)
+        lambda leaves: members.model.with_leaves(leaves).likelihood, axis_size=x.shape[0]
+    )(members.leaves)
     return emissions(likelihoods, keys, x, noise)
 
 
 class TransitionEstimate(NamedTuple):
     """f at N inputs.
 
-    Mean and standard deviation of what is known about it; `novelty`, the mean of B / k(z, z) over draws and states; and
-    E[f | v] of each draw in `draws`.
+    Parameters
+    ----------
+    mean, std
+        Of what is known about f.
+    novelty
+        The mean of B / k(z, z) over draws and states.
+    draws
+        E[f | v] of each draw.
     """
 
     mean: Float[np.ndarray, "N Dx"]
@@ -133,7 +140,14 @@ class TransitionEstimate(NamedTuple):
 class Derivatives(NamedTuple):
     """Derivatives at N inputs, each the mean over draws and the standard deviation over draws.
 
-    `state` is ∂f/∂x and `control` ∂f/∂u for a unit of the user's u; `output` is ∂E[y]/∂x, y in the user's units.
+    Parameters
+    ----------
+    state, state_std
+        ∂f/∂x.
+    control, control_std
+        ∂f/∂u, per unit of the user's u.
+    output, output_std
+        ∂E[y]/∂x, with y in the user's units.
     """
 
     state: Float[np.ndarray, "N Dx Dx"]
@@ -161,17 +175,23 @@ def transition(
     u : array (N, Du)
         Inputs in the user's units.
     """
-    found = map_draws(
-        _function_and_doubt, posterior.model, posterior.draws, _inputs(posterior, x, u)
-    )
-    mean, residual, share = np.moveaxis(found, 2, 0)
-    std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(residual, axis=(0, 1)))
+    inputs = _inputs(posterior, x, u)
+    values = map_draws(_transition_moments, posterior.model, posterior.draws, inputs)
+    mean, residual, share = np.moveaxis(values, 2, 0)
     novelty = np.mean(share, axis=(0, 1, 3))
-    return TransitionEstimate(np.mean(mean, axis=(0, 1)), std, novelty, mean)
+    return TransitionEstimate(*_total_moments(mean, residual), novelty, mean)
 
 
-def _function_and_doubt(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "3 N Dx"]:
-    """m + A v, B and B / k(z, z)."""
+def _total_moments(
+    mean: Float[np.ndarray, "chain draw *shape"], variance: Float[np.ndarray, "chain draw *shape"]
+) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
+    """Return mean and standard deviation over draws of what has these moments in each draw."""
+    std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
+    return np.mean(mean, axis=(0, 1)), std
+
+
+def _transition_moments(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "3 N Dx"]:
+    """Return m + A v, B and B / k(z, z)."""
     step = model.transition()(*inputs)
     residual = jnp.maximum(step.residual, 0.0)
     prior = model.kernel.diagonal(jnp.concatenate(inputs, -1))
@@ -181,24 +201,24 @@ def _function_and_doubt(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array
 
 @in_double_precision
 def derivatives(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
-    """Derivatives of E[f | v] and of E[y | x] of each draw at states x in scaled units, controls u in the user's."""
-    inputs, scaler, width = (
-        _inputs(posterior, x, u),
-        posterior.dataset.scaler,
-        posterior.model.state_dim,
+    """Return derivatives of E[f | v] and of E[y | x]; see `Posterior.derivatives`."""
+    inputs = _inputs(posterior, x, u)
+    scaler = posterior.dataset.scaler
+    dim = posterior.model.state_dim
+    slopes = map_draws(_transition_slopes, posterior.model, posterior.draws, inputs)
+    output_slopes = map_draws(_output_slopes, posterior.model, posterior.draws, inputs)
+    parts = (
+        slopes[..., :dim],
+        slopes[..., dim:] / np.array(scaler.input_std),
+        output_slopes * np.array(scaler.output_std)[:, None],
     )
-    step = map_draws(_transition_slopes, posterior.model, posterior.draws, inputs)
-    control = step[..., width:] / np.array(scaler.input_std)
-    slopes = map_draws(_output_slopes, posterior.model, posterior.draws, inputs)
-    output = slopes * np.array(scaler.output_std)[:, None]
-    parts = (step[..., :width], control, output)
     return Derivatives(
         *(statistic(part, axis=(0, 1)) for part in parts for statistic in (np.mean, np.std))
     )
 
 
 class UnknownEstimate(NamedTuple):
-    """The unknown function h of a feature, at N values of it: mean and standard deviation, in the user's units."""
+    """Mean and standard deviation of the unknown function of a feature, in the user's units."""
 
     mean: Float[np.ndarray, " N"]
     std: Float[np.ndarray, " N"]
@@ -206,35 +226,44 @@ class UnknownEstimate(NamedTuple):
 
 @in_double_precision
 def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> UnknownEstimate:
-    """E h and Var h = Var(E[h | v]) + E[B_h] over draws, of a model with physics (`gpssm.Physics`)."""
-    kernel, basis = posterior.model.kernel, posterior.model.basis
+    """Return E h and Var h = Var(E[h | v]) + E[B_h] over draws; see `Posterior.unknown`."""
+    kernel = posterior.model.kernel
+    basis = posterior.model.basis
     if not isinstance(kernel, Feature) or not isinstance(basis, FeaturePoints):
         raise TypeError(
-            "this model has no unknown function of a feature: fit one with fit(physics=gpssm.Physics(...))."
+            "this model has no unknown function of a feature: fit one with "
+            "fit(physics=gpssm.Physics(...))."
         )
-    given = np.asarray(values, float)
-    at = jnp.asarray(given.reshape(given.shape[0] if given.ndim else 1, -1))
-    if at.shape[1] != basis.locations.shape[1] or not np.isfinite(given).all():
+    features = np.asarray(values, float)
+    points = jnp.asarray(features.reshape(features.shape[0] if features.ndim else 1, -1))
+    if points.shape[1] != basis.locations.shape[1] or not np.isfinite(features).all():
         raise ValueError(
-            f"values are finite, of shape (N, {basis.locations.shape[1]}); got {given.shape}."
+            f"values are finite, of shape (N, {basis.locations.shape[1]}); got {features.shape}."
         )
-    mean, variance = np.moveaxis(map_draws(_unknown, posterior.model, posterior.draws, at), 2, 0)
+    moments = map_draws(_unknown_moments, posterior.model, posterior.draws, points)
     scale = kernel.state_scale[kernel.into]
-    std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
-    return UnknownEstimate(scale * np.mean(mean, axis=(0, 1)), scale * std)
+    return UnknownEstimate(*(scale * part for part in _total_moments(*np.moveaxis(moments, 2, 0))))
 
 
-def _unknown(model: GPSSM, draw: Draw, values: Float[Array, "N P"]) -> Float[Array, "2 N"]:
+def _unknown_moments(model: GPSSM, draw: Draw, values: Float[Array, "N P"]) -> Float[Array, "2 N"]:
     assert isinstance(model.kernel, Feature)
     assert isinstance(model.basis, FeaturePoints)
     return jnp.stack(model.basis.unknown(model.kernel, draw.weights, values))
 
 
 class Relevance(NamedTuple):
-    """How far an input z_j of one standard deviation moves the next state x_d, in its own, along the data.
+    """How far an input z_j of one standard deviation moves the next state x_d, in its own.
 
-    r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d): the mean over draws, and their standard deviation. It is zero, to
-    the last digit, for what a wiring keeps out. `columns` names the inputs.
+        r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d)
+
+    It is zero, to the last digit, for what a wiring keeps out.
+
+    Parameters
+    ----------
+    mean, std
+        Over draws.
+    columns
+        Names of the inputs.
     """
 
     mean: Float[np.ndarray, "Dx Dz"]
@@ -249,28 +278,24 @@ def relevance(posterior: "Posterior") -> Relevance:
     `gpssm.plots.plot_wiring` draws it.
     """
     posterior = posterior.with_states()
-    few, width = posterior.thinned(RELEVANCE_DRAWS), posterior.model.state_dim
-    x = np.concatenate(
-        [np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states]
-    )
-    u = np.concatenate([np.asarray(one.u) for one in posterior.dataset.scaled])
+    few = posterior.thinned(RELEVANCE_DRAWS)
+    dim = posterior.model.state_dim
+    means = [np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states]
+    x = np.concatenate(means)
+    u = np.concatenate([np.asarray(series.u) for series in posterior.dataset.scaled])
     every = -(-len(x) // RELEVANCE_POINTS)
-    slopes = map_draws(
-        _transition_slopes, few.model, few.draws, (jnp.asarray(x[::every]), jnp.asarray(u[::every]))
-    )
+    inputs = (jnp.asarray(x[::every]), jnp.asarray(u[::every]))
+    slopes = map_draws(_transition_slopes, few.model, few.draws, inputs)
     spread = np.concatenate([x.std(0), u.std(0)])
-    moved = np.sqrt(np.mean(slopes**2, axis=2)) * spread / np.maximum(spread[:width, None], 1e-12)
-    names = (*(f"x{number + 1}" for number in range(width)), *posterior.dataset.inputs)
-    return Relevance(np.mean(moved, axis=(0, 1)), np.std(moved, axis=(0, 1)), names)
+    moved = np.sqrt(np.mean(slopes**2, axis=2)) * spread / np.maximum(spread[:dim, None], 1e-12)
+    columns = (*(f"x{number + 1}" for number in range(dim)), *posterior.dataset.inputs)
+    return Relevance(np.mean(moved, axis=(0, 1)), np.std(moved, axis=(0, 1)), columns)
 
 
 def _transition_slopes(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx Dz"]:
     move = model.transition()
-
-    def following(x: Float[Array, " Dx"], u: Float[Array, " Du"]) -> Float[Array, " Dx"]:
-        return move(x[None], u[None]).given(draw.weights)[0]
-
-    return jnp.concatenate(jax.vmap(jax.jacfwd(following, (0, 1)))(*inputs), -1)
+    jacobian = jax.jacfwd(lambda x, u: move(x[None], u[None]).given(draw.weights)[0], (0, 1))
+    return jnp.concatenate(jax.vmap(jacobian)(*inputs), -1)
 
 
 def _output_slopes(model: GPSSM, _: Draw, inputs: Inputs) -> Float[Array, "N Dy Dx"]:
@@ -278,32 +303,24 @@ def _output_slopes(model: GPSSM, _: Draw, inputs: Inputs) -> Float[Array, "N Dy 
 
 
 def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
-    """States and scaled controls as arrays of N rows each; a single state and its control may be one-dimensional."""
-    states, names = _states(posterior, x), posterior.dataset.inputs
+    """Return states and scaled inputs, of which a single pair may be one-dimensional."""
+    single = np.ndim(x) == 1
+    states, _ = to_columns(x, None, "x")
+    states = states.T if single else states
+    dim = posterior.model.state_dim
+    if not states.size or states.shape[1] != dim:
+        raise ValueError(f"x must have shape (N, {dim}), one state a row; got {states.shape}")
+    far = ~(np.abs(states) < FAR)
+    if far.any():
+        raise ValueError(f"x must be finite, and where there could be states; got {states[far][0]}")
+    names = posterior.dataset.inputs
     if u is None:
         u = np.zeros((len(states), 0))
-    controls = align_columns(np.atleast_2d(u) if np.ndim(x) == 1 else u, names, "u")
-    if len(controls) != len(states):
+    u = align_columns(np.atleast_2d(u) if single else u, names, "u")
+    if len(u) != len(states):
+        raise ValueError(f"u must have a row for each of the {len(states)} states; got {len(u)}")
+    if not np.isfinite(u).all():
         raise ValueError(
-            f"u must have a row for each of the {len(states)} states; got {len(controls)}"
+            f"{where_first(~np.isfinite(u), names)} of u is NaN or infinite: give a number"
         )
-    if not np.isfinite(controls).all():
-        raise ValueError(
-            f"{where_first(~np.isfinite(controls), names)} of u is NaN or infinite: give a number"
-        )
-    return jnp.asarray(states), jnp.asarray(posterior.dataset.encode_inputs(controls))
-
-
-def _states(posterior: "Posterior", x: Float[ArrayLike, "N Dx"]) -> Float[np.ndarray, "N Dx"]:
-    """States as an array of N rows; a single one may be one-dimensional."""
-    states, _ = to_columns(x, None, "x")
-    states = states.T if np.ndim(x) == 1 else states
-    if not states.size or states.shape[1] != posterior.model.state_dim:
-        raise ValueError(
-            f"x must have shape (N, {posterior.model.state_dim}), one state a row; got {states.shape}"
-        )
-    if not (np.abs(states) < FAR).all():
-        raise ValueError(
-            f"x must be finite, and where there could be states; got {states[~(np.abs(states) < FAR)][0]}"
-        )
-    return states
+    return jnp.asarray(states), jnp.asarray(posterior.dataset.encode_inputs(u))

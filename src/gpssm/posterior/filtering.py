@@ -1,53 +1,70 @@
-"""Filters for all draws at once: where the state is, given new outputs and each draw as it was learned.
+"""Filters of all draws at once: the state, and the weights if wanted, given new outputs.
 
     x_{t+1} ~ N(m(z_t) + A(z_t) v, B(z_t) + Q),    y_t ~ p(y | x_{t+1}),    z_t = [x_t; u_t]
 
-Weights v and parameters belong to a draw and stay. The state of a draw is a *cloud*: particles, or points that stand
-for a Gaussian. Every random number comes from (seed, draw, row), so that a series may arrive in any pieces, one row at
-a time too.
+Noises, kernel and emission belong to a draw and stay as they are. Every random number comes from
+(seed, draw, row), so that rows may arrive in any pieces, one at a time too.
 
-**Particles** are exact in the limit of many and take any likelihood. With a linear-Gaussian emission they are fully
-adapted: chosen by p(y_t | x_t) and moved by p(x_{t+1} | x_t, y_t), both in closed form; otherwise they move by the
+**The Gaussian filter** holds [x; v] as one Gaussian under each draw, or x alone, with the weights
+of the draw for v. The transition is linear in v, so that only x needs cubature points (Arasaratnam
+& Haykin 2009): x_i = x̄ ± √Dx · (columns of S), SSᵀ = Cov(x). With W = S⁻¹ Cov(x, v), the weights
+at x_i have the mean v_i = v̄ ± √Dx · (rows of W) and the covariance V = Cov(v) − WᵀW. With
+g_i = m(x_i) + A(x_i) v_i,
+
+    predict   E[x'] = mean g_i,   Cov(x') = cov g_i + mean A_i V A_iᵀ + diag mean (B_i + Q)
+              Cov(x', v) = cov(g_i, v_i) + mean A_i V
+    update    by each output in turn, with q = Var(y), e = y − E[y] and k = Cov([x; v], y):
+              [x̄; v̄] += k e / q,   Cov −= kkᵀ / q
+
+Moments of y are exact for a linear-Gaussian emission, and else those over points,
+y_i = E[y | x_i] and q = var y_i + mean Var(y | x_i). All is exact where the model is linear:
+Kalman's filter where v is known, recursive least squares where x is. Particles lose a state that
+outputs show late and faintly, since only chance keeps them near it; the covariance remembers what
+is not known yet.
+
+**Forgetting.** With λ = 1 the weights are constants that become known better and better. With
+λ < 1 they drift: from row to row their covariance is divided by λ, so that a row counts λⁿ after n
+further rows (the discount of West & Harrison 1997, 6.3). No weight becomes less certain than it
+was before any data, N(0, 1): where the system does not move for long, the division stops there.
+
+**Surprise.** A system may drift away from what it was in training, and its outputs then miss their
+forecasts by more than the noises allow. The Gaussian filter counts that, over the last outputs:
+
+    c_t = c_{t−1} + (e_t² / q_t − c_{t−1}) / MEMORY
+
+is about 1 while the model holds. A forecast weighs the variances as learned against all of them
+times c_t, by the likelihood of the errors under each and odds of 1 to `ODDS` beforehand:
+
+    s = 1 + w (c_t − 1),   w / (1 − w) = exp(½ n (c_t − 1 − log c_t)) / ODDS   if c_t > 1, else 1
+
+with n = 2 MEMORY − 1 the number of errors that an average with this memory is worth. Scaling all
+variances alike (the variance learning of West & Harrison 1997, 10.8) leaves the gains and so all
+means as they are. They are never made smaller: calm is no proof of a better model.
+
+**The particle filter** holds x alone, and is exact in the limit of many particles for every
+likelihood. With a linear-Gaussian emission it is fully adapted: particles are chosen by
+p(y_t | x_t) and moved by p(x_{t+1} | x_t, y_t), both in closed form. Otherwise they move by the
 transition and are weighed by p(y_t | x_{t+1}).
-
-**The Gaussian filter**, by cubature, is for linear-Gaussian emissions, and exact where the transition is linear:
-
-    predict   m⁻ = mean_i f(p_i),   P⁻ = cov_i f(p_i) + diag mean_i (B + Q)(p_i)
-    update    m = m⁻ + K (y − C m⁻ − d),   P = (I − K C) P⁻ (I − K C)ᵀ + K R Kᵀ,   K = P⁻Cᵀ (C P⁻ Cᵀ + R)⁻¹
-
-The Gaussian N(m, P) is held as 2 Dx points p = m ± √Dx · (columns of P^½), which have its mean and covariance and are
-those at which the next row needs f (Arasaratnam & Haykin 2009). Particles lose a state that outputs show late and
-faintly, since nothing but chance keeps them near it; here the covariance remembers what is not known yet.
-
-**Surprise.** A plant may drift away from what it was in training, and its outputs then miss their forecasts by more
-than the model's noises allow. The Gaussian filter keeps count of that, over the last outputs or so:
-
-    c_t = c_{t−1} + (e_t² / V_t − c_{t−1}) / MEMORY,   e_t = y_t − C m⁻ − d,   V_t = C P⁻ Cᵀ + R
-
-is about 1 while the model holds. A forecast weighs the variances as learned against all of them times c_t, by the
-likelihood of the errors under each and odds of 1 to `ODDS` beforehand:
-
-    s = 1 + w (c_t − 1),   w / (1 − w) = exp(½ n (c_t − 1 − log c_t)) / ODDS   if c_t > 1, else s = 1
-
-with n = 2 MEMORY − 1 the number of errors that an average with this memory is worth. Scaling all variances alike
-(the variance learning of West & Harrison 1997, 10.8) leaves the gain K and so all means as they are. They are never
-made smaller: calm is no proof of a better model.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.linalg import log_normal, root_semidefinite
+from gpssm.core.linalg import condition_gaussian, cubature_points, gram, log_normal
 from gpssm.core.runtime import jit
 from gpssm.data.series import Series
 from gpssm.inference import csmc
-from gpssm.model.likelihoods import Gaussian, Likelihood, observed
+from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.types import FeynmanKac
+from gpssm.posterior.draws import CurrentState, FilterState, batch_size, take_draws
 from gpssm.posterior.rollout import (
     Box,
     Ensemble,
@@ -58,242 +75,399 @@ from gpssm.posterior.rollout import (
     run_paths,
 )
 
-MEMORY = 30.0  # outputs over which misses are averaged; a forecast looks about as far ahead
+MEMORY = 30.0  # outputs over which errors are averaged; a forecast looks about as far ahead
 ODDS = 20.0  # against a model that no longer holds
 RESAMPLE_BELOW = 0.5  # effective particles, as a share of all
 
 
-class CurrentStates(NamedTuple):
-    """The `CurrentState` of S draws for compiled code: one axis in place of (chain, draw).
+class Filtered(NamedTuple):
+    """The result of a filter along T rows of a series.
 
-    The number of rows is an array, data too: the next row must not compile again.
+    Parameters
+    ----------
+    state
+        After the last row.
+    log_density
+        log p(y_t | y_<t).
+    means
+        E[x_{t+1} | y_≤t].
     """
 
-    particles: Float[Array, "S N Dx"]
-    log_weights: Float[Array, "S N"]
-    rows: Int[Array, ""]
-    surprise: Float[Array, " S"]
+    state: FilterState
+    log_density: Float[Array, "S T"]
+    means: Float[Array, "S T Dx"]
 
 
-class Filtered(NamedTuple):
-    """What a filter found along T rows."""
+def gaussian_state(mean: Float[Array, "S Dx"], variance: float) -> FilterState:
+    """Return x ~ N(mean, variance · I) of each draw."""
+    covariance = variance * jnp.eye(mean.shape[1])
+    return FilterState(
+        mean, jnp.broadcast_to(covariance, (*mean.shape, mean.shape[1])), jnp.ones(len(mean))
+    )
 
-    cloud: CurrentStates
-    log_density: Float[Array, "S T"]  # log p(y_t | y_<t)
-    means: Float[Array, "S T Dx"]  # E[x_{t+1} | y_≤t]
+
+def particle_state(
+    particles: Float[Array, "*S P Dx"],
+    log_weights: Float[Array, "*S P"],
+    surprise: Float[Array, "*S"],
+) -> FilterState:
+    """Return the state that weighted particles stand for."""
+    weights = jnp.exp(log_weights)[..., None]
+    mean = jnp.sum(weights * particles, -2)
+    deviations = particles - mean[..., None, :]
+    covariance = jnp.matmul(deviations.mT, weights * deviations)
+    return FilterState(mean, covariance, surprise, particles, log_weights)
+
+
+def equal_particles(particles: Float[Array, "S P Dx"], surprise: Float[Array, " S"]) -> FilterState:
+    """Return the state that particles with equal weights stand for."""
+    log_weights = jnp.full(particles.shape[:2], -np.log(particles.shape[1]))
+    return particle_state(particles, log_weights, surprise)
+
+
+def point_state(x: Float[Array, "S Dx"], num_particles: int | None) -> FilterState:
+    """Return states that are known exactly, as Gaussians or as particles."""
+    if num_particles is None:
+        return gaussian_state(x, 0.0)
+    return equal_particles(jnp.repeat(x[:, None], num_particles, axis=1), jnp.ones(len(x)))
+
+
+def joint_state(
+    state: FilterState,
+    weights: Float[Array, "*S N"],
+    covariance: Float[Array, "*S N N"],
+    cross: Float[Array, "*S Dx N"] | float = 0.0,
+) -> FilterState:
+    """Return [x; v] with the moments of the state for x, those of the weights, and Cov(x, v)."""
+    cross = jnp.broadcast_to(cross, (*state.mean.shape, weights.shape[-1]))
+    mean = jnp.concatenate([state.mean, weights], -1)
+    blocks = [[state.covariance, cross], [cross.mT, covariance]]
+    return FilterState(mean, jnp.block(blocks), state.surprise)
+
+
+def cloud(state: FilterState) -> tuple[Float[Array, "S P Dx"], Float[Array, "S P"]]:
+    """Return the particles and their log weights: of a Gaussian its cubature points, equal ones."""
+    if state.particles is not None and state.log_weights is not None:
+        return state.particles, state.log_weights
+    points = cubature_points(state.mean, state.covariance, state.mean.shape[1])
+    return points, jnp.full(points.shape[:2], -np.log(points.shape[1]))
+
+
+def draw_start(
+    keys: PRNGKeyArray, state: FilterState, scale: Float[Array, " S"]
+) -> Float[Array, "S P Dx"]:
+    """Return a state for the path of each key (S, P); the covariance of a Gaussian is scaled."""
+    return choose_particles(keys, *cloud(state), scale, state.particles is None)
 
 
 @jit
 def run_filter(
-    members: Members, keys: PRNGKeyArray, cloud: CurrentStates, series: Series, gaussian: bool
+    members: Members,
+    keys: PRNGKeyArray,
+    state: FilterState,
+    series: Series,
+    row: Int[Array, ""] | None = None,
+    rates: Float[Array, " S"] | None = None,
 ) -> Filtered:
-    """The cloud after the rows of a scaled series, from the cloud before them; one key (S,) a draw."""
+    """Filter the rows of a scaled series.
+
+    Parameters
+    ----------
+    members
+        The draws.
+    keys
+        One for each draw (S,), of which particles take their noise.
+    state
+        The state before the rows; with the weights if there are `rates`.
+    row
+        Number of the first row, for random numbers.
+    rates
+        λ of each draw. One draw follows the other on a CPU: the covariance of its weights stays in
+        the cache along the rows.
+    """
+    numbers = jnp.arange(len(series)) + (0 if row is None else row)
+    rows = (numbers, jnp.asarray(series.u), jnp.asarray(series.y))
+
+    def filter_draw(
+        draw: Ensemble, key: PRNGKeyArray, state: FilterState, rate: Array | None
+    ) -> tuple[FilterState, Any]:
+        def step(state: FilterState, row: tuple[Array, ...]) -> tuple[FilterState, Any]:
+            state, log_density = _advance_draw(draw, key, state, *row, rate=rate)
+            return state, (log_density, state.mean[: members.model.state_dim])
+
+        return jax.lax.scan(step, state, rows)
+
     ensemble = assemble(*members, series.input_dim)
-
-    def step(
-        cloud: CurrentStates, row: tuple[Array, Array]
-    ) -> tuple[CurrentStates, tuple[Array, Array]]:
-        cloud, log_density = advance(ensemble, keys, cloud, *row, gaussian)
-        mean = jnp.sum(jnp.exp(cloud.log_weights)[:, :, None] * cloud.particles, 1)
-        return cloud, (log_density, mean)
-
-    cloud, (log_density, means) = jax.lax.scan(
-        step, cloud, (jnp.asarray(series.u), jnp.asarray(series.y))
-    )
-    return Filtered(cloud, log_density.T, jnp.swapaxes(means, 0, 1))
+    serial = rates is not None
+    state, along = _each_draw(filter_draw, ensemble, keys, state, rates, serial=serial)
+    return Filtered(state, *along)
 
 
 @jit
 def run_predictions(
     members: Members,
     keys: PRNGKeyArray,
-    cloud: CurrentStates,
+    state: FilterState,
     series: Series,
+    row: Int[Array, ""],
     steps: int,
     path_keys: PRNGKeyArray,
     slots: Int[Array, " N"],
     box: Box | None,
     noise: bool,
-    gaussian: bool,
 ) -> Paths:
-    """Every row of a scaled series given those up to `steps` rows before it, from the cloud before the series.
+    """Predict every row of a scaled series from the rows up to `steps` before it.
 
-    From each filtered cloud, paths are run `steps` rows ahead, of which the last is kept; the first `steps` rows come
-    from the cloud at the start. `keys` is (S,) and `path_keys` (S, P); for `slots`, `box` and `noise` see `run_paths`.
+    From each filtered state, paths are run `steps` rows ahead, of which the last row counts; the
+    first `steps` rows are predicted from the state at the start.
+
+    Parameters
+    ----------
+    members, keys, state, series, row
+        As in `run_filter`.
+    steps
+        At most the number of rows.
+    path_keys
+        (S, P).
+    slots, box, noise
+        As in `run_paths`.
     """
     ensemble = assemble(*members, series.input_dim)
-    u, y = jnp.asarray(series.u), jnp.asarray(series.y)
+    u = jnp.asarray(series.u)
 
-    def ahead(cloud: CurrentStates, u: Float[Array, "H Du"]) -> Paths:
-        now = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))(path_keys, cloud.rows)
-        scale = noise_scale(cloud.surprise)
-        start = choose_particles(now, cloud.particles, cloud.log_weights, scale, gaussian)
-        return run_paths(ensemble.scaled(scale), start, u, now, slots, box, noise)
+    def ahead(state: FilterState, row: Array, u: Float[Array, "H Du"]) -> Paths:
+        row_keys = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))(path_keys, row)
+        scale = noise_scale(state.surprise)
+        start = draw_start(row_keys, state, scale)
+        return run_paths(ensemble.scaled(scale), start, u, row_keys, slots, box, noise)
 
-    def step(cloud: CurrentStates, row: tuple[Array, Array]) -> tuple[CurrentStates, Paths]:
-        window, outputs = row
-        last = jax.tree.map(lambda leaf: leaf[-1], ahead(cloud, window))
-        return advance(ensemble, keys, cloud, window[0], outputs, gaussian)[0], last
+    def step(state: FilterState, inputs: tuple[Array, ...]) -> tuple[FilterState, Paths]:
+        row, window, y = inputs
+        last = jax.tree.map(lambda leaf: leaf[-1], ahead(state, row, window))
+        return advance(ensemble, keys, state, row, window[0], y)[0], last
 
-    origins = u.shape[0] - steps + 1
-    windows = u[jnp.arange(origins)[:, None] + jnp.arange(steps)[None]]
-    _, predicted = jax.lax.scan(step, cloud, (windows, y[:origins]))
+    origins = jnp.arange(len(series) - steps + 1)
+    windows = u[origins[:, None] + jnp.arange(steps)[None]]
+    inputs = (row + origins, windows, jnp.asarray(series.y)[: len(origins)])
+    _, predicted = jax.lax.scan(step, state, inputs)
     if steps == 1:
         return predicted
-    return jax.tree.map(
-        lambda *parts: jnp.concatenate(parts), ahead(cloud, u[: steps - 1]), predicted
-    )
+    first = ahead(state, row, u[: steps - 1])
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), first, predicted)
 
 
 def advance(
     ensemble: Ensemble,
     keys: PRNGKeyArray,
-    cloud: CurrentStates,
+    state: FilterState,
+    row: Int[Array, ""],
     u: Float[Array, " Du"],
     y: Float[Array, " Dy"],
-    gaussian: bool,
-) -> tuple[CurrentStates, Float[Array, " S"]]:
-    """The cloud one row later, and log p(y_t | y_<t) of each draw."""
-    if gaussian:
-        moved, surprise, log_density = _advance_gaussian(
-            ensemble, cloud.particles, cloud.surprise, u, y
-        )
-        return cloud._replace(particles=moved, surprise=surprise, rows=cloud.rows + 1), log_density
-    count, number = cloud.log_weights.shape
-    moments = ensemble.moments(cloud.particles, jnp.broadcast_to(u, (count, number, *u.shape)))
-
-    def one(
-        key: PRNGKeyArray, likelihood: Likelihood, mean: Array, variance: Array, log_weights: Array
-    ) -> Any:
-        return _move(
-            jax.random.fold_in(key, cloud.rows),
-            _guide(likelihood, mean, variance, y),
-            mean,
-            log_weights,
-        )
-
-    particles, log_weights, log_density = eqx.filter_vmap(one)(
-        keys, ensemble.likelihood, moments.mean, moments.variance, cloud.log_weights
+) -> tuple[FilterState, Float[Array, " S"]]:
+    """Return the state one row later, and log p(y_t | y_<t), under each draw."""
+    return _each_draw(
+        lambda draw, key, state: _advance_draw(draw, key, state, row, u, y), ensemble, keys, state
     )
-    return CurrentStates(particles, log_weights, cloud.rows + 1, cloud.surprise), log_density
 
 
-def _advance_gaussian(
-    ensemble: Ensemble,
-    cloud: Float[Array, "S N Dx"],
-    surprise: Float[Array, " S"],
+def _each_draw(
+    function: Callable[..., Any], ensemble: Ensemble, *args: Any, serial: bool = False
+) -> Any:
+    """Return `function(draw, *args)` of every draw, an ensemble without the axis of draws."""
+    varying = dataclasses.replace(ensemble, transition=None) if ensemble.shared else ensemble
+    arrays, static = eqx.partition((varying, args), eqx.is_array)
+
+    def call(arrays: Any) -> Any:
+        draw, args = eqx.combine(arrays, static)
+        if ensemble.shared:
+            draw = dataclasses.replace(draw, transition=ensemble.transition)
+        return function(draw, *args)
+
+    if serial:
+        return jax.lax.map(call, arrays, batch_size=batch_size())
+    return jax.vmap(call)(arrays)
+
+
+def _advance_draw(
+    draw: Ensemble,
+    key: PRNGKeyArray,
+    state: FilterState,
+    row: Int[Array, ""],
     u: Float[Array, " Du"],
     y: Float[Array, " Dy"],
-) -> tuple[Float[Array, "S N Dx"], Float[Array, " S"], Float[Array, " S"]]:
-    """The points one row later, the surprise there, and log p(y_t | y_<t) of each draw by the variances as learned."""
-    moments = ensemble.moments(cloud, jnp.broadcast_to(u, (*cloud.shape[:2], *u.shape)))
-    mean = jnp.mean(moments.mean, 1)
-    gaps = moments.mean - mean[:, None]
-    noise = jnp.mean(moments.variance, 1)
-    covariance = (
-        jnp.matmul(gaps.mT, gaps) / cloud.shape[1]
-        + noise[:, :, None] * jnp.eye(mean.shape[1])[None]
-    )
-    mean, covariance, surprise, log_density = jax.vmap(_update, in_axes=(0, 0, 0, 0, None))(
-        mean, covariance, surprise, ensemble.likelihood, observed(y)
-    )
-    return points(mean, covariance), surprise, log_density
+    rate: Float[Array, ""] | None = None,
+) -> tuple[FilterState, Float[Array, ""]]:
+    """Return the state of one draw one row later, and log p(y_t | y_<t).
+
+    Parameters
+    ----------
+    draw
+        The ensemble of one draw, without the axis of draws.
+    key
+        Of the draw.
+    state
+        Before the row; with the weights if there is a rate.
+    row, u, y
+        Number, inputs and outputs of the row.
+    rate
+        λ.
+    """
+    if state.particles is not None:
+        return _advance_particles(draw, jax.random.fold_in(key, row), state, u, y)
+    before = state if rate is None else forget(state, rate, len(draw.process_variance))
+    following, log_density = _update(draw, _predict(draw, before, u), y)
+    if rate is None:
+        return following, log_density
+    # A draw that has diverged must not lose all that it knew of its weights.
+    finite = jnp.isfinite(following.mean).all() & jnp.isfinite(jnp.trace(following.covariance))
+    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), following, state), log_density
+
+
+def _step(
+    draw: Ensemble, x: Float[Array, "P Dx"], u: Float[Array, " Du"]
+) -> tuple[Float[Array, "P Dx"], Float[Array, "P Dx M"], Float[Array, "P Dx"]]:
+    """Return m, A and B + Q at each of these states."""
+    step = jax.vmap(lambda x: draw.transition(x[None], u[None])[0])(x)
+    variance = jnp.maximum(step.residual[:, :, 0], 0.0) + draw.process_variance[None]
+    return step.mean[:, 0], step.gain[:, :, 0], variance
+
+
+def forget(state: FilterState, rate: Float[Array, ""], dim: int) -> FilterState:
+    """Return [x; v] with the covariance of v over λ, or less where that passes the prior."""
+    variance = jnp.maximum(jnp.diagonal(state.covariance), jnp.finfo(rate.dtype).tiny)
+    growth = jnp.maximum(jnp.minimum(1 / jnp.sqrt(rate), 1 / jnp.sqrt(variance)), 1.0)
+    growth = growth.at[:dim].set(1.0)
+    return state._replace(covariance=growth[:, None] * state.covariance * growth[None])
+
+
+def _predict(draw: Ensemble, state: FilterState, u: Float[Array, " Du"]) -> FilterState:
+    """Return [x_{t+1}; v] from [x_t; v] under one draw, or x_{t+1} from x_t."""
+    dim = len(draw.process_variance)
+    points = cubature_points(state.mean, state.covariance, dim)
+    mean, gain, variance = _step(draw, points[:, :dim], u)
+    count = len(points)
+    shape = draw.weights.shape
+    learned = len(state.mean) > dim
+    weights = points[:, dim:].reshape(count, *shape) if learned else draw.weights[None]
+    values = mean + jnp.sum(gain * weights, -1)
+    mean = jnp.mean(values, 0)
+    deviations = values - mean[None]
+    covariance = gram(deviations) / count + jnp.diag(jnp.mean(variance, 0))
+    if not learned:
+        return state._replace(mean=mean, covariance=covariance)
+    shifts = points[:, dim:] - state.mean[None, dim:]
+    rest = state.covariance[dim:, dim:] - gram(shifts[:dim]) / dim
+    # A_i V and A_i V A_iᵀ
+    reach = jnp.matmul(jnp.swapaxes(gain, 0, 1), rest.reshape(*shape, -1))
+    spread = jnp.sum(reach.reshape(dim, count, *shape) * gain[None], (1, 3)) / count
+    x = FilterState(mean, covariance + 0.5 * (spread + spread.T), state.surprise)
+    cross = jnp.matmul(deviations.T, shifts) / count + jnp.mean(reach, 1)
+    return joint_state(x, state.mean[dim:], state.covariance[dim:, dim:], cross)
 
 
 def _update(
-    mean: Float[Array, " Dx"],
-    covariance: Float[Array, "Dx Dx"],
-    surprise: Float[Array, ""],
-    likelihood: Any,
-    output: tuple[Float[Array, " Dy"], Bool[Array, " Dy"]],
-) -> tuple[Float[Array, " Dx"], Float[Array, "Dx Dx"], Float[Array, ""], Float[Array, ""]]:
-    """One output after the other, since their noises are independent; those that are missing change nothing.
+    draw: Ensemble, state: FilterState, y: Float[Array, " Dy"]
+) -> tuple[FilterState, Float[Array, ""]]:
+    """Return the state of one draw given the outputs of a row, and their log density.
 
-    The likelihood is a `Gaussian`.
+    Their noises are independent: one output follows the other. Missing ones change nothing.
     """
 
-    def one(carry: tuple[Array, ...], row: tuple[Array, ...]) -> tuple[tuple[Array, ...], None]:
-        mean, covariance, surprise, log_density = carry
-        c, d, noise, y, present = row
-        across = covariance @ c
-        variance = c @ across + noise
-        gain = present * across / variance
-        error = y - c @ mean - d
-        keep = jnp.eye(len(c)) - jnp.outer(gain, c)
-        covariance = keep @ covariance @ keep.T + noise * jnp.outer(gain, gain)
-        surprise += present * (error**2 / variance - surprise) / MEMORY
+    def condition(
+        carry: tuple[FilterState, Array], output: tuple[Array, ...]
+    ) -> tuple[tuple[FilterState, Array], None]:
+        state, log_density = carry
+        place, y, present = output
+        expected, variance, cross = _output_moments(draw, state, place)
+        error = y - expected
+        mean, covariance = condition_gaussian(
+            state.mean, state.covariance, present * cross, variance, error
+        )
+        change = present * (error**2 / variance - state.surprise) / MEMORY
         log_density += jnp.where(present, log_normal(error, 0.0, variance), 0.0)
-        return (mean + gain * error, covariance, surprise, log_density), None
+        return (FilterState(mean, covariance, state.surprise + change), log_density), None
 
-    noise = jnp.exp(2 * likelihood.log_std)
-    start = (mean, covariance, surprise, jnp.zeros((), mean.dtype))
-    rows = (likelihood.C, likelihood.d, noise, *output)
-    (mean, covariance, surprise, log_density), _ = jax.lax.scan(one, start, rows)
-    return mean, covariance, surprise, log_density
+    outputs = (jnp.arange(len(y)), *observed(y))
+    return jax.lax.scan(condition, (state, jnp.zeros((), state.mean.dtype)), outputs)[0]
 
 
-def points(
-    mean: Float[Array, "*S Dx"], covariance: Float[Array, "*S Dx Dx"]
-) -> Float[Array, "*S 2Dx Dx"]:
-    """2 Dx points with this mean and covariance."""
-    spread = jnp.sqrt(mean.shape[-1]) * root_semidefinite(covariance).mT
-    return mean[..., None, :] + jnp.concatenate([spread, -spread], -2)
+def _output_moments(
+    draw: Ensemble, state: FilterState, place: Int[Array, ""]
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " D"]]:
+    """Return E[y], Var(y) and Cov([x; v], y) of the output number `place`."""
+    dim = len(draw.process_variance)
+    likelihood = draw.likelihood
+    if isinstance(likelihood, Gaussian):
+        row = likelihood.C[place]
+        cross = state.covariance[:, :dim] @ row
+        variance = row @ cross[:dim] + jnp.exp(2 * likelihood.log_std[place])
+        return row @ state.mean[:dim] + likelihood.d[place], variance, cross
+    points = cubature_points(state.mean, state.covariance, dim)
+    means, variances = (moment[:, place] for moment in likelihood.moments(points[:, :dim]))
+    expected = jnp.mean(means)
+    deviations = (means - expected) / len(points)
+    variance = jnp.sum(deviations * (means - expected)) + jnp.mean(variances)
+    return expected, variance, deviations @ (points - state.mean[None])
 
 
 @jax.jit
 def noise_scale(surprise: Float[Array, " S"]) -> Float[Array, " S"]:
-    """s, what the last outputs say the variances of a forecast should be multiplied by."""
+    """Return s, by which the variances of a forecast are multiplied."""
     excess = jnp.maximum(surprise, 1.0) - 1
     log_odds = 0.5 * (2 * MEMORY - 1) * (excess - jnp.log1p(excess)) - jnp.log(ODDS)
     return 1 + jax.nn.sigmoid(log_odds) * excess
 
 
-def _guide(
-    likelihood: Likelihood,
-    mean: Float[Array, "N Dx"],
-    variance: Float[Array, "N Dx"],
-    y: Float[Array, " Dy"],
-) -> csmc.Guide:
-    """The best proposal there is for one row, of which the moves' mean and variance are known already."""
+def forecast_scale(
+    current: CurrentState | None, draws: Int[np.ndarray, " S"]
+) -> Float[Array, " S"]:
+    """Return s of these draws; 1 before any new row."""
+    if current is None:
+        return jnp.ones(len(draws))
+    return noise_scale(take_draws(current.state.surprise, draws))
 
-    def log_potential(
-        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
-    ) -> Float[Array, " N"]:
+
+def _advance_particles(
+    draw: Ensemble,
+    key: PRNGKeyArray,
+    state: FilterState,
+    u: Float[Array, " Du"],
+    y: Float[Array, " Dy"],
+) -> tuple[FilterState, Float[Array, ""]]:
+    """Move the particles of one draw by the best proposal there is."""
+    assert state.particles is not None
+    assert state.log_weights is not None
+    mean, gain, variance = _step(draw, state.particles, u)
+    mean += jnp.sum(gain * draw.weights[None], -1)
+    likelihood = draw.likelihood
+
+    def log_potential(t: Array, x: Array, following: Float[Array, "P Dx"]) -> Float[Array, " P"]:
         return likelihood.log_prob(following, jnp.broadcast_to(y, (following.shape[0], *y.shape)))
 
     form = FeynmanKac(lambda t, x: (mean, variance), log_potential)
-    if not isinstance(likelihood, Gaussian):
-        return csmc.bootstrap(form)
-    noise = jnp.exp(2 * likelihood.log_std)
-    return csmc.locally_optimal(
-        form, csmc.GaussianEmission(likelihood.C, likelihood.d, noise, *observed(y[None]))
-    )
-
-
-def _move(
-    key: PRNGKeyArray,
-    guide: csmc.Guide,
-    mean: Float[Array, "N Dx"],
-    log_weights: Float[Array, " N"],
-) -> tuple[Float[Array, "N Dx"], Float[Array, " N"], Float[Array, ""]]:
-    """Choose parents by what is known ahead, move them, weigh the rest: the particles, their weights, log p(y_t)."""
+    guide = csmc.bootstrap(form)
+    if isinstance(likelihood, Gaussian):
+        noise = jnp.exp(2 * likelihood.log_std)
+        emission = csmc.GaussianEmission(likelihood.C, likelihood.d, noise, *observed(y[None]))
+        guide = csmc.locally_optimal(form, emission)
     choice_key, noise_key = jax.random.split(key)
-    now = jnp.asarray(0)
-    proposal = guide.propose(now, mean)
-    log_weights, ahead = _normalise(log_weights + proposal.log_ahead)
-    parents, log_weights = _renew(choice_key, log_weights)
+    time = jnp.asarray(0)
+    proposal = guide.propose(time, mean)
+    log_weights, log_ahead = _normalise(state.log_weights + proposal.log_ahead)
+    parents, log_weights = _resample(choice_key, log_weights)
     noise = jax.random.normal(noise_key, mean.shape, mean.dtype)
-    moved = (
+    particles = (
         proposal.mean[parents] + jnp.matmul(proposal.factor[parents], noise[:, :, None])[:, :, 0]
     )
-    log_weights, rest = _normalise(log_weights + guide.log_weight(now, mean, moved))
-    return moved, log_weights, ahead + rest
+    log_weights, log_rest = _normalise(log_weights + guide.log_weight(time, mean, particles))
+    return particle_state(particles, log_weights, state.surprise), log_ahead + log_rest
 
 
-def _normalise(log_weights: Float[Array, " N"]) -> tuple[Float[Array, " N"], Float[Array, ""]]:
-    """Weights that add up to 1, and the log of what they added up to: −∞ where no particle explains the output.
+def _normalise(log_weights: Float[Array, " P"]) -> tuple[Float[Array, " P"], Float[Array, ""]]:
+    """Return weights that add up to 1, and the log of their sum before.
 
-    Such a draw goes on with equal weights: it may come back, and must not spoil the others.
+    It is −∞ where no particle explains the output. Such a draw goes on with equal weights: it may
+    come back, and must not spoil the others.
     """
     log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
     total = logsumexp(log_weights)
@@ -301,17 +475,18 @@ def _normalise(log_weights: Float[Array, " N"]) -> tuple[Float[Array, " N"], Flo
     return jnp.where(jnp.isfinite(total), log_weights - total, equal), total
 
 
-def _renew(
-    key: PRNGKeyArray, log_weights: Float[Array, " N"]
-) -> tuple[Int[Array, " N"], Float[Array, " N"]]:
-    """Parents and weights of the next particles: resampled if few effective ones, 1/Σw², are left, else as they are.
+def _resample(
+    key: PRNGKeyArray, log_weights: Float[Array, " P"]
+) -> tuple[Int[Array, " P"], Float[Array, " P"]]:
+    """Return parents and log weights, resampled where few particles are effective, 1/Σw².
 
-    Systematic resampling: particle i is chosen N·w_i times, rounded up or down, with the right mean.
+    Systematic resampling: particle i is chosen P·w_i times, rounded up or down, with the right
+    mean.
     """
     number = log_weights.shape[0]
     few = jnp.exp(-logsumexp(2 * log_weights)) < RESAMPLE_BELOW * number
     cumulative = jnp.cumsum(jnp.exp(log_weights))
-    places = (jnp.arange(number) + jax.random.uniform(key, dtype=log_weights.dtype)) / number
-    found = jnp.searchsorted(cumulative, places * cumulative[-1], side="right")
-    parents = jnp.where(few, jnp.minimum(found, number - 1), jnp.arange(number))
+    levels = (jnp.arange(number) + jax.random.uniform(key, dtype=log_weights.dtype)) / number
+    chosen = jnp.searchsorted(cumulative, levels * cumulative[-1], side="right")
+    parents = jnp.where(few, jnp.minimum(chosen, number - 1), jnp.arange(number))
     return parents, jnp.where(few, -jnp.log(number), log_weights)

@@ -34,15 +34,14 @@ from gpssm.data.series import Series
 from gpssm.data.times import Times
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import Calibration, stretch
-from gpssm.posterior.draws import merge_chains
-from gpssm.posterior.filtering import noise_scale
+from gpssm.posterior.draws import merge_chains, take_draws
+from gpssm.posterior.filtering import draw_start, forecast_scale
 from gpssm.posterior.rollout import (
     BOUNDS,
     MANY,
     Pair,
     Paths,
     can_draw_functions,
-    choose_particles,
     members_of,
     path_keys,
     plan,
@@ -563,8 +562,7 @@ def forecast(
         warnings.warn(complaint + "They are taken as those of the steps ahead", stacklevel=3)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
-    surprise = np.ones(len(draws)) if current is None else merge_chains(current.surprise)[draws]
-    scale = noise_scale(jnp.asarray(surprise))
+    scale = forecast_scale(current, draws)
     padded = np.pad(encoded, ((0, -len(inputs) % BLOCK), (0, 0)), mode="edge")
     paths = simulate_paths(
         members_of(posterior, draws),
@@ -653,7 +651,4 @@ def start_states(
     if posterior.current is None:
         last = merge_chains(posterior.draws.states[index])[draws, -1]
         return jnp.repeat(jnp.asarray(last)[:, None], keys.shape[1], axis=1)
-    particles, log_weights = (
-        jnp.asarray(merge_chains(part)[draws]) for part in posterior.current[:2]
-    )
-    return choose_particles(keys, particles, log_weights, scale, posterior.current.gaussian)
+    return draw_start(keys, take_draws(posterior.current.state, draws), scale)

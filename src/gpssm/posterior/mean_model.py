@@ -72,8 +72,7 @@ def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray,
     if thinned.current is None:
         states = merge_chains(thinned.draws.states[-1])[:, -1]
     else:
-        shares = np.exp(merge_chains(thinned.current.log_weights))[..., None]
-        states = np.sum(shares * merge_chains(thinned.current.particles), axis=1)
+        states = merge_chains(thinned.current.state.mean)
     past = posterior.past_inputs()
     # What nobody knows of the inputs before the first row is taken as their mean.
     past = np.where(np.isnan(past), np.array(posterior.dataset.scaler.input_mean), past)

@@ -1,11 +1,10 @@
 """What a fit returns: draws from the posterior, and what can be done with them."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 import jax
@@ -48,20 +47,6 @@ if TYPE_CHECKING:
     from gpssm.evaluation.summary import Summary
 
 ALIKE = 20  # draws that are enough where they differ in their states alone
-
-
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
-
-def _of_all_states(verb: Verb) -> Verb:
-    """A verb that needs the states of all training rows, and refuses to go on without."""
-
-    @functools.wraps(verb)
-    def checked(posterior: "Posterior", *args: Any, **options: Any) -> Any:
-        posterior.check_states(verb.__name__)
-        return verb(posterior, *args, **options)
-
-    return cast(Verb, checked)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,10 +105,11 @@ class Posterior:
 
     condition = conditioning.condition
     condition_at = conditioning.condition_at
-    learn = _of_all_states(learning.learn)
+    extend = update.extend
+    learn = learning.learn
     predict = conditioning.predict
     simulate = conditioning.simulate
-    update = _of_all_states(update.update)
+    update = update.update
 
     forecast = forecast.forecast
     rollout = control.rollout
@@ -281,9 +267,7 @@ class Posterior:
             )
         draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
         model, draws = absorb_common([self.model], draws)
-        learned = self.learned and self.learned.each(
-            lambda leaf: leaf[number : number + 1]
-        )._replace(follows=False)
+        learned = self.learned and self.learned.each(lambda leaf: leaf[number : number + 1])
         return replace(self, model=model, draws=draws, info=info, current=None, learned=learned)
 
     def thinned(self, most: int) -> Self:
@@ -300,13 +284,7 @@ class Posterior:
         draws, info = jax.tree.map(
             lambda leaf: np.asarray(leaf)[:, ::every], (self.draws, self.info)
         )
-        current = self.current
-        if current is not None:
-            arrays = {
-                name: getattr(current, name)[:, ::every]
-                for name in ("particles", "log_weights", "surprise")
-            }
-            current = current._replace(**arrays)
+        current = self.current and self.current.each(lambda leaf: leaf[:, ::every])
         learned = self.learned and self.learned.each(lambda leaf: leaf[:, ::every])
         return replace(self, draws=draws, info=info, current=current, learned=learned)
 

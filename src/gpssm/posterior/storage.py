@@ -94,8 +94,7 @@ LEADING = dict.fromkeys(
 AXES = {
     "states": ("time", "state"),
     "weights": ("state", "inducing"),
-    "cross": ("state", "weight"),
-    "covariance": ("weight", "other_weight"),
+    "covariance": ("component", "other_component"),
     "particles": ("particle", "state"),
     "log_weights": ("particle",),
     "y": ("time", "output"),

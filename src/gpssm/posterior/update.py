@@ -1,8 +1,8 @@
-"""Learning from new data without starting again: more rows of a training series, or one more series."""
+"""New rows of a training series, or one more series: filtered, learned from, or sampled again."""
 
 import dataclasses
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -14,14 +14,58 @@ from gpssm.inference.progress import Mode, check_progress
 from gpssm.inference.runner import Runtime, run_chains
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods import METHODS
-from gpssm.posterior.conditioning import begin, filter_rows
+from gpssm.posterior.conditioning import begin, condition, filter_rows
 from gpssm.posterior.draws import Seconds, absorb_common
+from gpssm.posterior.learning import learn
 from gpssm.starts.build import Start
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
+Relearn = Literal["weights", "all"] | None
+
 NUM_PARTICLES = 256  # for the one path from which all chains start
+
+
+def extend(
+    posterior: "Posterior",
+    series: Any,
+    relearn: Relearn = None,
+    *,
+    new_experiment: bool = False,
+    seed: int | None = None,
+    index: int = -1,
+) -> "Posterior":
+    """Return the posterior after new rows.
+
+        later = posterior.extend(new_rows, "weights")
+
+    Parameters
+    ----------
+    series : Series, DataFrame or array
+        New rows, as in `condition`.
+    relearn : {"weights", "all"}, optional
+        What is learned from them. By default the state alone is filtered, as by `condition`;
+        "weights": the function too, as by `learn`; "all": states, weights and noises are sampled
+        again, as by `update`. These methods have further options.
+    new_experiment, seed, index
+        As in these methods.
+
+    Returns
+    -------
+    Posterior
+    """
+    options: dict[str, Any] = {"new_experiment": new_experiment, "index": index}
+    if seed is not None:
+        options["seed"] = seed
+    match relearn:
+        case None:
+            return condition(posterior, series, **options)
+        case "weights":
+            return learn(posterior, series, **options)
+        case "all":
+            return update(posterior, series, **options)
+    raise ValueError(f"relearn must be None, 'weights' or 'all'; got {relearn!r}")
 
 
 @in_double_precision
@@ -36,21 +80,38 @@ def update(
     progress: Mode = False,
     index: int = -1,
 ) -> "Posterior":
-    """Learn from new rows too: sample again, given the old data and the new, from where the old draws were.
+    """Sample again, given the old data and new rows, from where the old draws were.
 
         posterior = posterior.update(new_rows)
 
-    Method, settings, roles and scaling are the fit's.
+    Method, settings, roles and scaling are those of the fit.
 
-    :param series: new rows, as in `condition`.
-    :param new_experiment: whether they are a training series of their own; otherwise they are appended to series
-        `index`.
-    :param num_warmup: half of the fit's by default; `num_draws`: as many as the fit's; `seed`: the last one plus 1.
+    Parameters
+    ----------
+    series : Series, DataFrame or array
+        New rows, as in `condition`.
+    new_experiment : bool
+        Whether they are a training series of their own; otherwise they are appended to one.
+    num_warmup : int, optional
+        Half of that of the fit by default.
+    num_draws : int, optional
+        That of the fit by default.
+    seed : int, optional
+        The last seed plus 1 by default.
+    progress
+        As in `fit`.
+    index : int
+        The training series that the rows are appended to.
+
+    Returns
+    -------
+    Posterior
     """
+    posterior.check_states("update")
     if posterior.current is not None and not new_experiment:
         raise ValueError(
-            "this posterior has been conditioned on rows that it has not learned from: update the one from before "
-            "`condition`, with all rows since its training data"
+            "this posterior has been conditioned on rows that it has not learned from: update the "
+            "one from before `condition`, with all rows since its training data"
         )
     seed = posterior.seed + 1 if seed is None else check_seed(seed)
     check_flag("new_experiment", new_experiment)
@@ -58,33 +119,30 @@ def update(
     method = _method(posterior, num_warmup, num_draws)
     old = posterior.dataset
     dataset = old.extend(old.align(series), None if new_experiment else index)
-    added = (
-        dataset.scaled[-1]
-        if new_experiment
-        else dataset.scaled[index][len(old.experiments[index]) :]
-    )
-    # All chains start from the last draw of the chain that found the likeliest states, or each from its own last draw
-    # where each has a model of its own.
+    first = 0 if new_experiment else len(old.experiments[index])
+    rows = dataset.scaled[-1 if new_experiment else index][first:]
+    # All chains start from the last draw of the chain with the likeliest states, or each from its
+    # own last draw where chains have models of their own.
     best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
-    begin = range(posterior.num_chains) if posterior.apart else [best]
-    models = [posterior.model_at(chain, -1) for chain in begin]
-    paths = [extend_states(posterior, chain, added, new_experiment, seed, index) for chain in begin]
-    starts = [Start(model, states) for model, states in zip(models, paths, strict=True)]
+    starts = []
+    for chain in range(posterior.num_chains) if posterior.apart else [best]:
+        states = extend_states(posterior, chain, rows, new_experiment, seed, index)
+        starts.append(Start(posterior.model_at(chain, -1), states))
     runtime = Runtime(num_chains=posterior.num_chains, seed=seed, progress=progress)
-    found = run_chains(method, starts, list(dataset.scaled), runtime)
-    model, draws = absorb_common(models, found.draws)
+    sample = run_chains(method, starts, list(dataset.scaled), runtime)
+    model, draws = absorb_common([start.model for start in starts], sample.draws)
     updated = dataclasses.replace(
         posterior,
         model=model,
         draws=draws,
-        info=found.info,
-        warmup=found.warmup,
+        info=sample.info,
+        warmup=sample.warmup,
         dataset=dataset,
-        seconds=Seconds(0.0, found.compile_seconds, found.run_seconds),
+        seconds=Seconds(0.0, sample.compile_seconds, sample.run_seconds),
         seed=seed,
         current=None,
         learned=None,
-    ).with_notes(found.notes)
+    ).with_notes(sample.notes)
     for note in updated.notes:
         warnings.warn(note, stacklevel=4)
     return updated
@@ -93,29 +151,31 @@ def update(
 def _method(
     posterior: "Posterior", num_warmup: int | None, num_draws: int | None
 ) -> MethodSettings:
-    """The settings of the fit with half its warm-up. They stay those of the fit: updates do not halve it over again."""
+    """Return the settings of a run; those of the fit stay, so that updates halve them only once."""
     spec = posterior.spec
     if not isinstance(spec.method, MethodSettings):
         raise ValueError(
-            f"update runs the fit's own method, one of {', '.join(METHODS)}; this was {spec.method_name!r}"
+            f"update runs the fit's own method, one of {', '.join(METHODS)}; this was "
+            f"{spec.method_name!r}"
         )
     if not spec.settings.learns:
         raise ValueError(
-            f"{spec.method_name!r} finds its parameters before it samples: fit it again, to the old and new data"
+            f"{spec.method_name!r} finds its parameters before it samples: fit it again, to the "
+            "old and new data"
         )
     num_warmup = spec.settings.num_warmup // 2 if num_warmup is None else num_warmup
     return spec.replace(num_warmup=num_warmup, num_draws=num_draws).settings
 
 
 def extend_states(
-    posterior: "Posterior", chain: int, new: Series, new_experiment: bool, seed: int, index: int
+    posterior: "Posterior", chain: int, rows: Series, new_experiment: bool, seed: int, index: int
 ) -> list[Float[np.ndarray, "_ Dx"]]:
-    """The states of that chain's last draw, and the filter's means under it for the new rows."""
+    """Return the states of that chain's last draw, and the means of its filter for new rows."""
     paths = [np.asarray(path[chain, -1]) for path in posterior.draws.states]
     draw = np.array([(chain + 1) * posterior.num_draws - 1])
     alone = dataclasses.replace(posterior, current=None)
-    cloud = begin(alone, draw, new_experiment, NUM_PARTICLES, seed, index, lookback=0)
-    means = np.asarray(filter_rows(alone, draw, cloud, new, seed, gaussian=False).means[0])
+    state, before = begin(alone, draw, new_experiment, NUM_PARTICLES, seed, index, lookback=0)
+    means = np.asarray(filter_rows(alone, draw, state, before, rows, seed).means[0])
     if new_experiment:
         return [*paths, np.concatenate([np.zeros_like(means[:1]), means])]
     paths[index] = np.concatenate([paths[index], means])
