@@ -38,7 +38,7 @@ def map_rows(function: Callable[[Any], Any], rows: Any) -> Any:
         return function(rows)
     chunks, rest = cut
     return jax.tree.map(
-        lambda several, last: jnp.concatenate([several.reshape(-1, *several.shape[2:]), last]),
+        lambda whole, last: jnp.concatenate([whole.reshape(-1, *whole.shape[2:]), last]),
         lax.map(function, chunks),
         function(rest),
     )

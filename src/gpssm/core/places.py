@@ -131,8 +131,8 @@ def run_cluster(tasks: Sequence[Any], work: Work, cluster: Any) -> Iterator[Arri
     check_installed("work on a cluster", "distributed", "cluster")
     from distributed import Client, KilledWorker, as_completed
 
-    given = isinstance(cluster, Client)
-    with nullcontext(cluster) if given else Client(cluster, set_as_default=False) as client:
+    is_client = isinstance(cluster, Client)
+    with nullcontext(cluster) if is_client else Client(cluster, set_as_default=False) as client:
         futures = [client.submit(work, task, pure=False) for task in tasks]
         places = {future.key: place for place, future in enumerate(futures)}
         for future in as_completed(futures, loop=client.loop):

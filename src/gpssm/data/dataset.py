@@ -366,8 +366,8 @@ def _acting(
     if not delay:
         return series
     past = _unknown(delay) if past is None else past
-    seen = _without_unknown(series, int(np.isnan(past[:, 0]).sum()))
-    return replace(seen, u=arriving(series.u, delay, past))
+    measured = _without_unknown(series, int(np.isnan(past[:, 0]).sum()))
+    return replace(measured, u=arriving(series.u, delay, past))
 
 
 def _unknown(delay: Sequence[int]) -> Float[np.ndarray, "K Du"]:

@@ -41,9 +41,9 @@ def detrend(series: Any, order: int = 1) -> Any:
     powers = np.polynomial.legendre.legvander(np.linspace(-1, 1, len(rows)), order)
     y = rows.y.copy()
     for column in y.T:
-        seen = ~np.isnan(column)
-        if seen.sum() > order:
-            column -= powers @ np.linalg.lstsq(powers[seen], column[seen], rcond=None)[0]
+        observed = ~np.isnan(column)
+        if observed.sum() > order:
+            column -= powers @ np.linalg.lstsq(powers[observed], column[observed], rcond=None)[0]
     return replace(rows, y=y)
 
 
