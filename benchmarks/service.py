@@ -124,7 +124,7 @@ def main() -> None:
         if at > resumed or at + seconds < killed
     ]
     total = sum(answered.values())
-    busy = options.seconds - (resumed - killed)
+    busy = killed - began + max(deadline - resumed, 0.0)
     middle, high = 1e3 * np.quantile(steady, [0.5, 0.99])
     grown = sum(half["rows"].values()) - sum(first["rows"].values())
     print(f"streams, clients, horizon          {options.streams}, {options.clients}, {HORIZON}")

@@ -1,5 +1,7 @@
 """Times of rows: found, kept through slices and files, and refused where they are not regular."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -127,6 +129,15 @@ def test_every_other_row_of_several_months_or_days(frequency, zone):
     series = Series(np.arange(24.0), time=dates)
     wanted = series.decimated(2).to_dataframe().index
     pd.testing.assert_index_equal(wanted, dates[1::2], exact=False, check_names=False)
+
+
+@pytest.mark.parametrize("frequency", ["MS", "ME", "QE", "YE", "B", "W-WED", "D", "h"])
+def test_calendars_need_nothing_that_pandas_will_drop(frequency):
+    dates = pd.date_range("2024-01-31", periods=24, freq=frequency, tz="Europe/Berlin")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        series = Series(np.arange(24.0), time=dates).decimated(2)
+        assert len(series.clock.shifted(3).index(5)) == 5
 
 
 def test_dates_that_nanoseconds_cannot_count_are_refused():

@@ -321,3 +321,13 @@ def test_more_rows_follow_an_experiment_or_are_one_of_their_own(late):
     np.testing.assert_array_equal(longer.scaled[0].u[20:], late.encode(rows, late.past_inputs()).u)
     np.testing.assert_array_equal(np.isnan(wider.experiments[1].y[:, 0]), np.arange(12) < 3)
     assert longer.scaler == wider.scaler == late.scaler
+
+
+def test_a_constant_input_is_reported():
+    rng = np.random.default_rng(0)
+    u = np.stack([rng.normal(size=30), np.full(30, 2.5)], axis=1)
+    series = Series(rng.normal(size=30), u, inputs=NAMES)
+    with pytest.warns(UserWarning, match="Input 'valve' is constant, 2.5: a model cannot learn"):
+        Dataset.of(series)
+    other = dataclasses.replace(series, u=u + 1)
+    assert Dataset.of([series, other]).input_range["valve"] == (2.5, 3.5)

@@ -36,7 +36,7 @@ def write_stand_ins(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int = 8
         entry = datasets.REGISTRY[name]
         found = hashlib.sha256((folder / entry.file).read_bytes()).hexdigest()
         monkeypatch.setitem(datasets.REGISTRY, name, replace(entry, sha256=found))
-    record = replace(datasets.RECORDS["wiener-hammerstein"], place=TEST_ROW)
-    monkeypatch.setitem(datasets.RECORDS, "wiener-hammerstein", record)
+    _, window = datasets.RECORDS["wiener-hammerstein"]
+    monkeypatch.setitem(datasets.RECORDS, "wiener-hammerstein", (TEST_ROW, window))
     monkeypatch.setenv("GPSSM_DATA", str(folder))
     return folder

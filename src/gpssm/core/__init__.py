@@ -1,1 +1,1 @@
-"""What knows nothing of models: linear algebra, the set-up of the machine, places where tasks run, files, words."""
+"""What knows nothing of models: linear algebra, runtime, places of tasks, files, text."""

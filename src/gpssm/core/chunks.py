@@ -1,10 +1,11 @@
-"""Sums and maps over the rows of long series, chunk by chunk, so that memory does not grow with them.
+"""Sums and maps over the rows of long series, chunk by chunk, in constant memory.
 
     Σ_n f(row_n)        f(row_1), …, f(row_N)
 
-of functions that take many rows at once: rows are arrays, or trees of arrays, with as many entries in front. A chunk's
-intermediate results are not kept for the backward pass of a sum, but made again. On a CPU that is faster too, twice as
-fast where a chunk fits into its cache; a GPU likes few and large ones.
+of functions that take many rows at once: rows are arrays, or trees of arrays, with as many entries
+in front. A chunk's intermediate results are not kept for the backward pass of a sum, but made
+again. On a CPU that is faster too, twice as fast where a chunk fits into its cache; a GPU likes few
+and large ones.
 """
 
 from collections.abc import Callable
@@ -32,19 +33,19 @@ def sum_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def map_rows(function: Callable[[Any], Any], rows: Any) -> Any:
-    """`function` of all rows; of a chunk it gives an array, or a tree of them, with as many entries in front."""
+    """`function` of all rows; of a chunk it gives arrays with as many entries in front."""
     if (cut := _cut(rows)) is None:
         return function(rows)
     chunks, rest = cut
     return jax.tree.map(
-        lambda several, last: jnp.concatenate([several.reshape(-1, *several.shape[2:]), last]),
+        lambda whole, last: jnp.concatenate([whole.reshape(-1, *whole.shape[2:]), last]),
         lax.map(function, chunks),
         function(rest),
     )
 
 
 def _cut(rows: Any) -> tuple[Any, Any] | None:
-    """All whole chunks of rows, stacked, and the rows that are left; None where there are too few to be cut."""
+    """All whole chunks of rows, stacked, and the other rows; None where there are too few."""
     size, count = CHUNK if on_cpu() else CHUNK_ON_GPU, len(jax.tree.leaves(rows)[0])
     if count <= 2 * size:
         return None

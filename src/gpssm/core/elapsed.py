@@ -1,8 +1,9 @@
 """Seconds that pass, whatever becomes of the clocks.
 
-Wall clocks are set, and are never asked how long something took. The system's counters go on while a machine sleeps or
-is moved to another, and some have been seen to go back: what is shown or kept of a duration is never below zero, and
-the time left is reckoned from the typical step, not from the one in which the machine slept.
+Wall clocks are set, and are never asked how long something took. The system's counters go on while
+a machine sleeps or is moved to another, and some have been seen to go back: what is shown or kept
+of a duration is never below zero, and the time left is reckoned from the typical step, not from the
+one in which the machine slept.
 """
 
 import threading
@@ -16,19 +17,28 @@ _counter, _passed = time.perf_counter(), 0.0
 
 
 def ticks() -> float:
-    """Seconds since some moment, which never get fewer: the sum of all steps of the system's counter but those back."""
+    """Seconds since some moment: the sum of all steps of the system's counter but those back."""
     global _counter, _passed
     with _lock:
-        now = time.perf_counter()
-        _passed += max(now - _counter, 0.0)
-        _counter = now
+        counter = time.perf_counter()
+        _passed += max(counter - _counter, 0.0)
+        _counter = counter
         return _passed
 
 
 def seconds_left(marks: Sequence[tuple[float, int]], total: int) -> float | None:
-    """The time that is left, from moments (ticks, units done) in order: the median rate times the rest.
+    """The time that is left: the median rate of units per second times the rest.
 
-    :return: None as long as no unit has been done between two moments.
+    Parameters
+    ----------
+    marks
+        Moments in order, each with the number of units done: (ticks, units).
+    total
+        Number of all units.
+
+    Returns
+    -------
+    Seconds, or None as long as no unit has been done between two moments.
     """
     moments, done = np.asarray(marks, float).reshape(-1, 2).T
     steps = np.diff(done)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, folders for one process at a time, and hashes of what goes into them."""
+"""Files that are whole or not there, folders for one process at a time, and hashes."""
 
 import errno
 import hashlib
@@ -17,33 +17,30 @@ from gpssm.core.text import check_flag, check_path, stable_repr
 
 
 def digest(*things: Any) -> str:
-    """A hash of pytrees: of their structure, and of every array in them to the last bit, whatever its byte order."""
-    found = hashlib.sha256()
+    """A hash of pytrees: of their structure, and of every array to the last bit.
+
+    The byte order of arrays does not matter.
+    """
+    hashed = hashlib.sha256()
     for thing in things:
         leaves, structure = jax.tree.flatten(thing)
-        found.update(stable_repr(structure).encode())
+        hashed.update(stable_repr(structure).encode())
         for leaf in leaves:
-            array = (
-                np.asarray(leaf) if isinstance(leaf, (np.ndarray, jax.Array, float, int)) else None
-            )
-            array = (
-                None if array is None else array.astype(array.dtype.newbyteorder("="), copy=False)
-            )
+            if not isinstance(leaf, (np.ndarray, jax.Array, float, int)):
+                hashed.update(stable_repr(leaf).encode())
+                continue
+            array = np.asarray(leaf)
+            array = array.astype(array.dtype.newbyteorder("="), copy=False)
             # A dtype that came from a file has another repr than NumPy's own, to which it is equal.
-            kind = (
-                None
-                if array is None
-                else np.dtype(array.dtype.type)
-                if array.dtype.kind in "biufc"
-                else array.dtype
-            )
-            found.update(stable_repr(leaf if array is None else (array.shape, kind)).encode())
-            found.update(b"" if array is None else array.tobytes())
-    return found.hexdigest()[:16]
+            numeric = array.dtype.kind in "biufc"
+            kind = np.dtype(array.dtype.type) if numeric else array.dtype
+            hashed.update(stable_repr((array.shape, kind)).encode())
+            hashed.update(array.tobytes())
+    return hashed.hexdigest()[:16]
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file; none is made that claims to be larger than what the file has of it."""
+    """The arrays of an .npz file; raise if one claims to be larger than the file has of it."""
     with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             with archive.open(entry) as member:
@@ -89,8 +86,8 @@ def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None:
-            words = f"{path} could not be written ({error.strerror}); what was there before is untouched"
-            raise type(error)(error.errno, words) from error
+            message = f"{path} could not be written ({error.strerror}); what was there before stays"
+            raise type(error)(error.errno, message) from error
         raise
 
 
@@ -106,7 +103,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Keep a folder from others who hold it too, as long as this lasts; the lock ends with the process.
+    """Keep a folder from others who hold it too, until the block or the process ends.
 
     Where the system or the disk has no such locks, nothing is held.
     """
@@ -121,7 +118,8 @@ def hold(folder: Path) -> Iterator[None]:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BlockingIOError(
-                f"another process is at work in {folder}. Wait until it has ended, or name another folder"
+                f"another process is at work in {folder}. Wait until it has ended, or name another "
+                "folder"
             ) from None
         except OSError:
             pass

@@ -1,7 +1,8 @@
 """Processes that were forked: they have a copy of all that JAX holds, and none of its threads.
 
-Whatever JAX is asked to do there waits for those threads for ever. A process that was forked before JAX was used, or
-that was started by spawn, makes its own. Nothing heavy is imported here: the note must be made from the beginning.
+Whatever JAX is asked to do there waits for those threads for ever. A process that was forked before
+JAX was used, or that was started by spawn, makes its own. Nothing heavy is imported here: the note
+must be made from the beginning.
 """
 
 import os
@@ -20,8 +21,9 @@ def check_threads() -> None:
     """Refuse to use JAX where it could only wait."""
     if _lost:
         raise RuntimeError(
-            "this process was forked from one in which JAX had been used already, and has none of its threads: it "
-            "would wait for ever. Start processes by spawn: multiprocessing.get_context('spawn'), joblib or Dask"
+            "this process was forked from one in which JAX had been used already, and has none of "
+            "its threads: it would wait for ever. Start processes by spawn: "
+            "multiprocessing.get_context('spawn'), joblib or Dask"
         )
 
 

@@ -1,12 +1,14 @@
-"""How good is a forecast: accuracy of its mean, proper scores of its distribution, calibration of its intervals.
+"""How good is a forecast: accuracy of its mean, proper scores, calibration of intervals.
 
-Shapes, the same everywhere: what came true, y (H, Dy), in the user's units, NaN where it is missing; a point forecast,
-mean (H, Dy); paths (S, H, Dy), S draws from the predictive distribution. With one output the last axis may be left
-out. Each function gives the average over all observed entries as a float; `by_step=True` gives an array (H,) instead,
-the average over the outputs observed at each step, NaN where there are none. Lower is better, but for `fit_percent`.
+Shapes, the same everywhere: what came true, y (H, Dy), in the user's units, NaN where it is
+missing; a point forecast, mean (H, Dy); paths (S, H, Dy), S draws from the predictive distribution.
+With one output the last axis may be left out. Each function gives the average over all observed
+entries as a float; `by_step=True` gives an array (H,) instead, the average over the outputs
+observed at each step, NaN where there are none. Lower is better, but for `fit_percent`.
 
-Outputs in different units cannot be averaged. Judge them one by one, `score_outputs`, or in units of a `scale` (Dy,),
-mostly the standard deviations of the training outputs: `nrmse` and `ncrps` of `score`.
+Outputs in different units cannot be averaged. Judge them one by one, `score_outputs`, or in units
+of a `scale` (Dy,), mostly the standard deviations of the training outputs: `nrmse` and `ncrps` of
+`score`.
 """
 
 from collections.abc import Sequence
@@ -30,14 +32,15 @@ BLOCK = 2**20  # distances held at a time by the energy score: 8 MB
 
 
 def rmse(mean: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: bool = False) -> Score:
-    """Root mean squared error, √ mean ((y − mean) / scale)², with a scale for each output (Dy,), or one for all."""
+    """Root mean squared error, √ mean ((y − mean) / scale)²; a scale may be one per output."""
     return _average((_errors(mean, y) / np.asarray(scale)) ** 2, by_step) ** 0.5
 
 
 def nrmse(mean: ArrayLike, y: ArrayLike, reference: ArrayLike, *, by_step: bool = False) -> Score:
-    """Root mean squared error in standard deviations of a reference, √ mean ((y − mean) / std(reference))².
+    """Root mean squared error relative to a reference, √ mean ((y − mean) / std(reference))².
 
-    `reference` (N, Dy) is data, mostly the training outputs; each output has its own standard deviation.
+    `reference` (N, Dy) is data, mostly the training outputs; each output has its own standard
+    deviation.
     """
     spread, width = _spread(_outputs(reference, "reference")), _outputs(y).shape[1]
     if len(spread) != width or not spread.all():
@@ -53,10 +56,11 @@ def mae(mean: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
 
 
 def fit_percent(mean: ArrayLike, y: ArrayLike) -> float:
-    """The "fit %" of system identification, 100 (1 − ‖y − mean‖ / ‖y − ȳ‖), per output, then averaged.
+    """The "fit %" of system identification, 100 (1 − ‖y − mean‖ / ‖y − ȳ‖), averaged over outputs.
 
-    100 is perfect, 0 as good as knowing the average ȳ of what came true. It does not exist for an output whose
-    observed values are all equal: that one is left out, and without any other the result is NaN.
+    100 is perfect, 0 as good as knowing the average ȳ of what came true. It does not exist for an
+    output whose observed values are all equal: that one is left out, and without any other the
+    result is NaN.
     """
     errors, spread = _errors(mean, y), _spread(_outputs(y))
     varies = spread > 0
@@ -67,10 +71,11 @@ def fit_percent(mean: ArrayLike, y: ArrayLike) -> float:
 def nlpd(
     paths_mean: ArrayLike, paths_variance: ArrayLike, y: ArrayLike, *, by_step: bool = False
 ) -> Score:
-    """Negative log predictive density of an equal-weight mixture of Gaussians, −mean log (1/S) Σ_s N(y; m_s, v_s).
+    """Negative log predictive density of a mixture, −mean log (1/S) Σ_s N(y; m_s, v_s).
 
-    Means and variances are (S, H, Dy), one component a draw. Each output has its own marginal mixture, and the
-    average is over entries: for the sum over outputs multiply by Dy. A change of units by a factor c adds log c.
+    Means and variances are (S, H, Dy), one component a draw. Each output has its own marginal
+    mixture, and the average is over entries: for the sum over outputs multiply by Dy. A change of
+    units by a factor c adds log c.
     """
     densities = _log_densities(paths_mean, paths_variance, y)
     return _average(np.log(len(densities)) - logsumexp(densities, axis=0), by_step)
@@ -79,19 +84,21 @@ def nlpd(
 def nmll_paper(
     mean: ArrayLike, variance: ArrayLike, y: ArrayLike, *, by_step: bool = False
 ) -> Score:
-    """The "NMLL" of Fan et al. (2023), −mean (1/S) Σ_s log N(y; m_s, v_s): means and variances are (S, H, Dy).
+    """The "NMLL" of Fan et al. (2023), −mean (1/S) Σ_s log N(y; m_s, v_s), arrays (S, H, Dy).
 
-    It averages log densities where `nlpd` averages densities, so it is never below `nlpd` (Jensen) and no score of the
-    mixture: it punishes draws for differing, however calibrated together. It is for comparison with published figures.
+    It averages log densities where `nlpd` averages densities, so it is never below `nlpd` (Jensen)
+    and no score of the mixture: it punishes draws for differing, however calibrated together. It is
+    for comparison with published figures.
     """
     return _average(-np.mean(_log_densities(mean, variance, y), axis=0), by_step)
 
 
 def crps(paths: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: bool = False) -> Score:
-    """Continuous ranked probability score, (E|X − y| − ½ E|X − X′|) / scale, by sorting in O(S log S).
+    """Continuous ranked probability score, (E|X − y| − ½ E|X − X′|) / scale, in O(S log S).
 
-    The estimator is the fair one, Σ_s |x_s − y| / S − Σ_sr |x_s − x_r| / (2S(S−1)), unbiased for independent paths
-    whatever their number; with S² for S(S−1) more paths would seem better. It can be negative when S is small.
+    The estimator is the fair one, Σ_s |x_s − y| / S − Σ_sr |x_s − x_r| / (2S(S−1)), unbiased for
+    independent paths whatever their number; with S² for S(S−1) more paths would seem better. It can
+    be negative when S is small.
     """
     y = _outputs(y)
     return _average(fair_crps(_forecast(paths, y, fewest=2) - y) / np.asarray(scale), by_step)
@@ -100,11 +107,12 @@ def crps(paths: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: boo
 def energy_score(
     paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step: bool = False
 ) -> Score:
-    """Energy score E‖X − y‖ − ½ E‖X − X′‖, by the fair estimator that `crps` has; with one output it is `crps`.
+    """Energy score E‖X − y‖ − ½ E‖X − X′‖, by the fair estimator of `crps`, to which it extends.
 
-    The vectors are all outputs of one step, averaged over steps, or with `joint=True` the whole horizon as one vector
-    of H·Dy, which sees the dependence between steps and grows like √H. Missing entries are left out of the vectors.
-    Outputs count by their units: rescale them first if those differ. Time is O(S²), memory bounded.
+    The vectors are all outputs of one step, averaged over steps, or with `joint=True` the whole
+    horizon as one vector of H·Dy, which sees the dependence between steps and grows like √H.
+    Missing entries are left out of the vectors. Outputs count by their units: rescale them first if
+    those differ. Time is O(S²), memory bounded.
     """
     y = _outputs(y)
     observed, deviations = ~np.isnan(y), _forecast(paths, y, fewest=2) - y
@@ -124,12 +132,13 @@ def energy_score(
 
 
 def central_interval(paths: ArrayLike, level: float = 0.9) -> tuple[Entries, Entries]:
-    """Lower and upper ends (H, Dy) of the central interval: the (1 − level)/2 and (1 + level)/2 quantiles of paths.
+    """Lower and upper ends (H, Dy) of the central interval: quantiles (1 ∓ level)/2 of paths.
 
     A level is a share between 0 and 1.
 
-    Quantile p is order statistic p (S + 1), interpolated, so that a value from the same distribution falls inside with
-    probability `level` from S ≥ (1 + level) / (1 − level) on; NumPy's default makes it about level (S − 1) / (S + 1).
+    Quantile p is order statistic p (S + 1), interpolated, so that a value from the same
+    distribution falls inside with probability `level` from S ≥ (1 + level) / (1 − level) on;
+    NumPy's default makes it about level (S − 1) / (S + 1).
     """
     (level,) = check_shares("level", [level])
     ends = (1 - level) / 2, (1 + level) / 2
@@ -138,22 +147,23 @@ def central_interval(paths: ArrayLike, level: float = 0.9) -> tuple[Entries, Ent
 
 
 def coverage(paths: ArrayLike, y: ArrayLike, level: float = 0.9, *, by_step: bool = False) -> Score:
-    """Share of observed entries inside the central interval of that level; near `level` when calibrated."""
+    """Share of observed entries inside the central interval; near `level` when calibrated."""
     y = _outputs(y)
     lower, upper = central_interval(_forecast(paths, y, fewest=2), level)
     return _average(np.where(np.isnan(y), np.nan, (lower <= y) & (y <= upper)), by_step)
 
 
 def interval_width(paths: ArrayLike, level: float = 0.9, *, by_step: bool = False) -> Score:
-    """Width of the central interval of that level, in the user's units, averaged over all entries."""
+    """Width of the central interval of that level, averaged over all entries."""
     lower, upper = central_interval(paths, level)
     return _average(upper - lower, by_step)
 
 
 def pit(paths: ArrayLike, y: ArrayLike) -> Entries:
-    """Probability integral transform, (rank of y among the paths + ½) / (S + 1), (H, Dy); NaN where y is missing.
+    """Probability integral transform (H, Dy), (rank of y among the paths + ½) / (S + 1).
 
-    The rank counts paths below y, and half of those equal to it. Values lie inside (0, 1), uniform when calibrated.
+    The rank counts paths below y, and half of those equal to it. Values lie inside (0, 1), uniform
+    when calibrated.
     """
     y = _outputs(y)
     paths = _forecast(paths, y)
@@ -170,13 +180,14 @@ def score(
     mixture: Moments = None,
     scale: ArrayLike | None = None,
 ) -> dict[str, float]:
-    """All scores at once: rmse, mae, fit, nlpd, nmll_paper, crps, energy, and coverage_90, width_90 for each level.
+    """All scores: rmse, mae, fit, nlpd, nmll_paper, crps, energy, coverage_90, width_90, ...
 
-    The first three judge the paths' mean. (mean, variance) pairs, each (S, H, Dy): `moments` of the outputs given the
-    states, for `nmll_paper`, which is NaN without; `mixture`, by default the same, of which the predictive distribution
-    is a mixture. Without either, `nlpd` is that of `log_density`: a noisier figure. With `scale` (Dy,), the standard
-    deviations of the training outputs, there are `nrmse` and `ncrps`, RMSE and CRPS in those units: what to rank by
-    where outputs have units of their own.
+    The first three judge the paths' mean. (mean, variance) pairs, each (S, H, Dy): `moments` of the
+    outputs given the states, for `nmll_paper`, which is NaN without; `mixture`, by default the
+    same, of which the predictive distribution is a mixture. Without either, `nlpd` is that of
+    `log_density`: a noisier figure. With `scale` (Dy,), the standard deviations of the training
+    outputs, there are `nrmse` and `ncrps`, RMSE and CRPS in those units: what to rank by where
+    outputs have units of their own.
     """
     paths = _forecast(paths, y := _outputs(y), fewest=2)
     mean = paths.mean(0)
@@ -185,10 +196,11 @@ def score(
         "mae": mae(mean, y),
         "fit": fit_percent(mean, y),
     }
-    given = mixture or moments
-    figures["nlpd"] = (
-        nlpd(*given, y) if given else float(-np.mean(log_density(paths, y)[~np.isnan(y)]))
-    )
+    components = mixture or moments
+    if components:
+        figures["nlpd"] = nlpd(*components, y)
+    else:
+        figures["nlpd"] = float(-np.mean(log_density(paths, y)[~np.isnan(y)]))
     figures["nmll_paper"] = np.nan if moments is None else nmll_paper(*moments, y)
     figures |= {"crps": crps(paths, y), "energy": energy_score(paths, y)}
     for level in check_shares("level", levels):
@@ -230,9 +242,10 @@ def score_outputs(
 
 
 def log_density(paths: ArrayLike, y: ArrayLike) -> Entries:
-    """log p(y) (H, Dy) of a density estimate: Gaussians of Silverman's bandwidth around the paths, NaN where y is.
+    """log p(y) (H, Dy) of a density estimate: Gaussians of Silverman's bandwidth around paths.
 
-    The quartiles keep a few wild paths from widening them. Where all paths are equal there is no density, but NaN.
+    The quartiles keep a few wild paths from widening them. Where all paths are equal there is no
+    density, but NaN.
     """
     paths = _forecast(paths, y := _outputs(y), fewest=2)
     low, high = np.quantile(paths, (0.25, 0.75), axis=0)
@@ -250,15 +263,15 @@ def _log_densities(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> Paths:
     y = _outputs(y)
     mean, variance = _forecast(mean, y, "mean"), _forecast(variance, y, "variance")
     if mean.shape != variance.shape or not (variance > 0).all():
-        given = f"got {variance.shape}, smallest value {np.min(variance):g}"
         raise ValueError(
-            f"variance must be positive and have the shape of mean, {mean.shape}; {given}"
+            f"variance must be positive and have the shape of mean, {mean.shape}; got "
+            f"{variance.shape}, smallest value {np.min(variance):g}"
         )
     return -0.5 * (np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance)
 
 
 def _fair_energy(deviations: Float[np.ndarray, "S D"]) -> float:
-    """The score of one vector from x − y, with a block of rows of the matrix of distances at a time."""
+    """The score of one vector from x − y, with a block of the distances at a time."""
     count = len(deviations)
     rows = max(1, BLOCK // count)
     between = sum(
@@ -284,7 +297,7 @@ def _errors(mean: ArrayLike, y: ArrayLike) -> Entries:
 
 
 def _spread(y: Entries) -> Float[np.ndarray, " Dy"]:
-    """Standard deviation of each output over its observed entries; 0 where they are all equal, or none."""
+    """Standard deviation of each output over its observed entries; 0 where all are equal."""
     columns = (column[~np.isnan(column)] for column in y.T)
     return np.array([np.std(column) if np.unique(column).size > 1 else 0.0 for column in columns])
 
@@ -294,9 +307,9 @@ def _outputs(y: ArrayLike, name: str = "y") -> Entries:
     values = _columns(y, name, 2)
     infinite, missing = np.sum(np.isinf(values)), np.sum(np.isnan(values))
     if infinite or missing == values.size:
-        given = f"of {values.size} entries {infinite} are infinite, {missing} missing"
         raise ValueError(
-            f"{name} must be finite, or NaN where missing, and observed at least once; {given}"
+            f"{name} must be finite, or NaN where missing, and observed at least once; of "
+            f"{values.size} entries {infinite} are infinite, {missing} missing"
         )
     return values
 
@@ -336,7 +349,7 @@ def _columns(values: ArrayLike, name: str, axes: int) -> np.ndarray:
 
 
 def fair_crps(deviations: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "H Dy"]:
-    """E|X − y| − ½ E|X − X′| of each entry from the paths' x − y, unbiased for independent paths; NaN where y is.
+    """E|X − y| − ½ E|X − X′| of each entry from x − y, unbiased for independent paths.
 
     Σ_{s<r} |x_s − x_r| = Σ_s (2s − S − 1) x₍ₛ₎ with x₍ₛ₎ in ascending order, divided by S(S − 1).
     """

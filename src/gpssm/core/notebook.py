@@ -1,4 +1,4 @@
-"""How objects look in a notebook: a title, facts, tables and notes, as HTML with all text escaped."""
+"""How objects look in a notebook: HTML with all text escaped."""
 
 import html
 from collections.abc import Iterable, Mapping

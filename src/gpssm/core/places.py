@@ -1,7 +1,7 @@
 """Where many tasks run: in this process and its threads, in processes, or on a Dask cluster.
 
-Every way yields each task's result once, as it arrives. A task that fails, or takes its process with it, for want of
-memory mostly, gives an exception in place of its result, and costs no other.
+Every way yields each task's result once, as it arrives. A task that fails, or takes its process
+with it, for want of memory mostly, gives an exception in place of its result, and costs no other.
 """
 
 import os
@@ -30,7 +30,8 @@ class Died(RuntimeError):
 class Place(NamedTuple):
     """As many processes of this machine, 1 for the one that is asking; or a cluster.
 
-    :param cluster: the address of a Dask scheduler, as tcp://host:8786, a cluster of Dask's, or a client of one.
+    :param cluster: the address of a Dask scheduler, as tcp://host:8786, a cluster of Dask's, or a
+    client of one.
     :param threads: whether jobs are threads of this process, which share compiled programs.
     """
 
@@ -76,8 +77,8 @@ def run_threads(tasks: Sequence[Any], work: Work, jobs: int) -> Iterator[Arrival
 def run_processes(tasks: Sequence[Any], work: Work, jobs: int) -> Iterator[Arrival]:
     """`jobs` processes of joblib's, with one thread each for BLAS, XLA and chains.
 
-    When a process dies joblib gives up all that were running. Tasks that may have been among them are then run again,
-    each with a process to itself: one that dies again is to blame.
+    When a process dies joblib gives up all that were running. Tasks that may have been among them
+    are then run again, each with a process to itself: one that dies again is to blame.
     """
     check_installed("work in several processes", "joblib", "bench")
     from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -108,7 +109,8 @@ def _parallel(tasks: dict[int, Any], work: Work, jobs: int) -> Iterator[Arrival]
         warnings.catch_warnings(),
         parallel_config(backend="loky", inner_max_num_threads=1),
     ):
-        # Compiled programs make processes grow; joblib replaces those that have grown much between two tasks.
+        # Compiled programs make processes grow; joblib replaces those that have grown much between
+        # two tasks.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
         options: dict[str, Any] = {"batch_size": 1, "pre_dispatch": jobs}
         run: Any = Parallel(n_jobs=jobs, return_as="generator_unordered", **options)
@@ -119,7 +121,8 @@ def _parallel(tasks: dict[int, Any], work: Work, jobs: int) -> Iterator[Arrival]
 def _environment() -> Iterator[None]:
     """Variables that JAX and `inference/chains.py` read, for processes started meanwhile.
 
-    XLA makes its pools of threads as large as NPROC says, or else as the machine, however many processes share it.
+    XLA makes its pools of threads as large as NPROC says, or else as the machine, however many
+    processes share it.
     """
     wanted = {
         THREADS: "1",
@@ -139,14 +142,15 @@ def _environment() -> Iterator[None]:
 def run_cluster(tasks: Sequence[Any], work: Work, cluster: Any) -> Iterator[Arrival]:
     """On the workers of a Dask cluster; best with one thread a worker.
 
-    The scheduler runs a task elsewhere when its worker dies, and gives a task up when several died of it.
+    The scheduler runs a task elsewhere when its worker dies, and gives a task up when several died
+    of it.
     """
     check_installed("work on a cluster", "distributed", "cluster")
     from distributed import Client, KilledWorker
     from distributed import as_completed as completed
 
-    given = isinstance(cluster, Client)
-    with nullcontext(cluster) if given else Client(cluster, set_as_default=False) as client:
+    is_client = isinstance(cluster, Client)
+    with nullcontext(cluster) if is_client else Client(cluster, set_as_default=False) as client:
         futures = [client.submit(work, task, pure=False) for task in tasks]
         places = {future.key: place for place, future in enumerate(futures)}
         for future in completed(futures, loop=client.loop):

@@ -1,7 +1,7 @@
 """Normal and gamma variates in programs that compile quickly.
 
-XLA takes several times as long over random bits with axes as over one row of them, and `jax.random.gamma` runs a loop
-within a loop for every entry.
+XLA takes several times as long over random bits with axes as over one row of them, and
+`jax.random.gamma` runs a loop within a loop for every entry.
 """
 
 import math
@@ -19,8 +19,9 @@ def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: jnp.dtype) -> Float
 def gamma(key: PRNGKeyArray, shape: Float[Array, " n"]) -> Float[Array, " n"]:
     """Gamma(α, 1) for every α > 0, by rejection, all entries in one loop (Marsaglia & Tsang 2000).
 
-    With d = α + ⅔, v = (1 + z / √(9d))³ and z ~ N(0, 1), taken if v > 0 and log u < ½z² + d (1 − v + log v), d v is
-    Gamma(α + 1), and u^{1/α} times that is Gamma(α). At most one of twenty is rejected.
+    With d = α + ⅔, v = (1 + z / √(9d))³ and z ~ N(0, 1), taken if v > 0 and log u < ½z² + d (1 − v
+    + log v), d v is Gamma(α + 1), and u^{1/α} times that is Gamma(α). At most one of twenty is
+    rejected.
     """
     d = shape + 2 / 3
 

@@ -1,10 +1,12 @@
-"""What must be set up before numbers are crunched: float64, one BLAS thread, cores, and what becomes of programs.
+"""What is set up before computing: float64, one BLAS thread, cores, and compiled programs.
 
-XLA's LAPACK calls run many times slower when OpenBLAS spreads each small matrix over threads of its own, and a Gaussian
-process in float32 loses its factorisations. Both are switched while a call lasts, and left as the user had them.
+XLA's LAPACK calls run many times slower when OpenBLAS spreads each small matrix over threads of its
+own, and a Gaussian process in float32 loses its factorisations. Both are switched while a call
+lasts, and left as the user had them.
 
-A compiled program serves all calls with equal shapes and settings in this process, and, from a folder on disk, in later
-ones. A process that meets ever new shapes lets go of its programs before the system's limit on memory maps is reached.
+A compiled program serves all calls with equal shapes and settings in this process, and, from a
+folder on disk, in later ones. A process that meets ever new shapes lets go of its programs before
+the system's limit on memory maps is reached.
 """
 
 import contextlib
@@ -31,19 +33,19 @@ THREADS = "GPSSM_THREADS"  # the environment variable that says how many chains 
 
 CACHE = "GPSSM_CACHE"  # the folder to keep compiled programs in, or "off"
 SHORTEST = 0.05  # seconds of compilation that are worth a file
-# Short vectors compile in nine tenths of the time of long ones, and run up to 3 % longer; XLA's old way to write fused
-# loops compiles in half the time of the new one, and they run no slower. From JAX 0.11 on there is only the new one.
+# Short vectors compile in nine tenths of the time of long ones, and run up to 3 % longer; XLA's old
+# way to write fused loops compiles in half the time of the new one, and they run no slower. From
+# JAX 0.11 on there is only the new one.
 OPTIONS: dict[str, Any] = {"xla_cpu_prefer_vector_width": 128}
 OPTIONS |= {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
-# On a GPU XLA tries ways to make each product, which takes 2.5 times as long as all the rest, and these are too small
-# for it to matter.
+# On a GPU XLA tries ways to make each product, which takes 2.5 times as long as all the rest, and
+# these are too small for it to matter.
 OPTIONS |= {"xla_gpu_autotune_level": 0}
-# Products are too small to be shared out among threads: on two cores a fit takes a tenth less without.
+# Products are too small to be shared out among threads: on two cores a fit takes a tenth less
+# without.
 OPTIONS |= {"xla_cpu_multi_thread_eigen": False}
-MAPS, LOOK = (
-    0.5,
-    5.0,
-)  # share of the system's memory maps that may be in use, and seconds from one look to the next
+MAPS = 0.5  # share of the system's memory maps that may be in use
+LOOK = 5.0  # seconds from one look at them to the next
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -66,61 +68,60 @@ def in_double_precision(function: Callable[Parameters, Result]) -> Callable[Para
 
 @functools.cache
 def _libraries() -> ThreadpoolController:
-    """The BLAS of NumPy and SciPy, looked for once: it takes milliseconds, and more the more programs are loaded."""
+    """The BLAS of NumPy and SciPy, looked for once: it takes milliseconds."""
     import scipy.linalg  # noqa: F401, so that its own is among them
 
     return ThreadpoolController()
 
 
 def check_memory(what: str, size: int) -> None:
-    """Refuse to make what would take more bytes than the machine has: systems promise more, and then kill."""
-    if hasattr(os, "sysconf") and size > (
-        there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    ):
+    """Refuse what would take more bytes than the machine has: systems promise more, then kill."""
+    if not hasattr(os, "sysconf"):
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
         raise MemoryError(
-            f"{what} would take {size // 10**9} GB, and the machine has {there // 10**9}: ask for fewer"
+            f"{what} would take {size // 10**9} GB, and the machine has {memory // 10**9}: ask for "
+            "fewer"
         )
 
 
-# `equinox.filter_jit` for all programs that take long to compile: arrays are arguments, everything else is fixed.
-# Equinox passes the option on, but has no type for it.
-jit: Callable[..., Any] = functools.partial(eqx.filter_jit, compiler_options=OPTIONS)  # pyright: ignore[reportCallIssue]
-# The same for programs that run for a moment: they take less than half as long to compile, and run 1.3 to 1.5 times as
-# long.
+# `equinox.filter_jit` for all programs that take long to compile: arrays are arguments, everything
+# else is fixed. Equinox passes the option on, but has no type for it.
+_filter_jit: Callable[..., Any] = eqx.filter_jit
+jit: Callable[..., Any] = functools.partial(_filter_jit, compiler_options=OPTIONS)
+# The same for programs that run for a moment: they take less than half as long to compile, and run
+# 1.3 to 1.5 times as long.
 jit_for_once: Callable[..., Any] = functools.partial(
-    eqx.filter_jit,
-    compiler_options=OPTIONS | {"xla_backend_optimization_level": 0},  # pyright: ignore[reportCallIssue]
+    _filter_jit, compiler_options=OPTIONS | {"xla_backend_optimization_level": 0}
 )
 
 
 @functools.cache
 def keep_programs() -> None:
-    """Have JAX keep compiled programs in the folder GPSSM_CACHE, unless the user keeps them elsewhere.
+    """Have JAX keep compiled programs in the folder GPSSM_CACHE, or where the user keeps them.
 
-    Programs are made for one processor: each kind has a folder of its own, since home folders are shared.
+    Programs are made for one processor: each kind has a folder of its own, since home folders are
+    shared.
     """
-    given = os.environ.get(CACHE) or platformdirs.user_cache_dir("gpssm")
-    if given == "off" or jax.config.values["jax_compilation_cache_dir"] is not None:
+    cache = os.environ.get(CACHE) or platformdirs.user_cache_dir("gpssm")
+    if cache == "off" or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
-    known = Path("/proc/cpuinfo")
-    flags = (
-        [line for line in known.read_text().splitlines() if line.startswith("flags")]
-        if known.exists()
-        else []
-    )
-    kind = hashlib.sha256(
-        " ".join([platform.machine(), platform.processor(), *flags[:1]]).encode()
-    ).hexdigest()[:8]
-    jax.config.update(
-        "jax_compilation_cache_dir", str(Path(given) / f"jax-{jax.__version__}-{kind}")
-    )
+    processor = Path("/proc/cpuinfo")
+    lines = processor.read_text().splitlines() if processor.exists() else []
+    flags = [line for line in lines if line.startswith("flags")]
+    features = " ".join([platform.machine(), platform.processor(), *flags[:1]])
+    kind = hashlib.sha256(features.encode()).hexdigest()[:8]
+    folder = Path(cache) / f"jax-{jax.__version__}-{kind}"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
 
 
 def release_programs() -> None:
-    """Let go of all programs that JAX holds if they take up half of the memory maps that the system grants.
+    """Let go of all programs if they take up half of the memory maps that the system grants.
 
-    Each program takes hundreds of them, and a process that runs out of them dies. Looked at every few seconds only.
+    Each program takes hundreds of them, and a process that runs out of them dies. Looked at every
+    few seconds only.
     """
     global _looked
     if ticks() < _looked + LOOK:
@@ -146,34 +147,32 @@ def max_maps() -> int:
 
 
 def num_threads() -> int:
-    """How many chains run at once on a CPU: GPSSM_THREADS if it is set, or else the cores this process may use."""
-    given = os.environ.get(THREADS, "")
-    if not given:
-        return (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-    if not given.isdigit() or int(given) < 1:
-        raise ValueError(f"{THREADS} must be a whole number of at least 1; it is {given!r}")
-    return int(given)
+    """How many chains run at once on a CPU: GPSSM_THREADS, or the cores this process may use."""
+    threads = os.environ.get(THREADS, "")
+    if not threads and hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    if not threads:
+        return os.cpu_count() or 1
+    if not threads.isdigit() or int(threads) < 1:
+        raise ValueError(f"{THREADS} must be a whole number of at least 1; it is {threads!r}")
+    return int(threads)
 
 
 def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """The function of every item, on as many cores as there are; for work that is XLA's, not Python's."""
+    """The function of every item, on all cores; for work that is XLA's, not Python's."""
 
-    def one(item: Item) -> Result:
+    def in_float64(item: Item) -> Result:
         with jax.enable_x64(True):  # threads do not inherit it
             return function(item)
 
     if len(items) < 2:
-        return [one(item) for item in items]
+        return [in_float64(item) for item in items]
     with ThreadPoolExecutor(min(len(items), num_threads())) as pool:
-        return list(pool.map(one, items))
+        return list(pool.map(in_float64, items))
 
 
 def on_cpu() -> bool:
-    """Whether programs run on a CPU: loops are cheap there, and cost a GPU more than what is in them."""
+    """Whether programs run on a CPU, where loops are cheap."""
     device = jax.config.values["jax_default_device"]
     return (
         jax.default_backend() if device is None else getattr(device, "platform", device)
@@ -182,7 +181,7 @@ def on_cpu() -> bool:
 
 @contextlib.contextmanager
 def on_host() -> Iterator[None]:
-    """Run on the CPU what is one long loop of small products: a linear fit takes a GPU a hundred times as long."""
+    """Run on the CPU: one long loop of small products takes a GPU a hundred times as long."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         yield
 
@@ -191,7 +190,8 @@ def on_host() -> Iterator[None]:
 def in_step(flag: Bool[Array, ""]) -> Bool[Array, ""]:
     """A flag that all chains raise at the same iteration.
 
-    Chains run at once would otherwise go both ways of a condition on it at every iteration, and choose afterwards.
+    Chains run at once would otherwise go both ways of a condition on it at every iteration, and
+    choose afterwards.
     """
     return flag
 

@@ -122,7 +122,7 @@ class Table:
         return "\n".join([f"## {self.title}", "", *lines, ""])
 
     def shortened(self, most: int) -> "Table":
-        """The table with a row of dots in place of the middle rows where it has more than `most`."""
+        """The table with a row of dots for its middle rows where it has more than `most`."""
         if len(self.rows) <= most:
             return self
         dots = ["…"] * len(self.columns)
@@ -138,7 +138,7 @@ class Table:
 
 
 def loss(name: str, values: Any) -> Any:
-    """What to minimise of a figure: itself, minus a fit, or a coverage's distance from its level."""
+    """What to minimise of a figure: itself, −fit, or the distance of a coverage from its level."""
     if name.startswith("coverage_"):
         return abs(values - float(name.removeprefix("coverage_")) / 100)
     return -values if name == "fit" else values

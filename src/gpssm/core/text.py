@@ -15,14 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DASH = "–"  # for a figure that does not exist
-FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "\t",
-    "\r",
-)  # what a cell begins with that a spreadsheet takes for a formula
+FORMULA = tuple("=+-@\t\r")  # what a cell begins with that a spreadsheet takes for a formula
 
 
 def count(number: int, noun: str) -> str:
@@ -40,11 +33,11 @@ def percent(share: float) -> str:
 def as_share(level: float) -> float:
     """Return the level of an interval as a float; raise unless it is a share between 0 and 1."""
     if not is_real(level) or not 0 < level < 1:
-        hint = (
-            f". For {level:g} % give {level / 100:g}" if is_real(level) and 1 < level < 100 else ""
-        )
+        is_percent = is_real(level) and 1 < level < 100
+        hint = f". For {level:g} % give {level / 100:g}" if is_percent else ""
         raise ValueError(
-            f"The level of an interval must be a share between 0 and 1, such as 0.9; got {level!r}{hint}."
+            "The level of an interval must be a share between 0 and 1, such as 0.9; got "
+            f"{level!r}{hint}."
         )
     return float(level)
 
@@ -56,12 +49,12 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def readable(name: str) -> str:
-    """A parameter's dotted name in words: `basis.parts.0.locations[3,0]` is `basis locations[3,0]`."""
+    """A parameter's dotted name in words: `basis.parts.0.x[3,0]` is `basis x[3,0]`."""
     return re.sub(r"parts\.\d+\.", "", name).replace(".", " ").replace("_", " ")
 
 
 def figure(value: Any, digits: int = 4) -> str:
-    """A number in so many significant digits, a dash for None and NaN, and anything else as it is."""
+    """A number in so many significant digits, a dash for None and NaN, anything else as it is."""
     if value is None or value != value:
         return DASH
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
@@ -81,16 +74,17 @@ def in_line(text: Any) -> str:
 
 
 def to_csv(frame: "pd.DataFrame", **options: Any) -> str:
-    """A table of numbers as CSV, names that a spreadsheet would run as formulas behind an apostrophe."""
+    """A table as CSV, names that a spreadsheet would run as formulas behind an apostrophe."""
     return frame.rename(
         columns=lambda name: f"'{name}" if str(name).startswith(FORMULA) else name
     ).to_csv(**options)
 
 
 def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
-    """`pandas.read_csv`, with numbers as they are written to the last bit: before pandas 3.1 only if asked for."""
+    """`pandas.read_csv`, with numbers as they are written to the last bit."""
     import pandas
 
+    # From pandas 3.1 on it is the default, and the option is deprecated.
     if tuple(map(int, pandas.__version__.split(".")[:2])) < (3, 1):
         options["float_precision"] = "round_trip"
     return pandas.read_csv(path, **options)
@@ -112,19 +106,20 @@ def shortened(text: str, most: int) -> str:
 
 
 def to_json(value: Any, indent: int | None = 1, **options: Any) -> str:
-    """A value as JSON, with null for NaN and infinities: see `jsonable`. Other options are those of `json.dumps`."""
+    """A value as JSON, see `jsonable`; options are those of `json.dumps`."""
     return json.dumps(jsonable(value), indent=indent, allow_nan=False, **options)
 
 
 def jsonable(value: Any) -> Any:
     """A value in what JSON has: dicts of text, lists, text, numbers, true, false and null.
 
-    NaN and infinities are None, arrays are lists, paths are text, and what JSON cannot hold is its `stable_repr`.
+    NaN and infinities are None, arrays are lists, paths are text, and what JSON cannot hold is its
+    `stable_repr`.
     """
     if isinstance(value, Mapping):
-        return {str(name): jsonable(one) for name, one in value.items()}
+        return {str(name): jsonable(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [jsonable(one) for one in value]
+        return [jsonable(part) for part in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
@@ -154,13 +149,22 @@ def is_real(value: Any) -> TypeGuard[float]:
 def check_whole(name: str, value: Any, least: int, none: str | None = None) -> None:
     """Refuse what is not a whole number of at least `least`; True and False are none.
 
-    :param none: what None stands for, where it is allowed: "for all rows".
+    Parameters
+    ----------
+    name, value
+        The argument.
+    least
+        The smallest number allowed.
+    none
+        What None stands for, where it is allowed: "for all rows".
     """
     if value is None and none is not None:
         return
     if not is_whole(value) or not least <= value < 2**62:
-        given = f", got {value!r}." if none is None else f", or None {none}; got {value!r}."
-        raise ValueError(f"{name} must be a whole number of at least {least}{given}")
+        or_none = ", " if none is None else f", or None {none}; "
+        raise ValueError(
+            f"{name} must be a whole number of at least {least}{or_none}got {value!r}."
+        )
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -169,11 +173,11 @@ def check_flag(name: str, value: Any) -> None:
         raise TypeError(f"{name} is True or False; got {value!r}")
 
 
-def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Refuse what is none of the words that may be given."""
-    known = list(known)
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+    choices = list(choices)
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
 
 
 def check_output(output: Any, names: Sequence[str]) -> None:
@@ -197,15 +201,8 @@ def check_seed(seed: Any) -> int:
 
 
 def check_shares(name: str, values: Any, *, ends: bool = False) -> list[float]:
-    """One level of an interval, or several, as a list of shares; with `ends` probabilities, 0 and 1 among them."""
-    # An array is no Sequence, but has dimensions.
-    several = (
-        getattr(
-            values, "ndim", 1 if isinstance(values, Sequence) and not isinstance(values, str) else 0
-        )
-        == 1
-    )
-    listed: list[Any] = list(values) if several else [values]
+    """One or more levels of intervals as a list; with `ends` they may be 0 and 1."""
+    listed = as_tuple(values)
     for value in listed:
         if not is_real(value) or (ends and not 0 <= value <= 1):
             raise ValueError(f"{name} must be numbers between 0 and 1; got {value!r}")
@@ -247,7 +244,7 @@ def check_path(path: Any) -> Path:
 
 
 def check_installed(what: str, module: str, extra: str) -> None:
-    """Refuse what needs a package that not every user has, and say how to get it: `extra` is one of pyproject.toml."""
+    """Refuse what needs a package that is not installed, and say which extra has it."""
     if importlib.util.find_spec(module) is None:
         raise ImportError(
             f"{what} needs {module}, which is not installed: pip install 'gpssm[{extra}]'"

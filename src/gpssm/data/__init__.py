@@ -1,1 +1,1 @@
-"""From a file to a `Series`, scaled; later data aligned to the training columns; benchmark and simulated series."""
+"""From a file to a `Series`, scaled; benchmark and simulated series."""

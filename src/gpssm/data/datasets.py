@@ -1,13 +1,13 @@
 """Benchmark series (`load`) and simulated ones whose truth is known (`simulate`).
 
-No file of a benchmark is packed with the library. They are read from the folder that the environment variable
-`GPSSM_DATA` names, if it is set, and otherwise downloaded once into the user's cache. Either way the SHA-256 must
-agree. A new benchmark is an entry of `REGISTRY`; a new simulator is a function that ends in `simulate_model`, and a
-line of `SIMULATORS`.
+No file of a benchmark is packed with the library. They are read from the folder that the
+environment variable `GPSSM_DATA` names, if it is set, and otherwise downloaded once into the user's
+cache. Either way the SHA-256 must agree. A new benchmark is an entry of `REGISTRY`; a new simulator
+is a function that ends in `simulate_model`, and a line of `SIMULATORS`.
 
-Most benchmarks are one series, whose second half tests what was learned from the first. The plants of `DAISY` are one
-series each too, some of them with several inputs and outputs. Those of `RECORDS` have a test record of their own, which
-a fitted model simulates (`load_records`).
+Most benchmarks are one series, whose second half tests what was learned from the first. The plants
+of `DAISY` are one series each too, some of them with several inputs and outputs. Those of `RECORDS`
+have a test record of their own, which a fitted model simulates (`load_records`).
 """
 
 import hashlib
@@ -37,17 +37,19 @@ CIRCUIT_MIRRORS = (
     "https://raw.githubusercontent.com/forgi86/sysid-neural-estimator/HEAD/examples/wh2009/data/",
 )
 DAISY_MIRRORS = (
-    "https://raw.githubusercontent.com/robotsorcerer/FARNN/9cfb82f2b42a53a604dba66d0eab23243a9a21ae/data/",
+    "https://raw.githubusercontent.com/robotsorcerer/FARNN/"
+    "9cfb82f2b42a53a604dba66d0eab23243a9a21ae/data/",
 )
 SIMULATION = "sim:"  # begins the names of simulated series
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark series: its file, and which columns (by name or number) are its inputs and outputs.
+    """One benchmark series: its file, and which columns are its inputs and outputs.
 
-    `inputs` and `outputs` map the name that a column gets to the column of the file; `dt` is the sampling
-    time in seconds, None if it is not known. Mirrors other than the usual may call the file `file_there`.
+    `inputs` and `outputs` map the name that a column gets to the column of the file; `dt` is the
+    sampling time in seconds, None if it is not known. Mirrors other than the usual may call the
+    file `file_there`.
     """
 
     name: str
@@ -98,7 +100,7 @@ _DRIVE = Benchmark(
     outputs={"speed": "z1"},
     dt=0.02,
     sha256="47d0825678d854d8a1bbcfb0ad1188026b853f69beb2067ea00cfd88d13dc4ca",
-    description="Coupled electric drives, random binary input; the output is a speed without its sign.",
+    description="Coupled electric drives, random binary input to the magnitude of a speed.",
 )
 _EMPS = Benchmark(
     name="emps",
@@ -107,7 +109,7 @@ _EMPS = Benchmark(
     outputs={"position": "qm"},
     dt=1e-3,
     sha256="6cf6814ae14618795da0101aae2bb97ff0c6351b0501b5492751b02b07facf7e",
-    description="Positioning stage with friction, in a closed loop: motor voltage to position (EMPS, training record).",
+    description="Positioning stage with friction: motor voltage to position, closed loop (EMPS).",
     mirrors=EMPS_MIRRORS,
     file_there="DATA_EMPS.mat",
 )
@@ -151,7 +153,7 @@ REGISTRY: dict[str, Benchmark] = {
             outputs={"y": 1},
             dt=None,
             sha256="e944d4bc32ac403bc20f64e45afff525456dd19166962ebcc47a2cc9f9b39d81",
-            description="Wing flutter; the units and the sampling time were withheld (DaISy 96-008).",
+            description="Wing flutter; units and sampling time were withheld (DaISy 96-008).",
         ),
         Benchmark(
             name="furnace",
@@ -160,7 +162,7 @@ REGISTRY: dict[str, Benchmark] = {
             outputs={"CO2": "CO2"},
             dt=9.0,
             sha256="ce46e11490a11ac254a959d42d5858f66b3c8013a1b667e553b3d890c67e4d43",
-            description="Gas furnace: input gas rate to CO2 concentration (Box and Jenkins, series J).",
+            description="Gas furnace: gas rate to CO2 concentration (Box and Jenkins, series J).",
         ),
         replace(_DRIVE, name="drive-2", inputs={"voltage": "u2"}, outputs={"speed": "z2"}),
         replace(_DRIVE, name="drive-3", inputs={"voltage": "u3"}, outputs={"speed": "z3"}),
@@ -170,7 +172,7 @@ REGISTRY: dict[str, Benchmark] = {
             name="emps-pulses",
             file="emps_pulses.mat",
             sha256="0eab75bb1f6b16228ee78791343a88bf9bfd9a51036ac9807d7b5fc11c0e1704",
-            description="The same stage on the same way, disturbed by pulses of force: the test record of `emps`.",
+            description="The same stage, disturbed by pulses of force: the test record of `emps`.",
             file_there="DATA_EMPS_PULSES.mat",
         ),
         Benchmark(
@@ -180,7 +182,7 @@ REGISTRY: dict[str, Benchmark] = {
             outputs={"y": "yBenchMark"},
             dt=1 / 51200,
             sha256="95f241ac5e0afb48c47b24b3630f55e0d6f8f2f4dec145bd8adf852b19851fa3",
-            description="Electronic circuit: a diode between two filters; the test record begins at row 100 000.",
+            description="Electronic circuit, a diode between two filters; test from row 100 000.",
             mirrors=CIRCUIT_MIRRORS,
             file_there="WienerHammerBenchmark.csv",
         ),
@@ -238,19 +240,11 @@ DAISY: tuple[str, ...] = tuple(
 )
 
 
-@dataclass(frozen=True)
-class TestRecord:
-    """Location of a benchmark's test record, and the number of first rows that determine its state."""
-
-    __test__ = False  # no class of tests
-
-    place: str | int  # a benchmark by name, or the row of the same one where the record begins
-    window: int
-
-
-RECORDS: dict[str, TestRecord] = {
-    "emps": TestRecord("emps-pulses", 20),
-    "wiener-hammerstein": TestRecord(100_000, 50),
+# Where the test record of a benchmark is, another one or from a row of the same on, and the number
+# of its first rows that determine its state.
+RECORDS: dict[str, tuple[str | int, int]] = {
+    "emps": ("emps-pulses", 20),
+    "wiener-hammerstein": (100_000, 50),
 }
 
 
@@ -262,8 +256,9 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> Series:
     """Load a benchmark series; `series.split(0.5)` gives the usual training and test halves.
 
-    Read from the folder GPSSM_DATA if that is set, otherwise downloaded once; see the head of this file. A simulated
-    series is named `sim:duffing`, or with options of its simulator `sim:duffing:num_steps=120:noise_std=0.1`.
+    Read from the folder GPSSM_DATA if that is set, otherwise downloaded once; see the head of this
+    file. A simulated series is named `sim:duffing`, or with options of its simulator
+    `sim:duffing:num_steps=120:noise_std=0.1`.
     """
     if isinstance(name, str) and name.startswith(SIMULATION):
         return _load_simulation(name)
@@ -286,7 +281,7 @@ def load(name: str) -> Series:
 
 
 def load_records(name: str) -> tuple[Series, Series]:
-    """Load the training and the test record of a benchmark; `test.window` rows of the latter are given.
+    """Load the training and the test record of a benchmark, whose first `test.window` are given.
 
     train, test = load_records("emps")
     free = gpssm.fit(train).simulate(test.u[test.window:], warmup=test[:test.window])
@@ -295,7 +290,7 @@ def load_records(name: str) -> tuple[Series, Series]:
         raise ValueError(
             f"{name!r} has no test record of its own; those that have one are {', '.join(RECORDS)}"
         )
-    place, window = RECORDS[name].place, RECORDS[name].window
+    place, window = RECORDS[name]
     train, test = (load(name), load(place)) if isinstance(place, str) else load(name).split(place)
     return train, replace(test, window=window)
 
@@ -326,17 +321,17 @@ def _in_folder(entry: Benchmark, folder: Path) -> Path:
             f"GPSSM_DATA is {str(folder)!r}, and there is no {entry.file} in it. "
             f"Put the file of {entry.urls[0]} there, or unset GPSSM_DATA to have it downloaded"
         )
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != entry.sha256:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != entry.sha256:
         raise ValueError(
-            f"{path} is not the benchmark {entry.name!r}: its SHA-256 is {found}, not {entry.sha256}. "
-            f"Replace it by the file of {entry.urls[0]}"
+            f"{path} is not the benchmark {entry.name!r}: its SHA-256 is {digest}, not "
+            f"{entry.sha256}. Replace it by the file of {entry.urls[0]}"
         )
     return path
 
 
 def _download(entry: Benchmark) -> Path:
-    """Path of the file in the user's cache, fetched from the first mirror that has it if need be."""
+    """Path of the file in the user's cache, fetched from a mirror unless it is there."""
     check_installed(f"downloading the benchmark {entry.name!r}", "pooch", "data")
     import platformdirs
     import pooch
@@ -349,8 +344,9 @@ def _download(entry: Benchmark) -> Path:
         except (OSError, ValueError) as error:
             failures.append(f"{url}: {error}")
     raise ConnectionError(
-        f"the benchmark {entry.name!r} could not be downloaded. Set the environment variable GPSSM_DATA to a "
-        f"folder that holds {entry.file}, or try again later. Tried:\n" + "\n".join(failures)
+        f"the benchmark {entry.name!r} could not be downloaded. Set the environment variable "
+        f"GPSSM_DATA to a folder that holds {entry.file}, or try again later. Tried:\n"
+        + "\n".join(failures)
     )
 
 
@@ -365,8 +361,9 @@ class Simulated:
         x_{t+1} = f(x_t, u_t) + N(0, diag(process_std²))
         y_t = C x_{t+1} + d + N(0, diag(noise_std²))
 
-    `states[0]` is x₀; `u[t]` drives `states[t] → states[t+1]`; `states[t+1]` emits `y[t]`. `transition` is f,
-    without noise, for states (..., Dx) and controls (..., Du) of any equal leading axes.
+    `states[0]` is x₀; `u[t]` drives `states[t] → states[t+1]`; `states[t+1]` emits `y[t]`.
+    `transition` is f, without noise, for states (..., Dx) and controls (..., Du) of any equal
+    leading axes.
     """
 
     series: Series
@@ -391,7 +388,8 @@ def simulate_model(
 ) -> Simulated:
     """Simulate T steps of the model of `Simulated`, driven by `u`.
 
-    A scalar standard deviation or d stands for every component; `metadata` (name, dt) goes to the Series.
+    A scalar standard deviation or d stands for every component; `metadata` (name, dt) goes to the
+    Series.
     """
     output_dim, state_dim = C.shape
     process_std = np.full(state_dim, process_std, dtype=float)
@@ -420,7 +418,8 @@ def simulate_kink(
 ) -> Simulated:
     """The kink function: the usual one-dimensional test of GP state-space models.
 
-    T steps of x_{t+1} = kink(x_t) + N(0, process_std²), y_t = x_{t+1} + N(0, noise_std²), x₀ ~ N(0, 1).
+    T steps of x_{t+1} = kink(x_t) + N(0, process_std²), y_t = x_{t+1} + N(0, noise_std²), x₀ ~ N(0,
+    1).
     """
     return simulate_model(
         np.random.default_rng(seed),
@@ -444,15 +443,16 @@ def simulate_sparse_gp(
     process_std: float = 0.1,
     noise_std: float = 0.1,
 ) -> Simulated:
-    """A transition drawn from a sparse Gaussian process: data that a GP state-space model can fit exactly.
+    """A transition drawn from a sparse Gaussian process, as a model can have it exactly.
 
     T steps in one dimension of
 
         f(x) = m(x) + k(x, Z) k(Z, Z)⁻¹ (U − m(Z)),    U ~ N(m(Z), k(Z, Z))
 
-    and y_t = x_{t+1} + N(0, noise_std²), with k squared-exponential, Z evenly spaced in [−2, 2] and m zero, or the
-    identity. Far from Z the function returns to m, and |f(x) − m(x)| ≤ √variance · |v| with v the whitened U: with mean
-    zero no path can escape, with the identity it can do no worse than a random walk.
+    and y_t = x_{t+1} + N(0, noise_std²), with k squared-exponential, Z evenly spaced in [−2, 2] and
+    m zero, or the identity. Far from Z the function returns to m, and |f(x) − m(x)| ≤ √variance ·
+    |v| with v the whitened U: with mean zero no path can escape, with the identity it can do no
+    worse than a random walk.
     """
     rng = np.random.default_rng(seed)
     locations = np.linspace(-2.0, 2.0, num_inducing)
@@ -491,11 +491,11 @@ def simulate_linear_gaussian(
     process_std: float = 0.1,
     noise_std: float = 0.1,
 ) -> Simulated:
-    """A random stable linear-Gaussian state-space model, for which everything is known in closed form.
+    """A random stable linear-Gaussian state-space model, known in closed form.
 
-    T steps of x_{t+1} = A x_t + B u_t + N(0, process_std² I), y_t = C x_{t+1} + d + N(0, noise_std² I).
-    A, B, C, d are drawn standard normal, and A scaled to the spectral radius below 1; u is white noise.
-    The transition is linear, so its values at unit vectors are the columns of A and B.
+    T steps of x_{t+1} = A x_t + B u_t + N(0, process_std² I), y_t = C x_{t+1} + d + N(0, noise_std²
+    I). A, B, C, d are drawn standard normal, and A scaled to the spectral radius below 1; u is
+    white noise. The transition is linear, so its values at unit vectors are the columns of A and B.
     """
     if not 0 <= spectral_radius < 1:
         raise ValueError(
@@ -536,8 +536,8 @@ def simulate_duffing(
 
         p̈ + damping · ṗ + stiffness · p + cubic · p³ = u
 
-    A step is one of the classical Runge–Kutta method over dt with u held; u is a random-phase multisine of
-    root mean square `force`, with angular frequencies up to 4, around the resonance.
+    A step is one of the classical Runge–Kutta method over dt with u held; u is a random-phase
+    multisine of root mean square `force`, with angular frequencies up to 4, around the resonance.
     """
     rng = np.random.default_rng(seed)
 
@@ -590,7 +590,7 @@ def simulate(name: str, **options: Any) -> Simulated:
 def _multisine(
     rng: np.random.Generator, times: Float[np.ndarray, " T"]
 ) -> Float[np.ndarray, "T 1"]:
-    """Sum of 20 sines with angular frequencies 0.2, 0.4, ..., 4 and random phases, of root mean square 1."""
+    """Σ of 20 sines with angular frequencies 0.2, 0.4, …, 4 and random phases, with RMS 1."""
     phases = rng.uniform(0.0, 2.0 * np.pi, size=20)
     waves = np.sin(times[:, None] * np.linspace(0.2, 4.0, 20) + phases)
     return waves.sum(axis=1, keepdims=True) / np.sqrt(10.0)

@@ -1,9 +1,9 @@
-"""Controls that act some rows after they were set: how long that takes, and which of them arrive when.
+"""Inputs that act some rows after they were set: how long that takes, and which arrive when.
 
     u'_{t,j} = u_{t−d_j, j}
 
-is what drives the step into row t, if control j is delayed by d_j rows. A model is given u', and never knows of u; its
-users give u, at the rows where it was set, and never have to shift anything.
+is what drives the step into row t, if input j is delayed by d_j rows. A model is given u', and
+never knows of u; its users give u, at the rows where it was set, and never have to shift anything.
 """
 
 import math
@@ -15,23 +15,21 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.table import Table
-from gpssm.core.text import check_whole, count, is_real
+from gpssm.core.text import as_tuple, check_whole, count, is_real
 from gpssm.data.series import Series, as_list
 
 LONGEST = 30  # rows of a delay that are looked at
-ORDERS, WINDOW = (
-    (8, 4, 2),
-    2,
-)  # values of the outputs, and of each control, in the regressions that decide, at most
+ORDERS = (8, 4, 2)  # most values of each output in the regressions that decide
+WINDOW = 2  # most values of each input in them
 WORTH = 10.0  # the difference in BIC that shows a delay beyond doubt
 
 Rows = Mapping[str, int] | Sequence[int] | int
 
 
 class Delays(NamedTuple):
-    """The delay of each control in rows, by name, and the BIC of each delay that was tried, the others at theirs.
+    """The delay of each input in rows, and the BIC of each that was tried, the others at theirs.
 
-    0 is a control that acts on the output of its own row, the least that a state-space model has.
+    0 is an input that acts on the output of its own row, the least that a state-space model has.
     """
 
     rows: dict[str, int]
@@ -52,80 +50,94 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
         print(gpssm.delays(train))
         posterior = gpssm.fit(train, delay="auto")  # with what it finds
 
-    For each delay d, least squares of y_t on y_{t−1}, …, y_{t−n} and the controls u_{t−d}, …, u_{t−d−m+1}, with the
-    n up to 8 and m up to 2 that have the least BIC: the d with the least of all, the controls one after the other,
-    twice over, if that is better than none beyond doubt. It is an apparent delay: an output that answers slowly at
-    first has one too, and a smooth control hardly tells.
+    For each delay d, least squares of y_t on y_{t−1}, …, y_{t−n} and the inputs u_{t−d}, …,
+    u_{t−d−m+1}, with the n up to 8 and m up to 2 that have the least BIC: the d with the least of
+    all, the inputs one after the other, twice over, if that is better than none beyond doubt. It is
+    an apparent delay: an output that answers slowly at first has one too, and a smooth input hardly
+    tells.
+
+    Parameters
+    ----------
+    series
+        What `Series.of` takes, or a list of those.
+    longest
+        The longest delay that is tried, in rows.
     """
-    several = as_list(series)
+    experiments = as_list(series)
     check_whole("longest", longest, 0)
-    names = several[0].inputs
+    names = experiments[0].inputs
     if not names:
         raise ValueError("the series has no controls, and nothing to be delayed")
-    longest = min(longest, min(len(one) for one in several) // 4)
-    regressions = _Regressions(several, longest)
-    lags, found = [0] * len(names), {}
+    longest = min(longest, min(map(len, experiments)) // 4)
+    regressions = _Regressions(experiments, longest)
+    lags = [0] * len(names)
+    tried = {}
     for j, name in (*enumerate(names), *enumerate(names)):
-        bic = np.array(
-            [regressions.bic([*lags[:j], lag, *lags[j + 1 :]]) for lag in range(longest + 1)]
-        )
+        choices = ([*lags[:j], lag, *lags[j + 1 :]] for lag in range(longest + 1))
+        bic = np.array([regressions.bic(choice) for choice in choices])
         best = int(np.argmin(bic))
         # A true delay saves a coefficient, and log N, for each row of it at least.
         doubt = min(WORTH, 0.8 * best * math.log(regressions.rows))
-        found[name], lags[j] = bic, best if bic[0] - bic[best] > doubt else 0
-    return Delays(dict(zip(names, lags, strict=True)), found, several[0].dt)
+        lags[j] = best if bic[0] - bic[best] > doubt else 0
+        tried[name] = bic
+    return Delays(dict(zip(names, lags, strict=True)), tried, experiments[0].dt)
 
 
 def delayed(series: Any, rows: Rows) -> Any:
     """The series with delayed inputs; the first rows, whose inputs are unknown, are dropped.
 
-    A model fitted to it is given delayed controls ever after; `fit(series, delay=rows)` is not. A list of series gives
-    a list.
+    A model fitted to it is given delayed inputs ever after; `fit(series, delay=rows)` is not. A
+    list of series gives a list.
 
-    :param rows: by name of the control, or one for each, or one for all.
+    Parameters
+    ----------
+    series
+        What `Series.of` takes, or a list of those.
+    rows
+        The delays by name of the input, or one for each, or one for all.
     """
     if isinstance(series, list | tuple):
-        return [delayed(one, rows) for one in as_list(series)]
-    (one,) = as_list(series)
-    lags = find_lags(one, rows)
+        return [delayed(item, rows) for item in as_list(series)]
+    (experiment,) = as_list(series)
+    lags = find_lags(experiment, rows)
     longest = max(lags, default=0)
     unknown = np.full((longest, len(lags)), np.nan)
-    return replace(one, u=arriving(one.u, lags, unknown))[longest:]
+    return replace(experiment, u=arriving(experiment.u, lags, unknown))[longest:]
 
 
 def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
-    """The rows d_j of each control as a user gave them, or as `delays` finds them; none where nothing is delayed."""
-    several = as_list(series)
-    names = several[0].inputs
+    """The rows d_j of each input as given or as `delays` finds them; empty if all are 0."""
+    experiments = as_list(series)
+    names = experiments[0].inputs
     if isinstance(delay, str):
         if delay != "auto":
             raise ValueError(
                 f"delay is auto, a number of rows, or one for each control by name; got {delay!r}"
             )
-        lags: list[Any] = list(delays(several).rows.values()) if names else []
+        lags: list[Any] = list(delays(experiments).rows.values()) if names else []
     elif isinstance(delay, Mapping):
         if unknown := [name for name in delay if name not in names]:
-            known = ", ".join(names) or "none"
             raise ValueError(
-                f"there is no control {', '.join(map(repr, unknown))} to be delayed; there are: {known}"
+                f"there is no control {', '.join(map(repr, unknown))} to be delayed; there are: "
+                f"{', '.join(names) or 'none'}"
             )
         lags = [delay.get(name, 0) for name in names]
     else:
-        each = isinstance(delay, Sequence | np.ndarray) and getattr(delay, "ndim", 1) == 1
-        lags = list(delay) if each else [delay] * len(names)  # type: ignore[call-overload]
-    if len(lags) != len(names) or not all(
-        is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags
-    ):
+        lags = list(as_tuple(delay))
+        if lags[0:1] and lags[0] is delay:
+            lags *= len(names)
+    whole = all(is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags)
+    if len(lags) != len(names) or not whole:
         wanted = f"for each of {', '.join(names)}" if names else "but there are no controls"
         raise ValueError(f"a delay is a number of rows, 0 or more, {wanted}; got {delay!r}")
-    longest, shortest = max(lags, default=0), min(len(one) for one in several)
+    longest, shortest = max(lags, default=0), min(map(len, experiments))
     if longest >= shortest:
         raise ValueError(f"a delay of {longest} rows leaves nothing of {shortest}")
     return tuple(int(lag) for lag in lags) if longest else ()
 
 
 def name_controls(names: Sequence[str], lags: Sequence[int]) -> list[str]:
-    """Controls with their delays in words: pump (acts 3 rows later)."""
+    """Inputs with their delays in words: pump (acts 3 rows later)."""
     late = dict(zip(names, lags, strict=False))
     return [
         f"{name} (acts {count(late[name], 'row')} later)" if late.get(name) else name
@@ -134,32 +146,34 @@ def name_controls(names: Sequence[str], lags: Sequence[int]) -> list[str]:
 
 
 def arriving(u: Any, lags: Sequence[int], past: Any) -> Any:
-    """The controls u' (T, Du) that arrive at the rows of u, of the K = max d controls of the rows before, and of u.
+    """The inputs u' (T, Du) that arrive at the rows of u, of the K = max d rows before, and of u.
 
-    Those that nobody knows, NaN at the beginning of `past`, are taken to have been as the first that is known. In NumPy
-    or JAX, as the arrays are; a control may be traced.
+    Unknown ones, NaN at the beginning of `past`, are taken to have been as the first that is known.
+    In NumPy or JAX, as the arrays are; an input may be traced.
     """
     if not lags:
         return u
     xp = u.__array_namespace__()
-    known = xp.concatenate([past, u])
-    first = known[xp.argmin(xp.isnan(known[:, 0]))]
-    known = xp.where(xp.isnan(known), first[None], known)
-    return xp.stack([known[len(past) - lag :][: len(u), j] for j, lag in enumerate(lags)], axis=1)
+    inputs = xp.concatenate([past, u])
+    first = inputs[xp.argmin(xp.isnan(inputs[:, 0]))]
+    inputs = xp.where(xp.isnan(inputs), first[None], inputs)
+    return xp.stack([inputs[len(past) - lag :][: len(u), j] for j, lag in enumerate(lags)], axis=1)
 
 
 class _Regressions:
-    """Sums of products of all that regressions of each output are made of: every one is a small system of equations."""
+    """Sums of products of all that regressions of each output are made of."""
 
-    def __init__(self, several: Sequence[Series], longest: int) -> None:
-        self.outputs, self.inputs = several[0].output_dim, several[0].input_dim
-        found = {order: _columns(several, longest, order) for order in ORDERS}
+    def __init__(self, experiments: Sequence[Series], longest: int) -> None:
+        self.outputs = experiments[0].output_dim
+        self.inputs = experiments[0].input_dim
         # Fewer of the past outputs where many are missing, so that more rows have all of them.
-        full = {order: int((~np.isnan(table)).all(1).sum()) for order, table in found.items()}
-        self.order = next(
-            (order for order in ORDERS if full[order] > 0.5 * len(found[order])), ORDERS[-1]
-        )
-        table = found[self.order][~np.isnan(found[self.order]).any(1)]
+        for order in ORDERS:
+            table = _columns(experiments, longest, order)
+            complete = ~np.isnan(table).any(1)
+            if complete.sum() > 0.5 * len(complete):
+                break
+        self.order = order
+        table = table[complete]
         if len(table) < 2:
             raise ValueError(
                 "too few rows have all their outputs to find delays by: give them, delay={...}"
@@ -167,7 +181,8 @@ class _Regressions:
         table = table - table.mean(0)
         spread = table.std(0)
         table /= np.where(spread > 0, spread, 1.0)
-        self.rows, self.products = len(table), table.T @ table
+        self.rows = len(table)
+        self.products = table.T @ table
 
     def bic(self, lags: Sequence[int]) -> float:
         """The sum over outputs of the least N log RSS / N + p log N."""
@@ -183,27 +198,26 @@ class _Regressions:
                     for k in range(window)
                 ]
                 for order in range(1, self.order + 1):
-                    chosen = [*past[: order * self.outputs], *late]
-                    own, cross = (
-                        self.products[np.ix_(chosen, chosen)],
-                        self.products[chosen, output],
-                    )
-                    fitted = cross @ np.linalg.solve(
-                        own + 1e-9 * self.rows * np.eye(len(chosen)), cross
-                    )
-                    left = (
-                        max(self.products[output, output] - fitted, 1e-12 * self.rows) / self.rows
-                    )
-                    best = min(best, self.rows * math.log(left) + len(chosen) * math.log(self.rows))
+                    terms = [*past[: order * self.outputs], *late]
+                    error = max(self._residual(terms, output), 1e-12)
+                    penalty = len(terms) * math.log(self.rows)
+                    best = min(best, self.rows * math.log(error) + penalty)
             total += best
         return total
 
+    def _residual(self, terms: list[int], output: int) -> float:
+        """The mean squared error of the regression of an output on these columns."""
+        gram = self.products[np.ix_(terms, terms)] + 1e-9 * self.rows * np.eye(len(terms))
+        cross = self.products[terms, output]
+        fitted = cross @ np.linalg.solve(gram, cross)
+        return (self.products[output, output] - fitted) / self.rows
 
-def _columns(several: Sequence[Series], longest: int, order: int) -> Float[np.ndarray, "N P"]:
-    """A row for each y_t: it, the outputs of `order` rows before, and the controls of all rows a delay may reach."""
+
+def _columns(experiments: Sequence[Series], longest: int, order: int) -> Float[np.ndarray, "N P"]:
+    """A row for each y_t: it, the outputs of `order` rows before, and inputs of all delays."""
     rows = []
-    for one in several:
-        t = np.arange(max(longest + WINDOW, order), len(one))
-        past = [one.y[t - lag] for lag in range(order + 1)]
-        rows.append(np.hstack([*past, *(one.u[t - lag] for lag in range(longest + WINDOW))]))
+    for series in experiments:
+        t = np.arange(max(longest + WINDOW, order), len(series))
+        past = [series.y[t - lag] for lag in range(order + 1)]
+        rows.append(np.hstack([*past, *(series.u[t - lag] for lag in range(longest + WINDOW))]))
     return np.concatenate(rows)

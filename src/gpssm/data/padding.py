@@ -1,8 +1,8 @@
-"""Series filled up to one of a few lengths, so that one compiled program serves many numbers of rows.
+"""Series filled up to one of a few lengths: one compiled program serves many numbers of rows.
 
-A row that pads has no outputs, and its state is one that nothing leads to and nothing follows: in every sum over
-transitions it has weight 0, and a sampler leaves it where it is. What is drawn of the other states has the same law as
-without padding.
+A row that pads has no outputs, and its state is one that nothing leads to and nothing follows: in
+every sum over transitions it has weight 0, and a sampler leaves it where it is. What is drawn of
+the other states has the same law as without padding.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ class Padded(Series):
 
 
 def padded_length(rows: int) -> int:
-    """The length that a series of so many rows is filled up to: from 32 rows on at most 1/8 more."""
+    """The length that a series is filled up to: from 32 rows on at most 1/8 more."""
     step = max(LEAST, 2 ** (rows.bit_length() - 1) // PARTS)
     return rows if rows > LONGEST else -(-rows // step) * step
 
@@ -58,11 +58,9 @@ def pad_path(
 
 def moves(series: Series, dtype: DTypeLike) -> Float[Array, " T"]:
     """The weight of each transition x_t → x_{t+1}: 1, or 0 where it leads to a state that pads."""
-    return (
-        jnp.asarray(series.real, dtype)
-        if isinstance(series, Padded)
-        else jnp.ones(len(series), dtype)
-    )
+    if isinstance(series, Padded):
+        return jnp.asarray(series.real, dtype)
+    return jnp.ones(len(series), dtype)
 
 
 def real_states(series: Series, dtype: DTypeLike) -> Float[Array, " T+1"]:
@@ -71,14 +69,13 @@ def real_states(series: Series, dtype: DTypeLike) -> Float[Array, " T+1"]:
 
 
 def num_moves(series: Sequence[Series]) -> int | Int[Array, ""]:
-    """The number of all transitions that count: of series that are padded a number that programs are given."""
-    return sum(jnp.sum(one.real) if isinstance(one, Padded) else len(one) for one in series)
+    """The number of all transitions that count; an array if series are padded."""
+    return sum(jnp.sum(x.real) if isinstance(x, Padded) else len(x) for x in series)
 
 
 def _flatten(series: Padded) -> tuple[tuple[tuple[Any, Any], ...], None]:
-    return tuple(
-        (jax.tree_util.GetAttrKey(name), getattr(series, name)) for name in ("y", "u", "real")
-    ), None
+    names = ("y", "u", "real")
+    return tuple((jax.tree_util.GetAttrKey(name), getattr(series, name)) for name in names), None
 
 
 def _unflatten(_: None, leaves: Iterable[Any]) -> Padded:

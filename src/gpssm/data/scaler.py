@@ -1,4 +1,4 @@
-"""Scaling of outputs and controls with the statistics of the training data, and back to the user's units."""
+"""Scaling of outputs and inputs with the statistics of the training data, and back."""
 
 import sys
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ FAR = 1e12  # standard deviations from the training data at which nothing can be
 
 @dataclass(frozen=True)
 class Scaler:
-    """The affine maps y ↦ (y − output_mean) / output_std and u ↦ (u − input_mean) / input_std, column by column.
+    """The affine maps y ↦ (y − output_mean) / output_std and u ↦ (u − input_mean) / input_std.
 
         scaler = Scaler.fit(train)
         scaled = scaler.scale(test)
         scaler.unscale_mean(scaled.y)  # test.y, up to rounding
 
-    All results are NumPy arrays. The fields are plain tuples of floats, so that a scaler can be compared,
-    hashed and written to a file as it is.
+    All results are NumPy arrays. The fields have an entry for each column; they are plain tuples of
+    floats, so that a scaler can be compared, hashed and written to a file as it is.
     """
 
     output_mean: tuple[float, ...]
@@ -35,9 +35,9 @@ class Scaler:
         for name in ("output_mean", "output_std", "input_mean", "input_std"):
             numbers = getattr(self, name)
             floats = all(
-                isinstance(one, float | int)
-                and abs(one) <= (2**53 if isinstance(one, int) else sys.float_info.max)
-                for one in numbers
+                isinstance(number, float | int)
+                and abs(number) <= (2**53 if isinstance(number, int) else sys.float_info.max)
+                for number in numbers
             )
             if not floats or not (all(numbers) or name.endswith("mean")):
                 raise ValueError(
@@ -51,22 +51,26 @@ class Scaler:
     def fit(
         cls, series: Any, *, outputs: Scaling = "standard", inputs: Scaling = "standard"
     ) -> "Scaler":
-        """Scaler of one or several training series, over all their rows; missing outputs are left out.
+        """Scaler of training series, over all their rows; missing outputs are left out.
 
-        "standard" shifts to mean 0 and divides by the standard deviation; "scale" only divides, so that zero
-        and signs keep their meaning; "none" changes nothing. A constant column is not divided.
+        Parameters
+        ----------
+        series
+            What `Series.of` takes, or a list of those.
+        outputs, inputs
+            "standard" shifts to mean 0 and divides by the standard deviation; "scale" only divides,
+            so that zero and signs keep their meaning; "none" changes nothing. A constant column is
+            not divided.
         """
-        several = as_list(series)
-        return cls(
-            *_statistics(np.concatenate([item.y for item in several]), outputs),
-            *_statistics(np.concatenate([item.u for item in several]), inputs),
-        )
+        experiments = as_list(series)
+        y, u = (np.concatenate([getattr(x, name) for x in experiments]) for name in ("y", "u"))
+        return cls(*_statistics(y, outputs), *_statistics(u, inputs))
 
     def scale(self, series: Series) -> Series:
         """The series in scaled units; its names, sampling time and missing values stay."""
         if not isinstance(series, Series):
             raise TypeError(
-                f"a Series is scaled; got {type(series)}. For controls alone there is scale_inputs"
+                f"a Series is scaled; got {type(series)}. For inputs alone there is scale_inputs"
             )
         y = _to_scaled(series.y, self.output_mean, self.output_std, "outputs", series.outputs)
         u = _to_scaled(series.u, self.input_mean, self.input_std, "inputs", series.inputs)
@@ -87,14 +91,14 @@ class Scaler:
 
 
 def output_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
-    """The standard deviation of each output over all rows of all series: the unit of scores that rank."""
-    return np.nanstd(np.concatenate([one.y for one in series]), axis=0)
+    """The standard deviation of each output over all rows: the unit of scores that rank."""
+    return np.nanstd(np.concatenate([rows.y for rows in series]), axis=0)
 
 
 def _statistics(
     rows: Float[np.ndarray, "T D"], scaling: Scaling
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Means and standard deviations of the columns, as `scaling` asks, over the entries that are not NaN."""
+    """Means and standard deviations of columns over the entries that are not NaN."""
     if not isinstance(scaling, str) or scaling not in get_args(Scaling):
         raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}; got {scaling!r}")
     if scaling == "none":
@@ -124,14 +128,15 @@ def _to_scaled(
         *_, row, column = np.argwhere(np.abs(scaled) > FAR)[0]
         name = repr(names[column]) if names else f"{column} of the {kind}"
         raise ValueError(
-            f"column {name}, row {row} (counted from 0), is {array[..., row, column].flat[0]:g}: more than {FAR:g} "
-            "standard deviations of the training data away from them. Check its units; use NaN where it is missing"
+            f"column {name}, row {row} (counted from 0), is {array[..., row, column].flat[0]:g}: "
+            f"more than {FAR:g} standard deviations of the training data away from them. Check its "
+            "units; use NaN where it is missing"
         )
     return scaled
 
 
 def _checked(values: Any, std: tuple[float, ...], kind: str) -> Float[np.ndarray, "*batch D"]:
-    """NumPy array of `values`; its last axis must fit, because one column would broadcast to any number."""
+    """NumPy array of `values`, whose last axis fits: one column would broadcast to any number."""
     try:
         array = np.asarray(values)
     except ValueError:

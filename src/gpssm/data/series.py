@@ -101,8 +101,8 @@ class Series:
         if clock is not None and dt is not None and not math.isclose(dt, clock.dt, rel_tol=1e-3):
             unit = " s" if clock.dates else ""
             raise ValueError(
-                f"the rows are {clock.dt:g}{unit} apart by their times, and dt={float(dt):g}: leave "
-                "out one of them"
+                f"the rows are {clock.dt:g}{unit} apart by their times, and dt={float(dt):g}: "
+                "leave out one of them"
             )
         dt = clock.dt if clock is not None else None if dt is None else float(dt)
         units = _checked_units({} if units is None else units, (*outputs, *inputs))
@@ -160,7 +160,8 @@ class Series:
             column that does; None counts rows.
         regrid
             Whether rows go to the nearest point of a regular grid, missing ones as missing outputs;
-            a number of seconds (or of the unit of `time`), or text like "10min", is the grid's step.
+            a number of seconds (or of the unit of `time`), or text like "10min", is the grid's
+            step.
         controls
             The rule for inputs where rows are missing: "hold" or "interpolate".
         dayfirst
@@ -177,27 +178,9 @@ class Series:
                 f"got {type(frame).__module__}.{type(frame).__name__}"
             )
         outputs, inputs = (_as_names(names) for names in (outputs, inputs))
-        named = time is not None and not (isinstance(time, str) and time == "auto")
-        columns = as_tuple(time) if named else ()
-        texts = all(isinstance(name, str) for name in columns)
-        if named and not (texts and 1 <= len(columns) <= 2):
-            raise TypeError(
-                f"time is the name of a column, two names, 'auto', or None; got {time!r}"
-            )
         if not isinstance(regrid, bool | str) and not is_real(regrid):
             raise TypeError(f"regrid is True, False, a number or text like '10min'; got {regrid!r}")
-        present = {*table.columns, table.index.name}
-        if missing := [n for n in (*outputs, *inputs, *columns) if n not in present]:
-            raise ValueError(
-                f"the frame has no column {', '.join(map(repr, missing))}; it has "
-                f"{', '.join(map(str, table.columns))}"
-            )
-        times = None
-        if columns:
-            first, *others = (table[n] if n in table.columns else table.index for n in columns)
-            times = join_date_and_time(first, *others) if others else first
-        elif time == "auto":
-            times = _column_of_times(table, (*outputs, *inputs))
+        times = _times_of(table, (*outputs, *inputs), time)
         if times is None and regrid:
             if type(table.index).__name__ == "RangeIndex":
                 raise ValueError(
@@ -443,19 +426,34 @@ def align_rows(rows: Any, like: Series) -> Series:
     return replace(series, y=y, u=u, outputs=like.outputs, inputs=like.inputs, units=units)
 
 
-def _column_of_times(table: "pd.DataFrame", chosen: Sequence[str]) -> Any:
-    """The index of a table if it holds times, or the first other column that does.
+def _times_of(table: "pd.DataFrame", chosen: Sequence[str], time: Any) -> Any:
+    """The times of the rows of a table as `from_dataframe` is asked for them, or None.
 
-    Dates without a time of day are joined with the first column of those.
+    "auto" stands for the index if it holds times, or else the first column that does and was not
+    chosen, joined with the first column of times of the day where there is one.
     """
-    if table.index.nlevels == 1 and is_time(table.index):
-        return table.index
-    columns: list[Any] = [table[name] for name in table.columns if name not in chosen]
-    times = next(filter(is_time, columns), None)
-    if times is None or times.dtype.kind in "fiu":
-        return times
-    hours = next(filter(is_time_of_day, columns), None)
-    return times if hours is None else join_date_and_time(times, hours)
+    auto = isinstance(time, str) and time == "auto"
+    columns = () if time is None or auto else as_tuple(time)
+    texts = all(isinstance(name, str) for name in columns)
+    if not (time is None or auto) and not (texts and 1 <= len(columns) <= 2):
+        raise TypeError(f"time is the name of a column, two names, 'auto', or None; got {time!r}")
+    present = {*table.columns, table.index.name}
+    if missing := [name for name in (*chosen, *columns) if name not in present]:
+        raise ValueError(
+            f"the frame has no column {', '.join(map(repr, missing))}; it has "
+            f"{', '.join(map(str, table.columns))}"
+        )
+    if auto:
+        if table.index.nlevels == 1 and is_time(table.index):
+            return table.index
+        others: list[Any] = [table[name] for name in table.columns if name not in chosen]
+        first = next(filter(is_time, others), None)
+        hours = None
+        if first is not None and first.dtype.kind not in "fiu":
+            hours = next(filter(is_time_of_day, others), None)
+        return first if hours is None else join_date_and_time(first, hours)
+    parts: list[Any] = [table[n] if n in table.columns else table.index for n in columns]
+    return join_date_and_time(*parts) if len(parts) == 2 else next(iter(parts), None)
 
 
 def check_trainable(series: Any, min_length: int = 10) -> None:

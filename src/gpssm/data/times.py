@@ -125,7 +125,7 @@ class Times:
         return [pandas.tseries.frequencies.to_offset(name).freqstr for name in names]
 
     def _on_business_days(self) -> bool:
-        return len(self.index) > 2 and bool((self.index.dayofweek < 5).all())
+        return len(self.index) > 2 and bool((self.index.day_of_week < 5).all())
 
     def complaint(self) -> str:
         """What is wrong with the first row that is not a step after the one before."""
