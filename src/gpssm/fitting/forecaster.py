@@ -147,8 +147,8 @@ class GPSSMForecaster(BaseForecaster):
         steps = np.asarray(fh.to_relative(self.cutoff).to_numpy(), dtype=int)
         if steps.min() <= -origin:
             raise ValueError(
-                f"the horizon begins {-steps.min()} steps before the cutoff, and only {origin} rows "
-                "have been seen: leave out what is before the first"
+                f"the horizon begins {-steps.min()} steps before the cutoff, and only {origin} "
+                "rows have been seen: leave out what is before the first"
             )
         options = {"num_paths": self.num_paths, "seed": self.seed}
         paths = np.empty((self.num_paths, len(steps), y_seen.shape[1]))
