@@ -64,6 +64,18 @@ def test_a_worker_of_dask_draws_the_same(client):
     np.testing.assert_array_equal(found, draw_baseline(3))
 
 
+def test_a_cluster_fits_many_series_the_same(client, tmp_path):
+    series = {name: make_series(60, 1, 1, seed=seed) for seed, name in enumerate("ab")}
+    series["short"] = make_series(5)
+    settings = {"method": "last", "num_chains": 1, "num_draws": 4, "progress": False}
+    for folder in (None, tmp_path / "fits"):
+        with pytest.warns(UserWarning, match="1 of 3 series could not be fitted: 'short'"):
+            fits = gpssm.fit_many(series, cluster=client, folder=folder, **settings)
+        for name, posterior in fits.items():
+            paths = gpssm.fit(series[name], **settings).forecast(3, np.zeros((3, 1))).paths
+            np.testing.assert_array_equal(posterior.forecast(3, np.zeros((3, 1))).paths, paths)
+
+
 def test_a_cluster_selects_and_stacks_the_same(client):
     series, tiny = make_series(60, 1, 1), {"num_chains": 1, "num_draws": 20, "progress": False}
     candidates = [{"method": "mean"}, {"method": "last"}]

@@ -142,6 +142,8 @@ def test_what_cannot_learn_is_fitted_again(posterior):
     forecaster.update(y[40:ROWS], X[40:ROWS])
     forecast = posterior.forecast(2, X[ROWS:].to_numpy(), num_paths=40)
     np.testing.assert_array_equal(forecaster.predict([1, 2], X[ROWS:]), forecast.mean[:2])
+    with pytest.raises(ValueError, match="u must have 1 columns: pump"):
+        forecaster.update(y[ROWS:])
 
 
 def test_a_cutoff_that_is_moved_back_sees_no_later_rows(posterior):

@@ -2,7 +2,8 @@
 
     s = get(data); save('tank.mat', 's', '-v7')      % in MATLAB
 
-A .mat file holds an object of a class in a form that MATLAB alone reads; `get` makes a struct of it.
+A .mat file holds an object of a class in a form that MATLAB alone reads; `get` makes a struct of
+it.
 """
 
 from collections.abc import Mapping
@@ -68,7 +69,9 @@ def _find_struct(path: Path) -> Mapping[str, Any]:
             "It may be damaged, cut short, or of another format"
         ) from error
     candidates = [variables, *(value for value in variables.values() if isinstance(value, dict))]
-    structs = [one for one in candidates if {"y", "OutputData"} & one.keys() and MARKS & one.keys()]
+    structs = [
+        item for item in candidates if {"y", "OutputData"} & item.keys() and MARKS & item.keys()
+    ]
     if len(structs) != 1:
         known = ", ".join(name for name in variables if not name.startswith("__"))
         raise ValueError(

@@ -104,16 +104,19 @@ class GPSSMForecaster(BaseForecaster):
         self, y: pd.DataFrame, X: pd.DataFrame | None = None, update_params: bool = True
     ) -> Self:
         y_seen, X_seen = self._rows
-        y = y[y.index > y_seen.index[-1]]
+        y = y.loc[y.index > y_seen.index[-1]]
         if len(y) == 0:
             return self
         X = None if X is None else X.reindex(y.index)
-        rows = pd.concat([y_seen, y]), None if X is None else pd.concat([X_seen, X])
+        rows = self.posterior_.dataset.align(_as_series(y, X))
+        self._rows = (
+            pd.concat([y_seen, y]),
+            None if X is None or X_seen is None else pd.concat([X_seen, X]),
+        )
         if update_params and not self.posterior_.learns:
-            return self._fit(*rows, fh=None)
-        self._rows = rows
+            return self._fit(*self._rows, fh=None)
         follow = self.posterior_.learn if update_params else self.posterior_.condition
-        self.posterior_ = follow(_as_series(y, X))
+        self.posterior_ = follow(rows)
         return self
 
     def _predict(self, fh: ForecastingHorizon, X: pd.DataFrame | None) -> pd.DataFrame:
@@ -144,8 +147,8 @@ class GPSSMForecaster(BaseForecaster):
         steps = np.asarray(fh.to_relative(self.cutoff).to_numpy(), dtype=int)
         if steps.min() <= -origin:
             raise ValueError(
-                f"the horizon begins {-steps.min()} steps before the cutoff, and only {origin} rows "
-                "have been seen: leave out what is before the first"
+                f"the horizon begins {-steps.min()} steps before the cutoff, and only {origin} "
+                "rows have been seen: leave out what is before the first"
             )
         options = {"num_paths": self.num_paths, "seed": self.seed}
         paths = np.empty((self.num_paths, len(steps), y_seen.shape[1]))

@@ -112,8 +112,8 @@ def fit_many(
     spec, runtime = with_settings(spec or Spec(), runtime or Runtime(), settings)
     if runtime.checkpoint is not None:
         raise ValueError(
-            "fit_many takes no checkpoint, which is for one fit: give it a folder, in which it saves "
-            "whole fits"
+            "fit_many takes no checkpoint, which is for one fit: give it a folder, in which it "
+            "saves whole fits"
         )
     runtime = runtime.replace(progress=False)
     failures: dict[str, Exception] = {}
@@ -173,10 +173,12 @@ def _fit_quietly(
 
 def _file_name(name: str, experiments: list[Series], spec: Spec, runtime: Runtime) -> str:
     """A file for the posterior of a series, with a hash of all that it depends on."""
-    asked = {
+    settings = {
         key: value.draws if isinstance(value, Posterior) else value
         for key, value in spec.to_dict().items()
     }
-    columns = [(one.name, one.outputs, one.inputs, one.units, one.axis) for one in experiments]
-    identity = digest(asked, runtime.num_chains, runtime.seed, experiments, columns)
+    columns = [
+        (rows.name, rows.outputs, rows.inputs, rows.units, rows.axis) for rows in experiments
+    ]
+    identity = digest(settings, runtime.num_chains, runtime.seed, experiments, columns)
     return re.sub(r"[^\w.-]", "_", name) + f"-{identity}.nc"
