@@ -39,6 +39,7 @@ from gpssm.evaluation.baselines import (
 )
 from gpssm.evaluation.examine import Examination, choose_future, examine
 from gpssm.fitting.fit import fit
+from gpssm.fitting.single import was_interrupted
 from gpssm.inference.progress import tracked
 from gpssm.plots.style import to_png
 from gpssm.posterior.forecast import Forecast
@@ -149,11 +150,10 @@ def _posterior(
         progress=screen.progress, checkpoint=run.checkpoint, resume=True
     )
     posterior = fit(train, spec=settings.spec, runtime=runtime)
-    if isinstance(posterior, Posterior):
+    if isinstance(posterior, Posterior) and was_interrupted(posterior):
         num_draws = posterior.spec.settings.num_draws
-        if posterior.num_draws < num_draws:
-            draws = f"{posterior.num_draws} of {count(num_draws, 'draw')}"
-            raise KeyboardInterrupt(f"Stopped after {draws} per chain")
+        draws = f"{posterior.num_draws} of {count(num_draws, 'draw')}"
+        raise KeyboardInterrupt(f"Stopped after {draws} per chain")
     posterior.save(run.folder / POSTERIOR)
     shutil.rmtree(run.checkpoint, ignore_errors=True)  # a method without iterations writes none
     return posterior

@@ -133,7 +133,8 @@ def _own_names(values: Any) -> tuple[str, ...] | None:
 def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
     """The values as an array of two dimensions and of whatever type they have."""
     try:
-        values = values.astype(np.float64).filled(np.nan) if np.ma.isMA(values) else values
+        if isinstance(values, np.ma.MaskedArray):
+            values = np.ma.filled(values.astype(np.float64), np.nan)
         table = np.asarray(values)
     except (TypeError, OverflowError) as error:
         raise TypeError(

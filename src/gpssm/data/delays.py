@@ -167,13 +167,14 @@ class _Regressions:
         self.outputs = experiments[0].output_dim
         self.inputs = experiments[0].input_dim
         # Fewer of the past outputs where many are missing, so that more rows have all of them.
+        self.order = ORDERS[-1]
         for order in ORDERS:
-            table = _columns(experiments, longest, order)
-            complete = ~np.isnan(table).any(1)
-            if complete.sum() > 0.5 * len(complete):
+            rows = _columns(experiments, longest, order)
+            if np.mean(~np.isnan(rows).any(axis=1)) > 0.5:
+                self.order = order
                 break
-        self.order = order
-        table = table[complete]
+        table = _columns(experiments, longest, self.order)
+        table = table[~np.isnan(table).any(axis=1)]
         if len(table) < 2:
             raise ValueError(
                 "too few rows have all their outputs to find delays by: give them, delay={...}"

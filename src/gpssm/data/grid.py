@@ -52,7 +52,7 @@ def on_grid(
     ticks = times.ticks - times.ticks[0]
     step = _checked_step(times, ticks, step)
     places = np.round(ticks / float(step)).astype(int)
-    means = pandas.DataFrame(np.hstack([y, u])[order]).groupby(places).mean()
+    means: Any = pandas.DataFrame(np.hstack([y, u])[order]).groupby(places).mean()
     if len(means) < len(places):
         repeated = int(np.argmin(np.diff(places))) + 1
         warnings.warn(

@@ -514,9 +514,9 @@ def _without_marks(values: Any, options: Options) -> Any:
 
     column = pandas.Series(values)
     marks = pandas.Series(options.na, dtype=object)
-    numbers = pandas.to_numeric(marks, errors="coerce").dropna()
+    numbers: Any = pandas.to_numeric(marks, errors="coerce")
     texts = column.astype(str).str.strip().isin(marks.astype(str))
-    return column.mask(column.isin(numbers) | texts)
+    return column.mask(column.isin(numbers.dropna()) | texts)
 
 
 READERS: dict[str, Callable[[Path, Options], RawTable]] = {

@@ -285,8 +285,9 @@ class Series:
         else:
             cut = axis.rows_before(at, len(self))
         if not 0 < cut <= last:
-            dates = axis is not None and axis.dates
-            between = f", or a date after {axis.show(0)} up to {axis.show(last)}" if dates else ""
+            between = ""
+            if axis is not None and axis.dates:
+                between = f", or a date after {axis.show(0)} up to {axis.show(last)}"
             raise ValueError(
                 f"split(at) needs an index from 1 to {last}, or a fraction between 0 and 1 that "
                 f"leaves both parts a row{between}; got {at!r} for {len(self)} rows"
@@ -447,12 +448,14 @@ def _times_of(table: "pd.DataFrame", chosen: Sequence[str], time: Any) -> Any:
         if table.index.nlevels == 1 and is_time(table.index):
             return table.index
         others: list[Any] = [table[name] for name in table.columns if name not in chosen]
-        first = next(filter(is_time, others), None)
-        hours = None
+        first: Any = next(filter(is_time, others), None)
+        hours: Any = None
         if first is not None and first.dtype.kind not in "fiu":
             hours = next(filter(is_time_of_day, others), None)
-        return first if hours is None else join_date_and_time(first, hours)
-    parts: list[Any] = [table[n] if n in table.columns else table.index for n in columns]
+        if first is None or hours is None:
+            return first
+        return join_date_and_time(first, hours)
+    parts: Any = [table[n] if n in table.columns else table.index for n in columns]
     return join_date_and_time(*parts) if len(parts) == 2 else next(iter(parts), None)
 
 

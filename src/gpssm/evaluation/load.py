@@ -1,13 +1,12 @@
 """Read what `save` wrote: a posterior, or a stack of several."""
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpssm.core.text import check_path
-from gpssm.posterior.posterior import Posterior, load_posterior
-from gpssm.posterior.stack import Stack, load_stack
+from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Stack, load_forecaster
 
 RUN_POSTERIOR = "posterior.nc"  # in the folder of a run
 
@@ -31,4 +30,4 @@ def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior 
     """
     path = check_path(path)
     path = path / RUN_POSTERIOR if path.is_dir() else path
-    return load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)
+    return load_forecaster(path, parts)

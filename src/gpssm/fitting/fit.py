@@ -24,7 +24,7 @@ from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack
 from gpssm.starts.build import build
 
-Fitted = TypeVar("Fitted", Posterior, Stack)
+Fitted = TypeVar("Fitted", bound=Posterior | Stack)
 SPEC_FIELDS = tuple(field.name for field in dataclasses.fields(Spec))
 RUNTIME_FIELDS = tuple(field.name for field in dataclasses.fields(Runtime))
 

@@ -1,3 +1,6 @@
+# sktime sets attributes and signatures at run time that a type checker cannot follow.
+# pyright: reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false
+# pyright: reportOptionalSubscript=false
 """A forecaster for sktime: `fit`, `predict` and `update` by its conventions.
 
 Row t of a series is the time t of sktime's index, and the forecasting horizon counts rows after the
@@ -20,7 +23,6 @@ from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.runner import Runtime
 from gpssm.methods.spec import METHOD_NUMBERS, Spec
-from gpssm.posterior.posterior import Posterior
 
 check_installed("gpssm.sktime", "sktime", "sktime")
 from sktime.forecasting.base import BaseForecaster, ForecastingHorizon  # noqa: E402
@@ -97,7 +99,7 @@ class GPSSMForecaster(BaseForecaster):
         check_whole("num_paths", self.num_paths, 1)
         self._rows = (y, X)
         settings = {name: getattr(self, name) for name in FIT_SETTINGS}
-        self.posterior_: Posterior = fit(_as_series(y, X), **settings)
+        self.posterior_ = fit(_as_series(y, X), **settings)
         return self
 
     def _update(

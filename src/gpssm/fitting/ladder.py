@@ -26,7 +26,7 @@ from gpssm.core.text import count, percent
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.fitting.choose import choose_starts
-from gpssm.fitting.single import fit_posterior
+from gpssm.fitting.single import fit_posterior, was_interrupted
 from gpssm.inference.runner import Runtime
 from gpssm.inference.settings import MethodSettings
 from gpssm.linear.council import MEMORY, council
@@ -231,7 +231,7 @@ class Ladder:
         calibration = mixture_calibration(
             [scores[name] for name in shares], np.array(list(shares.values()))
         )
-        return dataclasses.replace(answer.with_notes(notes), calibration=calibration)
+        return dataclasses.replace(answer.with_notes(tuple(notes)), calibration=calibration)
 
     def _fit(self, name: str, spec: Spec) -> None:
         """Fit a model to all rows; one that fails is left out."""
@@ -310,7 +310,7 @@ class Ladder:
 
 def raise_if_interrupted(posterior: Posterior) -> None:
     """Raise where Ctrl-C has stopped a fit, which returns the draws that it had."""
-    if posterior.learns and posterior.num_draws < posterior.spec.settings.num_draws:
+    if was_interrupted(posterior):
         raise KeyboardInterrupt
 
 

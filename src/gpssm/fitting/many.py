@@ -13,14 +13,16 @@ from gpssm.core.places import Place
 from gpssm.core.text import check_path, count, in_line
 from gpssm.data.series import Series, as_list
 from gpssm.fitting.fit import fit, with_settings
+from gpssm.fitting.single import was_interrupted
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.inference.runner import Runtime
 from gpssm.methods.spec import Spec
-from gpssm.posterior.posterior import Posterior, load_posterior
+from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Stack, load_forecaster
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Fits(Mapping[str, Posterior]):
+class Fits(Mapping[str, Posterior | Stack]):
     """Posteriors by name; those in a folder are read when they are asked for.
 
     Parameters
@@ -31,15 +33,15 @@ class Fits(Mapping[str, Posterior]):
         The error of each series that could not be fitted.
     """
 
-    posteriors: Mapping[str, Posterior | Path]
+    posteriors: Mapping[str, Posterior | Stack | Path]
     failures: Mapping[str, Exception]
 
-    def __getitem__(self, name: str) -> Posterior:
+    def __getitem__(self, name: str) -> Posterior | Stack:
         if name in self.failures:
             error = self.failures[name]
             raise KeyError(f"{name!r} was not fitted: {type(error).__name__}: {error}")
         posterior = self.posteriors[name]
-        return load_posterior(posterior) if isinstance(posterior, Path) else posterior
+        return load_forecaster(posterior) if isinstance(posterior, Path) else posterior
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.posteriors)
@@ -133,7 +135,7 @@ def fit_many(
     arrivals = Place(jobs, cluster, threads).run(
         [experiments[name] for name in waiting], partial(_fit_quietly, spec, runtime, threads)
     )
-    fitted: dict[str, Posterior] = {}
+    fitted: dict[str, Posterior | Stack] = {}
     with warnings.catch_warnings():
         # Notes are in the posteriors. Threads share these filters, and must not change them.
         warnings.simplefilter("ignore", UserWarning)
@@ -143,7 +145,7 @@ def fit_many(
             name = waiting[number]
             if isinstance(result, Exception):
                 failures[name] = result
-            elif result.num_draws < spec.settings.num_draws:
+            elif was_interrupted(result):
                 raise KeyboardInterrupt(
                     f"Stopped while {name!r} was fitted. What is in the folder is whole, if there "
                     "is one: give the same arguments to continue."
@@ -164,7 +166,7 @@ def fit_many(
 
 def _fit_quietly(
     spec: Spec, runtime: Runtime, threads: bool, experiments: list[Series]
-) -> Posterior:
+) -> Posterior | Stack:
     if threads:
         return fit(experiments, spec=spec, runtime=runtime)
     with warnings.catch_warnings(action="ignore", category=UserWarning):

@@ -81,9 +81,14 @@ def fit_posterior(
         comparison=choice.comparison,
     ).with_notes((*choice.starts[0].notes, *notes, *sample.notes))
     # Not after Ctrl-C, when there are fewer draws than were asked for.
-    if spec.calibrate and posterior.num_draws == spec.settings.num_draws:
+    if spec.calibrate and not was_interrupted(posterior):
         posterior = posterior.calibrate(without=choice.held_out)
     return posterior
+
+
+def was_interrupted(fitted: object) -> bool:
+    """Whether Ctrl-C has stopped the fit of a posterior, which has the draws until then."""
+    return isinstance(fitted, Posterior) and fitted.num_draws < fitted.spec.settings.num_draws
 
 
 def _identity(spec: Spec) -> dict[str, str]:

@@ -97,9 +97,9 @@ def share(default: float) -> Any:
     return real(default, lambda value: 0 < value < 1, "between 0 and 1")
 
 
-def choice(default: str, known: Iterable[str]) -> Any:
+def choice(default: str, choices: Iterable[str]) -> Any:
     """Declare a setting that is one of some words."""
-    return field(default=default, metadata={"check": partial(check_choice, known=known)})
+    return field(default=default, metadata={"check": partial(check_choice, choices=choices)})
 
 
 @dataclass(frozen=True)

@@ -437,7 +437,7 @@ def plot_orders(models: LinearComparison) -> "Figure":
     panel = axes[0, 0]
     table = models.table
     ordered = table[table.index.str.startswith("ss-")]
-    orders = [int(name[3:]) for name in ordered.index]
+    orders = [int(str(name)[3:]) for name in ordered.index]
     style = {"fmt": "o", "color": BLUE, "capsize": 2, "label": "state-space model"}
     panel.errorbar(orders, ordered["loss"], ordered["standard_error"], **style)
     ring = {"s": 150, "facecolors": "none", "edgecolors": VERMILION, "label": "chosen"}
@@ -446,9 +446,10 @@ def plot_orders(models: LinearComparison) -> "Figure":
         panel.scatter(models.orders[0], table.loc[chosen, "loss"], **ring)
     # Models far worse than all orders would flatten the picture.
     others = table.drop(ordered.index)
-    others = others[others["loss"] <= ordered["loss"].max()]
-    for number, (name, loss) in enumerate(others["loss"].items()):
-        panel.axhline(loss, **LINES[(number + 1) % len(LINES)], label=str(name))
+    limit = ordered["loss"].max()
+    for number, name in enumerate(others.index[others["loss"] <= limit]):
+        style = LINES[(number + 1) % len(LINES)]
+        panel.axhline(float(table.at[name, "loss"]), **style, label=str(name))
     panel.set_ylim(bottom=0)
     panel.set_xticks(sorted(orders))
     panel.set_xlabel("order: number of states")

@@ -261,6 +261,11 @@ class Stack:
         return "stack"
 
     @property
+    def learns(self) -> bool:
+        """Whether any member learned a transition as it sampled."""
+        return any(member.learns for member in self.members.values())
+
+    @property
     def seed(self) -> int:
         """The seed of the heaviest member."""
         return next(iter(self.members.values())).seed
@@ -596,6 +601,11 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
                 f"{path} is damaged ({reason}). Take a sound copy, or stack and save again."
             ) from error
     return dataclasses.replace(stack, calibration=calibration)
+
+
+def load_forecaster(path: Path, parts: Mapping[str, Any] | None = None) -> Posterior | Stack:
+    """Read what `save` of a posterior or of a stack wrote."""
+    return load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)
 
 
 def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:

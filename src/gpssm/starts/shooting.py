@@ -255,14 +255,14 @@ def _descend(
     """Adam from a point: where it ends, the loss before and after, and the free runs there."""
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
 
-    def evaluate(_: Array, state: tuple[Point, Any]) -> tuple[Array, tuple[WindowRuns, Point]]:
+    def evaluate(_: Array, state: tuple[Point, Any]) -> tuple[Any, Any]:
         (value, runs), slope = jax.value_and_grad(
             lambda point: loss(point, model, blocks), has_aux=True
         )(state[0])
         return value, (runs, slope)
 
     def advance(
-        index: Array, state: tuple[Point, Any], _: Array, auxiliary: tuple[WindowRuns, Point]
+        index: Array, state: tuple[Point, Any], _: Array, auxiliary: Any
     ) -> tuple[Point, Any]:
         point, memory = state
         _, slope = auxiliary
