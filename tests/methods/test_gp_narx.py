@@ -1,4 +1,4 @@
-"""Regression on lags: bound and predictions against scikit-learn, the rest against the model's own parts."""
+"""LagRegression on lags: bound and predictions against scikit-learn, the rest against the model's own parts."""
 
 import functools
 
@@ -17,7 +17,7 @@ from gpssm.methods import GPNARX
 from gpssm.methods.gp_narx import (
     SLACK,
     SMOOTHNESS,
-    Regression,
+    LagRegression,
     as_model,
     as_regression,
     choose_smoothness,
@@ -267,7 +267,7 @@ def test_two_outputs_share_their_lags():
         series.append(Series(y))
     posterior = fit(series, method=GPNARX(orders=(1, 1)), num_chains=2, progress=False)
     regression = as_regression(posterior.model)
-    assert isinstance(regression, Regression)
+    assert isinstance(regression, LagRegression)
     assert regression.hyper.shape == (2, 4)
     lengthscales = regression.hyper[0, 1:-1]
     assert lengthscales[1] < lengthscales[0]

@@ -153,7 +153,7 @@ class GPNARX(MethodSettings):
         return Draw(cast(Any, states), cast(Any, weights), {}), info
 
 
-class Regression(NamedTuple):
+class LagRegression(NamedTuple):
     """y_t of Dy outputs on z_t: the linear part in state-space form, and the processes beside it."""
 
     linear: LinearSSM
@@ -196,7 +196,7 @@ def choose_smoothness(
 
 def fit_regression(
     series: Sequence[Series], orders: tuple[int, int], num_points: int, smoothness: Smoothness
-) -> Regression:
+) -> LagRegression:
     """The regression with hyper-parameters where bound and prior are greatest.
 
     Parameters
@@ -240,11 +240,11 @@ def fit_regression(
                 for output in range(width)
             ]
         )
-    return Regression(linear, points, hyper, slack)
+    return LagRegression(linear, points, hyper, slack)
 
 
 def gain(
-    regression: Regression, output: int, z: Float[np.ndarray, "N Dz"]
+    regression: LagRegression, output: int, z: Float[np.ndarray, "N Dz"]
 ) -> tuple[Float[np.ndarray, "N K"], Float[np.ndarray, " N"]]:
     """A and B of one output at rows of z."""
     hyper = regression.hyper[output]
@@ -255,7 +255,7 @@ def gain(
 
 
 def weights_posterior(
-    regression: Regression, z: Float[np.ndarray, "N Dz"], error: Float[np.ndarray, "N Dy"]
+    regression: LagRegression, z: Float[np.ndarray, "N Dz"], error: Float[np.ndarray, "N Dy"]
 ) -> WeightsPosterior:
     """v_d | y ~ N(P_d⁻¹ A_dᵀ r_d / σ_d², P_d⁻¹),  P_d = I + A_dᵀA_d / σ_d²."""
     means, roots = [], []
@@ -274,7 +274,7 @@ def weights_posterior(
 
 
 def predict(
-    regression: Regression, weights: Float[np.ndarray, "Dy K"], z: Float[np.ndarray, "N Dz"]
+    regression: LagRegression, weights: Float[np.ndarray, "Dy K"], z: Float[np.ndarray, "N Dz"]
 ) -> Float[np.ndarray, "N Dy"]:
     """E[y | z, v] = m(z) + A(z) v."""
     processes = [gain(regression, d, z)[0] @ drawn for d, drawn in enumerate(weights)]
@@ -282,7 +282,7 @@ def predict(
 
 
 def simulation_error(
-    regression: Regression, series: Sequence[Series], held_out: Sequence[Series]
+    regression: LagRegression, series: Sequence[Series], held_out: Sequence[Series]
 ) -> float:
     """The root mean square error of simulations of held-out rows, up to 30 steps, without noise."""
     mean = weights_posterior(regression, *residuals(regression.linear, series)).mean
@@ -305,7 +305,7 @@ def simulation_error(
 
 
 def simulate_end(
-    regression: Regression,
+    regression: LagRegression,
     weights: Float[np.ndarray, "S Dy K"],
     path: Float[np.ndarray, "S T+1 Dx"],
     series: Series,
@@ -366,7 +366,7 @@ def with_little_noise(linear: LinearSSM) -> LinearSSM:
     )
 
 
-def as_model(regression: Regression) -> GPSSM:
+def as_model(regression: LagRegression) -> GPSSM:
     """The GPSSM whose states are the shift register."""
     linear, hyper = regression.linear, regression.hyper
     width, (state_dim, input_dim) = len(linear.d), linear.control.shape
@@ -392,7 +392,7 @@ def as_model(regression: Regression) -> GPSSM:
     )
 
 
-def as_regression(model: GPSSM) -> Regression:
+def as_regression(model: GPSSM) -> LagRegression:
     """The regression that `as_model` was given, its noises independent."""
     mean, kernel, basis, likelihood = model.mean, model.kernel, model.basis, model.likelihood
     if not (
@@ -414,4 +414,4 @@ def as_regression(model: GPSSM) -> Regression:
         [kernel.inner.log_variance, kernel.inner.log_lengthscale, np.log(variance[:width])]
     )
     slack = np.exp(np.asarray(basis.parts[1].log_scale)[:width, 0])
-    return Regression(linear, np.asarray(basis.parts[0].locations), hyper, slack)
+    return LagRegression(linear, np.asarray(basis.parts[0].locations), hyper, slack)
