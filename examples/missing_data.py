@@ -31,7 +31,9 @@ def main() -> None:
     gaps = np.isnan(series.y)
     print(series)
 
-    posterior = gpssm.fit(series, state_dim=2, progress=False, **(QUICK if options.quick else {}))
+    posterior = gpssm.fit(
+        series, method="ffvd", state_dim=2, progress=False, **(QUICK if options.quick else {})
+    )
     smoothed = posterior.smooth(noise=True)
     low, high = smoothed.interval(0.9)
     covered = (low <= complete.y) & (complete.y <= high)

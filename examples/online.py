@@ -42,7 +42,9 @@ def main() -> None:
         "duffing", num_steps=120 if options.quick else 400, seed=1
     ).series
     train, rest = series.split(len(series) - (HORIZON + 5 if options.quick else 150))
-    posterior = gpssm.fit(train, state_dim=2, progress=False, **(QUICK if options.quick else {}))
+    posterior = gpssm.fit(
+        train, method="ffvd", state_dim=2, progress=False, **(QUICK if options.quick else {})
+    )
     latest = follow(posterior.thinned(100), rest)
     print(latest.forecast(HORIZON, np.zeros((HORIZON, 1))))
 

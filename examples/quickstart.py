@@ -44,7 +44,9 @@ def main() -> None:
     train, test = series.split(0.5)
     print(series)
 
-    posterior = gpssm.fit(train, state_dim=2, progress=False, **(QUICK if options.quick else {}))
+    posterior = gpssm.fit(
+        train, method="ffvd", state_dim=2, progress=False, **(QUICK if options.quick else {})
+    )
     print(posterior.diagnostics())
 
     forecast = posterior.forecast(HORIZON, test.u[:HORIZON])

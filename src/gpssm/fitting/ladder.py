@@ -157,7 +157,9 @@ class Ladder:
 
     def add_regression(self) -> None:
         """A Gaussian process regression on lags, which has no state to infer and takes seconds."""
-        self._fit("gp-narx", self.spec.replace(method=GPNARX()))
+        standard = Spec()
+        if (self.spec.kernel, self.spec.mean) == (standard.kernel, standard.mean):
+            self._fit("gp-narx", self.spec.replace(method=GPNARX()))
 
     def add_quick(self) -> None:
         """Quick posteriors around the linear fits of the orders that the council chose."""
