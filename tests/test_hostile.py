@@ -408,7 +408,9 @@ def test_all_that_no_argument_was_meant_for(entry):
 
 @pytest.mark.parametrize("argument", FIT)
 def test_what_a_fit_was_not_meant_for_is_refused_before_it_begins(argument, monkeypatch):
-    monkeypatch.setattr("gpssm.fitting.fit.choose_starts", reach)
+    # Where the first computation of the ladder, and of any other method, begins.
+    monkeypatch.setattr("gpssm.fitting.ladder.council", reach)
+    monkeypatch.setattr("gpssm.fitting.single.choose_starts", reach)
     outcomes = [
         (f"{argument} {name}", attempt(lambda make=make: suppressed(FIT[argument], value=make())))
         for name, make in VALUES.items()

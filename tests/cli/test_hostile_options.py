@@ -127,7 +127,9 @@ def options(group=None, of=()):
 @pytest.fixture
 def try_texts(given, tmp_path, monkeypatch):
     """Gives a function that tries texts on an option."""
-    monkeypatch.setattr("gpssm.fitting.fit.choose_starts", reached)
+    # Where the first computation of the ladder, and of any other method, begins.
+    monkeypatch.setattr("gpssm.fitting.ladder.council", reached)
+    monkeypatch.setattr("gpssm.fitting.single.choose_starts", reached)
     monkeypatch.setattr(gpssm.bench, "run_sweep", reached)
     monkeypatch.setattr("gpssm.cli.pipeline.run_demo", reached)
     monkeypatch.chdir(tmp_path)

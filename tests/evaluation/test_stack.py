@@ -316,7 +316,7 @@ def test_the_summary_and_the_report_say_what_is_mixed(even, tmp_path):
     assert re.search(r"second order +0\.75 +-1\.5 +0\.125", str(stack.summary()))
     page = write_report(stack, tmp_path / "report.html", test=TEST, baselines=()).read_text()
     assert "What is mixed" in page
-    assert "is of second order." in page  # the leading member
+    assert "those of second order." in page  # the leading member
     assert "Chains do not agree" not in page  # they are independent draws
     assert '<th scope="row">second order</th><td>0.75</td><td>-1.5</td><td>0.125</td>' in page
 

@@ -255,8 +255,10 @@ def test_learning_goes_on():
     later = fitted().learn(bent_series(40, 2), new_experiment=True)
     assert later.learned.rows == 40
     before = fitted().draws.weights.var((0, 1)).mean()
-    assert later.learned.covariance.shape[-1] == fitted().model.basis.size
-    assert np.mean(np.diagonal(later.learned.covariance, axis1=-2, axis2=-1)) < 1.5 * before + 0.1
+    dim = fitted().model.state_dim
+    covariance = later.learned.state.covariance[..., dim:, dim:]
+    assert covariance.shape[-1] == dim * fitted().model.basis.size
+    assert np.mean(np.diagonal(covariance, axis1=-2, axis2=-1)) < 1.5 * before + 0.1
 
 
 def test_the_first_dynamics_explain_what_the_line_misses():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +114,9 @@ def test_certain_weights_give_the_kalman_smoother_and_evidence():
     carry = jax.jit(method.init)(jax.random.key(0), [series])
     linear_term = jnp.einsum("dij,dj->di", weights.precision, weights.mean)
     fixed = carry._replace(natural=vgpssm.Natural(linear_term, weights.precision))
-    after, (paths, _) = run(method._replace(init=lambda key, series: fixed), [series], 4000)
+    after, (paths, _) = run(
+        SimpleNamespace(init=lambda key, series: fixed, step=method.step), [series], 4000
+    )
     for leaf, before in zip(after.natural, fixed.natural, strict=True):
         np.testing.assert_array_equal(leaf, before)
     posterior = smooth(linear, series)

@@ -411,8 +411,8 @@ def test_other_tools_can_read_it(posterior, saved):
         assert tree.attrs["gpssm_version"] == gpssm.__version__
         assert {"jax_version", "numpy_version", "created", "data_hash"} <= set(tree.attrs)
         saved_spec = json.loads(tree.attrs["spec"])["fields"]
-        assert saved_spec["state_dim"] == 4
-        assert saved_spec["method"]["dict"]["name"] == "ffvd"
+        assert saved_spec["state_dim"] == posterior.spec.state_dim
+        assert saved_spec["method"]["dict"]["name"] == posterior.spec.method_name
         assert json.loads(tree.attrs["seed"]) == 3
 
 

@@ -77,7 +77,7 @@ def test_bad_calls_are_told_what_to_do(posterior, rows):
         posterior.update(rows[:3], new_experiment=True)
     with pytest.raises(IndexError, match="1 training series"):
         posterior.update(rows, index=1)
-    with pytest.raises(ValueError, match=r"one of ffvd, .*this was 'RandomWalk'"):
+    with pytest.raises(ValueError, match=r"one of auto, .*this was 'RandomWalk'"):
         dataclasses.replace(posterior, spec=posterior.spec.plain()).update(
             rows
         )  # as it comes from a file

@@ -69,11 +69,14 @@ def is_open(spec: Spec) -> bool:
     if not isinstance(spec.settings, Auto):
         return False
     standard = Spec()
-    names = ("physics", "prior", "wiring", "coupling", "basis", "hyper", "fixed", "learn", "noise")
-    plain = all(getattr(spec, name) == getattr(standard, name) for name in names)
-    automatic = isinstance(spec.start, str) and spec.start == "auto"
+    unknown = all(getattr(spec, name) is None for name in ("physics", "prior", "wiring"))
+    names = ("coupling", "basis", "hyper", "noise", "start")
+    # Parts may be objects, which need not compare with a name.
+    values = [getattr(spec, name) for name in names]
+    named = all(isinstance(value, str) for value in values)
+    plain = named and values == [getattr(standard, name) for name in names]
     gaussian = isinstance(spec.likelihood, str) and spec.likelihood in ("auto", "gaussian")
-    return plain and automatic and gaussian
+    return unknown and plain and gaussian and not len(spec.fixed) and not len(spec.learn)
 
 
 @in_double_precision

@@ -304,8 +304,8 @@ def _output_slopes(model: GPSSM, _: Draw, inputs: Inputs) -> Float[Array, "N Dy 
 
 def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
     """Return states and scaled inputs, of which a single pair may be one-dimensional."""
-    single = np.ndim(x) == 1
     states, _ = to_columns(x, None, "x")
+    single = np.ndim(x) == 1
     states = states.T if single else states
     dim = posterior.model.state_dim
     if not states.size or states.shape[1] != dim:
