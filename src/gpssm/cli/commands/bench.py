@@ -12,7 +12,7 @@ from gpssm.cli.shell import Answer, Screen, check_paths, in_line, register, regi
 bench = typer.Typer(name="bench", no_args_is_help=True)
 
 ALL = "all"
-STANDARD = "ffvd,arx,lgssm,last,mean"
+STANDARD = "auto,arx,lgssm,last,mean"
 
 
 def sweep(
@@ -49,7 +49,7 @@ def sweep(
     Lists have commas. Results in the folder are not computed again.
 
     \b
-    gpssm bench --datasets daisy --methods ffvd,arx --seeds 3 --out DIR
+    gpssm bench --datasets daisy --methods auto,arx --seeds 3 --out DIR
     gpssm bench --datasets furnace,sim:duffing --protocols rolling --out DIR
     gpssm bench --methods all --set ffvd.num_chains=2 --jobs 4 --out DIR
     gpssm bench report DIR
