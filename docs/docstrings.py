@@ -1,4 +1,7 @@
-"""Docstrings as the site wants them: parameters described together get a line each, brackets in maths are no links."""
+"""Docstrings as the site needs them.
+
+Parameters described together get a line each, and brackets in maths are no links.
+"""
 
 import re
 from typing import Any
@@ -13,7 +16,7 @@ class Tidy(griffe.Extension):
     """Rewrites docstrings before they are parsed."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """`:param a, b: text` becomes one line for a and one for b; `[x][y]` outside of code is escaped."""
+        """Give each of `:param a, b: text` its own line, and escape `[x][y]` outside of code."""
         if obj.docstring is not None:
             text = TOGETHER.sub(_apart, obj.docstring.value)
             obj.docstring.value = BRACKETS.sub(r"\1]\\[", text)

@@ -1,4 +1,7 @@
-"""Draw the packages and their imports: python docs/draw_packages.py writes docs/figures/packages.png."""
+"""Draw the packages and their imports.
+
+`python docs/draw_packages.py` writes docs/figures/packages.png.
+"""
 
 import ast
 from collections import Counter
@@ -15,7 +18,7 @@ PACKAGES = (
 
 
 def count_imports() -> Counter[tuple[str, str]]:
-    """Count the files of a package that import another one when they are loaded, by (importing, imported)."""
+    """Count the files that import another package when loaded, by (importing, imported)."""
     found: Counter[tuple[str, str]] = Counter()
     for path in ROOT.glob("*/**/*.py"):
         own = path.relative_to(ROOT).parts[0]

@@ -1,6 +1,7 @@
-"""Draw the picture of the README: python docs/draw_readme.py writes docs/figures/readme.png and prints the scores.
+"""Draw the picture of the README.
 
-The code is that of the README, with the forecast of ARX added to the picture.
+`python docs/draw_readme.py` writes docs/figures/readme.png and prints the scores. The code is
+that of the README, with the forecast of ARX added to the picture.
 """
 
 from pathlib import Path

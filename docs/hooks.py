@@ -1,4 +1,4 @@
-"""Parts of pages that are written from the library: the table of assumptions and the options of every command."""
+"""Parts of pages written from the library: the assumptions and the options of every command."""
 
 from typing import Any
 

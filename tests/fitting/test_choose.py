@@ -58,7 +58,7 @@ def be_quick(patch):
         "shoot_all",
         lambda *pair: [shooting.shoot(*one, num_steps=20) for one in zip(*pair, strict=True)],
     )
-    for name, value in (("SKIP", 3), ("WARMUP", 8), ("KEPT", 4)):
+    for name, value in (("SKIP", 3), ("WARMUP", 8), ("NUM_DRAWS", 4)):
         patch.setattr(choose, name, value)
 
 
@@ -111,12 +111,12 @@ class Scripted(Trials):
     """Trials of which the errors are written down: 40 paths of three steps, around a bias, by start."""
 
     def __init__(self, biases):
-        self.biases, self.rows, self.errors = biases, {}, {}
+        self.biases, self.rows, self.results = biases, {}, {}
 
     def run(self, candidate):
         noise = np.random.default_rng(0).normal(size=(40, 3, 1))
         errors = [choose.Errors(self.biases[candidate.start] + noise, 2, early=True)]
-        self.errors[candidate] = [errors, errors]
+        self.results[candidate] = choose.Trial([], [], [errors, errors])
         verdict = choose.judge([errors])
         self.rows[candidate] = candidate_row(candidate) | {
             "score": verdict.score,
@@ -128,7 +128,7 @@ class Scripted(Trials):
 
 
 def chosen(num_chains, **biases):
-    """The candidate of each chain, the table of all, and the notes."""
+    """The comparison of candidates whose forecasts have these biases."""
     trials = Scripted({name.replace("_", "+"): bias for name, bias in biases.items()})
     first = [Spec(start=name, noise="free", likelihood="gaussian") for name in trials.biases]
     return compare_candidates(trials, first, ["free"], num_chains)
@@ -136,16 +136,16 @@ def chosen(num_chains, **biases):
 
 def test_chains_are_shared_out_among_what_is_better_together():
     def starts(*given, **biases):
-        return [candidate.start for candidate in chosen(*given, **biases)[0]]
+        return [candidate.start for candidate in chosen(*given, **biases).candidates]
 
     # Errors to either side cancel; what is far off in the same direction as another does nothing for it.
     assert starts(4, em=1.0, em_shooting=-1.1) == ["em", "em", "em+shooting", "em+shooting"]
     assert starts(1, em=1.0, em_shooting=-1.1) == ["em"]
     assert starts(4, em=1.0, em_shooting=2.0) == ["em"] * 4
     assert starts(3, em=3.0, em_shooting=0.1) == ["em+shooting"] * 3
-    _, table, notes = chosen(2, em=2.0, em_shooting=5.0)
-    assert [row.get("chains") for row in table] == [2, None]
-    assert "worse than those of its start" in notes[0]
+    comparison = chosen(2, em=2.0, em_shooting=5.0)
+    assert [row.get("chains") for row in comparison.rows] == [2, None]
+    assert "worse than those of its start" in comparison.notes[0]
 
 
 def test_a_mixture_is_judged_as_one_forecast():

@@ -71,5 +71,5 @@ def iterate(
 
 
 def choose(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
-    """Return `new` where a condition holds and `old` elsewhere, for trees of arrays of one shape."""
+    """Return `new` where a condition holds and `old` elsewhere, for trees of equal shapes."""
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)

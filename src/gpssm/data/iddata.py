@@ -73,10 +73,10 @@ def _find_struct(path: Path) -> Mapping[str, Any]:
         item for item in candidates if {"y", "OutputData"} & item.keys() and MARKS & item.keys()
     ]
     if len(structs) != 1:
-        known = ", ".join(name for name in variables if not name.startswith("__"))
+        names = ", ".join(name for name in variables if not name.startswith("__"))
         raise ValueError(
             f"{path} holds {len(structs)} structs of an iddata, and one is read. {ADVICE}. "
-            f"Of other variables name the outputs, outputs=[...]; it has {known or 'none'}"
+            f"Of other variables name the outputs, outputs=[...]; it has {names or 'none'}"
         )
     return structs[0]
 

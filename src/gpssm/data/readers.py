@@ -1,7 +1,7 @@
 """From a table on disk to a Series: text, Excel, MATLAB, NumPy and Parquet files.
 
-A reader is a function of path and `Options` that returns a `RawTable`; `READERS` says which suffix has
-which.
+A reader is a function of path and `Options` that returns a `RawTable`; `READERS` has the reader of
+each suffix.
 """
 
 import csv

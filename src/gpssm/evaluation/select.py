@@ -121,7 +121,9 @@ def select(
         raise ValueError("select needs at least one candidate, such as {'state_dim': 2}")
     start = int(share * len(whole))
     scheme = replace(BACKTEST, horizon=horizon, step=step).within(len(whole) - start, PARTS)
-    settings = [{"seed": seed, **fit_arguments, **one, "progress": False} for one in candidates]
+    settings = [
+        {"seed": seed, **fit_arguments, **candidate, "progress": False} for candidate in candidates
+    ]
     arrivals = Place(jobs, cluster).run(settings, partial(_score, whole, start, scheme, seed))
     scores = {}
 
@@ -135,7 +137,7 @@ def select(
         if not isinstance(score, str) or score not in result:
             raise KeyError(f"Unknown score {score!r}. Known: {', '.join(result)}.")
         scores[number] = result
-    named = ({name: str(value) for name, value in one.items()} for one in candidates)
+    named = ({name: str(value) for name, value in candidate.items()} for candidate in candidates)
     rows = [settings | scores[number] for number, settings in enumerate(named)]
     order = np.argsort([row[score] for row in rows], kind="stable")
     return Selection(dict(candidates[order[0]]), pandas.DataFrame([rows[k] for k in order]))

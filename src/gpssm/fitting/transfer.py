@@ -1,17 +1,24 @@
-"""What another plant has taught, as the prior of a fit: a sister of this one, or itself last month.
+"""The posterior of a similar system as the prior of a fit, or of the same system a month ago.
 
-The posterior of the other plant gives kernel, basis, output map and scaling, in whose coordinates it knows the weights
-of its transition: over the draws of its best chain, with Λ the precision of that Gaussian in place of the prior's I,
+The other posterior gives kernel, basis, output map and scaling, in whose coordinates its weights
+have a law: over the draws of its best chain a Gaussian of mean μ_d and precision Λ_d, where the
+standard prior has 0 and I,
 
-    v_d ~ N(μ_d, Λ_d⁻¹),   and with the strength s:   precision I + s (Λ_d − I),   mean s (I + s (Λ_d − I))⁻¹ Λ_d μ_d
+    v_d ~ N(μ_d, Λ_d⁻¹)
 
-as if each of its rows had counted s times. That is another mean function and another gain, and nothing else: with
-F_d F_dᵀ the covariance and m_d the mean, v_d = m_d + F_d w_d and w_d ~ N(0, I) in
+and with the strength s a Gaussian of
+
+    precision   P_d = I + s (Λ_d − I)
+    mean        m_d = s P_d⁻¹ Λ_d μ_d
+
+as if each row of the other system had counted s times. The prior of the fit is this, and differs
+from the standard one by a mean function and a factor of the basis only: with F_d F_dᵀ = P_d⁻¹,
+v_d = m_d + F_d w_d and w_d ~ N(0, I),
 
     f_d(z) | w_d ~ N( m_d(z) + A_d(z) m_d + A_d(z) F_d w_d ,  B_d(z) )
 
-(`means.Shifted`, `bases.Informed`). Kernel and basis stay as they are, for the weights mean nothing without them;
-states, weights and noises are learned.
+where m_d(z) is the mean function (`means.Shifted`, `bases.Informed`). Kernel and basis stay as they
+are, since the weights have no meaning without them; states, weights and noises are learned.
 """
 
 from collections.abc import Sequence
@@ -36,6 +43,132 @@ from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.update import extend_states
 from gpssm.starts.build import Start
 
+
+def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: int) -> Start:
+    """Make the model whose prior is another posterior, and states to start from.
+
+    Parameters
+    ----------
+    prior
+        The posterior of a similar system.
+    series
+        The series to fit, in the scaling of the prior.
+    strength
+        The number s of times that each row of the prior counts.
+    seed
+        Seed of the filter that finds the states.
+
+    Returns
+    -------
+    Start
+    """
+    chain = int(np.argmax(np.mean(prior.info.log_target, 1)))
+    base, mean, covariance = learned_weights(prior.chain(chain))
+    centre, factor = temper(mean, covariance, strength)
+    model = GPSSM.create(
+        base.kernel,
+        Informed(base.basis, factor),
+        Shifted(base.mean, base.kernel, base.basis, centre, base.factorise()),
+        base.likelihood,
+        jnp.exp(base.log_process_std),
+    )
+    priors = {name: base.priors[name] for name in model.leaves() if name in base.priors}
+    states = [extend_states(prior, chain, rows, True, seed, -1)[-1] for rows in series]
+    return Start(model.with_priors(priors), states)
+
+
+# Draws over which the moments of the weights are averaged, evenly spaced over the chain's.
+MAX_DRAWS = 100
+
+
+def learned_weights(
+    posterior: Posterior,
+) -> tuple[GPSSM, Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
+    """One model for all draws, and the moments of the weights under it.
+
+    Parameters
+    ----------
+    posterior
+        The posterior, of one chain.
+
+    Returns
+    -------
+    model : GPSSM
+        The model at the means of its leaves over the draws.
+    mean : array (Dx, M)
+        μ_d: the mean over the draws of the means given their states.
+    covariance : array (Dx, M, M)
+        Λ_d⁻¹: the mean of the covariances, plus the covariance of the means.
+    """
+    fewer = posterior.thinned(MAX_DRAWS)
+    leaves = {
+        name: jnp.mean(jnp.asarray(leaf), (0, 1)) for name, leaf in fewer.draws.leaves.items()
+    }
+    model = fewer.model.with_leaves(leaves)
+    dim, size = fewer.draws.weights.shape[2:]
+    if fewer.learned is None:
+        draws = fewer.draws._replace(leaves={})
+        moments = map_draws(_moments, model, draws, list(fewer.dataset.scaled))
+        moments = moments.reshape(-1, dim, size, size + 1)
+        means, covariances = moments[..., 0], moments[..., 1:]
+    else:
+        weights = slice(model.state_dim, None)
+        state = fewer.learned.state
+        means = np.asarray(state.mean[..., weights]).reshape(-1, dim, size)
+        joint = np.asarray(state.covariance[..., weights, weights])
+        joint = joint.reshape(-1, dim, size, dim, size)
+        covariances = np.stack([joint[:, d, :, d] for d in range(dim)], 1)
+    gaps = means - means.mean(0)
+    between = np.einsum("sdi,sdj->dij", gaps, gaps) / len(means)
+    return model, jnp.asarray(means.mean(0)), jnp.asarray(covariances.mean(0) + between)
+
+
+def _moments(model: GPSSM, draw: Draw, series: list[Series]) -> Float[Array, "Dx M M+1"]:
+    """P⁻¹b and P⁻¹ side by side, the moments of the weights given the states of a draw."""
+    weights = weights_given_states(model, list(draw.states), series)
+    covariance = gram(inverse_root(weights.precision))
+    return jnp.concatenate([weights.mean[:, :, None], covariance], -1)
+
+
+def temper(
+    mean: Float[Array, "Dx M"], covariance: Float[Array, "Dx M M"], strength: float
+) -> tuple[Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
+    """The mean m_d and the lower factor F_d of the covariance, each row counting `strength` times.
+
+    Directions whose variance exceeds that of the standard prior, as it can over draws in different
+    coordinates, count as unknown.
+
+    Parameters
+    ----------
+    mean
+        μ_d.
+    covariance
+        Λ_d⁻¹.
+    strength
+        s.
+
+    Returns
+    -------
+    centre : array (Dx, M)
+        m_d.
+    factor : array (Dx, M, M)
+        F_d.
+    """
+
+    def temper_dimension(moments: Float[Array, "M M+1"]) -> Float[Array, "M M+1"]:
+        """m_d and F_d side by side, from μ_d and Λ_d⁻¹ side by side."""
+        variances, directions = jnp.linalg.eigh(moments[:, 1:])
+        excess = jnp.maximum(1 / jnp.maximum(variances, 1e-300) - 1, 0.0)  # of Λ_d − I
+        precision = 1 + strength * excess
+        centre = directions @ (strength * (1 + excess) / precision * (directions.T @ moments[:, 0]))
+        factor = cholesky((directions / precision[None]) @ directions.T, jitter=1e-14)
+        return jnp.concatenate([centre[:, None], factor], -1)
+
+    tempered = one_by_one(temper_dimension, jnp.concatenate([mean[:, :, None], covariance], -1))
+    return tempered[:, :, 0], tempered[:, :, 1:]
+
+
+# Settings whose values are those of the prior, in whose coordinates the weights were learned.
 INHERITED = (
     "state_dim",
     "num_inducing",
@@ -48,85 +181,25 @@ INHERITED = (
     "rank",
     "delay",
 )
-MAX_DRAWS = 100  # whose weights are averaged
-STEP = 0.01  # relative difference of sampling intervals that is no difference
-
-
-def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: int) -> Start:
-    """The model with the posterior of another plant as its prior, and states to start from along scaled series."""
-    chain = int(np.argmax(np.mean(prior.info.log_target, 1)))
-    model, mean, covariance = learned_weights(prior.chain(chain))
-    centre, factor = temper(mean, covariance, strength)
-    told = GPSSM.create(
-        model.kernel,
-        Informed(model.basis, factor),
-        Shifted(model.mean, model.kernel, model.basis, centre, model.factorise()),
-        model.likelihood,
-        jnp.exp(model.log_process_std),
-    )
-    told = told.with_priors(
-        {name: model.priors[name] for name in told.leaves() if name in model.priors}
-    )
-    return Start(told, [extend_states(prior, chain, one, True, seed, -1)[-1] for one in series])
-
-
-def learned_weights(
-    posterior: Posterior,
-) -> tuple[GPSSM, Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
-    """One model for all draws, at the mean of their parameters, and the moments of the weights under it."""
-    fewer = posterior.thinned(MAX_DRAWS)
-    means_of = {
-        name: jnp.mean(jnp.asarray(leaf), (0, 1)) for name, leaf in fewer.draws.leaves.items()
-    }
-    model = fewer.model.with_leaves(means_of)
-    dim, size = fewer.draws.weights.shape[2:]
-    if fewer.learned is None:
-        draws = fewer.draws._replace(leaves={})
-        moments = map_draws(_moments, model, draws, list(fewer.dataset.scaled)).reshape(
-            -1, dim, size, size + 1
-        )
-        means, covariances = moments[..., 0], moments[..., 1:]
-    else:
-        weights = slice(model.state_dim, None)
-        state = fewer.learned.state
-        means = np.asarray(state.mean[..., weights]).reshape(-1, dim, size)
-        whole = np.asarray(state.covariance[..., weights, weights])
-        whole = whole.reshape(-1, dim, size, dim, size)
-        covariances = np.stack([whole[:, d, :, d] for d in range(dim)], 1)
-    gaps = means - means.mean(0)
-    between = np.einsum("sdi,sdj->dij", gaps, gaps) / len(means)
-    return model, jnp.asarray(means.mean(0)), jnp.asarray(covariances.mean(0) + between)
-
-
-def _moments(model: GPSSM, draw: Draw, series: list[Series]) -> Float[Array, "Dx M M+1"]:
-    """P⁻¹b and P⁻¹ side by side."""
-    found = weights_given_states(model, list(draw.states), series)
-    covariance = gram(inverse_root(found.precision))
-    return jnp.concatenate([found.mean[:, :, None], covariance], -1)
-
-
-def temper(
-    mean: Float[Array, "Dx M"], covariance: Float[Array, "Dx M M"], strength: float
-) -> tuple[Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
-    """Mean and lower factor F of the covariance when each row counts `strength` times.
-
-    What is less certain than it was before any data, as draws in different coordinates can be, counts as unknown.
-    """
-
-    def one(given: Array) -> Array:
-        variances, directions = jnp.linalg.eigh(given[:, 1:])
-        told = jnp.maximum(1 / jnp.maximum(variances, 1e-300) - 1, 0.0)
-        precision = 1 + strength * told
-        centre = directions @ (strength * (1 + told) / precision * (directions.T @ given[:, 0]))
-        factor = cholesky((directions / precision[None]) @ directions.T, jitter=1e-14)
-        return jnp.concatenate([centre[:, None], factor], -1)
-
-    found = one_by_one(one, jnp.concatenate([mean[:, :, None], covariance], -1))
-    return found[:, :, 0], found[:, :, 1:]
 
 
 def inherited_spec(spec: Spec) -> Spec:
-    """The spec with what a prior decides; what it decides may not be asked for otherwise."""
+    """The spec with the settings of its prior.
+
+    Parameters
+    ----------
+    spec
+        The settings of a fit with a prior.
+
+    Returns
+    -------
+    Spec
+
+    Raises
+    ------
+    ValueError
+        If a setting that the prior determines has another value, or the method takes no prior.
+    """
     prior: Posterior = spec.prior
     standard = Spec()
     changed = [
@@ -141,17 +214,45 @@ def inherited_spec(spec: Spec) -> Spec:
         )
     if spec.calibrate:
         raise ValueError(
-            "calibrate=True measures on fits of the fit's own rows: call posterior.calibrate() afterwards"
+            "calibrate=True measures on fits of the fit's own rows: call posterior.calibrate() "
+            "afterwards"
         )
     if type(spec.settings).prepare is not MethodSettings.prepare:
         raise ValueError(
-            f"{type(spec.settings).__name__} makes its model from the data alone, and takes no prior"
+            f"{type(spec.settings).__name__} makes its model from the data alone, and takes no "
+            "prior"
         )
     return spec.replace(**{name: getattr(prior.spec, name) for name in INHERITED})
 
 
+# Relative difference up to which two sampling intervals are taken to be the same.
+STEP = 0.01
+
+
 def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Series]:
-    """The series with the columns of the prior's in their order, if it can be one of theirs."""
+    """Check that a posterior can be the prior of a fit to these series.
+
+    Parameters
+    ----------
+    prior
+        The posterior of a similar system.
+    strength
+        The number of times that each of its rows counts.
+    series
+        The series to fit, in the user's units.
+
+    Returns
+    -------
+    list of Series
+        The series with the columns of the prior's, in their order.
+
+    Raises
+    ------
+    TypeError
+        If `prior` is not a posterior.
+    ValueError
+        If it has no weights to hand on, or its rows are further apart or closer than these.
+    """
     if not isinstance(prior, Posterior):
         raise TypeError(f"prior must be a posterior, of fit or load; got {prior!r}")
     prior.check_states("a prior")
@@ -161,17 +262,20 @@ def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Ser
         )
     if not is_real(strength) or not 0 <= strength <= 1e6:
         raise ValueError(
-            f"prior_strength must be a number from 0 (nothing) on, 1 for all it knows; got {strength!r}"
+            "prior_strength must be a number from 0 (nothing) on, 1 for all it knows; got "
+            f"{strength!r}"
         )
     if not prior.learns:
         raise ValueError(
-            f"prior must have learned a transition; {prior.method!r} has no weights. Fit it with another method"
+            f"prior must have learned a transition; {prior.method!r} has no weights. Fit it with "
+            "another method"
         )
-    found, other = [prior.dataset.align(one) for one in series], prior.dataset.experiments[0]
-    for given in series:
-        if given.dt and other.dt and abs(given.dt / other.dt - 1) > STEP:
+    other = prior.dataset.experiments[0]
+    aligned = [prior.dataset.align(item) for item in series]
+    for item in series:
+        if item.dt and other.dt and abs(item.dt / other.dt - 1) > STEP:
             raise ValueError(
-                f"the series has a row every {given.dt:g}, the prior every {other.dt:g}, and what a step does depends "
-                "on it: resample one of them first (series.decimated)"
+                f"the series has a row every {item.dt:g}, the prior every {other.dt:g}, and what a "
+                "step does depends on it: resample one of them first (series.decimated)"
             )
-    return found
+    return aligned

@@ -83,7 +83,7 @@ class ParameterMoves(NamedTuple):
         iteration: Array,
         series: list[Series],
     ) -> Parameters:
-        """All moves of the parameters given the states, the weights integrated out or drawn afresh."""
+        """All moves of the parameters given the states, with weights integrated out or redrawn."""
         weights_key, conjugate_key, sample_key = jax.random.split(key, 3)
         weights = self.draw_weights(weights_key, parameters, states, series)
         parameters = self.draw_conjugate(conjugate_key, parameters, states, weights, series)

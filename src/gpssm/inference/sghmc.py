@@ -76,5 +76,8 @@ def step(
 
 
 def energy(state: State, learning_rate: float) -> Float[Array, ""]:
-    """−log π + ½ Σ p² V̂^½ / ε²: the momentum's variance is ε² V̂^{−½} in the limit of small decay."""
+    """−log π + ½ Σ p² V̂^½ / ε².
+
+    The momentum's variance is ε² V̂^{−½} in the limit of small decay.
+    """
     return 0.5 * jnp.sum(state.momentum**2 * jnp.sqrt(state.V_hat)) / learning_rate**2 - state.value

@@ -3,14 +3,14 @@
     y_t = m(z_t) + w·[z_t; 1] + g(z_t) + N(0, σ²),   g ~ GP(0, k),  w ~ N(0, s² I),  k SE-ARD
     z_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …, u_{t−nb+1}, u_t]
 
-m is the regularised linear regression of `gpssm.linear.arx`, with orders chosen by BIC, two at least.
-Each output has a process of its own on the lags of all. The lags are a shift register, so this is a
-GPSSM whose states are outputs and inputs that were seen: the first states have a transition to learn,
-the others move down. It is forecast, filtered and saved as every other, each path with a draw of the
-function and noise at every step.
+m is the regularised linear regression of `gpssm.linear.arx`, with orders chosen by BIC, at least
+two. Each output has a process of its own on the lags of all. The lags are a shift register, so this
+is a GPSSM whose states are past outputs and inputs: the first states have a transition to learn,
+the others move down. It is forecast, filtered and saved as every other, each path with a draw of
+the function and noise at every step.
 
-**Hyper-parameters** maximise, for each output, the bound of `sparse_regression.py` and a weak prior,
-with M inducing points that all outputs share.
+**Hyper-parameters** maximise, for each output, the bound of `sparse_regression.py` and a weak
+prior, with M inducing points that all outputs share.
 
 **Smoothness.** The evidence is that of the next row, and a function that explains it best may be
 poor at simulating many rows. So the fit is made under each of two priors of the lengthscales, and
@@ -53,7 +53,7 @@ from gpssm.starts.build import Start
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-# Of lags that are chosen: a lag that matters, but not linearly, does not show in a linear regression.
+# Of lags that are chosen: a lag with a nonlinear effect only does not show in a linear regression.
 LEAST_ORDER = 2
 SLACK = 0.3  # s over the linear regression's error, for regressors of unit scale
 FOLD = 0.25  # share of each series that is held out, once at its end and once at its beginning
@@ -107,7 +107,8 @@ class GPNARX(MethodSettings):
             if getattr(spec, name) != value:
                 raise ValueError(
                     "`gp-narx` has Gaussian outputs, a kernel 'se' on all lags, and no wiring: "
-                    f"{name}={getattr(spec, name)!r} does not fit it. Leave it out, or take method='quick'."
+                    f"{name}={getattr(spec, name)!r} does not fit it. Leave it out, or take "
+                    "method='quick'."
                 )
         orders = self.orders
         if orders is None:
@@ -154,7 +155,7 @@ class GPNARX(MethodSettings):
 
 
 class LagRegression(NamedTuple):
-    """y_t of Dy outputs on z_t: the linear part in state-space form, and the processes beside it."""
+    """y_t of Dy outputs on z_t: the linear part in state-space form, and processes beside it."""
 
     linear: LinearSSM
     points: Float[np.ndarray, "M Dz"]
@@ -214,8 +215,8 @@ def fit_regression(
     z, error = residuals(linear, series)
     if not len(z):
         raise ValueError(
-            f"`gp-narx` regresses each row on the {max(orders)} rows before it, of which outputs are "
-            "there, and no row has such. Give longer series, or take smaller orders."
+            f"`gp-narx` regresses each row on the {max(orders)} rows before it, of which outputs "
+            "are there, and no row has such. Give longer series, or take smaller orders."
         )
     if len(z) > MOST_ROWS:
         rows = np.random.default_rng(0).choice(len(z), MOST_ROWS, replace=False)

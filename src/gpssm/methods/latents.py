@@ -48,7 +48,7 @@ class LatentSampler(Method):
     def pack(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, " n"]:
-        """Return the vector of these states, of a draw of the weights, and of the model's leaves."""
+        """Return the vector of these states, a draw of the weights, and the model's leaves."""
         weights = None
         if not self.collapsed:
             weights = self.moves.draw_weights(key, parameters, states, series)

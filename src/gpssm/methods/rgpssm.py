@@ -1,4 +1,4 @@
-"""`rgpssm`, the recursive GPSSM of Zheng, Yan, Zhang et al. (2024): one Gaussian of state and function.
+"""`rgpssm`, the recursive GPSSM of Zheng, Yan, Zhang et al. (2024): one Gaussian of all unknowns.
 
     s_t = [x_t; v],   f_d(z) = m_d(z) + A_d(z)·v_d + N(0, B_d(z)),   z_t = [x_t; u_t]
 
@@ -14,11 +14,11 @@ yet. Past the budget, the point without which the mean function changes least is
 Opper 2002), Σ_d (k_d⁻¹ E[U_d])_j² / (k_d⁻¹)_jj, and the others keep the law that they had.
 
 What deviates from the paper: mean, emission and the first hyper-parameters come from a linear fit;
-four factors, of all kernel variances, lengthscales, process noises and output noises, are then chosen
-by the log density of one-step predictions along whole passes, and not by gradients on the way. The
-last pass has all points in place from the beginning. The states of draws are drawn backwards, given
-weights, by a linearised smoother. What comes later is learned by `Posterior.learn`, the same filter
-with points of quadrature in place of the linearisation.
+four factors, of all kernel variances, lengthscales, process noises and output noises, are then
+chosen by the log density of one-step predictions along whole passes, not by gradients on the way.
+The last pass has all points in place from the beginning. The states of draws are drawn backwards,
+given weights, by a linearised smoother. What comes later is learned by `Posterior.learn`, the same
+filter with points of quadrature in place of the linearisation.
 """
 
 from collections.abc import Sequence
@@ -90,8 +90,8 @@ class RecursiveGPSSM(MethodSettings):
         for name, value in needed.items():
             if getattr(spec, name) != value:
                 raise ValueError(
-                    f"`rgpssm` is for {name}={value!r}: {getattr(spec, name)!r} does not fit it. Leave it "
-                    "out, or take method='quick'."
+                    f"`rgpssm` is for {name}={value!r}: {getattr(spec, name)!r} does not fit it. "
+                    "Leave it out, or take method='quick'."
                 )
         linear = linear_fit(series, spec)
         dynamics = first_dynamics(linear, spec.num_inducing)
@@ -223,16 +223,17 @@ class PointSet(NamedTuple):
     def remove(
         self, dynamics: Dynamics, index: int
     ) -> tuple["PointSet", Float[np.ndarray, "Dx P P"]]:
-        """Without a point, and T with v' = T v the weights for which the other U = L v are the same.
+        """The points without one of them, and the matrix T of their weights.
 
-        The last weight, which is of no point any more, has a row of zeros.
+        v' = T v are the weights for which the other U = L v are the same. The last weight, which
+        is of no point any more, has a row of zeros.
         """
         others = [place for place in range(self.size) if place != index]
         fewer = PointSet.of(dynamics, self.locations[others], len(self.locations))
         factor = np.linalg.inv(self.inverse[:, : self.size, : self.size])
         turn = np.zeros_like(self.inverse)
-        kept = fewer.inverse[:, : self.size - 1, : self.size - 1] @ factor[:, others]
-        turn[:, : self.size - 1, : self.size] = kept
+        inverse = fewer.inverse[:, : self.size - 1, : self.size - 1]
+        turn[:, : self.size - 1, : self.size] = inverse @ factor[:, others]
         spare = np.arange(self.size, len(self.locations))
         turn[:, spare, spare] = 1.0
         return fewer, turn
@@ -318,7 +319,10 @@ def choose_factors(
 
 
 def with_factors(dynamics: Dynamics, logarithms: Float[np.ndarray, "4"]) -> Dynamics:
-    """Kernel variances, lengthscales, process and output noises (standard deviations) times factors."""
+    """The dynamics with their hyper-parameters times the exponentials of four logarithms.
+
+    These are of kernel variances, lengthscales, and the standard deviations of process and outputs.
+    """
     variance, lengthscale, process, noise = logarithms
     hyper = dynamics.hyper + np.array(
         [2 * variance, *np.full(dynamics.hyper.shape[1] - 1, lengthscale)]
@@ -349,7 +353,7 @@ def run(
     points
         The first inducing points.
     novelty
-        Share of the prior variance that must be open for a new one; None to leave points as they are.
+        Share of the prior variance that must be open for a new one; None for no new points.
     """
     width = dynamics.state_dim
     size = width * (1 + len(points.locations) + dynamics.hyper.shape[1])
@@ -382,7 +386,7 @@ def restart(belief: Belief, width: int) -> Belief:
 
 
 def without(dynamics: Dynamics, belief: Belief, points: PointSet) -> tuple[Belief, PointSet]:
-    """The belief and the points without the point that matters least; its weight is N(0, 1) again."""
+    """The belief and the points without the least important one; its weight is N(0, 1) again."""
     width, count = dynamics.state_dim, len(points.locations)
     fewer, turn = points.remove(dynamics, points.least(belief.mean[width:].reshape(width, -1)))
     whole = np.eye(len(belief.mean))

@@ -1,4 +1,4 @@
-"""Sparse Gaussian process regression in NumPy: the bound, its gradient, and where inducing points go.
+"""Sparse Gaussian process regression in NumPy: the bound, its gradient, and inducing points.
 
     log N(r; 0, A Aᵀ + σ² I) − Σ_t B(z_t) / 2σ²,   A = [k(z, Z) L⁻ᵀ, features]     (Titsias 2009)
 

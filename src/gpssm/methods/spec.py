@@ -132,7 +132,7 @@ class Spec:
     """
 
     method: str | MethodSettings | Mapping[str, Any] = "auto"
-    # Fields that may be "auto" or names until they are resolved: their values are checked, not typed.
+    # Fields that may be "auto" or names until they are resolved: values are checked, not typed.
     state_dim: Any = "auto"
     num_inducing: Any = "auto"
     kernel: str | Kernel = "se"
@@ -164,8 +164,8 @@ class Spec:
             self.method, Auto | FFVD | Quick | Mapping
         ):
             raise ValueError(
-                "functions that share their weights are sampled by `ffvd` and `quick`: take coupling='shared', or "
-                "'none'."
+                "functions that share their weights are sampled by `ffvd` and `quick`: take "
+                "coupling='shared', or 'none'."
             )
         if callable(self.mean) and not isinstance(self.mean, Mean):
             object.__setattr__(self, "mean", Function(self.mean))
@@ -179,7 +179,8 @@ class Spec:
         """The settings of the method, if it is one that can be run."""
         if not isinstance(self.method, MethodSettings):
             raise KeyError(
-                f"{self.method_name!r} is not a method of this library: pass its settings, spec.replace(method=...)."
+                f"{self.method_name!r} is not a method of this library: pass its settings, "
+                "spec.replace(method=...)."
             )
         return self.method
 
@@ -220,7 +221,7 @@ class Spec:
         return dataclasses.replace(changed, method=dataclasses.replace(settings, **numbers))
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting by name; parts that are objects stay objects, the method is a dictionary."""
+        """Every setting by name: parts that are objects as they are, the method as a dictionary."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if isinstance(self.method, MethodSettings):
             values["method"] = {"name": self.method_name, **dataclasses.asdict(self.method)}
@@ -245,7 +246,7 @@ class Spec:
         return plain
 
     def describe(self) -> dict[str, Any]:
-        """Every setting as a plain value, for tables and files: parts that are objects by their type."""
+        """Every setting as a plain value, for tables and files: objects by their type."""
         return {name: _plain(value) for name, value in self.to_dict().items()}
 
     def scale(self, series: Sequence[Series]) -> tuple[Scaler, list[Series]]:
@@ -280,12 +281,13 @@ class Spec:
         if state_dim >= observed:
             raise ValueError(
                 f"state_dim={state_dim} is too much to learn from {count(observed, 'row')} with "
-                "outputs: take fewer, or more rows, or the posterior of a similar system as a prior."
+                "outputs: take fewer, or more rows, or the posterior of a similar system as prior."
             )
         wiring = make_wiring(self.wiring, state_dim, series[0].input_dim, series[0].output_dim)
         if wiring is not None and wiring.measured and _matches(self.learn, OUTPUT_MAP):
             raise ValueError(
-                "the wiring says which states are outputs, so that the output map is known: drop it from learn."
+                "the wiring says which states are outputs, so that the output map is known: drop "
+                "it from learn."
             )
         return self.replace(state_dim=state_dim, num_inducing=num_inducing, wiring=wiring)
 
@@ -308,28 +310,30 @@ class Spec:
 METHOD_NUMBERS = ("num_warmup", "num_draws", "thin")  # settings that every method has
 
 
-def check_names(names: Iterable[str], known: Sequence[str], where: str = "fit") -> None:
+def check_names(names: Iterable[str], choices: Sequence[str], where: str = "fit") -> None:
     """Refuse settings that do not exist, naming the nearest that does."""
     for name in names:
-        if name not in known:
-            raise TypeError(
-                f"{where} has no setting {name!r}.{nearest(name, known)} Known: {', '.join(known)}"
-            )
+        if name not in choices:
+            hint = nearest(name, choices)
+            raise TypeError(f"{where} has no setting {name!r}.{hint} Known: {', '.join(choices)}")
 
 
 ALIASES = {"n_states": "state_dim", "order": "state_dim", "chains": "num_chains"}
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the known name that is most like this one, or nothing."""
-    known = list(known)
-    matches = difflib.get_close_matches(str(name), known, n=1)
-    suggestion = ALIASES.get(name) if ALIASES.get(name) in known else next(iter(matches), None)
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """A hint at the choice whose name is most like this one, or an empty string."""
+    choices = list(choices)
+    matches = difflib.get_close_matches(str(name), choices, n=1)
+    suggestion = ALIASES.get(name) if ALIASES.get(name) in choices else next(iter(matches), None)
     return f" Did you mean {suggestion!r}?" if suggestion else ""
 
 
 def _method(method: Any) -> MethodSettings | Mapping[str, Any]:
-    """The settings of a method, from a name or a dictionary; a method that is in no registry stays a dictionary."""
+    """The settings of a method, from a name or a dictionary.
+
+    A dictionary whose method is in no registry stays as it is.
+    """
     if isinstance(method, MethodSettings):
         return method
     if isinstance(method, str):
@@ -342,7 +346,8 @@ def _method(method: Any) -> MethodSettings | Mapping[str, Any]:
     name = method["name"]
     if name not in METHODS:
         raise KeyError(
-            f"Unknown method {name!r}.{nearest(name, METHODS)} Known: {', '.join(METHODS)}; or pass a configuration."
+            f"Unknown method {name!r}.{nearest(name, METHODS)} Known: {', '.join(METHODS)}; or "
+            "pass a configuration."
         )
     numbers = {field: value for field, value in method.items() if field != "name"}
     return dataclasses.replace(METHODS[name], **numbers)
@@ -372,15 +377,15 @@ def _check_parts(spec: Spec) -> None:
             raise TypeError(f"{name} must be a name, or one that was made; got {value!r}")
     if not isinstance(spec.mean, str | Mean) and not callable(spec.mean):
         raise TypeError(f"mean must be a name, a function of x and u, or a Mean; got {spec.mean!r}")
-    for name, known in (("mean", MEAN_NAMES), ("basis", BASIS_NAMES)):
-        if isinstance(value := getattr(spec, name), str) and value not in known:
+    for name, choices in (("mean", MEAN_NAMES), ("basis", BASIS_NAMES)):
+        if isinstance(value := getattr(spec, name), str) and value not in choices:
             raise KeyError(
-                f"Unknown {name} {value!r}. Known: {', '.join(known)}; or pass one of your own."
+                f"Unknown {name} {value!r}. Known: {', '.join(choices)}; or pass one of your own."
             )
     if isinstance(spec.start, str) and spec.start not in ("auto", "shooting", *STARTS):
         raise KeyError(
-            f"Unknown start {spec.start!r}. Known: {', '.join(['auto', *STARTS])}; or give a path of "
-            "states for each series."
+            f"Unknown start {spec.start!r}. Known: {', '.join(['auto', *STARTS])}; or give a path "
+            "of states for each series."
         )
     if isinstance(spec.start, np.ndarray) and not spec.start.ndim:
         raise TypeError(

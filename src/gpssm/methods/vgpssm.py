@@ -151,7 +151,7 @@ class VGPSSMSampler(Method):
     def learn(
         self, carry: VGPSSMCarry, weights: GaussianWeights, series: list[Series]
     ) -> VGPSSMCarry:
-        """Take a natural-gradient step of q(v), and an Adam step of the leaves with q(v) as it was."""
+        """Take a natural-gradient step of q(v), and an Adam step of the leaves at the old q(v)."""
         count = sum(len(experiment) for experiment in series)
 
         def loss(leaves: dict[str, Array]) -> tuple[Float[Array, ""], Natural]:

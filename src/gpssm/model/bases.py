@@ -210,7 +210,10 @@ class InducingPoints(Basis):
 
 
 class LeadingPoints(InducingPoints):
-    """Inducing points of the functions of the first dimensions, for a kernel `Leading`: A = B = 0 elsewhere."""
+    """Inducing points of the functions of the first dimensions, for a kernel `Leading`.
+
+    A = B = 0 in the other dimensions.
+    """
 
     sums = Basis.sums
 
@@ -521,7 +524,7 @@ class Stacked(Basis):
         columns: Float[Array, "Dx N P"],
         counts: Float[Array, " N"],
     ) -> Sums:
-        """Return those of the first part, with the others, which are narrow, as columns beside it."""
+        """Return those of the first part, with the narrow other parts as columns beside it."""
         first = self.parts[0]
         if len(self.parts) == 1:
             return first.sums(kernel, factor[0], z, columns, counts)

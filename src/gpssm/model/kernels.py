@@ -387,7 +387,7 @@ def in_units(
 
 
 class ScaledKernel(Kernel):
-    """What both families share: a variance for each dimension, a lengthscale for each coordinate."""
+    """A kernel with a variance for each dimension, and a lengthscale for each coordinate."""
 
     log_variance: Float[Array, " Dx"]
     log_lengthscale: Float[Array, "Dx Dz"]
@@ -488,7 +488,7 @@ class SquaredExponential(Stationary):
 
 
 class Matern(Stationary):
-    """What the three orders ν share: their spectral law is a Student t with 2ν degrees of freedom."""
+    """A kernel of order ν, whose spectral law is a Student t with 2ν degrees of freedom."""
 
     smoothness: ClassVar[float]  # ν
 

@@ -31,7 +31,7 @@ class Observed(NamedTuple):
 
 
 def observed(y: Float[Array, "N Dy"]) -> Observed:
-    """Safe values and a mask: NaN must be replaced *before* any arithmetic, or gradients are NaN."""
+    """Safe values and a mask: NaN must be replaced before any arithmetic, or gradients are NaN."""
     present = jnp.isfinite(y)
     return Observed(jnp.where(present, y, 0.0), present)
 

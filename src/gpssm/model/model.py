@@ -153,7 +153,7 @@ class GPSSM(eqx.Module):
         return lambda x, u: self.mean(x, u) + deviation(jnp.concatenate([x, u], -1))
 
     def factorise(self) -> Factor:
-        """Return what the basis needs of the kernel, computed now unless the model is `prepared`."""
+        """Return the basis's factors of the kernel, computed now unless the model is `prepared`."""
         return self.basis.factorise(self.kernel) if self.factor is None else self.factor
 
     def prepared(self) -> Self:

@@ -64,7 +64,7 @@ def log_evidence(
 
 
 def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]:
-    """log p(x₀) + Σ_t log p(y_t | x_{t+1}): all of the target that does not touch the transition."""
+    """log p(x₀) + Σ_t log p(y_t | x_{t+1}): the part of the target without the transition."""
     parts = [
         jnp.sum(log_normal(path[0], 0.0, 1.0))
         + jnp.sum(model.likelihood.log_prob(path[1:], jnp.asarray(rows.y, path.dtype)))
@@ -108,7 +108,7 @@ def transition_statistics(model: GPSSM, states: States, series: Data) -> Statist
 def noise_squares(
     model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data
 ) -> Float[Array, " Dx"]:
-    """Σ_t (x_{t+1,d} − m_d(z_t) − A_d(z_t)·v_d)² + Σ_t B_d(z_t): what is left to the process noise."""
+    """Σ_t (x_{t+1,d} − m_d(z_t) − A_d(z_t)·v_d)² + Σ_t B_d(z_t): the share of process noise."""
 
     def terms(step: Step, following: Float[Array, "N Dx"]) -> Float[Array, " Dx"]:
         return jnp.sum((following - step.given(weights)) ** 2, 0) + jnp.sum(step.residual, -1)
@@ -241,7 +241,7 @@ def sum_over_time(
 
 
 def _sum_over_rows(evaluate: Callable[[Rows], Any], states: States, series: Data) -> Any:
-    """Rows of all series follow each other, so that the program is as long for several as for one."""
+    """The sum over the rows of all series, one after the other, in a program of one length."""
     parts = [
         (path[:-1], jnp.asarray(rows.u, path.dtype), path[1:], moves(rows, path.dtype))
         for path, rows in pairs(states, series)

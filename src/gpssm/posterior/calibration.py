@@ -141,7 +141,7 @@ class Needed(NamedTuple):
 def needed_factors(
     forecast: "Forecast", actual: Float[np.ndarray, "H Dy"]
 ) -> Float[np.ndarray, "H Dy"]:
-    """The smallest factor r whose stretched 90 % interval holds the output; NaN where it is missing."""
+    """The smallest factor r whose stretched 90 % interval holds the output; NaN if missing."""
     mean, (low, high) = forecast.mean, forecast.interval(LEVEL)
     away = np.abs(actual - mean)
     reach = np.where(actual > mean, high - mean, mean - low)
@@ -183,11 +183,11 @@ def _curve(
     needed: Float[np.ndarray, "O H"], worth: Float[np.ndarray, "O H"], horizon: int
 ) -> Float[np.ndarray, " horizon"]:
     """s_h of one output."""
-    seen = ~np.isnan(needed)
+    observed = ~np.isnan(needed)
     steps = 1 + np.arange(needed.shape[1])
-    effective = np.sum(np.where(seen, worth, 0.0), axis=0)
-    values, weights = needed[seen], worth[seen]
-    places = np.log(np.broadcast_to(steps, needed.shape)[seen])
+    effective = np.sum(np.where(observed, worth, 0.0), axis=0)
+    values, weights = needed[observed], worth[observed]
+    places = np.log(np.broadcast_to(steps, needed.shape)[observed])
     octaves, logs, before = octaves_to(horizon), [], 0.0
     for middle in np.log(octaves):
         near = np.exp(-0.5 * ((places - middle) / WIDTH) ** 2) * weights

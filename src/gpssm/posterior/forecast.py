@@ -185,7 +185,7 @@ class Forecast:
         """
         dataset = posterior.dataset
         # In NumPy, which compiles nothing for a new horizon.
-        emission, left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], paths)
+        emission, share_left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], paths)
         emission = jax.tree.map(
             lambda part: np.ascontiguousarray(np.moveaxis(part, 0, 1)), emission
         )
@@ -193,7 +193,7 @@ class Forecast:
         # The range of the rows that `learn` has seen is not known.
         input_range = {} if posterior.learned else dataset.input_range
         diagnostics = ForecastDiagnostics(
-            left, novelty, bounds is not None, dataset.decode_inputs(acting), input_range
+            share_left, novelty, bounds is not None, dataset.decode_inputs(acting), input_range
         )
         return cls(
             paths=outputs,

@@ -405,14 +405,14 @@ class Paths(NamedTuple):
     ----------
     emission
         The outputs and moments, arrays (H, N, Dy).
-    left
+    share_left
         Share of the paths that had left by each step.
     novelty
         Novelty of where the living were.
     """
 
     emission: Emission
-    left: Float[Array, " H"]
+    share_left: Float[Array, " H"]
     novelty: Float[Array, " H"]
 
 
@@ -449,8 +449,8 @@ def run_paths(
 ) -> Paths:
     """Run P paths of each of S draws for H steps and show those in `slots`.
 
-    Those that left have stand-ins. Without a box no path is stopped, and `left` is the share that
-    is not finite.
+    Those that left have stand-ins. Without a box no path is stopped, and `share_left` is the
+    share that is not finite.
     """
     noise_variance = ensemble.process_variance
     box = None if box is None else box.grown(start, noise_variance)
@@ -475,10 +475,10 @@ def run_paths(
         novelty = jnp.sum(novelty) / jnp.sum(shown(alive))
         alive = alive & inside(following)
         stayed = stayed & alive
-        left = jnp.mean(~shown(stayed), dtype=x.dtype)
+        share_left = jnp.mean(~shown(stayed), dtype=x.dtype)
         lots = _each(jax.random.uniform, step_keys[..., 2])
         if box is not None:
-            begin = (~alive & (left > MANY))[..., None]
+            begin = (~alive & (share_left > MANY))[..., None]
             anew = jnp.where(begin, box.anew(lots), x)
             following = jnp.where(alive[..., None], following, anew)
             moments = moments._replace(
@@ -491,7 +491,7 @@ def run_paths(
         if box is not None:
             source = stand_in(source, shown(alive), shown(lots))
             emitted = jax.tree.map(lambda leaf: leaf[source], emitted)
-        return (following, alive, stayed, source), (emitted, left, novelty)
+        return (following, alive, stayed, source), (emitted, share_left, novelty)
 
     alive = inside(start)
     carry = (start, alive, alive, jnp.arange(slots.shape[0]))
@@ -557,7 +557,7 @@ def choose_particles(
     scale: Float[Array, " S"],
     gaussian: bool,
 ) -> Float[Array, "S P Dx"]:
-    """A particle for each path with a key (S, P), by weight; a state from the cloud's Gaussian if it is one."""
+    """A particle for each path with a key (S, P), by weight, or a draw of the cloud's Gaussian."""
     if gaussian:
         return draw_states(
             jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles, scale
@@ -574,7 +574,10 @@ def choose_particles(
 def draw_states(
     keys: PRNGKeyArray, cloud: Float[Array, "S N Dx"], scale: Float[Array, " S"]
 ) -> Float[Array, "S P Dx"]:
-    """x ~ N(m, s P) for each key (S, P): m + √s Σ_i ε_i (p_i − m) / √N has the points' covariance, scaled."""
+    """x ~ N(m, s P) for each key (S, P), with the mean m and covariance P of the points.
+
+    m + √s Σ_i ε_i (p_i − m) / √N, with ε ~ N(0, I), has this law.
+    """
     mean = jnp.mean(cloud, 1, keepdims=True)
     gaps = jnp.sqrt(scale / cloud.shape[1])[:, None, None] * (cloud - mean)
     normal = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, cloud.shape[1:2], cloud.dtype)))(

@@ -7,8 +7,8 @@ Simpson & Gelman 2018; for chains that do not mix, Yao, Vehtari & Gelman 2022) w
 what their mixture is worth: two that err in different places are better together than the better
 one alone. The y_i are the N entries of rolling forecasts, and p_k is a density estimate from the
 paths of member k. Errors of neighbouring rows are correlated, and each row is forecast from several
-origins: n, what all entries are worth, is one for `DEPENDENT_ROWS` held-out rows. The last term is a
-Dirichlet prior worth one entry per member: where members are about as good, weights stay even.
+origins: n, what all entries are worth, is one for `DEPENDENT_ROWS` held-out rows. The last term is
+a Dirichlet prior worth one entry per member: where members are about as good, weights stay even.
 """
 
 import dataclasses
@@ -370,7 +370,7 @@ class Stack:
         seed: int = 0,
         index: int = -1,
     ) -> Self:
-        """Every member conditioned on new rows, with the same weights; see `Posterior.condition`."""
+        """Every member conditioned on new rows, with unchanged weights: `Posterior.condition`."""
         options = {"new_experiment": new_experiment, "num_particles": num_particles}
         options |= {"seed": seed, "index": index}
         return self._each(lambda member: member.condition(series, **options))
@@ -550,7 +550,7 @@ def single_posteriors(forecaster: Forecaster) -> list[Posterior]:
 
 
 def leading_member(forecaster: Forecaster) -> Posterior:
-    """The single model to show of a forecaster: a posterior itself, or the leading one of a stack."""
+    """The single model to show of a forecaster: a posterior itself, or a stack's leading member."""
     if isinstance(forecaster, Stack):
         return forecaster.members[forecaster.leading]
     return single_posteriors(forecaster)[0]

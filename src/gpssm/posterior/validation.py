@@ -119,7 +119,7 @@ class Fold(NamedTuple):
     @property
     def rows(self) -> int:
         """Number of rows to learn from."""
-        return sum(len(one) for one in self.series)
+        return sum(len(item) for item in self.series)
 
 
 class RollingForecast(NamedTuple):
@@ -172,23 +172,25 @@ def make_folds(series: Sequence[Series]) -> list[Fold]:
         Two folds of equal lengths, so that fits to them share compiled programs; empty where no
         series is long enough.
     """
-    counts = [int(HELD_OUT * len(one)) for one in series]
+    counts = [int(HELD_OUT * len(item)) for item in series]
     counts = [count if count >= FEWEST_ROWS else 0 for count in counts]
     longest = sorted(range(len(series)), key=lambda index: -counts[index])[:MOST_SERIES]
     judged = sorted(index for index in longest if counts[index])
     if not judged:
         return []
-    stops = [len(one) - count for one, count in zip(series, counts, strict=True)]
+    stops = [len(item) - count for item, count in zip(series, counts, strict=True)]
     last = {index: series[index][stops[index] :] for index in judged}
     first = {index: series[index][: counts[index]] for index in judged}
     return [
-        Fold([one[:stop] for one, stop in zip(series, stops, strict=True)], last, before=False),
-        Fold([one[count:] for one, count in zip(series, counts, strict=True)], first, before=True),
+        Fold([item[:stop] for item, stop in zip(series, stops, strict=True)], last, before=False),
+        Fold(
+            [item[count:] for item, count in zip(series, counts, strict=True)], first, before=True
+        ),
     ]
 
 
 def outputs_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
-    """Standard deviation of each output over all series, the unit of errors; 1 where it is constant."""
+    """Standard deviation of each output over all series, the unit of errors; 1 for a constant."""
     spread = np.nanstd(np.concatenate([item.y for item in series]), axis=0)
     return np.where(spread > 0, spread, 1.0)
 
@@ -359,11 +361,11 @@ def held_out_errors(posterior: "Forecaster", fold: Fold, seed: int) -> tuple[lis
     """
     spread = outputs_spread(fold.series)
     errors = []
-    left = []
+    shares = []
     for rolling in held_out_forecasts(posterior, fold, STARTS, seed):
         forecast = rolling.forecast
         values = (forecast.paths - rolling.rows.y) / spread
         errors.append(Errors(values, rolling.horizon, rolling.early))
         if forecast.diagnostics is not None:
-            left.append(forecast.diagnostics.share_left)
-    return errors, float(np.mean(left)) if left else 0.0
+            shares.append(forecast.diagnostics.share_left)
+    return errors, float(np.mean(shares)) if shares else 0.0
