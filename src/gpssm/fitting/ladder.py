@@ -46,6 +46,9 @@ POOR = 1 / (3 * np.sqrt(np.pi))
 NONLINEAR = 0.9  # weight of one nonlinear model from which on the answer is its posterior alone
 LINEAR_MEMBERS = 2  # linear models of different kinds in the mixture
 FOLD_CHAINS = 2  # of a nonlinear model without the held-out rows
+# Iterations of short paths cost little: rows times states up to which there are more than one for
+# each draw of a quick posterior, and how many at most.
+SHORT, MOST_THIN = 2000, 4
 CHAINS = FFVD(num_warmup=300, num_draws=100)
 # Linear models chose the order, and the nonlinear one that they miss may have a longer memory.
 CHAIN_STATES = 4
@@ -166,10 +169,12 @@ class Ladder:
 
     def add_quick(self) -> None:
         """Quick posteriors around the linear fits of the orders that the council chose."""
-        spec = self.spec.replace(method=Quick(), start="em", noise="free")
+        rows = sum(map(len, self.experiments))
         for number, order in enumerate(self.orders):
             name = f"quick, {count(order, 'state')}" if number else "quick"
-            self._fit(name, spec.replace(state_dim=order))
+            thin = min(max(SHORT // (rows * order), 1), MOST_THIN)
+            spec = self.spec.replace(method=Quick(thin=thin), state_dim=order)
+            self._fit(name, spec.replace(start="em", noise="free"))
 
     def weigh(self) -> None:
         """The scores of all models by their forecasts of the held-out rows."""
@@ -206,8 +211,8 @@ class Ladder:
     def answer(self) -> Posterior | Stack:
         """The mixture of the models that deserve weight, or the one that has nearly all of it.
 
-        Where a nonlinear model forecasts clearly better than every linear one, by one standard
-        error, linear models get no weight: few rows would leave them some in a mixture.
+        Where a nonlinear model forecasts clearly better than every linear one, by two standard
+        errors, linear models get no weight: few rows would leave them some in a mixture.
         """
         scores = {
             name: score for name, score in self.scores.items() if isinstance(score, HeldOutScores)
