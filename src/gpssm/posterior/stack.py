@@ -7,7 +7,7 @@ Simpson & Gelman 2018; for chains that do not mix, Yao, Vehtari & Gelman 2022) w
 what their mixture is worth: two that err in different places are better together than the better
 one alone. The y_i are the N entries of rolling forecasts, and p_k is a density estimate from the
 paths of member k. Errors of neighbouring rows are correlated, and each row is forecast from several
-origins: n, what all entries are worth, is one for `DEPENDENT_ROWS` held-out rows. The last term is
+origins: n, what all entries are worth, is one for `ROWS_PER_ENTRY` held-out rows. The last term is
 a Dirichlet prior worth one entry per member: where members are about as good, weights stay even.
 """
 
@@ -41,7 +41,6 @@ from gpssm.posterior.posterior import Posterior, load_posterior
 from gpssm.posterior.rollout import BOUNDS
 from gpssm.posterior.storage import NotAsSaved
 from gpssm.posterior.validation import (
-    DEPENDENT_ROWS,
     STACKING,
     Fold,
     RollingForecast,
@@ -56,6 +55,9 @@ if TYPE_CHECKING:
     from gpssm.evaluation.summary import Summary
 
 CONTENTS = "stack.json"  # the file inside a saved stack that names its members
+# Entries are less independent than one for three rows. But weights of few rows then lean on what
+# members are worth, and those of many rows hardly change.
+ROWS_PER_ENTRY = 3
 
 
 class Forecaster(Protocol):
@@ -777,7 +779,7 @@ def mix(
     # Where all paths of a member are equal it has no density; such an entry judges nobody.
     densities = densities[:, np.isfinite(densities).all(0)]
     competes = np.array([among is None or name in among for name in sound])
-    worth = next(iter(sound.values())).rows / DEPENDENT_ROWS
+    worth = next(iter(sound.values())).rows / ROWS_PER_ENTRY
     weights = np.zeros(len(sound))
     weights[competes] = stacking_weights(densities[competes], worth)
     table = [

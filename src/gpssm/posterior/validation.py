@@ -31,7 +31,7 @@ FEWEST_ROWS = 15  # held-out rows below which a series is not judged
 MOST_SERIES = 3  # the longest series are judged, no more of them than this
 # Forecasts from neighbouring origins share rows and err together: all entries are worth one
 # independent entry for so many rows.
-DEPENDENT_ROWS = 3
+DEPENDENT_ROWS = 10
 SETTLING = 20  # rows of a new experiment from which the filter finds the state
 
 
