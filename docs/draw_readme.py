@@ -15,7 +15,7 @@ HORIZON = 60
 
 def main() -> None:
     """Fit, compare and draw."""
-    series = gpssm.datasets.simulate("duffing", num_steps=400).series
+    series = gpssm.datasets.simulate("duffing", num_steps=1000).series
     train, test = series.split(0.5)
     posterior = gpssm.fit(train, progress=False)
     linear = gpssm.fit(train, method="arx", progress=False)
