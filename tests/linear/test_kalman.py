@@ -106,7 +106,7 @@ def test_the_filter_is_the_literal_one():
     model = literal.linear_model()
     series = literal.SCALER.scale(literal.user_series(60))
     expected = literal.kalman(model, series)
-    linear = jax.tree.map(np.asarray, as_linear(model))
+    linear = as_linear(model)
     found = kalman.filter_states(kalman.stack([linear]), series)
     np.testing.assert_allclose(found.means[0, 1:], expected.means, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(

@@ -192,7 +192,7 @@ class Ladder:
         self._announce("chains: comparing starts")
         spec = self.spec.replace(method=CHAINS, likelihood=self.likelihood)
         if self.open_order:
-            spec = spec.replace(state_dim=max(self.spec.state_dim, CHAIN_STATES))
+            spec = spec.replace(state_dim=max(self._best_order(), CHAIN_STATES))
         windows = self.dataset.windowed().experiments
         try:
             spec = spec.resolve(windows)
@@ -207,6 +207,16 @@ class Ladder:
         without = tuple(posterior for posterior, _ in choice.held_out)
         self.members["chains"] = Member(resolved, None, without)
         self.weigh()
+
+    def _best_order(self) -> int:
+        """The number of states of the quick posterior that forecasts held-out rows best."""
+        losses = {
+            self.members[name].spec.state_dim: score.crps
+            for name, score in self.scores.items()
+            if isinstance(score, HeldOutScores)
+            and isinstance(self.members[name].spec.settings, Quick)
+        }
+        return min(losses, key=lambda order: losses[order], default=self.spec.state_dim)
 
     def answer(self) -> Posterior | Stack:
         """The mixture of the models that deserve weight, or the one that has nearly all of it.
@@ -271,9 +281,11 @@ class Ladder:
                 if not without:
                     assert member.posterior is not None
                     # Of the size of the fit to all rows, whose programs it shares.
-                    size = member.posterior.model
+                    resolved = member.posterior.spec
                     spec = member.spec.replace(
-                        state_dim=size.state_dim, num_inducing=member.posterior.spec.num_inducing
+                        method=resolved.settings,
+                        state_dim=resolved.state_dim,
+                        num_inducing=resolved.num_inducing,
                     )
                     least_rows = [len(item) for item in self.experiments]
                     for fold in self.folds:

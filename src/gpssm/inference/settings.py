@@ -13,10 +13,10 @@ which the chains share: a posterior given optimised parameters is one posterior,
 have the same.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -148,6 +148,10 @@ class MethodSettings:
         for name in (item.name for item in fields(self)):
             if name in checks:
                 checks[name](name, getattr(self, name))
+
+    def resolve(self, series: Sequence[Series]) -> Self:
+        """Return the settings with what the method chooses by scaled series in place of None."""
+        return self
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """Return the model of scaled series, and the states to start from: those of a linear fit.

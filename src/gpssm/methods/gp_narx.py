@@ -17,10 +17,11 @@ poor at simulating many rows. So the fit is made under each of two priors of the
 what simulates held-out training rows better is taken.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -98,6 +99,14 @@ class GPNARX(MethodSettings):
         for order in (1, 1) if self.orders is None else self.orders:
             check_whole("each of orders", order, 1)
 
+    def resolve(self, series: Sequence[Series]) -> Self:
+        """The settings with the orders that the information criterion chooses, two at least."""
+        if self.orders is not None:
+            return self
+        na, nb = select_orders(series, self.max_order)
+        least = min(LEAST_ORDER, self.max_order)
+        return dataclasses.replace(self, orders=(max(na, least), max(nb, least)))
+
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The regression as a GPSSM, and its states by the linear part's filter.
 
@@ -110,11 +119,7 @@ class GPNARX(MethodSettings):
                     f"{name}={getattr(spec, name)!r} does not fit it. Leave it out, or take "
                     "method='quick'."
                 )
-        orders = self.orders
-        if orders is None:
-            na, nb = select_orders(series, self.max_order)
-            least = min(LEAST_ORDER, self.max_order)
-            orders = max(na, least), max(nb, least)
+        orders = self.resolve(series).orders
         smoothness = choose_smoothness(series, orders, self.num_points)
         regression = fit_regression(series, orders, self.num_points, smoothness)
         linear = kalman.stack([with_little_noise(regression.linear)])

@@ -14,9 +14,10 @@ point estimates:
 """
 
 import abc
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +90,7 @@ class Baseline(MethodSettings):
 
         Their log target is log p(y).
         """
-        linear = LinearSSM(*map(np.asarray, as_linear(model)))
+        linear = as_linear(model)
         generators = [np.random.default_rng([seed, chain]) for chain in range(num_chains)]
         paths = [
             [kalman.draw_states(linear, experiment, self.num_draws, rng) for experiment in series]
@@ -127,10 +128,14 @@ class ARX(Baseline):
         for order in (1, 1) if self.orders is None else self.orders:
             check_whole("each of orders", order, 1)
 
+    def resolve(self, series: Sequence[Series]) -> Self:
+        """The settings with the orders that the information criterion chooses."""
+        orders = self.orders or select_orders(series, self.max_order)
+        return dataclasses.replace(self, orders=orders)
+
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """The regression in state-space form."""
-        orders = select_orders(series, self.max_order) if self.orders is None else self.orders
-        return to_state_space(regress(series, *orders))
+        return to_state_space(regress(series, *self.resolve(series).orders))
 
 
 @dataclass(frozen=True)
@@ -231,17 +236,16 @@ def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
 
 def as_model(linear: LinearSSM) -> GPSSM:
     """The GPSSM whose mean function is the linear transition, for weights that are zero."""
+    std = np.sqrt(np.diagonal(linear.process_cov))
+    state_dim, input_dim = linear.control.shape
+    dim = state_dim + input_dim
     linear = jax.tree.map(jnp.asarray, linear)
-    state_dim, dim = (
-        linear.transition.shape[0],
-        linear.transition.shape[1] + linear.control.shape[1],
-    )
     return GPSSM.create(
         make_kernel("linear", state_dim, dim, jnp.ones(state_dim), 1.0),
         LinearFeatures.build(state_dim, dim, 1.0),
         LinearMap(linear.transition, linear.control, linear.offset),
         Gaussian.build(linear.C, linear.d, linear.noise_std),
-        jnp.sqrt(jnp.diagonal(linear.process_cov)),
+        jnp.asarray(std),
     )
 
 
@@ -251,4 +255,5 @@ def as_linear(model: GPSSM) -> LinearSSM:
     if not isinstance(mean, LinearMap) or not isinstance(likelihood, Gaussian):
         raise TypeError("A baseline's model has a linear mean and a Gaussian likelihood.")
     parts = (mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d)
-    return LinearSSM(*parts, jnp.diag(model.process_variance), jnp.exp(likelihood.log_std))
+    process_cov = np.diag(model.process_variance)
+    return LinearSSM(*map(np.asarray, parts), process_cov, np.exp(likelihood.log_std))

@@ -267,7 +267,7 @@ class Spec:
             The training experiments in the user's units, with inputs as they arrive.
         """
         if not self.settings.learns:
-            return self  # a linear model finds its own order
+            return self.replace(method=self.settings.resolve(self.scale(series)[1]))
         state_dim = self.state_dim
         if state_dim == "auto":
             state_dim = wired_size(self.wiring, series[0].output_dim) or "auto"

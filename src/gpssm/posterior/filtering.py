@@ -98,6 +98,7 @@ class Filtered(NamedTuple):
     means: Float[Array, "S T Dx"]
 
 
+@jax.jit
 def gaussian_state(mean: Float[Array, "S Dx"], variance: float) -> FilterState:
     """Return x ~ N(mean, variance · I) of each draw."""
     covariance = variance * jnp.eye(mean.shape[1])
@@ -153,6 +154,7 @@ def cloud(state: FilterState) -> tuple[Float[Array, "S P Dx"], Float[Array, "S P
     return points, jnp.full(points.shape[:2], -np.log(points.shape[1]))
 
 
+@jit
 def draw_start(
     keys: PRNGKeyArray, state: FilterState, scale: Float[Array, " S"]
 ) -> Float[Array, "S P Dx"]:
