@@ -154,7 +154,7 @@ def cloud(state: FilterState) -> tuple[Float[Array, "S P Dx"], Float[Array, "S P
     return points, jnp.full(points.shape[:2], -np.log(points.shape[1]))
 
 
-@jit
+@jax.jit
 def draw_start(
     keys: PRNGKeyArray, state: FilterState, scale: Float[Array, " S"]
 ) -> Float[Array, "S P Dx"]:
