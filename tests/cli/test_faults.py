@@ -224,20 +224,10 @@ def test_being_asked_to_end_is_asked_about_and_the_second_time_breaks_off(number
 def test_a_command_that_is_asked_to_end_keeps_its_draws(data, tmp_path):
     """A real process and a real SIGTERM, in the midst of drawing."""
     out = tmp_path / "run"
-    sizes = [
-        "--state-dim",
-        "1",
-        "--inducing",
-        "5",
-        "--start",
-        "em",
-        "--warmup",
-        "20",
-        "--draws",
-        "99999",
-        "--chains",
-        "1",
-    ]
+    settings = {"num_inducing": 5, "start": "em", "num_warmup": 20, "num_draws": 99999}
+    sizes = ["--state-dim", "1", "--chains", "1"]
+    for name, value in settings.items():
+        sizes += ["--set", f"{name}={value}"]
     command = [
         sys.executable,
         "-m",

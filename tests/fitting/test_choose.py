@@ -174,6 +174,7 @@ def test_starts_that_all_fail_are_named_with_their_reasons(series, monkeypatch, 
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:On held-out training rows")  # so short a chain is worse
 def test_the_choice_is_the_same_twice(compared, series):
     first, second = compared, fit(series, start=["em", "em+shooting"], progress=False, **SMALL)
 

@@ -44,7 +44,9 @@ OPTIONS |= {"xla_gpu_autotune_level": 0}
 # Products are too small to be shared out among threads: on two cores a fit takes a tenth less
 # without.
 OPTIONS |= {"xla_cpu_multi_thread_eigen": False}
-MAPS = 0.5  # share of the system's memory maps that may be in use
+# Share of the system's memory maps that may be in use. Of the usual 65530 a quarter goes with some
+# two gigabytes of programs.
+MAPS = 0.25
 LOOK = 5.0  # seconds from one look at them to the next
 
 Parameters = ParamSpec("Parameters")
@@ -118,7 +120,7 @@ def keep_programs() -> None:
 
 
 def release_programs() -> None:
-    """Let go of all programs if they take up half of the memory maps that the system grants.
+    """Let go of all programs if they take up a quarter of the memory maps that the system grants.
 
     Each program takes hundreds of them, and a process that runs out of them dies. Looked at every
     few seconds only.
