@@ -220,20 +220,20 @@ class PointSet(NamedTuple):
         coefficients = np.einsum("dij,di->dj", inverse, weights[:, : self.size])
         return int(np.argmin(np.sum(coefficients**2 / np.sum(inverse**2, 1), 0)))
 
-    def remove(
-        self, dynamics: Dynamics, index: int
-    ) -> tuple["PointSet", Float[np.ndarray, "Dx P P"]]:
+    def remove(self, index: int) -> tuple["PointSet", Float[np.ndarray, "Dx P P"]]:
         """The points without one of them, and the matrix T of their weights.
 
         v' = T v are the weights for which the other U = L v are the same. The last weight, which
         is of no point any more, has a row of zeros.
         """
         others = [place for place in range(self.size) if place != index]
-        fewer = PointSet.of(dynamics, self.locations[others], len(self.locations))
-        factor = np.linalg.inv(self.inverse[:, : self.size, : self.size])
+        fewer = PointSet(np.zeros_like(self.locations), np.zeros_like(self.inverse), len(others))
+        fewer.locations[: fewer.size] = self.locations[others]
+        rows = np.linalg.inv(self.inverse[:, : self.size, : self.size])[:, others]
+        inverse = np.linalg.inv(np.linalg.cholesky(rows @ rows.mT))
+        fewer.inverse[:, : fewer.size, : fewer.size] = inverse
         turn = np.zeros_like(self.inverse)
-        inverse = fewer.inverse[:, : self.size - 1, : self.size - 1]
-        turn[:, : self.size - 1, : self.size] = inverse @ factor[:, others]
+        turn[:, : fewer.size, : self.size] = inverse @ rows
         spare = np.arange(self.size, len(self.locations))
         turn[:, spare, spare] = 1.0
         return fewer, turn
@@ -388,14 +388,20 @@ def restart(belief: Belief, width: int) -> Belief:
 def without(dynamics: Dynamics, belief: Belief, points: PointSet) -> tuple[Belief, PointSet]:
     """The belief and the points without the least important one; its weight is N(0, 1) again."""
     width, count = dynamics.state_dim, len(points.locations)
-    fewer, turn = points.remove(dynamics, points.least(belief.mean[width:].reshape(width, -1)))
-    whole = np.eye(len(belief.mean))
-    room = count + dynamics.hyper.shape[1]
-    for dimension, block in enumerate(turn):
-        begin = width + dimension * room
-        whole[begin : begin + count, begin : begin + count] = block
-    free = np.diag((whole == 0.0).all(1).astype(float))
-    return Belief(whole @ belief.mean, whole @ belief.covariance @ whole.T + free), fewer
+    fewer, turn = points.remove(points.least(belief.mean[width:].reshape(width, -1)))
+
+    def turned(rows: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
+        """The rows of a matrix, those of the weights of each dimension times T."""
+        rows = rows.copy()
+        weights = rows[width:].reshape(width, -1, rows.shape[1])
+        weights[:, :count] = turn @ weights[:, :count]
+        return rows
+
+    mean = turned(belief.mean[:, None])[:, 0]
+    covariance = turned(turned(belief.covariance).T)
+    free = width + fewer.size + np.arange(width) * (count + dynamics.hyper.shape[1])
+    covariance[free, free] = 1.0
+    return Belief(mean, covariance), fewer
 
 
 def predict(dynamics: Dynamics, belief: Belief, gain: Gain, z: Float[np.ndarray, " Dz"]) -> Belief:
