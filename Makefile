@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-slow test-oldest check format docs bench clean
+.PHONY: demo test test-slow test-oldest check format docs bench dist clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -48,5 +48,10 @@ docs: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/density.py
 
+# sdist and wheel, checked; the wheel is installed into an empty environment with the newest versions, and README's code
+# runs there. PYTHONS="python3.12 python3.13" tries other interpreters.
+dist: .venv/ready
+	$(BIN)/python tests/release/dist.py $(or $(PYTHONS),$(PYTHON))
+
 clean:
-	rm -rf .venv .venv-oldest .cache .pytest_cache .ruff_cache site
+	rm -rf dist .venv .venv-oldest .cache .pytest_cache .ruff_cache site
