@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-slow test-oldest check format docs bench clean
+.PHONY: demo test test-slow test-oldest test-newest check format docs bench dist clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -31,6 +31,15 @@ test-slow: .venv/ready
 test-oldest: .venv-oldest/ready
 	.venv-oldest/bin/pytest --numprocesses 2 --dist loadfile -m "not slow" --ignore-glob "tests/test_[den]*.py"
 
+# The newest versions there are: PYTHON=python3.13 has newer ones than PYTHON=python3.11.
+.venv-newest/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/pip install --quiet --upgrade --editable ".[test]"
+	touch .venv-newest/ready
+
+test-newest: .venv-newest/ready
+	.venv-newest/bin/pytest --numprocesses 2 --dist loadfile -m "not slow" --ignore-glob "tests/test_[den]*.py"
+
 check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -48,5 +57,10 @@ docs: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/density.py
 
+# sdist and wheel, checked; the wheel is installed into an empty environment with the newest versions, and README's code
+# runs there. PYTHONS="python3.12 python3.13" tries other interpreters.
+dist: .venv/ready
+	$(BIN)/python tests/release/dist.py $(or $(PYTHONS),$(PYTHON))
+
 clean:
-	rm -rf .venv .venv-oldest .cache .pytest_cache .ruff_cache site
+	rm -rf dist .venv .venv-oldest .venv-newest .cache .pytest_cache .ruff_cache site

@@ -36,7 +36,17 @@ PUBLISHED = {
 CASES: dict[str, MethodSettings] = {
     **{
         name: METHODS[name]
-        for name in ("ffvd", "ffvd-m", "ffvd-c-m", "ffvd-p", "fic-pg", "rrank", "vgpssm", "igpssm")
+        for name in (
+            "ffvd",
+            "ffvd-m",
+            "ffvd-c-m",
+            "ffvd-p",
+            "fic-pg",
+            "rrank",
+            "vgpssm",
+            "igpssm",
+            "envi",
+        )
     },
     "prssm": PRSSM(),
     "prssm, 50 particles": PRSSM(num_samples=50),

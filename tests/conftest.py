@@ -2,6 +2,7 @@
 
 import gc
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -10,8 +11,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # of Python that it notes beside each operation, take a tenth of it.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-    " --xla_disable_hlo_passes=hlo-verifier",
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    " --xla_disable_hlo_passes=hlo-verifier"
+    # Newer ones end the process over a flag that they do not know.
+    + (" --xla_cpu_use_fusion_emitters=false" if version("jax").startswith("0.10.") else ""),
 )
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # Set here, not by `jax.config`, for the processes that tests start, too. Small programs, too: to load one takes a sixth

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 forks.watch()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Public names and the modules that define them. They are imported on first use, so that
 # `gpssm --help` need not wait for JAX. The imports above tell type checkers the same.

@@ -175,7 +175,7 @@ def test_of_takes_arrays_and_tables_of_every_library():
     y, u = np.arange(6.0), np.ones((6, 1))
     days = pd.date_range("2024-01-01", periods=6, tz="Europe/Berlin", name="day")
     frame = pd.DataFrame({"level": y, "pump": 1.0, "note": "fine"}, index=days)
-    table = pl.from_dict({"day": list(days), "level": y, "pump": u[:, 0]})
+    table = pl.from_dict({"day": list(days.tz_convert("UTC")), "level": y, "pump": u[:, 0]})
     table = table.with_columns(pl.col("day").cast(pl.Datetime("ns", "Europe/Berlin")))
     names = {"outputs": "level", "inputs": ["pump"]}
     expected = Series(y, u, outputs="level", inputs="pump", time=days)

@@ -46,6 +46,7 @@ SMALL = {
         "max_epochs": 5,
         "max_order": 2,
         "num_passes": 3,
+        "num_members": 3,
     },
 }
 

@@ -480,6 +480,8 @@ def _of_arrays(arrays: Mapping[str, Any], options: Options) -> RawTable:
     for name, array in arrays.items():
         if not (isinstance(array, np.ndarray) and array.dtype.kind in "biuf"):
             continue
+        # pandas takes the machine's byte order; a file may have the other.
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if array.ndim == 1 or (array.ndim == 2 and 1 in array.shape):
             table.append((name, _without_marks(array.ravel(), options)))
         elif array.ndim == 2 and array.shape[0] < array.shape[1]:

@@ -2,6 +2,7 @@
 
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods.auto import Auto
+from gpssm.methods.envi import EnVI
 from gpssm.methods.exact import Exact
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.ffvd_m import FFVDCM, FFVDM
@@ -34,6 +35,7 @@ METHODS: dict[str, MethodSettings] = {
     "prssm": PRSSM(),
     "vcdt": VCDT(),
     "vcdt-factorised": VCDTFactorised(),
+    "envi": EnVI(),
     "rgpssm": RecursiveGPSSM(),
     "exact": Exact(),
     "gp-narx": GPNARX(),
@@ -61,6 +63,7 @@ __all__ = [
     "Auto",
     "Average",
     "Baseline",
+    "EnVI",
     "Exact",
     "FICParticleGibbs",
     "LSTMNetwork",

@@ -220,20 +220,20 @@ class PointSet(NamedTuple):
         coefficients = np.einsum("dij,di->dj", inverse, weights[:, : self.size])
         return int(np.argmin(np.sum(coefficients**2 / np.sum(inverse**2, 1), 0)))
 
-    def remove(
-        self, dynamics: Dynamics, index: int
-    ) -> tuple["PointSet", Float[np.ndarray, "Dx P P"]]:
+    def remove(self, index: int) -> tuple["PointSet", Float[np.ndarray, "Dx P P"]]:
         """The points without one of them, and the matrix T of their weights.
 
         v' = T v are the weights for which the other U = L v are the same. The last weight, which
         is of no point any more, has a row of zeros.
         """
         others = [place for place in range(self.size) if place != index]
-        fewer = PointSet.of(dynamics, self.locations[others], len(self.locations))
-        factor = np.linalg.inv(self.inverse[:, : self.size, : self.size])
+        fewer = PointSet(np.zeros_like(self.locations), np.zeros_like(self.inverse), len(others))
+        fewer.locations[: fewer.size] = self.locations[others]
+        rows = np.linalg.inv(self.inverse[:, : self.size, : self.size])[:, others]
+        inverse = np.linalg.inv(np.linalg.cholesky(rows @ rows.mT))
+        fewer.inverse[:, : fewer.size, : fewer.size] = inverse
         turn = np.zeros_like(self.inverse)
-        inverse = fewer.inverse[:, : self.size - 1, : self.size - 1]
-        turn[:, : self.size - 1, : self.size] = inverse @ factor[:, others]
+        turn[:, : fewer.size, : self.size] = inverse @ rows
         spare = np.arange(self.size, len(self.locations))
         turn[:, spare, spare] = 1.0
         return fewer, turn
@@ -358,21 +358,43 @@ def run(
     width = dynamics.state_dim
     size = width * (1 + len(points.locations) + dynamics.hyper.shape[1])
     belief = Belief(np.zeros(size), np.eye(size))
-    prior = np.exp(dynamics.hyper[:, 0])
     total = 0.0
     for item in series:
         belief = restart(belief, width)
         for u, y in zip(item.u, item.y, strict=True):
-            z = np.concatenate([belief.mean[:width], u])
-            gain = points.gain(dynamics, z)
-            if novelty is not None and np.mean(gain.residual / prior) > novelty:
-                points = points.add(dynamics, z)
-                if points.size == len(points.locations):
-                    belief, points = without(dynamics, belief, points)
-                gain = points.gain(dynamics, z)
-            belief, log_density = update(dynamics, predict(dynamics, belief, gain, z), y)
+            belief, points, log_density = advance(dynamics, belief, points, u, y, novelty)
             total += log_density
-    return Pass(belief, points, float(total))
+    return Pass(belief, points, total)
+
+
+def advance(
+    dynamics: Dynamics,
+    belief: Belief,
+    points: PointSet,
+    u: Float[np.ndarray, " Du"],
+    y: Float[np.ndarray, " Dy"],
+    novelty: float | None = None,
+) -> tuple[Belief, PointSet, float]:
+    """The belief and the points after a row, and log p(y | rows before).
+
+    Parameters
+    ----------
+    dynamics, points, novelty
+        As in `run`.
+    belief
+        Before the row.
+    u, y
+        Scaled inputs and outputs.
+    """
+    z = np.concatenate([belief.mean[: dynamics.state_dim], u])
+    gain = points.gain(dynamics, z)
+    if novelty is not None and np.mean(gain.residual / np.exp(dynamics.hyper[:, 0])) > novelty:
+        points = points.add(dynamics, z)
+        if points.size == len(points.locations):
+            belief, points = without(dynamics, belief, points)
+        gain = points.gain(dynamics, z)
+    belief, log_density = update(dynamics, predict(dynamics, belief, gain, z), y)
+    return belief, points, log_density
 
 
 def restart(belief: Belief, width: int) -> Belief:
@@ -388,14 +410,20 @@ def restart(belief: Belief, width: int) -> Belief:
 def without(dynamics: Dynamics, belief: Belief, points: PointSet) -> tuple[Belief, PointSet]:
     """The belief and the points without the least important one; its weight is N(0, 1) again."""
     width, count = dynamics.state_dim, len(points.locations)
-    fewer, turn = points.remove(dynamics, points.least(belief.mean[width:].reshape(width, -1)))
-    whole = np.eye(len(belief.mean))
-    room = count + dynamics.hyper.shape[1]
-    for dimension, block in enumerate(turn):
-        begin = width + dimension * room
-        whole[begin : begin + count, begin : begin + count] = block
-    free = np.diag((whole == 0.0).all(1).astype(float))
-    return Belief(whole @ belief.mean, whole @ belief.covariance @ whole.T + free), fewer
+    fewer, turn = points.remove(points.least(belief.mean[width:].reshape(width, -1)))
+
+    def turned(rows: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
+        """The rows of a matrix, those of the weights of each dimension times T."""
+        rows = rows.copy()
+        weights = rows[width:].reshape(width, -1, rows.shape[1])
+        weights[:, :count] = turn @ weights[:, :count]
+        return rows
+
+    mean = turned(belief.mean[:, None])[:, 0]
+    covariance = turned(turned(belief.covariance).T)
+    free = width + fewer.size + np.arange(width) * (count + dynamics.hyper.shape[1])
+    covariance[free, free] = 1.0
+    return Belief(mean, covariance), fewer
 
 
 def predict(dynamics: Dynamics, belief: Belief, gain: Gain, z: Float[np.ndarray, " Dz"]) -> Belief:
