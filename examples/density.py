@@ -11,7 +11,7 @@ jax.config.update("jax_enable_x64", True)
 
 
 def main() -> None:
-    """Take a few gradient steps on the collapsed density from the linear model's states."""
+    """Take a few gradient steps on the collapsed density, starting from the states of the linear model."""
     simulated = gpssm.datasets.simulate("duffing", num_steps=200, seed=1)
     train, _ = simulated.series.split(0.5)
     series = gpssm.Scaler.fit(train).scale(train)

@@ -5,7 +5,7 @@
 
 The stage is the benchmark EMPS (datasets `emps` and `emps-pulses`: GPSSM_DATA, or a download). k is a parameter
 to be learned and the friction a Gaussian process of the speed. The model is fitted to one record and
-simulates another from its voltages and first rows.
+simulates the other from its voltages and first rows.
 
     python examples/friction.py [--out FILE] [--every 20] [--quick]
 """
@@ -24,7 +24,7 @@ QUICK = {"num_chains": 1, "num_warmup": 20, "num_draws": 10}
 
 
 def coarse(record: gpssm.Series, every: int) -> gpssm.Series:
-    """Decimate the record. v_t is the mean speed over a row, so it responds to the voltages around its end."""
+    """Decimate the record; v_t is the mean speed over a row and responds to the voltages around its end."""
     rows = record.decimated(every)
     following = np.concatenate([rows.u[1:], rows.u[-1:]])
     return dataclasses.replace(rows, u=0.5 * (rows.u + following))
@@ -64,7 +64,7 @@ def stage(dt: float) -> gpssm.Physics:
 
 
 def friction_of(posterior: gpssm.Posterior, speeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The learned friction at these speeds, mean and standard deviation, in m/s²."""
+    """Mean and standard deviation of the learned friction at these speeds, in m/s²."""
     learned = posterior.unknown(speeds)
     return learned.mean, learned.std
 
@@ -111,7 +111,7 @@ def _gain(posterior: gpssm.Posterior) -> np.ndarray:
 
 
 def draw(speeds: np.ndarray, friction: np.ndarray, spread: np.ndarray, path: str) -> None:
-    """The learned friction with its 90 % band."""
+    """Draw the learned friction with its 90 % band."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0, 3.0), layout="constrained")

@@ -14,14 +14,14 @@ QUICK = {"num_inducing": 8, "start": "em", "num_chains": 2, "num_warmup": 20, "n
 
 
 def remove_outputs(series: gpssm.Series, seed: int) -> gpssm.Series:
-    """The series without a random fifth of its outputs, and without twenty in a row."""
+    """Remove a random fifth of the outputs, and twenty consecutive ones."""
     lost = np.random.default_rng(seed).random(len(series)) < 0.2
     lost[30:50] = True
     return dataclasses.replace(series, y=np.where(lost[:, None], np.nan, series.y))
 
 
 def main() -> None:
-    """Fit the remaining outputs and compare the imputed ones with those removed."""
+    """Fit the remaining outputs and compare the imputed values with the removed ones."""
     parser = argparse.ArgumentParser(description="Missing outputs are filled in by the posterior.")
     parser.add_argument("--out", default="missing_data.png")
     parser.add_argument("--quick", action="store_true", help="few draws, for a smoke test")

@@ -1,13 +1,13 @@
 """Model predictive control: a pump keeps a tank close to its rim without overflowing.
 
 The level of a tank with an outlet follows dh = a·pump − b·√h with noise and is measured with noise. A
-model learns it from a record. Then, in closed loop, `condition` filters each measurement, the forecast's
-paths are optimised over the next pump rates (`rollout`), and the first of these is applied.
+model learns these dynamics from a record. Then, in closed loop, `condition` processes each measurement, the
+next pump rates are optimised over the paths of the forecast (`rollout`), and the first rate is applied.
 
     minimise over u   mean over paths and steps of (level − target)² + small multiple of (change of u)²
     such that         P(level ≤ limit) ≥ 0.9 at each step, 0 ≤ u ≤ 2
 
-The probability is over paths: exceeding the limit at their 90 % quantile has a high cost.
+The probability is that over paths: a high cost is put on a 90 % quantile of the paths above the limit.
 
     python examples/mpc.py [--quick] [--out figure.png]
 """
@@ -49,7 +49,7 @@ def record(rows: int, rng: np.random.Generator) -> gpssm.Series:
 
 # --8<-- [start:planner]
 def make_planner(rollout: Rollout) -> Callable[[StateEnsemble, jax.Array, jax.Array], jax.Array]:
-    """A compiled function from the present state and the last plan to the next plan."""
+    """Return a compiled function from the current state and the last plan to the next plan."""
 
     def cost(free: jax.Array, start: StateEnsemble, before: jax.Array) -> jax.Array:
         u = LOWEST + (HIGHEST - LOWEST) * jax.nn.sigmoid(free)
@@ -83,7 +83,7 @@ def make_planner(rollout: Rollout) -> Callable[[StateEnsemble, jax.Array, jax.Ar
 def control(
     posterior: gpssm.Posterior, rows: int, num_paths: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Closed loop: levels, pump rates, and seconds per row of filter and search."""
+    """Run the closed loop; return levels, pump rates, and the seconds per row of filter and search."""
     history, now = posterior.dataset.experiments[-1], posterior
     level = float(history.y[-1, 0])
     with jax.enable_x64(True):

@@ -1,7 +1,7 @@
 """Online use: a fitted model follows a running process and forecasts after each row.
 
-Each row costs the same however many came before: the function and the parameters stay as they were
-learned, and a filter carries the state.
+The cost per row is constant: the function and the parameters stay as they were learned, and a filter
+tracks the state.
 
     python examples/online.py [--quick]
 """
@@ -18,7 +18,7 @@ QUICK = {"num_inducing": 8, "start": "em", "num_chains": 2, "num_warmup": 20, "n
 
 
 def follow(posterior: gpssm.Posterior, rows: gpssm.Series) -> gpssm.Posterior:
-    """Forecast the next rows, take one in, repeat; print speed and coverage."""
+    """Forecast the next rows, condition on one row, repeat; print speed and coverage."""
     covered = []
     seconds = []
     for t in range(len(rows) - HORIZON):
@@ -34,7 +34,7 @@ def follow(posterior: gpssm.Posterior, rows: gpssm.Series) -> gpssm.Posterior:
 
 
 def main() -> None:
-    """Fit the first rows, follow the rest."""
+    """Fit the first rows and follow the rest."""
     parser = argparse.ArgumentParser(description="Condition on rows as they arrive.")
     parser.add_argument("--quick", action="store_true", help="few rows and draws, for a smoke test")
     options = parser.parse_args()

@@ -2,8 +2,8 @@
 
     level_{t+1} = level_t + dt · pump_t + f(level_t) + noise        y_t = level_{t+1} + noise
 
-The inflow is known; the outflow f is not. It is a function of the level alone, so the level is all
-that the Gaussian process sees. The truth here is f = −.4 dt √level.
+The inflow is known; the outflow f is not. It depends on the level alone, so the level is the only
+argument of the Gaussian process. The true function is f = −.4 dt √level.
 
     python examples/own_physics.py [--out FILE] [--quick]
 """
@@ -38,7 +38,7 @@ def simulate(num_steps: int, seed: int = 0) -> gpssm.Series:
 # --8<-- [start:method]
 @dataclass(frozen=True)
 class TankMethod(gpssm.methods.FFVD):
-    """The default sampler with its own model and starting states."""
+    """The sampler `ffvd` with a custom model and custom starting states."""
 
     input_mean: float = 0.0
     input_std: float = 1.0
@@ -48,10 +48,10 @@ class TankMethod(gpssm.methods.FFVD):
         return x + DT * (self.input_mean + self.input_std * u)
 
     def prepare(self, series: list[gpssm.Series], spec: gpssm.Spec, key: PRNGKeyArray) -> Start:
-        """The model, and starting states at the measured levels."""
+        """Return the model, and starting states at the measured levels."""
         states = [np.concatenate([rows.y[:1], rows.y]) for rows in series]
         levels = np.linspace(0.0, 1.2 * np.max(np.concatenate(states)), 12)
-        # f sees column 0 of z = [level; pump]; the second coordinate of the locations has no effect.
+        # f depends on column 0 of z = [level; pump]; the second coordinate of the locations has no effect.
         inner = gpssm.kernels.SquaredExponential.build(1, 1, variance=0.05, lengthscale=1.0)
         model = gpssm.GPSSM.create(
             kernel=gpssm.kernels.Active(inner, dims=(0,)),
@@ -67,7 +67,7 @@ class TankMethod(gpssm.methods.FFVD):
 
 
 def fit(train: gpssm.Series, **settings: int) -> gpssm.Posterior:
-    """The tank's posterior."""
+    """Return the posterior of the tank."""
     # --8<-- [start:fit]
     scaler = gpssm.Scaler.fit(train)
     method = TankMethod(input_mean=scaler.input_mean[0], input_std=scaler.input_std[0])
@@ -84,7 +84,7 @@ def fit(train: gpssm.Series, **settings: int) -> gpssm.Posterior:
 
 def main() -> None:
     """Fit, compare with models without physics, and draw the learned outflow."""
-    parser = argparse.ArgumentParser(description="A mean function of your own.")
+    parser = argparse.ArgumentParser(description="A custom mean function.")
     parser.add_argument("--out", default="own_physics.png")
     parser.add_argument("--quick", action="store_true", help="few draws, for a smoke test")
     options = parser.parse_args()
@@ -107,7 +107,7 @@ def main() -> None:
 def draw(
     levels: np.ndarray, outflow: np.ndarray, spread: np.ndarray, truth: np.ndarray, path: str
 ) -> None:
-    """The learned outflow with its 90 % band, and the true one."""
+    """Draw the learned outflow with its 90 % band, and the true outflow."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0, 3.0), layout="constrained")

@@ -2,7 +2,7 @@
 
     python examples/quickstart.py [--csv FILE --output COLUMN --input COLUMN] [--out FOLDER] [--quick]
 
-Without a file of your own it simulates a driven oscillator and writes one.
+Without a file, it simulates a driven oscillator and writes one.
 """
 
 import argparse
@@ -17,7 +17,7 @@ QUICK = {"num_inducing": 8, "start": "em", "num_chains": 2, "num_warmup": 20, "n
 
 
 def write_csv(path: Path, num_steps: int) -> None:
-    """A file with a header and the columns force and position, one row per time step."""
+    """Write a file with a header and the columns force and position, one row per time step."""
     series = gpssm.datasets.simulate("duffing", num_steps=num_steps, seed=0).series
     np.savetxt(
         path, np.hstack([series.u, series.y]), delimiter=",", header="force,position", comments=""
@@ -25,7 +25,7 @@ def write_csv(path: Path, num_steps: int) -> None:
 
 
 def main() -> None:
-    """All steps."""
+    """Run all steps."""
     parser = argparse.ArgumentParser(description="From a CSV file to a forecast.")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--output", default="position")

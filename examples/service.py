@@ -9,11 +9,11 @@ and gets the forecast after that row:
     200           {"row": 12, "mean": [[0.83], ...], "lower": [[0.80], ...], "upper": [[0.86], ...]}
     GET /status   {"rows": {"tank-7": 13, ...}, "memory_mb": 512.3, "compilations": 9}
 
-Each row is written to a log before it is answered, so a process that is killed at any moment starts
-again from the log, without a lost row. Rows are numbered from 0: a row that was logged but not
-answered may be sent again and counts once, and one that would leave a gap is refused (409).
+Each row is written to a log before it is answered, so a process that is killed at any moment can
+restart from the log without losing a row. Rows are numbered from 0. A row that was logged but not
+answered may be sent again and counts once; a row that would leave a gap is refused (409).
 
-With --quick it serves itself a few rows and ends.
+With --quick it sends a few rows to itself and exits.
 """
 
 import argparse
@@ -40,7 +40,7 @@ LARGEST = 2**16  # bytes of a request
 
 
 class Gap(ValueError):
-    """A row that does not follow those of its stream."""
+    """A row that does not directly follow the previous row of its stream."""
 
 
 class Service:
@@ -51,7 +51,7 @@ class Service:
     model
         The posterior that streams start from, each as a new experiment.
     log
-        File of the log. A line that was cut by a kill was never answered, and is removed.
+        File of the log. An incomplete last line was never answered, and is removed.
     """
 
     def __init__(self, model: gpssm.Posterior, log: Path) -> None:
@@ -67,7 +67,7 @@ class Service:
         self.log = log.open("ab")
 
     def resume(self, lines: Iterator[dict[str, Any]]) -> None:
-        """Filter the rows of the log, those of a stream in blocks."""
+        """Filter the rows of the log, stream by stream and in blocks."""
         logged: dict[str, list[dict[str, Any]]] = {}
         for line in lines:
             logged.setdefault(line["stream"], []).append(line)
@@ -83,27 +83,27 @@ class Service:
             self.rows[stream] = len(rows)
 
     def series(self, y: list[list[float]], u: list[list[float]]) -> gpssm.Series:
-        """Rows of the model's columns; a missing output is null."""
+        """Return rows with the model's columns; a missing output is null."""
         experiment = self.model.dataset.experiments[0]
         outputs = np.array(y, float).reshape(len(y), -1)
         names = {"outputs": experiment.outputs, "inputs": experiment.inputs}
         return gpssm.Series(outputs, np.array(u, float).reshape(len(y), -1), **names)
 
     def after(self, stream: str, posterior: gpssm.Posterior, rows: gpssm.Series) -> gpssm.Posterior:
-        """The posterior of the state of a stream after its next rows."""
+        """Return the posterior of a stream after its next rows."""
         return posterior.condition(rows, new_experiment=stream not in self.posteriors)
 
     def forecast(
         self, posterior: gpssm.Posterior, ahead: list[list[float]], row: int
     ) -> dict[str, Any]:
-        """Mean and 90 % interval of the next steps."""
+        """Return the mean and the 90 % interval of the next steps."""
         found = posterior.forecast(HORIZON, np.array(ahead), num_paths=NUM_PATHS, seed=row)
         lower, upper = found.interval(0.9)
         parts = {"mean": found.mean, "lower": lower, "upper": upper}
         return {"row": row} | {name: values.tolist() for name, values in parts.items()}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The forecast after a row, which is logged before."""
+        """Log a row, and return the forecast after it."""
         stream, row = str(request["stream"]), int(request["row"])
         with self.lock:
             known = self.rows.get(stream, 0)
@@ -124,7 +124,7 @@ class Service:
             return forecast
 
     def status(self) -> dict[str, Any]:
-        """The number of rows of each stream, the memory of the process, and what it compiled."""
+        """Return the rows of each stream, the memory in use, and the number of compilations."""
         statm = Path("/proc/self/statm")
         if statm.exists():
             memory = int(statm.read_text().split()[1]) * resource.getpagesize()
@@ -137,26 +137,26 @@ COMPILED: list[str] = []
 
 
 def count_compilations(event: str, *_: Any, **__: Any) -> None:
-    """Note that a program was compiled or loaded."""
+    """Record that a program was compiled or loaded."""
     if event == "/jax/core/compile/backend_compile_duration":
         COMPILED.append(event)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Requests in JSON; connections stay open."""
+    """Handle requests in JSON on persistent connections."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: the second would wait for the first's receipt
+    wbufsize = -1  # head and body in one packet: a second packet would wait for an acknowledgement
     disable_nagle_algorithm = True
     service: Service
 
     def do_GET(self) -> None:
-        """The status."""
+        """Answer with the status."""
         known = self.path == "/status"
         self.reply(200 if known else 404, self.service.status() if known else {})
 
     def do_POST(self) -> None:
-        """A row."""
+        """Process a row."""
         length = int(self.headers.get("Content-Length", 0))
         if self.path != "/rows" or not 0 < length <= LARGEST:
             self.close_connection = True
@@ -179,11 +179,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Requests are in the log of rows, not on the terminal."""
+        """Do not print requests: the log of rows has them."""
 
 
 def load_model(path: Path, quick: bool) -> gpssm.Posterior:
-    """The model of the tank, fitted unless there is a file of it."""
+    """Load the model of the tank, or fit and save it if the file does not exist."""
     if path.exists():
         return gpssm.load(path)
     sampled = {"num_inducing": 10, "start": "em", "num_warmup": 150, "num_draws": 50}
@@ -195,7 +195,7 @@ def load_model(path: Path, quick: bool) -> gpssm.Posterior:
 
 
 def feed_itself(url: str, length: int) -> None:
-    """Send rows of two tanks to the service and print what it expects."""
+    """Send rows of two tanks to the service and print its forecasts."""
     for number in range(2):
         rows = plant(length, length, seed=number + 1)
         for row in range(length):
@@ -211,9 +211,9 @@ def feed_itself(url: str, length: int) -> None:
 def main() -> None:
     """Resume from the folder and serve until the process ends."""
     parser = argparse.ArgumentParser(description="Forecast many streams row by row.")
-    parser.add_argument("--port", type=int, default=8765, help="0 for any that is free")
+    parser.add_argument("--port", type=int, default=8765, help="0 for any free port")
     parser.add_argument("--folder", type=Path, default=Path("service"))
-    parser.add_argument("--quick", action="store_true", help="serve itself a few rows and end")
+    parser.add_argument("--quick", action="store_true", help="send a few rows to itself and exit")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     jax.monitoring.register_event_duration_secs_listener(count_compilations)

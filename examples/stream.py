@@ -1,10 +1,10 @@
-"""Learning from a stream: rows are read as they arrive, learned from and saved; changes are detected.
+"""Learn from a stream: read rows as they arrive, learn from them, save, and detect changes.
 
 The rows are lines `u,y` of a file that may still be growing. The posterior learns from each of them
-(`learn`) and is saved atomically: a process that is killed at any moment continues from there and ends
-where it would have ended. Each output is predicted before it is used; the standardised errors go into
-Page's test (CUSUM) for errors twice as large, which has at most one false alarm in e^ALARM rows. The
-state of that test is in a second file beside the posterior's.
+(`learn`) and is saved atomically, so a process that is killed at any moment can continue and will reach
+the same result. Each output is predicted before it is used. The standardised errors enter Page's test
+(CUSUM) for errors twice as large, which raises at most one false alarm in e^ALARM rows. The state of that
+test is stored in a second file next to the posterior.
 
     python examples/stream.py [--rows rows.csv] [--state state.nc] [--quick]
 
@@ -31,7 +31,7 @@ FORGETTING = 0.98  # factor per row
 
 
 def plant(length: int, changes: int, seed: int = 0) -> gpssm.Series:
-    """The level of a tank under a pump: h' = h + .2 (u − c √h), whose outlet c shrinks at row `changes`."""
+    """Simulate the level of a tank, h' = h + .2 (u − c √h), whose outlet c shrinks at row `changes`."""
     rng = np.random.default_rng(seed)
     u = 1.0 + 0.5 * np.repeat(rng.random(length // 10 + 1), 10)[:length]
     level, levels = 1.5, []
@@ -43,7 +43,7 @@ def plant(length: int, changes: int, seed: int = 0) -> gpssm.Series:
 
 
 def lines(path: Path, first: int) -> Iterator[tuple[float, float]]:
-    """The rows of a file from number `first` on, as they are written; a line counts once it is whole."""
+    """Yield the rows of a growing file from number `first` on, each as soon as its line is complete."""
     with path.open() as file:
         number, part, waited = 0, "", 0.0
         while waited < PATIENCE:
@@ -62,7 +62,7 @@ def lines(path: Path, first: int) -> Iterator[tuple[float, float]]:
 
 
 def test_after(rows: int, state: Path) -> dict[str, Any]:
-    """The change test after so many rows of the stream: its score, and the rows of all alarms."""
+    """Return the state of the change test after `rows` rows: its score, and the rows of all alarms."""
     file = state.with_suffix(".json")
     tests = json.loads(file.read_text()) if file.exists() else {}
     return tests.get(str(rows), {"score": 0.0, "alarms": []})
@@ -85,7 +85,7 @@ def follow(posterior: gpssm.Posterior, rows: Path, state: Path) -> gpssm.Posteri
             print(f"row {number}: the system has changed", flush=True)
         row = gpssm.Series([[y]], [[u]], outputs="level", inputs="pump")
         posterior = posterior.learn(row, forgetting=FORGETTING)
-        # A kill between the two writes leaves the test one row ahead, so the previous row is kept too.
+        # If the process is killed between the two writes, the test is one row ahead: keep the previous one too.
         part = state.with_suffix(".part")
         part.write_text(json.dumps({number - 1: before, number: test}))
         part.replace(state.with_suffix(".json"))

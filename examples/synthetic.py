@@ -3,8 +3,8 @@
     x_{t+1} = f(x_t) + N(0, .01),   y_t = x_{t+1} + N(0, .01),   f a sparse GP with 20 inducing outputs U = L v
 
 A transition is drawn, 120 outputs simulated, and the free-form posterior of states and inducing outputs sampled with
-all of the parameters at their true values, by the default method and by particle Gibbs, which can jump between modes of
-the first state. D'Agostino and Pearson's test then looks at each marginal.
+all parameters at their true values, by `ffvd` and by particle Gibbs, which can jump between modes of the first
+state. D'Agostino and Pearson's test then looks at each marginal.
 
     python examples/synthetic.py [--seeds 4 ...] [--out FILE] [--quick]
 """
@@ -32,7 +32,7 @@ GRID = np.linspace(-2.5, 2.5, 201)
 BOTTOM = -5.0  # of the transition's panel
 BLOCK = 50  # draws in one test of normality, as in the paper
 LEVEL = 0.05
-# Draws are thinned until the test may take them as independent.
+# Draws are thinned until the test can treat them as independent.
 RUNS = {
     "ffvd": {"num_warmup": 500, "num_draws": 250, "thin": 10},
     "ffvd-p": {"num_warmup": 200, "num_draws": 250, "thin": 5},
@@ -42,7 +42,7 @@ BLACK, ORANGE, BLUE, GREEN = "#000000", "#E69F00", "#0072B2", "#009E73"  # of th
 
 
 class Study(NamedTuple):
-    """What was simulated and what was drawn; draws have axes (chain, draw) in front."""
+    """The simulated series and the draws, whose leading axes are (chain, draw)."""
 
     truth: Simulated
     states: np.ndarray  # (chain, draw, T+1)
@@ -73,14 +73,14 @@ def run(truth: Simulated, seed: int, config: MethodSettings) -> Study:
 
 
 def p_values(values: np.ndarray, block: int) -> np.ndarray:
-    """P-values (blocks, n) of the test on each quantity, in blocks of draws taken from all chains evenly."""
+    """Return p-values (blocks, n) of the test on each quantity, in blocks of draws from all chains."""
     pooled = values.swapaxes(0, 1).reshape(-1, values.shape[2])
     blocks = pooled[: len(pooled) // block * block].reshape(-1, block, values.shape[2])
     return stats.normaltest(blocks, axis=1).pvalue
 
 
 def num_modes(values: np.ndarray) -> np.ndarray:
-    """Peaks of each marginal's kernel density estimate that rise from their surroundings by a tenth of the highest."""
+    """Count the peaks of each marginal's density estimate with a prominence of a tenth of the highest."""
 
     def count(marginal: np.ndarray) -> int:
         density = stats.gaussian_kde(marginal)(np.linspace(marginal.min(), marginal.max(), 200))
@@ -91,7 +91,7 @@ def num_modes(values: np.ndarray) -> np.ndarray:
 
 
 def report(method: str, study: Study) -> None:
-    """Print the shares of marginals found not Gaussian, and the diagnostics behind them."""
+    """Print the shares of marginals for which normality is rejected, and diagnostics."""
     print(f"  {method}", *study.notes, sep="\n    ")
     still = np.mean(np.ptp(study.states, axis=(0, 1)) < 1e-6)
     if still:
@@ -115,7 +115,7 @@ def report(method: str, study: Study) -> None:
 
 
 def draw_transition(axes: Any, study: Study, reference: Study) -> None:
-    """f with its band, and the marginal of x₀ at the foot by both methods: modes are where f meets the first output."""
+    """Draw f with its band, and the marginal of x₀ by both methods; its modes are where f equals y₀."""
     low, middle, high = np.quantile(study.function, (0.05, 0.5, 0.95), axis=(0, 1))
     axes.fill_between(GRID, low, high, color=BLUE, alpha=0.25, lw=0, label="5–95 %")
     axes.plot(GRID, middle, color=BLUE, label="median")
@@ -155,7 +155,7 @@ def draw_transition(axes: Any, study: Study, reference: Study) -> None:
 
 
 def draw_states(axes: Any, study: Study) -> None:
-    """Smoothed states with their band."""
+    """Draw the smoothed states with their band."""
     low, middle, high = np.quantile(study.states, (0.05, 0.5, 0.95), axis=(0, 1))
     time = np.arange(len(middle))
     axes.fill_between(time, low, high, color=BLUE, alpha=0.35, lw=0, label="5–95 %")
@@ -168,7 +168,7 @@ def draw_states(axes: Any, study: Study) -> None:
 
 
 def draw_tests(axes: Any, study: Study) -> None:
-    """The share of marginals with a p-value below p, against p."""
+    """Draw the share of marginals with a p-value below p, against p."""
     total = study.states.shape[0] * study.states.shape[1]
     levels = np.geomspace(1e-4, 1.0, 200)
     for name, values, colour in (
@@ -193,7 +193,7 @@ def draw_tests(axes: Any, study: Study) -> None:
 
 
 def draw_figure(study: Study, reference: Study, path: str) -> None:
-    """All three panels."""
+    """Draw all three panels."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 6.2), layout="constrained")
@@ -205,7 +205,7 @@ def draw_figure(study: Study, reference: Study, path: str) -> None:
 
 
 def main() -> None:
-    """Report on every seed, and draw the figure of the first."""
+    """Report on every seed, and draw the figure for the first."""
     parser = argparse.ArgumentParser(
         description="The posterior of a GP state-space model is not Gaussian."
     )
