@@ -1,5 +1,6 @@
 """Which model to fit: candidates compared by rolling forecasts inside the training data."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +10,8 @@ import numpy as np
 
 from gpssm.core.notebook import card
 from gpssm.core.places import Arrival, Place
-from gpssm.core.text import check_seed, check_whole, is_real
+from gpssm.core.table import loss
+from gpssm.core.text import check_choice, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
@@ -69,7 +71,8 @@ def select(
         posterior = gpssm.fit(train, **selection.best)
 
     Each candidate is fitted to the first `share` of the rows and forecasts the others from many
-    origins. No other data are used, so that the choice may be judged on a test set.
+    origins. No other data are used, so that the choice may be judged on a test set. A warning says
+    so where the mean of the training rows forecasts better than every candidate.
 
     Parameters
     ----------
@@ -84,7 +87,7 @@ def select(
     step : int
         Rows between two origins.
     score : str
-        Figure of `gpssm.metrics.score` whose mean over origins is to be lowest; "ncrps" is the
+        Figure of `gpssm.metrics.score` whose mean over origins decides; "ncrps" is the
         CRPS in standard deviations of the training outputs.
     seed : int
         Seed of fits, filters and paths.
@@ -124,6 +127,8 @@ def select(
     settings = [
         {"seed": seed, **fit_arguments, **candidate, "progress": False} for candidate in candidates
     ]
+    mean = _score(whole, start, scheme, seed, {"method": "mean", "seed": seed, "progress": False})
+    check_choice("score", score, mean)
     arrivals = Place(jobs, cluster).run(settings, partial(_score, whole, start, scheme, seed))
     scores = {}
 
@@ -134,13 +139,18 @@ def select(
     for number, result in tracked(arrivals, progress, "select", settings_of, len(candidates)):
         if isinstance(result, Exception):
             raise result
-        if not isinstance(score, str) or score not in result:
-            raise KeyError(f"Unknown score {score!r}. Known: {', '.join(result)}.")
         scores[number] = result
     named = ({name: str(value) for name, value in candidate.items()} for candidate in candidates)
     rows = [settings | scores[number] for number, settings in enumerate(named)]
-    order = np.argsort([row[score] for row in rows], kind="stable")
-    return Selection(dict(candidates[order[0]]), pandas.DataFrame([rows[k] for k in order]))
+    best, *_ = order = np.argsort([loss(score, row[score]) for row in rows], kind="stable")
+    if not loss(score, scores[best][score]) <= loss(score, mean[score]):
+        warnings.warn(
+            f"No candidate is usable: the best has a {score} of {scores[best][score]:.3g}, and the "
+            f"mean of the training rows {mean[score]:.3g}. Give more rows, other inputs or other "
+            "candidates.",
+            stacklevel=2,
+        )
+    return Selection(dict(candidates[best]), pandas.DataFrame([rows[k] for k in order]))
 
 
 def _are_settings(candidate: Any) -> bool:

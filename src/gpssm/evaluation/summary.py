@@ -34,6 +34,7 @@ from gpssm.posterior.checks import (
     Check,
     check_mixing,
     check_sampler,
+    default_advice,
     doubts,
     is_chain,
     sampling_verdict,
@@ -228,6 +229,12 @@ class Summary:
     residuals: tuple[dict[str, Any], ...] = ()
 
     @property
+    def weights(self) -> dict[str, float]:
+        """The weights of the members of a stack by name, without those that have none."""
+        members = self.members if self.leading else ()
+        return {row["member"]: row["weight"] for row in members if row["weight"] > 0}
+
+    @property
     def doubts(self) -> tuple[str, ...]:
         """What to distrust, as sentences: notes of the run, and checks that ask for caution."""
         sentences = [check.sentence for check in doubts(self.checks)]
@@ -252,15 +259,19 @@ class Summary:
     def _sections(self) -> dict[str, list[str]]:
         """The lines of the page by heading; without any where there is nothing to say."""
         errors = "errors on held-out training rows, in standard deviations"
-        scores = f"scores on held-out training rows; a single model below is {self.leading}"
+        mixed = "What was compared"
+        fitted = "What was fitted"
+        if self.leading:
+            mixed = "What is mixed"
+            fitted = f"What was fitted: {self.leading}, the member that is described below"
         nonlinear = (
             f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any "
             f"linear map, and {percent(self.nonlinear_change)} of that of the change f(x, u) - x."
         )
         doubtful = [f"- {doubt}" for doubt in self.doubts]
         return {
-            "What was fitted": self.facts.lines,
-            f"What is mixed ({scores})": self._mixed(),
+            f"{mixed} (scores on held-out training rows)": self._mixed(),
+            fitted: self.facts.lines,
             f"Where it started ({errors})": self._started(),
             f"How well it sampled: {self.sampling.verdict}": self.sampling.lines,
             "How noisy, how predictable (in sample)": self._predictable(),
@@ -388,6 +399,17 @@ def summarise(
     )
     rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
     is_stack = isinstance(forecaster, Stack)
+    members = compared_models(forecaster)
+    checks = (
+        *mixing,
+        *check_constant_inputs(posterior.dataset.experiments),
+        *check_training(figures, facts.outputs, rows_per_point),
+    )
+    if members:
+        checks = tuple(check._replace(words=default_advice(check.words)) for check in checks)
+        sampling = dataclasses.replace(
+            sampling, notes=tuple(dict.fromkeys(map(default_advice, sampling.notes)))
+        )
     return Summary(
         facts=facts,
         sampling=sampling,
@@ -400,13 +422,9 @@ def summarise(
         covered=figures.covered,
         nonlinear=figures.nonlinear,
         nonlinear_change=figures.nonlinear_change,
-        checks=(
-            *mixing,
-            *check_constant_inputs(posterior.dataset.experiments),
-            *check_training(figures, facts.outputs, rows_per_point),
-        ),
+        checks=checks,
         starts=tuple(row for row in posterior.comparison if "start" in row),
-        members=compared_models(forecaster),
+        members=members,
         leading=forecaster.leading if is_stack else "",
         calibration=() if calibration is None else tuple(calibration.table()),
         calibrated_on="" if calibration is None else calibration.rows,

@@ -100,7 +100,7 @@ def compose(
         "pictures": drawn,
         "tables": tables,
         "downloads": {name: data_uri(name, text) for name, text in (texts | dict(files)).items()},
-        "troubles": (*posterior.notes, *examination.failures, *failures),
+        "troubles": (*examination.summary.sampling.notes, *examination.failures, *failures),
     }
 
 

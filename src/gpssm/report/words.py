@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpssm.core.text import count, join_names, percent
-from gpssm.evaluation.summary import Facts, OutputSummary, Summary
+from gpssm.evaluation.summary import OutputSummary, Summary
 
 SAMPLED = {
     "good": "Chains agree about outputs and forecasts, and there are enough draws.",
@@ -28,15 +28,22 @@ def in_sentences(summary: Summary) -> list[str]:
     """The model and its data, the sampling, each output, and how nonlinear it is."""
     sampled = SEPARATE if summary.sampling.within else SAMPLED
     return [
-        _fitted(summary.facts),
+        _fitted(summary),
         sampled[summary.sampling.verdict],
         *(_about_output(output, summary) for output in summary.outputs),
         *_nonlinear(summary),
     ]
 
 
-def _fitted(facts: Facts) -> str:
+def _fitted(summary: Summary) -> str:
+    facts = summary.facts
     kind = "Gaussian process state-space" if facts.kernel else "linear"
+    model = f"{kind} model with {count(facts.states, 'hidden state')}"
+    single = ""
+    if summary.leading:
+        weights = [f"{name} ({percent(weight)})" for name, weight in summary.weights.items()]
+        single = f" Its member {summary.leading} is a {model}."
+        model = f"mixture of {join_names(weights)}"
     names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
     data = join_names(names)
     if len(names) > 4:
@@ -48,8 +55,8 @@ def _fitted(facts: Facts) -> str:
     if facts.missing:
         missing = f" {percent(facts.missing)} of the outputs are missing and were filled in."
     return (
-        f"A {kind} model with {count(facts.states, 'hidden state')} was fitted to {data}. It "
-        f"explains {join_names(facts.outputs)}{inputs}.{missing}"
+        f"A {model} was fitted to {data}. It explains {join_names(facts.outputs)}{inputs}."
+        f"{missing}{single}"
     )
 
 
