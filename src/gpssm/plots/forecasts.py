@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_SERIES = 4  # side by side
-MOST_BANDS = 3  # bands of more forecasts hide each other
-BINS, GROUPS = 10, 12  # of the histogram, and of the steps, at most
 ENTRIES = 20  # observed entries in a bin, or in a group of steps, at least
 STEPS = {"color": GREEN, "linewidth": 0.9, "drawstyle": "steps-post", "label": "input (held)"}
 
@@ -265,7 +263,7 @@ def plot_comparison(
         low, high = forecast.interval(level)
         for panel, name in zip(axes[:, 0], shown, strict=True):
             column = forecast.outputs.index(name)
-            if len(forecasts) <= MOST_BANDS:
+            if len(forecasts) <= 3:  # bands of more forecasts hide each other
                 light = {"color": style["color"], "alpha": 0.15}
                 shade(panel, times, low[:, column], high[:, column], **light)
             draw(panel, times, forecast.median[:, column], **style, **marks, label=label)
@@ -371,7 +369,7 @@ def transforms(pairs: Sequence[Pair]) -> Float[np.ndarray, "N H Dy"]:
 
 
 def _draw_histogram(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
-    bins = int(np.clip(len(values) // ENTRIES, 4, BINS))
+    bins = int(np.clip(len(values) // ENTRIES, 4, 10))
     scale = bins / len(values)
     low, high = stats.binom(len(values), 1 / bins).interval(0.95)
     label = "95 % band if calibrated"
@@ -399,7 +397,7 @@ def coverage_by_step(
         The number of its entries.
     """
     horizon = values.shape[1]
-    groups = int(np.clip(np.isfinite(values).sum() // ENTRIES, 1, min(GROUPS, horizon)))
+    groups = int(np.clip(np.isfinite(values).sum() // ENTRIES, 1, min(12, horizon)))
     rows = np.array_split(np.arange(horizon), groups)
     parts = [values[:, part][np.isfinite(values[:, part])] for part in rows]
     observed = [(part.mean() + 1, entries) for part, entries in zip(rows, parts, strict=True)]

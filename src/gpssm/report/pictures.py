@@ -42,10 +42,10 @@ WORDS = {
         "in the shade: what sticks out is structure that the model has missed.",
     ),
     "transition": (
-        "The learned transition function: how the states move on from where they are.",
-        "The learned dynamics in the model's own (scaled) states, with inputs at their medians. "
-        "Hatching or red, if there is any, marks where the data say little and the model falls "
-        "back on its prior.",
+        "The learned transition function: how the states move on along slices through the data.",
+        "The learned dynamics in the model's own (scaled) states, along the directions in which "
+        "the data vary most. Red, if there is any, marks where the data say little and the model "
+        "falls back on its prior.",
     ),
     "wiring": (
         "Which state and input enters which transition, and how much each of them moves it.",
