@@ -107,9 +107,10 @@ def test_what_is_no_run_or_not_finished_says_so(tmp_path, settings):
 def _judged(folder, settings, method, hash="1", scores=None):
     run = Run.create(folder, settings)
     figures = {method: {"rmse": 1.0}, "arx": {"rmse": 2.0}, "last": {"rmse": 3.0}}
-    scores = {"full": figures} if scores is None else scores
-    content = {"method": method, "scores": scores, "horizons": {"full": 10}, "test": {"hash": hash}}
-    content |= {"units": {}, "by_output": scores, "rolling": {"methods": figures, "horizon": 30}}
+    scores = figures if scores is None else scores
+    test = {"hash": hash, "rows": 10}
+    content = {"method": method, "scores": scores, "test": test, "units": {}}
+    content |= {"rolling": {"methods": figures, "horizon": 30}}
     run.write_json("metrics.json", content)
     return run
 
@@ -118,8 +119,8 @@ def test_runs_are_compared_with_the_baselines_once(tmp_path, settings):
     first, second = (_judged(tmp_path / name, settings, "ffvd") for name in ("a", "b"))
     found = compare_runs([first, second])
     methods = [str(tmp_path / "a"), str(tmp_path / "b"), "arx", "last"]
-    assert list(found["scores"]["full"]) == list(found["rolling"]["methods"]) == methods
-    assert found["horizons"] == {"full": 10}
+    assert list(found["scores"]) == list(found["rolling"]["methods"]) == methods
+    assert found["test"]["rows"] == 10
 
 
 def test_runs_of_different_rows_are_not_compared(tmp_path, settings):

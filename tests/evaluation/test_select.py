@@ -51,5 +51,5 @@ def test_candidates_for_signed_and_unsigned_outputs():
 def test_mistakes_are_explained():
     with pytest.raises(ValueError, match="at least one candidate"):
         select(arx_series(60), [])
-    with pytest.raises(ValueError, match="score must be one of .*; got 'rms'"):
+    with pytest.raises(ValueError, match=r"score must be one of .*; got 'rms'"):
         select(arx_series(60), [{"method": "mean"}], score="rms", num_draws=5, num_chains=1)

@@ -164,7 +164,7 @@ def _write_results(
 ) -> None:
     """Write forecasts and scores, and show the scores."""
     for name, forecast in examination.forecasts.items():
-        if not examination.held:
+        if not examination.future.held:
             is_fit = name == examination.method
             file = FORECAST if is_fit else f"{BASELINE_FOLDER}/{name}.csv"
             run.write(file, to_csv(forecast.to_dataframe(settings.levels)))

@@ -14,9 +14,8 @@
 
     method           the method's name
     state_dim, num_chains, num_draws
-    horizons         {"30": 30, "full": 148}: steps of each judgement; empty without test rows
-    scores           {"30": {"ffvd": {"rmse": ..., "coverage_90": ...}, "arx": ...}, "full": ...}
-    by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each output
+    scores           {"ffvd": {"rmse": ..., "coverage_90": ...}, "arx": ...}: of one simulation of
+                     the test rows; empty without any
     units            {"level": "m"}, of those signals that have one
     test             {"rows": 148, "first": 148, "hash": ...}: the test rows; null without any
     rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "step": 10,
@@ -262,8 +261,8 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     Returns
     -------
     dict
-        `horizons`, `units`, `scores`, `by_output` and `rolling` as in `metrics.json`, with folders
-        in place of the runs' own methods.
+        `test`, `units`, `scores` and `rolling` as in `metrics.json`, with folders in place of the
+        runs' own methods.
     """
     metrics = {str(run.folder): run.metrics() for run in runs}
     if unjudged := [folder for folder, figures in metrics.items() if not figures["scores"]]:
@@ -293,14 +292,13 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
                     merged.setdefault(name, scores)
         return merged
 
-    merged: dict[str, Any] = {"horizons": first["horizons"], "units": first["units"]}
-    for part in ("scores", "by_output"):
-        merged[part] = {
-            label: merge(lambda figures, part=part, label=label: figures[part][label])
-            for label in first[part]
-        }
-    methods = merge(lambda figures: figures["rolling"]["methods"])
-    return merged | {"rolling": first["rolling"] | {"methods": methods}}
+    return {
+        "test": first["test"],
+        "units": first["units"],
+        "scores": merge(lambda figures: figures["scores"]),
+        "rolling": first["rolling"]
+        | {"methods": merge(lambda figures: figures["rolling"]["methods"])},
+    }
 
 
 def _unwritable(folder: Path, error: OSError) -> OSError:

@@ -119,8 +119,8 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
         heads["ncrps"] = "CRPS / spread of the output"
         tables.append(score_table("All outputs", scores, ["ncrps"], heads))
     columns = ONE_OUTPUT if len(outputs) < 2 else ALL_OUTPUTS
-    title = f"On one simulation of all {metrics['horizons']['full']} held-out rows:\n"
-    return [*tables, title, score_table("", metrics["scores"]["full"], columns, HEADS), LEGEND]
+    title = f"On one simulation of all {metrics['test']['rows']} held-out rows:\n"
+    return [*tables, title, score_table("", metrics["scores"], columns, HEADS), LEGEND]
 
 
 def score_table(

@@ -35,17 +35,13 @@ ERRORS = 2.0  # standard errors over origins that a difference must exceed
 IN_SAMPLE, ONE_STEP = "training rows, in sample", "training rows, one step ahead"
 
 
-def check_training(
-    figures: Assessment, outputs: Sequence[str], rows_per_point: float
-) -> Iterator[Check]:
+def check_training(figures: Assessment, rows_per_point: float) -> Iterator[Check]:
     """Whether outputs are modelled and predicted, and simulations along the data hold.
 
     Parameters
     ----------
     figures
         The assessment of the longest training series.
-    outputs
-        Names of the outputs.
     rows_per_point
         Training rows per inducing point; infinite without such points.
 
@@ -53,25 +49,26 @@ def check_training(
     ------
     Check
     """
-    for j, name in enumerate(outputs):
-        spread = figures.spread[j]
-        noise = np.square(figures.noise_std[j] / spread)
-        process = np.square(figures.process_std[j] / spread)
+    for output in figures.outputs:
+        noise = (output.noise / output.spread) ** 2
+        process = (output.process_noise / output.spread) ** 2
         bad = "The process noise of a single step is most of it."
         if noise > NOISY:
             bad = "Most of it is observation noise to the model, and not modelled."
         figure = f"{percent(noise)} of its variance, process noise of one step {percent(process)}"
         words = ("Most of it is modelled.", bad)
-        yield _check(f"Noise of {name}", max(noise, process) > NOISY, figure, words, IN_SAMPLE)
-        near = figures.one_step[j] / spread
-        far = figures.free_run[j] / spread
+        yield _check(
+            f"Noise of {output.name}", max(noise, process) > NOISY, figure, words, IN_SAMPLE
+        )
+        near = output.one_step_error / output.spread
+        far = output.free_run_error / output.spread
         bad = f"Over {figures.horizon} steps it is forecast hardly better than by its average."
         if near > USELESS:
             bad = "One step ahead it is predicted hardly better than by its average."
         figure = f"{percent(near)} of its spread one step ahead, {percent(far)} over "
         figure += str(figures.horizon)
         words = ("It is predicted, and forecast, better than by its average.", bad)
-        yield _check(f"Error of {name}", max(near, far) > USELESS, figure, words, IN_SAMPLE)
+        yield _check(f"Error of {output.name}", max(near, far) > USELESS, figure, words, IN_SAMPLE)
     yield _check(
         "90 % intervals of free runs",
         figures.covered < NARROW,

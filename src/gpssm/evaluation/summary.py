@@ -28,7 +28,6 @@ from gpssm.model.bases import (
     LinearFeatures,
     parts_of,
 )
-from gpssm.model.kernels import Kernel, Product, Sum
 from gpssm.model.means import Wired
 from gpssm.posterior.checks import (
     Check,
@@ -138,68 +137,13 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class OutputSummary:
-    """One output in the user's units.
-
-    Noises are standard deviations of one step, and errors root mean squares. `half` and `most` are
-    the steps after which the spread of a free run reaches 50 and 90 % of the data's; None where it
-    does not within the steps that were run. Fits are in per cent, 100 (1 − ‖y − ŷ‖ / ‖y − ȳ‖),
-    over the rows of the errors.
-    """
-
-    name: str
-    spread: float
-    noise: float
-    process_noise: float
-    one_step_error: float
-    free_run_error: float
-    half: int | None
-    most: int | None
-    one_step_fit: float = math.nan
-    free_run_fit: float = math.nan
-    unit: str = ""
-
-    @property
-    def label(self) -> str:
-        """The name with its unit, where that is known."""
-        return f"{self.name} [{self.unit}]" if self.unit else self.name
-
-    @property
-    def noises(self) -> tuple[str, ...]:
-        """Spread and noises for a table, with the share of the variance."""
-        shares = [
-            f"{value:.3g} ({percent((value / self.spread) ** 2)})"
-            for value in (self.noise, self.process_noise)
-        ]
-        return self.label, f"{self.spread:.3g}", *shares
-
-    def errors(self, longest: int) -> tuple[str, ...]:
-        """Errors with their fit, and the steps until little is known, of `longest`, for a table."""
-        pairs = ((self.one_step_error, self.one_step_fit), (self.free_run_error, self.free_run_fit))
-        errors = [f"{value:.3g} ({figure(fit, 3)} %)" for value, fit in pairs]
-        steps = [
-            count(value, "step") if value else f"> {longest} steps"
-            for value in (self.half, self.most)
-        ]
-        return self.label, *errors, *steps
-
-
-@dataclass(frozen=True)
 class Summary:
     """What `Posterior.summary` gives: `print` it for a page, `to_dict` for what JSON can hold.
 
     Parameters
     ----------
-    facts, sampling, outputs
+    facts, sampling, training
         Its parts.
-    free_run_steps
-        Steps of the free runs whose error is given.
-    longest_run
-        Steps in which `half` and `most` of an output were looked for.
-    covered
-        Share of the training outputs inside the 90 % intervals of free runs.
-    nonlinear, nonlinear_change
-        Shares of the variance of f, and of f(x, u) − x, along the data that no linear map explains.
     checks
         Those of the run, in sample.
     starts
@@ -214,12 +158,7 @@ class Summary:
 
     facts: Facts
     sampling: Sampling
-    outputs: tuple[OutputSummary, ...]
-    free_run_steps: int
-    longest_run: int
-    covered: float
-    nonlinear: float
-    nonlinear_change: float
+    training: Assessment
     checks: tuple[Check, ...]
     starts: tuple[dict[str, Any], ...] = ()
     members: tuple[dict[str, Any], ...] = ()
@@ -265,8 +204,9 @@ class Summary:
             mixed = "What is mixed"
             fitted = f"What was fitted: {self.leading}, the member that is described below"
         nonlinear = (
-            f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any "
-            f"linear map, and {percent(self.nonlinear_change)} of that of the change f(x, u) - x."
+            f"{percent(self.training.nonlinear)} of the variance of f(x, u) along the data is "
+            f"beyond any linear map, and {percent(self.training.nonlinear_change)} of that of the "
+            "change f(x, u) - x."
         )
         doubtful = [f"- {doubt}" for doubt in self.doubts]
         return {
@@ -339,18 +279,40 @@ class Summary:
         return _columns(head, rows)
 
     def _predictable(self) -> list[str]:
-        noises = ("output", "spread", "noise", "process noise")
-        errors = ("output", "error: 1 step", f"{self.free_run_steps} steps")
-        errors += ("half spread", "90 % spread")
+        training = self.training
+        noises = []
+        errors = []
+        for output in training.outputs:
+            shares = [
+                f"{value:.3g} ({percent((value / output.spread) ** 2)})"
+                for value in (output.noise, output.process_noise)
+            ]
+            noises.append((output.label, f"{output.spread:.3g}", *shares))
+            fits = (
+                f"{output.one_step_error:.3g} ({figure(output.one_step_fit, 3)} %)",
+                f"{output.free_run_error:.3g} ({figure(output.free_run_fit, 3)} %)",
+            )
+            steps = [
+                count(value, "step") if value else f"> {len(training.widening)} steps"
+                for value in (output.half, output.most)
+            ]
+            errors.append((output.label, *fits, *steps))
+        head = (
+            "output",
+            "error: 1 step",
+            f"{training.horizon} steps",
+            "half spread",
+            "90 % spread",
+        )
         return [
-            *_columns(noises, [output.noises for output in self.outputs]),
+            *_columns(("output", "spread", "noise", "process noise"), noises),
             "In brackets the share of the output's variance.",
             "",
-            *_columns(errors, [output.errors(self.longest_run) for output in self.outputs]),
+            *_columns(head, errors),
             "Both errors are of the same rows; in brackets the fit, 100 % where they are 0 and 0 %",
             "where they are those of the mean. The last two columns: the steps after which a free",
             "run is as uncertain as half and 90 % of the spread.",
-            f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free "
+            f"{percent(training.covered)} of the outputs lie inside the 90 % intervals of the free "
             "runs.",
         ]
 
@@ -390,7 +352,7 @@ def summarise(
     if residuals is None and draws_outputs(forecaster):
         residuals = find_residuals(forecaster, int(np.argmax(facts.rows)))
     is_longest = forecaster is posterior and len(facts.rows) == 1
-    figures = assess(posterior, residuals if is_longest else None)
+    training = assess(posterior, residuals if is_longest else None)
     calibration = forecaster.calibration
     sampling, mixing = _sampling(
         posterior,
@@ -403,7 +365,7 @@ def summarise(
     checks = (
         *mixing,
         *check_constant_inputs(posterior.dataset.experiments),
-        *check_training(figures, facts.outputs, rows_per_point),
+        *check_training(training, rows_per_point),
     )
     if members:
         checks = tuple(check._replace(words=default_advice(check.words)) for check in checks)
@@ -413,15 +375,7 @@ def summarise(
     return Summary(
         facts=facts,
         sampling=sampling,
-        outputs=tuple(
-            _output(name, j, figures, posterior.dataset.units.get(name, ""))
-            for j, name in enumerate(facts.outputs)
-        ),
-        free_run_steps=figures.horizon,
-        longest_run=len(figures.widening),
-        covered=figures.covered,
-        nonlinear=figures.nonlinear,
-        nonlinear_change=figures.nonlinear_change,
+        training=training,
         checks=checks,
         starts=tuple(row for row in posterior.comparison if "start" in row),
         members=members,
@@ -478,7 +432,7 @@ def _facts(posterior: Posterior) -> Facts:
         states=model.state_dim,
         basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
         inducing=sum(inducing),
-        kernel="" if linear else _kernel(model.kernel),
+        kernel="" if linear else str(posterior.spec.describe()["kernel"]),
         mean=f"wired {type(mean.inner).__name__}"
         if isinstance(mean, Wired)
         else type(mean).__name__,
@@ -497,34 +451,3 @@ def compared_models(forecaster: Forecaster) -> tuple[dict[str, Any], ...]:
         return forecaster.table
     assert isinstance(forecaster, Posterior)
     return tuple(row for row in forecaster.comparison if "member" in row)
-
-
-def _kernel(kernel: Kernel) -> str:
-    if isinstance(kernel, Sum):
-        return f"{_kernel(kernel.left)} + {_kernel(kernel.right)}"
-    if isinstance(kernel, Product):
-        sides = (kernel.left, kernel.right)
-        return " * ".join(
-            f"({_kernel(side)})" if isinstance(side, Sum) else _kernel(side) for side in sides
-        )
-    return type(kernel).__name__
-
-
-def _output(name: str, j: int, figures: Assessment, unit: str = "") -> OutputSummary:
-    def steps_to(share: float) -> int | None:
-        reached = np.flatnonzero(figures.widening[:, j] >= share)
-        return int(reached[0]) + 1 if len(reached) else None
-
-    return OutputSummary(
-        name=name,
-        spread=float(figures.spread[j]),
-        noise=float(figures.noise_std[j]),
-        process_noise=float(figures.process_std[j]),
-        one_step_error=float(figures.one_step[j]),
-        free_run_error=float(figures.free_run[j]),
-        half=steps_to(0.5),
-        most=steps_to(0.9),
-        one_step_fit=float(figures.one_step_fit[j]),
-        free_run_fit=float(figures.free_run_fit[j]),
-        unit=unit,
-    )

@@ -94,7 +94,7 @@ def compose(
         "units": {name: history.units.get(name, "") for name in history.outputs},
         "charts": {chart["id"]: chart for chart in charts},
         "forecast": forecast_tables(frame[:steps], examination.test),
-        "future": examination.future
+        "future": examination.future.words
         + (f" The remaining {hidden} steps are not drawn." if hidden else ""),
         "fitted": fitted,
         "pictures": drawn,

@@ -91,7 +91,7 @@ def embed_pictures(
     figures = figures_of(examination)
     # What a figure rests on, in a sentence.
     basis = {
-        "forecast": f" {examination.future}",
+        "forecast": f" {examination.future.words}",
         "calibration": f" On {examination.rolling.judged.protocol}.",
         "residuals": f" On {ONE_STEP}.",
     }

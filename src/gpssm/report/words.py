@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from gpssm.core.text import count, join_names, percent
-from gpssm.evaluation.summary import OutputSummary, Summary
+from gpssm.evaluation.assessment import OutputSummary
+from gpssm.evaluation.summary import Summary
 
 SAMPLED = {
     "good": "Chains agree about outputs and forecasts, and there are enough draws.",
@@ -30,7 +31,7 @@ def in_sentences(summary: Summary) -> list[str]:
     return [
         _fitted(summary),
         sampled[summary.sampling.verdict],
-        *(_about_output(output, summary) for output in summary.outputs),
+        *(_about_output(output, summary) for output in summary.training.outputs),
         *_nonlinear(summary),
     ]
 
@@ -68,14 +69,14 @@ def _about_output(output: OutputSummary, summary: Summary) -> str:
     )
     fades = (
         "A forecast stays less than half as uncertain as knowing nothing for "
-        f"{summary.longest_run} steps and more."
+        f"{len(summary.training.widening)} steps and more."
     )
     if output.half:
         steps = count(output.half, "step")
         fades = f"A forecast is half as uncertain as knowing nothing after {steps}."
     return (
         f"{output.name} varies by {output.spread:.3g}{unit} (standard deviation). One step ahead "
-        f"the model errs by {near} of that), over {summary.free_run_steps} steps without further "
+        f"the model errs by {near} of that), over {summary.training.horizon} steps without further "
         f"outputs by {far}), on the same training rows. {fades}"
     )
 
@@ -83,7 +84,7 @@ def _about_output(output: OutputSummary, summary: Summary) -> str:
 def _nonlinear(summary: Summary) -> Iterator[str]:
     if not summary.facts.kernel:
         return
-    share = summary.nonlinear_change
+    share = summary.training.nonlinear_change
     words = "practically linear"
     if share >= SLIGHT:
         words = f"{'clearly' if share > MARKED else 'somewhat'} nonlinear"

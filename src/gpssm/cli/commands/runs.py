@@ -45,7 +45,7 @@ def info(screen: Screen, run: RunFolder) -> Answer:
     if METRICS in files:
         metrics = opened.metrics()
         shown += [*score_tables(metrics), *verdicts(metrics)]
-        data |= {name: metrics[name] for name in ("scores", "by_output", "rolling", "checks")}
+        data |= {name: metrics[name] for name in ("scores", "rolling", "checks")}
     sizes = [(name, f"{size / 1024:,.1f} kB") for name, size in files.items()]
     shown.append(list_table(f"Files of {run}", ["", "size"], sizes))
     return Answer(data | {"files": files}, shown)
