@@ -22,12 +22,10 @@ from gpssm.data.series import Series
 from gpssm.methods.spec import Spec
 from gpssm.plots.style import to_png
 from gpssm.posterior.checks import Check
-from gpssm.report import make_report, write_report
+from gpssm.report import embedded, make_report, write_report
 from gpssm.report.charts import fit_group, forecast_group, numbers, smoothed_errors
-from gpssm.report.content import forecast_tables
-from gpssm.report.page import embedded
+from gpssm.report.content import forecast_tables, in_sentences
 from gpssm.report.pictures import WORDS
-from gpssm.report.words import in_sentences
 from posteriors import make_posterior
 
 HOSTILE = ("<script>alert(1)</script>", "a\"b'c & <b>")

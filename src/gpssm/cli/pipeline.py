@@ -40,15 +40,11 @@ from gpssm.evaluation.baselines import (
 from gpssm.evaluation.examine import Examination, choose_future, examine
 from gpssm.fitting.fit import fit
 from gpssm.fitting.single import was_interrupted
-from gpssm.inference.progress import tracked
-from gpssm.plots.style import to_png
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Forecaster
 from gpssm.report import write_report
-from gpssm.report.figures import figures_of
-
-DPI = 150
+from gpssm.report.pictures import draw_pictures, figures_of
 
 
 def execute(
@@ -194,38 +190,19 @@ def _saved(run: Run) -> str:
 
 
 def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]:
-    """Draw the figures and write the report with them; return a note on what failed."""
-    notes = draw_figures(run, examination, screen)
-    write_run_report(run, examination)
-    return notes
-
-
-def draw_figures(run: Run, examination: Examination, screen: Screen) -> list[str]:
-    """Draw the figures, and return a note on each that failed: a picture must not cost a run."""
-    notes: list[str] = []
-    figures = figures_of(examination)
-    for name in tracked(list(figures), screen.progress, "figures"):
-        try:
-            run.write(f"{FIGURES}/{name}.png", to_png(figures[name](), DPI))
-        except OSError:
-            raise
-        except ImportError as error:
-            return [f"No figures were drawn: {error}"]
-        except Exception as error:
-            notes.append(f"The figure {name} could not be drawn: {error}")
-    return notes
-
-
-def write_run_report(run: Run, examination: Examination) -> Path:
-    """Write the report of a run, with the figures in its folder."""
+    """Draw the figures and write the report with them; return a note on each that failed."""
+    pictures, notes = draw_pictures(figures_of(examination), screen.progress)
+    for name, picture in pictures.items():
+        run.write(f"{FIGURES}/{name}.png", picture)
     files = {
         name: (run.folder / name).read_text()
         for name in (CONFIG, METRICS)
         if (run.folder / name).is_file()
     }
-    figures = {path.stem: path.read_bytes() for path in (run.folder / FIGURES).glob("*.png")}
-    path = run.folder / REPORT
-    return write_report(examination, path, files=files, pictures=figures, title=run.folder.name)
+    troubles = replace(examination, failures=(*examination.failures, *notes))
+    options = {"files": files, "pictures": pictures, "title": run.folder.name}
+    write_report(troubles, run.folder / REPORT, **options)
+    return notes
 
 
 def report_again(run: Run, screen: Screen) -> Path:

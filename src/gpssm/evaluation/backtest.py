@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 
 from gpssm.core import metrics
@@ -32,7 +33,6 @@ from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import BACKTEST, RollingForecast, extended, rolling_forecasts
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 Paths = Float[np.ndarray, "S H N"]
@@ -73,11 +73,9 @@ class Backtest:
         return self.forecasts[0].horizon
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row per origin, one column per figure; NaN where no output was observed."""
-        import pandas
-
-        return pandas.DataFrame(list(self.figures), index=pandas.Index(self.origins, name="origin"))
+        return pd.DataFrame(list(self.figures), index=pd.Index(self.origins, name="origin"))
 
     @property
     def scores(self) -> dict[str, float]:
@@ -85,10 +83,8 @@ class Backtest:
         return {str(name): float(mean) for name, mean in self.table.mean().items()}
 
     @property
-    def by_output(self) -> "pd.DataFrame":
+    def by_output(self) -> pd.DataFrame:
         """The mean of each figure over the origins, one row per output, in its own units."""
-        import pandas
-
         scores = [
             forecast.score_outputs(self.series[origin : origin + self.horizon], self.levels)
             for origin, forecast, figures in zip(
@@ -100,11 +96,11 @@ class Backtest:
             if figures
         ]
         means = {
-            output: pandas.DataFrame([row[output] for row in scores if output in row]).mean()
+            output: pd.DataFrame([row[output] for row in scores if output in row]).mean()
             for output in self.series.outputs
             if any(output in row for row in scores)
         }
-        return pandas.DataFrame(means).T
+        return pd.DataFrame(means).T
 
     def pooled(self, output: str | None = None) -> tuple[Paths, Float[np.ndarray, "H N"]]:
         """Paths and outputs of all origins side by side, by step ahead.
@@ -131,7 +127,7 @@ class Backtest:
         paths = [(item.paths / scale)[..., columns] for item in self.forecasts]
         return np.concatenate(paths, axis=2), np.concatenate(actual, axis=1)
 
-    def by_step(self, output: str | None = None) -> "pd.DataFrame":
+    def by_step(self, output: str | None = None) -> pd.DataFrame:
         """rmse, mae, crps, and coverage and width at each level, by step ahead, over all origins.
 
         Parameters
@@ -139,8 +135,6 @@ class Backtest:
         output : str, optional
             As in `pooled`.
         """
-        import pandas
-
         paths, actual = self.pooled(output)
         mean = paths.mean(0)
         columns: dict[str, Any] = {
@@ -152,8 +146,8 @@ class Backtest:
             coverage = metrics.coverage(paths, actual, level, by_step=True)
             columns[f"coverage_{100 * level:g}"] = coverage
             columns[f"width_{100 * level:g}"] = metrics.interval_width(paths, level, by_step=True)
-        steps = pandas.RangeIndex(1, self.horizon + 1, name="step")
-        return pandas.DataFrame(columns, index=steps)
+        steps = pd.RangeIndex(1, self.horizon + 1, name="step")
+        return pd.DataFrame(columns, index=steps)
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
         """Forecasts along the series, as many as do not overlap, and scores by step ahead.

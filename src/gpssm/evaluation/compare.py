@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from gpssm.core.metrics import LEVELS
 from gpssm.core.notebook import card
@@ -20,7 +21,6 @@ from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 # Averages over outputs in different units, which mean little.
@@ -59,24 +59,20 @@ class Comparison:
         }
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row per forecast, one column per figure."""
-        import pandas
-
-        return pandas.DataFrame.from_dict(self.scores, orient="index")
+        return pd.DataFrame.from_dict(self.scores, orient="index")
 
     @property
-    def by_output(self) -> "pd.DataFrame":
+    def by_output(self) -> pd.DataFrame:
         """One row per output and forecast, one column per figure, each in that output's units."""
-        import pandas
-
         rows = {
             (output, name): figures
             for name, forecast in self.forecasts.items()
             for output, figures in forecast.score_outputs(self.actual, self.levels).items()
         }
-        index = pandas.MultiIndex.from_tuples(rows, names=["output", ""])
-        frame = pandas.DataFrame(list(rows.values()), index=index)
+        index = pd.MultiIndex.from_tuples(rows, names=["output", ""])
+        frame = pd.DataFrame(list(rows.values()), index=index)
         return frame.sort_index(level=0, sort_remaining=False)
 
     def best(self, figure: str | None = None) -> str:
@@ -155,15 +151,13 @@ def compare(
     -------
     Comparison
     """
-    import pandas
-
     _check_names(candidates, baselines)
     check_progress(progress)
     check_whole("num_paths", num_paths, 1)
     check_whole("horizon", horizon, 1, none="for all rows of test")
     seed = check_seed(seed)
     levels = tuple(check_shares("levels", levels))
-    rows = test if isinstance(test, pandas.DataFrame) else single_series("compare", test)
+    rows = test if isinstance(test, pd.DataFrame) else single_series("compare", test)
     horizon = _common_horizon(candidates, len(rows), horizon)
     train = next(filter(None, map(training_data, candidates.values())), None)
     if baselines and train is None:
@@ -278,7 +272,7 @@ def _forecast(
         raise ValueError(f"{name} does not fit the test rows: {error}") from error
 
 
-def figure_table(frame: "pd.DataFrame", first: str, caption: str, *, starred: bool = False) -> str:
+def figure_table(frame: pd.DataFrame, first: str, caption: str, *, starred: bool = False) -> str:
     """Figures as a text table, without those that say little more than another does.
 
     These are the paper's log score, the energy score where it is the CRPS, all widths but the last,

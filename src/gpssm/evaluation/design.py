@@ -15,11 +15,12 @@ look like information.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from gpssm.core.notebook import card
@@ -28,9 +29,6 @@ from gpssm.core.text import check_seed, check_whole
 from gpssm.posterior.control import Rollout
 from gpssm.posterior.forecast import check_paths
 from gpssm.posterior.posterior import Posterior
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FOLDS = 5
 RIDGE = 1e-6  # of the mean variance of Y, for what hardly varies
@@ -57,13 +55,11 @@ class Design:
         return max(self.reduction, key=self.reduction.__getitem__)
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row per experiment, the best first."""
-        import pandas
-
         names = sorted(self.reduction, key=lambda name: -self.reduction[name])
         rows = [{"reduction": self.reduction[name], **self.by_output[name]} for name in names]
-        return pandas.DataFrame(rows, index=pandas.Index(names, name="experiment"))
+        return pd.DataFrame(rows, index=pd.Index(names, name="experiment"))
 
     def __str__(self) -> str:
         return self.table.to_string(float_format=lambda value: f"{value:.3f}")

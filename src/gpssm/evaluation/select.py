@@ -4,9 +4,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gpssm.core.notebook import card
 from gpssm.core.places import Arrival, Place
@@ -20,9 +21,6 @@ from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.linear.identification import select_order
 from gpssm.posterior.validation import BACKTEST, RollingOrigin
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ORDERS = (2, 5)  # of the candidates at least and at most; more states are slow to sample
 PARTS = 3  # of the rows to forecast, of which the horizon takes one at most
@@ -41,7 +39,7 @@ class Selection:
     """
 
     best: dict[str, Any]
-    table: "pd.DataFrame"
+    table: pd.DataFrame
 
     def _repr_html_(self) -> str:
         best = ", ".join(f"{name} {value}" for name, value in self.best.items())
@@ -105,8 +103,6 @@ def select(
     -------
     Selection
     """
-    import pandas
-
     experiments = as_list(series)
     seed = check_seed(seed)
     if len(experiments) != 1:
@@ -150,7 +146,7 @@ def select(
             "candidates.",
             stacklevel=2,
         )
-    return Selection(dict(candidates[best]), pandas.DataFrame([rows[k] for k in order]))
+    return Selection(dict(candidates[best]), pd.DataFrame([rows[k] for k in order]))
 
 
 def _are_settings(candidate: Any) -> bool:
