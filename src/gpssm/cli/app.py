@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpssm import __version__
-from gpssm.cli.commands import bench, catalogue, fit, forecast, runs
+from gpssm.cli.commands import bench, catalogue, fit, runs
 from gpssm.cli.shell import STOPPED, complain
 
 app = typer.Typer(
@@ -38,7 +38,7 @@ def _root(
     """Options of the command itself."""
 
 
-for group in (fit, forecast, runs, catalogue, bench):
+for group in (fit, runs, catalogue, bench):
     group.add_commands(app)
 
 

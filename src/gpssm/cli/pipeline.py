@@ -26,7 +26,7 @@ from gpssm.cli.settings import Settings
 from gpssm.cli.shell import Screen
 from gpssm.cli.tables import UNJUDGED, score_tables
 from gpssm.core.elapsed import ticks
-from gpssm.core.text import count, to_csv
+from gpssm.core.text import count, to_csv, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
@@ -99,18 +99,17 @@ def execute(
                 posterior,
                 data.test,
                 baselines=baselines,
-                num_paths=settings.num_paths,
                 say=screen.say,
             )
             metrics = examination.to_dict()
             metrics["notes"] = notes + metrics["notes"]
             metrics["seconds"] = seconds | metrics["seconds"] | {"judge": ticks() - began}
-            _write_results(run, settings, examination, metrics, screen)
+            _write_results(run, examination, metrics, screen)
             if with_report:
                 began = ticks()
                 metrics["notes"] += write_pages(run, examination, screen)
                 metrics["seconds"]["report"] = ticks() - began
-                run.write_json(METRICS, metrics)
+                run.write(METRICS, to_json(metrics) + "\n")
     return run
 
 
@@ -125,7 +124,6 @@ def _judge_baselines(
         BASELINES,
         exclude=settings.method,
         delay=delay,
-        num_paths=settings.num_paths,
         seed=settings.runtime.seed,
         progress=screen.progress,
     )
@@ -156,15 +154,15 @@ def _posterior(
 
 
 def _write_results(
-    run: Run, settings: Settings, examination: Examination, metrics: dict[str, Any], screen: Screen
+    run: Run, examination: Examination, metrics: dict[str, Any], screen: Screen
 ) -> None:
     """Write forecasts and scores, and show the scores."""
     for name, forecast in examination.forecasts.items():
         if not examination.future.held:
             is_fit = name == examination.method
             file = FORECAST if is_fit else f"{BASELINE_FOLDER}/{name}.csv"
-            run.write(file, to_csv(forecast.to_dataframe(settings.levels)))
-    run.write_json(METRICS, metrics)
+            run.write(file, to_csv(forecast.to_dataframe((0.5, 0.9))))
+    run.write(METRICS, to_json(metrics) + "\n")
     screen.show(score_tables(metrics) or [UNJUDGED])
 
 
@@ -207,8 +205,7 @@ def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]
 
 def report_again(run: Run, screen: Screen) -> Path:
     """Examine a run once more, and draw its figures and write its report again."""
-    paths = run.settings().num_paths
-    examination = examine(run.posterior(), run.test(), num_paths=paths, say=screen.say)
+    examination = examine(run.posterior(), run.test(), say=screen.say)
     write_pages(run, examination, screen)
     return run.folder / REPORT
 
@@ -218,7 +215,7 @@ def forecast_run(
     screen: Screen,
     inputs: str | Path | None = None,
     horizon: int | None = None,
-    num_paths: int | None = None,
+    num_paths: int = 1000,
     seed: int | None = None,
 ) -> Forecast:
     """Forecast the rows after the training data of a run.
@@ -231,8 +228,10 @@ def forecast_run(
         Where to say how inputs were matched.
     inputs
         A file with the inputs of these rows; None for those of the rows held out.
-    horizon, num_paths, seed
-        As in `Posterior.forecast`; None for those of the run.
+    horizon, num_paths
+        As in `Posterior.forecast`.
+    seed
+        The same; None for that of the run.
     """
     settings = run.settings()
     posterior = run.posterior()
@@ -247,7 +246,7 @@ def forecast_run(
             f"the model has inputs ({names}): give a file with their values ahead, --inputs FILE"
         )
     seed = settings.runtime.seed if seed is None else seed
-    return forecast_rows(posterior, u, horizon, num_paths or settings.num_paths, seed)
+    return forecast_rows(posterior, u, horizon, num_paths, seed)
 
 
 def inputs_ahead(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpssm.cli.shell import Answer, Screen, check_paths, register, usage
-from gpssm.cli.tables import list_table
+from gpssm.core.table import Table
 
 data = typer.Typer(
     name="data",
@@ -48,7 +48,11 @@ def likelihoods(screen: Screen) -> Answer:
 def _listed(title: str, things: Mapping[str, Any]) -> Answer:
     """A table of names and the first paragraph of their documentation."""
     words = {name: _first_paragraph(name, thing) for name, thing in things.items()}
-    return Answer(words, [list_table(title, ["name", "description"], list(words.items()))])
+    return _described(title, words)
+
+
+def _described(title: str, words: Mapping[str, str]) -> Answer:
+    return Answer(words, [Table(["name", "description"], list(words.items()), title, words=2)])
 
 
 def _class(build: Any) -> Any:
@@ -74,7 +78,7 @@ def list_data(screen: Screen) -> Answer:
         f"sim:{name}": (inspect.getdoc(simulator) or "").split("\n")[0]
         for name, simulator in SIMULATORS.items()
     }
-    return Answer(entries, [list_table("Series", ["name", "description"], list(entries.items()))])
+    return _described("Series", entries)
 
 
 def fetch(
