@@ -272,7 +272,7 @@ CALLS = {
         {"actual": SERIES, "history": SERIES, "levels": (0.5,), "ax": None},
         (),
     ),
-    "Series.plot": (SERIES.plot, {"train": SERIES, "test": SERIES}, ()),
+    "Series.plot": (SERIES.plot, {"train": SERIES}, ()),
     **{
         f"metrics.{name}": (getattr(metrics, name), good, ())
         for name, good in {
@@ -290,7 +290,7 @@ CALLS = {
         f"plots.{name}": (getattr(gpssm.plots, name), good, ())
         for name, good in {
             "plot_bode": {"bode": LINEAR.bode([0.1]), "level": 0.9},
-            "plot_calibration": {"pairs": (FORECAST, SERIES), "levels": (0.9,)},
+            "plot_calibration": {"pairs": [(FORECAST, SERIES)], "levels": (0.9,)},
             "plot_comparison": {
                 "forecasts": {"a": FORECAST},
                 "actual": SERIES,
@@ -303,7 +303,7 @@ CALLS = {
             "plot_residuals": {"posterior": POSTERIOR, "index": 0, "num_paths": 6, "rows": 9},
             "plot_response": {"response": LINEAR.step_response(3), "level": 0.9},
             "plot_backtest": {"backtest": BACKTEST, "level": 0.9},
-            "plot_series": {"series": SERIES, "train": SERIES, "test": SERIES},
+            "plot_series": {"series": SERIES, "train": SERIES},
             "plot_smoothed": {"posterior": POSTERIOR, "index": 0},
             "plot_states": {"posterior": POSTERIOR, "index": 0},
             "plot_static_gain": {"curve": GAIN, "level": 0.9},

@@ -123,24 +123,24 @@ def test_series_are_stacked_and_the_split_is_marked():
     y = rng.normal(size=(5000, 2))
     y[100:103, 1] = np.nan
     series = Series(y, rng.normal(size=(5000, 1)), dt=0.1, outputs=("a", "b"), inputs=("pump",))
-    figure = drawn(plots.plot_series(series, train=0.6, test=1000))
+    figure = drawn(plots.plot_series(series, train=0.6))
     assert [panel.get_ylabel() for panel in figure.axes] == ["a", "b", "pump"]
     assert figure.axes[-1].get_xlabel() == "time"
     for panel in figure.axes:
         (end,) = lines(panel, "end of training")
         assert end.get_xdata()[0] == pytest.approx(300.0)
         (shade,) = [patch for patch in panel.patches if patch.get_label() == "test"]
-        np.testing.assert_allclose([shade.get_x(), shade.get_width()], [300.0, 100.0])
+        np.testing.assert_allclose([shade.get_x(), shade.get_width()], [300.0, 200.0])
     assert len(lines(figure.axes[0], "output")[0].get_xdata()) <= 2002
     np.testing.assert_allclose(lines(figure.axes[1], "missing")[0].get_xdata(), [10.0, 10.1, 10.2])
     assert lines(figure.axes[0], "missing") == []
-    with pytest.raises(ValueError, match=r"up to 5000, shares up to 1.0, or series; got 6000"):
+    with pytest.raises(ValueError, match=r"up to 5000, a share up to 1.0, or a series; got 6000"):
         plots.plot_series(series, train=6000)
 
 
 def test_several_series_stand_side_by_side():
     several = [make_series(10 + number, input_dim=0, seed=number) for number in range(6)]
-    figure = drawn(plots.plot_series(several, test=4))
+    figure = drawn(plots.plot_series(several, train=7))
     assert len(figure.axes) == 2 * 4
     assert [panel.get_title(loc="left") for panel in figure.axes[:2]] == [
         "series 0 (of 6)",
@@ -301,9 +301,9 @@ def test_calibration_tells_right_from_narrow():
     assert lines(right, "90 % interval")[0].get_ydata().max() < 0.75
 
 
-def test_calibration_takes_one_pair_and_names_what_it_lacks():
+def test_calibration_takes_a_single_pair_and_names_what_it_lacks():
     forecast = make_forecast()
-    _, right = drawn(plots.plot_calibration((forecast, forecast.paths[0]))).axes
+    _, right = drawn(plots.plot_calibration([(forecast, forecast.paths[0])])).axes
     steps = lines(right, "50 % interval")[0].get_xdata()
     assert steps[0] >= 1
     assert steps[-1] <= 40

@@ -240,11 +240,11 @@ class Series:
             }
         )
 
-    def plot(self, train: Any = None, test: Any = None) -> Any:
+    def plot(self, train: Any = None) -> Any:
         """Plot outputs and inputs over time; see `gpssm.plots.plot_series`."""
         from gpssm.plots.forecasts import plot_series
 
-        return plot_series(self, train, test)
+        return plot_series(self, train)
 
     def __len__(self) -> int:
         return self.y.shape[0]
