@@ -157,7 +157,7 @@ def test_bench_alone_shows_its_help():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--methods", "ffvd,arma"], "Known: ffvd-auto, auto, ffvd"),
+        (["--methods", "ffvd,arma"], "Known: auto, ffvd"),
         (["--protocols", "p31"], "Did you mean 'p30'"),
         (["--datasets", ","], "at least one series"),
         (["--set", "ffvd"], "--set takes NAME=VALUE"),

@@ -14,7 +14,7 @@ import pandas as pd
 from gpssm.bench.problems import SUITES
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED
-from gpssm.bench.sweep import VARIANTS, Record, load_results
+from gpssm.bench.sweep import Record, load_results
 from gpssm.core.files import make_folder
 from gpssm.core.table import Table
 from gpssm.core.text import DASH
@@ -157,11 +157,10 @@ def ranked_figure(suite: str, protocol: str) -> str:
 def _order(index: tuple[str, str, str, str]) -> tuple[int | str, ...]:
     """Suites, protocols and data sets as they are listed; methods too, after the user's own."""
     suite, protocol, dataset, method = index
-    base = VARIANTS.get(method, {}).get("method", method)
-    methods = [base, *METHODS] if base not in METHODS else [*METHODS]
+    methods = [*METHODS] if method in METHODS else [method, *METHODS]
     datasets = [*SUITES[suite].datasets, dataset]
     places = [list(SUITES).index(suite), list(PROTOCOLS).index(protocol), datasets.index(dataset)]
-    return *places, dataset, methods.index(base), method
+    return *places, dataset, methods.index(method), method
 
 
 def _mean(mean: float, sd: float) -> str:

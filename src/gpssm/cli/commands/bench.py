@@ -22,9 +22,7 @@ def sweep(
     ] = ALL,
     methods: Annotated[
         str,
-        typer.Option(
-            metavar="LIST", help="Methods, as `gpssm methods` lists them; ffvd-auto; or all."
-        ),
+        typer.Option(metavar="LIST", help="Methods, as `gpssm methods` lists them, or all."),
     ] = STANDARD,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 0.")] = 5,
     protocols: Annotated[
@@ -55,13 +53,12 @@ def sweep(
     gpssm bench report DIR
     """
     from gpssm.bench import PROTOCOLS, run_sweep
-    from gpssm.bench.sweep import STACK, VARIANTS, parse_method
+    from gpssm.bench.sweep import parse_method
     from gpssm.methods import METHODS
 
     check_paths(out)
     with usage():
-        available = [STACK, *METHODS]
-        chosen = available if methods == ALL else _names(methods, "method", [*available, *VARIANTS])
+        chosen = [*METHODS] if methods == ALL else _names(methods, "method", METHODS)
         judged = _names(protocols, "protocol", [ALL, *PROTOCOLS])
         part, _, parts = shard.partition("/")
         if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
