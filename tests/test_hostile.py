@@ -181,11 +181,6 @@ CALLS = {
         {"time": "when", "regrid": "1d", "na": ["Bad"], "encoding": "utf-8", "skip": 0},
         ("inputs", "controls", "dayfirst", "zone", "name", "dt", "units", "thousands", "sheet"),
     ),
-    "on_grid": (
-        Series.on_grid,
-        {"time": np.arange(9.0), "y": SERIES.y, "u": U},
-        ("regrid", "controls", "units"),
-    ),
     "datasets.simulate": (
         gpssm.datasets.simulate,
         {"name": "linear_gaussian", "num_steps": 12, "seed": 0},

@@ -288,11 +288,8 @@ def on_grid(
 
     check_choice("the rule for controls", controls, ("hold", "interpolate"))
     times = Times.of(values)
-    if not len(times.ticks) == len(y) == len(u) or not len(y):
-        raise ValueError(
-            f"there are {len(times.ticks)} times for {len(y)} rows of outputs and {len(u)} of "
-            "controls"
-        )
+    if not len(y):
+        raise ValueError("there are no rows to be put on a grid")
     order = np.argsort(times.ticks, kind="stable")
     times = Times(times.index[order])
     ticks = times.ticks - times.ticks[0]

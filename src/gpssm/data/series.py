@@ -193,26 +193,9 @@ class Series:
         y, u = table[list(outputs)], table[list(inputs)]
         if not regrid:
             return cls(y, u, time=times, **settings)
-        return cls.on_grid(times, y, u, regrid=regrid, controls=controls, **settings)
-
-    @classmethod
-    def on_grid(
-        cls,
-        time: Any,
-        y: Any,
-        u: Any = None,
-        *,
-        regrid: bool | float | str = True,
-        controls: Controls = "hold",
-        **settings: Any,
-    ) -> "Series":
-        """From rows at irregular times, put on a grid as `from_dataframe(regrid=True)` says."""
-        y, outputs = to_columns(y, settings.pop("outputs", None), "y")
-        u = np.zeros((len(y), 0)) if u is None else u
-        u, inputs = to_columns(u, settings.pop("inputs", None), "u")
-        step = None if regrid is True else regrid
-        clock, y, u = on_grid(time, y, u, step=step, controls=controls)
-        return cls(y, u, outputs=outputs, inputs=inputs, clock=clock, **settings)
+        columns = to_columns(y, outputs, "y")[0], to_columns(u, inputs, "u")[0]
+        clock, y, u = on_grid(times, *columns, None if regrid is True else regrid, controls)
+        return cls(y, u, clock=clock, **settings)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A pandas DataFrame of outputs and inputs, indexed by time, or by row number without."""

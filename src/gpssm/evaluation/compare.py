@@ -10,8 +10,8 @@ import pandas as pd
 
 from gpssm.core.metrics import LEVELS
 from gpssm.core.notebook import card
-from gpssm.core.table import Table, loss
-from gpssm.core.text import check_choice, check_seed, check_shares, check_whole, in_line
+from gpssm.core.table import Table
+from gpssm.core.text import check_seed, check_shares, check_whole, in_line
 from gpssm.data.columns import align_columns
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
@@ -74,15 +74,6 @@ class Comparison:
         index = pd.MultiIndex.from_tuples(rows, names=["output", ""])
         frame = pd.DataFrame(list(rows.values()), index=index)
         return frame.sort_index(level=0, sort_remaining=False)
-
-    def best(self, figure: str | None = None) -> str:
-        """The name with the best figure, by default the CRPS in standard deviations."""
-        figure = ("ncrps" if "ncrps" in self.table else "crps") if figure is None else figure
-        check_choice("figure", figure, map(str, self.table))
-        column = self.table[figure].to_numpy(float)
-        if np.isnan(column).all():
-            raise ValueError(f"there is no best {figure!r}: it is NaN for every forecast")
-        return list(self.scores)[int(np.nanargmin(loss(figure, column)))]
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
         """Medians and central intervals of all outputs, or the one named, with what happened."""
