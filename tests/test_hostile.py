@@ -191,7 +191,7 @@ CALLS = {
         gpssm.backtest,
         {
             "series": ROWS,
-            "forecaster": POSTERIOR,
+            "posterior": POSTERIOR,
             "horizon": 2,
             "step": 8,
             "num_paths": 6,
