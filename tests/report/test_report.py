@@ -220,7 +220,7 @@ def test_a_posterior_is_examined_first(found, pictures, rows, monkeypatch):
     )
     text = make_report(found.posterior, test=rows[1], baselines=("mean",), pictures=pictures)
     assert text == make_report(found, pictures=pictures)
-    assert asked == {"inputs": None, "baselines": ("mean",)}
+    assert asked == {"baselines": ("mean",)}
 
 
 def test_settings_are_words_and_the_page_has_a_date(found, pictures):

@@ -5,7 +5,7 @@ which judges forecasts with their intervals and weighs outputs in different unit
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -119,7 +119,7 @@ def judge_baselines(
     train: Sequence[Series],
     u: Float[np.ndarray, "H Du"],
     judged: RollingRows,
-    baselines: Sequence[str] | Mapping[str, Forecaster] = BASELINES,
+    baselines: Sequence[str] = BASELINES,
     *,
     exclude: str = "",
     delay: Rows | Literal["auto"] = 0,
@@ -138,7 +138,7 @@ def judge_baselines(
     judged : RollingRows
         Rows of the rolling forecasts.
     baselines
-        Methods, or fitted posteriors by name.
+        Names of methods.
     exclude : str
         The method of the fit itself, which is left out.
     delay
@@ -161,8 +161,7 @@ def judge_baselines(
     failures = []
     for name in tracked([name for name in baselines if name != exclude], progress, "baselines"):
         try:
-            fitted = isinstance(baselines, Mapping)
-            posterior = baselines[name] if fitted else fit(list(train), method=name, **options)
+            posterior = fit(list(train), method=name, **options)
         except ValueError as error:
             failures.append(f"{label(name)} could not be fitted: {error}")
             continue

@@ -18,7 +18,6 @@ from jaxtyping import Float
 
 from gpssm.core.files import digest
 from gpssm.core.text import count
-from gpssm.data.columns import align_columns
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.baselines import (
@@ -170,8 +169,7 @@ def examine(
     posterior: Forecaster,
     test: Any = None,
     *,
-    inputs: Any = None,
-    baselines: Sequence[str] | Mapping[str, Forecaster] | BaselineResults = BASELINES,
+    baselines: Sequence[str] | BaselineResults = BASELINES,
     num_paths: int = 1000,
     say: Callable[[str], None] = lambda text: None,
 ) -> Examination:
@@ -185,11 +183,8 @@ def examine(
         The rows that follow the (last) training series, in the user's units: they are forecast,
         and decide between the model and the baselines. Without them the end of the training series
         does, which the checks say.
-    inputs
-        Without `test`, the inputs of the steps to forecast; else the last ones are held for 30
-        steps.
     baselines
-        Methods to fit to the same data, or their posteriors or results.
+        Methods to fit to the same data, or their results.
     num_paths
         Paths of each forecast.
     say
@@ -203,7 +198,7 @@ def examine(
     dataset = posterior.dataset
     raw = dataset.experiments
     rows = None if test is None else _test_rows(posterior, test)
-    future = choose_future(raw[-1], rows, inputs)
+    future = choose_future(raw[-1], rows)
     judged = choose_rows(raw[-1], rows)
     options: dict[str, Any] = {"num_paths": num_paths, "seed": posterior.seed}
     say("Forecasting")
@@ -242,15 +237,12 @@ def examine(
     )
 
 
-def choose_future(last: Series, test: Series | None, inputs: Any = None) -> Future:
-    """The inputs of the test rows, or those given, or the last training ones, held."""
+def choose_future(last: Series, test: Series | None) -> Future:
+    """The inputs of the test rows, or the last training ones, held."""
     if test is not None:
         under = ", under the inputs of the held-out rows" if last.inputs else ""
         steps = count(len(test), "step")
         return Future(test.u, f"The {steps} after the end of the training data{under}.", False)
-    if inputs is not None:
-        u = align_columns(inputs, last.inputs, "u")
-        return Future(u, f"The next {count(len(u), 'step')}, under the given inputs.", False)
     words = f"The next {HORIZON} steps."
     if last.inputs:
         words += (

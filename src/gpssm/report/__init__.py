@@ -30,8 +30,7 @@ def make_report(
     posterior: Forecaster | Examination,
     *,
     test: Any = None,
-    inputs: Any = None,
-    baselines: Sequence[str] | Mapping[str, Forecaster] = BASELINES,
+    baselines: Sequence[str] = BASELINES,
     title: str | None = None,
     pictures: Mapping[str, bytes] | None = None,
     files: Mapping[str, str] | None = None,
@@ -41,8 +40,8 @@ def make_report(
     Parameters
     ----------
     posterior
-        The fit, or its examination: then `test`, `inputs` and `baselines` play no part.
-    test, inputs, baselines
+        The fit, or its examination: then `test` and `baselines` play no part.
+    test, baselines
         As in `evaluation.examine.examine`.
     title
         The heading of the page.
@@ -54,7 +53,7 @@ def make_report(
     """
     examination = posterior
     if not isinstance(examination, Examination):
-        examination = examine(examination, test, inputs=inputs, baselines=baselines)
+        examination = examine(examination, test, baselines=baselines)
     page = render(examination, compose(examination, title, pictures, files or {}))
     # For those who look at it in a terminal.
     return "\n".join(map(printable, page.replace("\t", " ").split("\n")))
