@@ -22,7 +22,7 @@ from rich.text import Text
 
 from gpssm.core.text import check_path, in_line, printable, to_json
 
-FAILED, MISUSED, STOPPED = 1, 2, 130
+STOPPED = 130  # exit code
 LONGEST = 1600  # characters of an error
 OPTIONS = {
     "as_json": Annotated[
@@ -143,7 +143,7 @@ def ending(debug: bool = False) -> Iterator[None]:
         raise
     except Misuse as error:
         complain(str(error))
-        raise typer.Exit(MISUSED) from None
+        raise typer.Exit(2) from None
     except KeyboardInterrupt as stop:
         complain(str(stop) or "Stopped.")
         raise typer.Exit(STOPPED) from None
@@ -151,7 +151,7 @@ def ending(debug: bool = False) -> Iterator[None]:
         if debug:
             raise
         complain(_message(error))
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(1) from None
 
 
 def complain(message: str) -> None:

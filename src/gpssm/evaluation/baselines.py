@@ -31,9 +31,7 @@ LABELS = {
     "last": "Last value",
     "mean": "Training mean",
 }
-MOST_TEST, MOST_TRAINING = 600, 180  # rows that are forecast: a filter's time grows with them
 FIGURES = ("rmse", "fit", "crps", "coverage_90", "width_90")  # of each method, by output
-MOST_VALUES = 2e7  # in all paths of a forecast: more do not fit where they are sorted and scored
 
 
 class RollingRows(NamedTuple):
@@ -178,7 +176,8 @@ def forecast_rows(
 ) -> Forecast:
     """The forecast under inputs `u` (a Series or rows of an array), with fewer paths if long."""
     steps = horizon or (HORIZON if u is None else len(u))
-    paths = max(min(num_paths, int(MOST_VALUES / (steps * len(posterior.dataset.outputs)))), 2)
+    # More values do not fit where paths are sorted and scored.
+    paths = max(min(num_paths, int(2e7 / (steps * len(posterior.dataset.outputs)))), 2)
     inputs = u if posterior.dataset.inputs else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a check tells of paths that left
@@ -192,11 +191,10 @@ def label(method: str) -> str:
 
 def choose_rows(last: Series, test: Series | None) -> RollingRows:
     """The test rows if there are any with outputs, else the end of the last training series."""
-    if test is not None and np.isfinite(test.y).any():
-        rows, start, held_out = test[:MOST_TEST], 0, True
-    else:
-        rows, held_out = last[-MOST_TRAINING:], False
-        start = len(rows) // 3  # where a filter that starts afresh has settled
+    held_out = test is not None and bool(np.isfinite(test.y).any())
+    # A filter's time grows with the rows. One that starts afresh has settled after a third.
+    rows = test[:600] if held_out else last[-180:]
+    start = 0 if held_out else len(rows) // 3
     unseen = len(rows) - start
     horizon = ROLLING.within(unseen).horizon
     return RollingRows(rows, start, ROLLING.spacing(unseen - horizon), horizon, held_out)

@@ -4,7 +4,7 @@ import base64
 import importlib.metadata
 import math
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -230,7 +230,7 @@ SAMPLED = {
     "fair": "Chains agree fairly well about outputs and forecasts: means and intervals are usable, "
     "their last digit is not.",
     "poor": "Chains do not agree about outputs and forecasts: take everything below as "
-    "provisional, and run longer chains.",
+    "provisional.",
 }
 # Where chains have models of their own.
 SEPARATE = {
@@ -241,7 +241,6 @@ SEPARATE = {
     "poor": "Chains from different starts have not converged, or have found different models: take "
     "everything below as provisional.",
 }
-SLIGHT, MARKED = 0.01, 0.1  # shares of the change of the states that no linear map explains
 
 
 def in_sentences(summary: Summary) -> list[str]:
@@ -251,7 +250,7 @@ def in_sentences(summary: Summary) -> list[str]:
         _fitted(summary),
         sampled[summary.sampling.verdict],
         *(_about_output(output, summary) for output in summary.training.outputs),
-        *_nonlinear(summary),
+        *([_nonlinear(summary.training.nonlinear_change)] if summary.facts.kernel else []),
     ]
 
 
@@ -262,7 +261,7 @@ def _fitted(summary: Summary) -> str:
     single = ""
     if summary.leading:
         weights = [f"{name} ({percent(weight)})" for name, weight in summary.weights.items()]
-        single = f" Its member {summary.leading} is a {model}."
+        single = f" The paragraphs below are about its member {summary.leading}, a {model}."
         model = f"mixture of {join_names(weights)}"
     names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
     data = join_names(names)
@@ -300,14 +299,11 @@ def _about_output(output: OutputSummary, summary: Summary) -> str:
     )
 
 
-def _nonlinear(summary: Summary) -> Iterator[str]:
-    if not summary.facts.kernel:
-        return
-    share = summary.training.nonlinear_change
-    words = "practically linear"
-    if share >= SLIGHT:
-        words = f"{'clearly' if share > MARKED else 'somewhat'} nonlinear"
-    yield (
+def _nonlinear(share: float) -> str:
+    """How nonlinear the dynamics are, by what no linear map explains of the states' changes."""
+    words = "clearly nonlinear" if share > 0.1 else "somewhat nonlinear"
+    words = "practically linear" if share < 0.01 else words
+    return (
         f"The dynamics are {words}: a linear map leaves {percent(share)} of the change from step "
         "to step unexplained."
     )

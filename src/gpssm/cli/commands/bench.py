@@ -12,7 +12,6 @@ from gpssm.cli.shell import Answer, Screen, check_paths, in_line, register, regi
 bench = typer.Typer(name="bench", no_args_is_help=True)
 
 ALL = "all"
-STANDARD = "auto,arx,lgssm,last,mean"
 
 
 def sweep(
@@ -23,7 +22,7 @@ def sweep(
     methods: Annotated[
         str,
         typer.Option(metavar="LIST", help="Methods, as `gpssm methods` lists them, or all."),
-    ] = STANDARD,
+    ] = "auto,arx,lgssm,last,mean",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 0.")] = 5,
     protocols: Annotated[
         str, typer.Option(metavar="LIST", help="Of the protocols that apply.")
