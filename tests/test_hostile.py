@@ -242,7 +242,6 @@ CALLS = {
         {"candidates": {"one": POSTERIOR}, "test": SERIES, "horizon": 3, "num_paths": 6} | QUIET,
         ("baselines", "seed", "levels"),
     ),
-    "Comparison.best": (COMPARISON.best, {"figure": "rmse"}, ()),
     "Comparison.plot": (COMPARISON.plot, {"output": "y0", "level": 0.9}, ()),
     "informative": (
         partial(gpssm.informative, make_posterior(chains=4, draws=4)),

@@ -135,10 +135,10 @@ def read(
             raise ValueError(f"outputs needs at least one column of {labels}")
         frame = _frame(columns, chosen[0] + chosen[1])
         y, u = ([columns[number][0] for number in numbers] for numbers in chosen)
-        known = {columns[number][0]: unit for number, unit in enumerate(below) if unit}
-        known = {label: known[label] for label in (*y, *u) if label in known}
-        if known and isinstance(units, Mapping | None):
-            units = known | dict(units or {})
+        noted = {columns[number][0]: unit for number, unit in enumerate(below) if unit}
+        noted = {label: noted[label] for label in (*y, *u) if label in noted}
+        if noted and isinstance(units, Mapping | None):
+            units = noted | dict(units or {})
         settings: dict[str, Any] = {"name": path.stem if name is None else name, "units": units}
         settings |= {"time": time, "regrid": regrid, "controls": controls}
         return Series.from_dataframe(frame, y, u, dayfirst=dayfirst, zone=zone, dt=dt, **settings)

@@ -216,11 +216,11 @@ def examine(
     rolling = RollingComparison(judged, (entry, *baselines.entries), backtest)
     summary = summarise(posterior, diagnostics, residuals)
     trust = forecast.diagnostics
-    found = [checks.check_worth(rolling), *checks.check_coverage(rolling)]
-    found += [] if rows is None else checks.check_free_run(forecast, rows)
-    found += [] if trust is None else [check_paths(trust), *check_inputs(trust)]
+    gathered = [checks.check_worth(rolling), *checks.check_coverage(rolling)]
+    gathered += [] if rows is None else checks.check_free_run(forecast, rows)
+    gathered += [] if trust is None else [check_paths(trust), *check_inputs(trust)]
     converged = summary.sampling.verdict == "good"
-    found += checks.check_residuals(residuals, converged=converged)
+    gathered += checks.check_residuals(residuals, converged=converged)
     return Examination(
         posterior=posterior,
         test=rows,
@@ -232,7 +232,7 @@ def examine(
         residuals=residuals,
         smoothed=smoothed,
         observed=observed,
-        checks=(*found, *summary.checks),
+        checks=(*gathered, *summary.checks),
         failures=baselines.failures,
     )
 

@@ -9,14 +9,14 @@ starts of their own, are judged each by itself, and are "fair" where they do not
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpssm.core.notebook import card
-from gpssm.core.text import count, figure, in_line, jsonable, percent, printable
+from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import check_constant_inputs, check_training
@@ -133,7 +133,10 @@ class Sampling:
             for name, (rhat, ess) in figures.items()
         }
         transitions = f"divergent transitions {self.divergences}, acceptance {self.acceptance:.2f}"
-        return [*_columns([], texts.items()), transitions]
+        return [
+            *(f"{name:<{max(map(len, texts))}}  {text}" for name, text in texts.items()),
+            transitions,
+        ]
 
 
 @dataclass(frozen=True)
@@ -209,106 +212,53 @@ class Summary:
             "change f(x, u) - x."
         )
         doubtful = [f"- {doubt}" for doubt in self.doubts]
+        started = {"start": "start", "noise": "noise", "likelihood": "likelihood"}
+        started |= {"rolling": f"{HORIZON} steps", "run": "free run", "chains": "chains"}
+        weighed = {"member": "member", "weight": "weight", "log_score": "log score", "crps": "CRPS"}
+        residual = {"output": "residual of", "with": "and", "correlation": "correlation"}
+        residual |= {"lag": "lag", "p": "p"}
+        note = "The largest correlation; p below 0.05 says that something was left."
+        widened = {"step": "steps ahead", "factors": "factor", "coverage": "share covered without"}
+        widened |= {"effective": "independent forecasts"}
         return {
-            f"{mixed} (scores on held-out training rows)": self._mixed(),
+            f"{mixed} (scores on held-out training rows)": _table(self.members, weighed),
             fitted: self.facts.lines,
-            f"Where it started ({errors})": self._started(),
+            f"Where it started ({errors})": _table(self.starts, started),
             f"How well it sampled: {self.sampling.verdict}": self.sampling.lines,
             "How noisy, how predictable (in sample)": self._predictable(),
-            "What one-step errors still hold (in sample)": self._residual(),
-            f"How much wider its intervals are made (measured on {self.calibrated_on})": (
-                self._widened()
+            "What one-step errors still hold (in sample)": _table(self.residuals, residual, note),
+            f"How much wider its intervals are made (measured on {self.calibrated_on})": _table(
+                self.calibration, widened
             ),
             "How nonlinear": [nonlinear],
             "What to distrust": doubtful or ["Nothing that stands out."],
         }
 
-    def _started(self) -> list[str]:
-        head = ("start", "noise", "likelihood", f"{HORIZON} steps", "free run", "chains")
-        rows = [
-            (
-                row["start"],
-                str(row["noise"]),
-                row["likelihood"],
-                figure(row["rolling"], 3),
-                figure(row["run"], 3),
-                str(row.get("chains", "")),
-            )
-            for row in self.starts
-        ]
-        return _columns(head, rows)
-
-    def _mixed(self) -> list[str]:
-        rows = [
-            (
-                row["member"],
-                f"{row['weight']:.2f}",
-                figure(row["log_score"], 3),
-                figure(row["crps"], 3),
-            )
-            for row in self.members
-        ]
-        return _columns(("member", "weight", "log score", "CRPS"), rows)
-
-    def _residual(self) -> list[str]:
-        rows = [
-            (
-                row["output"],
-                row["with"],
-                f"{row['correlation']:+.2f}",
-                str(row["lag"]),
-                f"{row['p']:.2g}",
-            )
-            for row in self.residuals
-        ]
-        lines = _columns(("residual of", "and", "correlation", "lag", "p"), rows)
-        note = "The largest correlation; p below 0.05 says that something was left."
-        return [*lines, note] if lines else []
-
-    def _widened(self) -> list[str]:
-        head = ("ahead", "factor", "covered by 90 % without", "independent forecasts")
-        rows = [
-            (
-                count(row["step"], "step"),
-                ", ".join(f"{factor:.2f}" for factor in row["factors"]),
-                ", ".join(percent(share) for share in row["coverage"]),
-                f"{row['effective']:.0f}",
-            )
-            for row in self.calibration
-        ]
-        return _columns(head, rows)
-
     def _predictable(self) -> list[str]:
         training = self.training
-        noises = []
-        errors = []
+        rows = []
         for output in training.outputs:
-            shares = [
+            noise, process = (
                 f"{value:.3g} ({percent((value / output.spread) ** 2)})"
                 for value in (output.noise, output.process_noise)
-            ]
-            noises.append((output.label, f"{output.spread:.3g}", *shares))
-            fits = (
-                f"{output.one_step_error:.3g} ({figure(output.one_step_fit, 3)} %)",
-                f"{output.free_run_error:.3g} ({figure(output.free_run_fit, 3)} %)",
             )
-            steps = [
+            half, most = (
                 count(value, "step") if value else f"> {len(training.widening)} steps"
                 for value in (output.half, output.most)
-            ]
-            errors.append((output.label, *fits, *steps))
-        head = (
-            "output",
-            "error: 1 step",
-            f"{training.horizon} steps",
-            "half spread",
-            "90 % spread",
-        )
+            )
+            near = f"{output.one_step_error:.3g} ({figure(output.one_step_fit, 3)} %)"
+            far = f"{output.free_run_error:.3g} ({figure(output.free_run_fit, 3)} %)"
+            cells = {"output": output.label, "spread": output.spread, "noise": noise}
+            cells |= {"process": process, "near": near, "far": far, "half": half, "most": most}
+            rows.append(cells)
+        noises = {"output": "output", "spread": "spread", "noise": "noise"}
+        errors = {"output": "output", "near": "error: 1 step", "far": f"{training.horizon} steps"}
+        errors |= {"half": "half spread", "most": "90 % spread"}
         return [
-            *_columns(("output", "spread", "noise", "process noise"), noises),
+            *_table(rows, noises | {"process": "process noise"}),
             "In brackets the share of the output's variance.",
             "",
-            *_columns(head, errors),
+            *_table(rows, errors),
             "Both errors are of the same rows; in brackets the fit, 100 % where they are 0 and 0 %",
             "where they are those of the mean. The last two columns: the steps after which a free",
             "run is as uncertain as half and 90 % of the spread.",
@@ -317,13 +267,28 @@ class Summary:
         ]
 
 
-def _columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table, each column as wide as its longest cell; none without rows."""
-    cells = [*([head] if head else []), *rows]
-    if len(cells) <= bool(head):
+def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *notes: str) -> list[str]:
+    """The lines of a table, each column as wide as its longest cell, and notes below it.
+
+    Parameters
+    ----------
+    rows
+        Cells by name; without any there are no lines.
+    columns
+        Headings by the name of the cells.
+    notes
+        Lines below the table.
+    """
+    if not rows:
         return []
+    cells = [list(columns.values())]
+    for row in rows:
+        values = (row.get(name, "") for name in columns)
+        listed = (as_tuple(value) for value in values)
+        cells.append([", ".join(figure(part, 3) for part in parts) for parts in listed])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    return [*lines, *notes]
 
 
 def summarise(
