@@ -21,6 +21,7 @@ from gpssm.data.readers import read
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.evaluation.backtest import Backtest
+from gpssm.evaluation.compare import Comparison
 from gpssm.posterior import storage
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -115,9 +116,9 @@ ENTRIES = {
     "rows_of": FORECAST.rows_of,
     "Forecast[...]": FORECAST.__getitem__,
     "compare": lambda value: gpssm.compare(value, SERIES),
-    "compare(test)": lambda value: gpssm.compare({"one": FORECAST}, value),
-    "compare(horizon=)": lambda value: gpssm.compare({"one": FORECAST}, SERIES, horizon=value),
-    "compare(levels=)": lambda value: gpssm.compare({"one": FORECAST}, SERIES, levels=value),
+    "compare(test)": lambda value: gpssm.compare({"one": POSTERIOR}, value),
+    "compare(horizon=)": lambda value: gpssm.compare({"one": POSTERIOR}, SERIES, horizon=value),
+    "compare(levels=)": lambda value: gpssm.compare({"one": POSTERIOR}, SERIES, levels=value),
     **{
         f"metrics.{name}({place})": lambda value, name=name, of=of, place=place: getattr(
             metrics, name
@@ -161,7 +162,7 @@ ROWS, LONG = make_series(16, seed=3), make_series(40, seed=4)
 STACK = Stack.of({"one": POSTERIOR, "two": POSTERIOR}, [0.6, 0.4])
 LINEAR, GAIN = POSTERIOR.linearise(), POSTERIOR.static_gain(values=[0.0, 1.0])
 BACKTEST = Backtest(SERIES, np.array([0]), (FORECAST,), (FORECAST.score(SERIES),), (0.9,), "never")
-COMPARISON = gpssm.compare({"one": FORECAST}, SERIES, progress=False)
+COMPARISON = Comparison({"one": FORECAST}, SERIES[: FORECAST.horizon], (0.5, 0.9))
 FRAME = pd.DataFrame({"y": np.arange(9.0), "u": np.zeros(9), "at": np.arange(9.0)})
 QUIET = {"progress": False}
 # A call that is as it should be, and the arguments that are tried besides those it has.
