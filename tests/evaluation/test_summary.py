@@ -86,7 +86,7 @@ def test_the_facts(series, summary):
     assert (facts.states, facts.inducing, facts.kernel) == (2, 0, "")
     assert (facts.chains, facts.draws) == (2, 120)
     assert summary.sampling.verdict == "good"
-    assert summary.sampling.rhat_forecast < 1.05
+    assert summary.sampling.mixing["30-step forecast mean"][0] < 1.05
     assert summary.doubts == ()
 
 
@@ -155,8 +155,10 @@ def test_chains_with_models_of_their_own_are_judged_each_by_itself():
     assert posterior.apart
     assert posterior.with_notes().notes == ()
     summary = posterior.summary()
-    assert summary.sampling.rhat_forecast > 1.2
-    assert all(rhat < 1.05 and ess > 100 for rhat, ess in summary.sampling.within.values())
+    assert summary.sampling.separate
+    (forecast, _), _, *within = summary.sampling.mixing.values()
+    assert forecast > 1.2
+    assert all(rhat < 1.05 and ess > 100 for rhat, ess in within)
     assert summary.sampling.verdict == "poor"
     (said,) = (doubt for doubt in summary.doubts if "hain" in doubt)
     assert "(em, noise free)" in said

@@ -84,7 +84,13 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
         3.0,
     )
     outputs = tuple(OutputSummary(name, 1.0, 0.1, 0.1, 0.2, 0.5, 3, None) for name in train.outputs)
-    sampling = Sampling("good", 1.01, 400, 1.01, 400, 0, 0.8, ())
+    sampling = Sampling(
+        "good",
+        dict.fromkeys(("30-step forecast mean", "smoothed outputs"), (1.01, 400)),
+        0,
+        0.8,
+        (),
+    )
     found = (
         checks.check_worth(rolling),
         *checks.check_coverage(rolling),

@@ -175,8 +175,8 @@ def test_the_starts_that_were_compared_are_a_table(found, pictures):
 def test_chains_with_models_of_their_own_are_not_said_to_agree(found):
     sampling = replace(found.summary.sampling, verdict="fair")
     of_one, apart = (
-        in_sentences(replace(found.summary, sampling=replace(sampling, within=within)))[1]
-        for within in ({}, {"30-step forecast mean, within chains": (1.01, 400.0)})
+        in_sentences(replace(found.summary, sampling=replace(sampling, separate=separate)))[1]
+        for separate in (False, True)
     )
     assert "agree fairly" in of_one
     assert "average" in apart

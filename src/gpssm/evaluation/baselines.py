@@ -191,13 +191,15 @@ def label(method: str) -> str:
 
 def choose_rows(last: Series, test: Series | None) -> RollingRows:
     """The test rows if there are any with outputs, else the end of the last training series."""
-    held_out = test is not None and bool(np.isfinite(test.y).any())
     # A filter's time grows with the rows. One that starts afresh has settled after a third.
-    rows = test[:600] if held_out else last[-180:]
-    start = 0 if held_out else len(rows) // 3
+    rows = last[-180:]
+    start = len(rows) // 3
+    held_out = test is not None and np.isfinite(test.y).any()
+    if test is not None and held_out:
+        rows, start = test[:600], 0
     unseen = len(rows) - start
     horizon = ROLLING.within(unseen).horizon
-    return RollingRows(rows, start, ROLLING.spacing(unseen - horizon), horizon, held_out)
+    return RollingRows(rows, start, ROLLING.spacing(unseen - horizon), horizon, bool(held_out))
 
 
 def roll(posterior: Forecaster, judged: RollingRows) -> Backtest:

@@ -104,39 +104,40 @@ class Facts:
 class Sampling:
     """How well it sampled: figures at their worst, and the verdict on them.
 
-    `within` has R-hat and effective draws of each chain by itself, by name, where chains have
-    models of their own.
+    Parameters
+    ----------
+    verdict
+        "good", "fair" or "poor".
+    mixing
+        R-hat and effective draws of forecast and smoothed outputs, by name; where chains have
+        models of their own, of each chain by itself too.
+    divergences, acceptance
+        Number of divergent transitions, and the mean acceptance probability.
+    notes
+        Notes of the run.
+    separate
+        Whether chains have models of their own.
     """
 
     verdict: str
-    rhat_forecast: float
-    ess_forecast: float
-    rhat_outputs: float
-    ess_outputs: float
+    mixing: dict[str, tuple[float, float]]
     divergences: int
     acceptance: float
     notes: tuple[str, ...]
-    within: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    separate: bool = False
 
     @property
     def lines(self) -> list[str]:
         """The figures for a page."""
-        figures = {
-            f"{HORIZON}-step forecast": (self.rhat_forecast, self.ess_forecast),
-            "smoothed outputs": (self.rhat_outputs, self.ess_outputs),
-            **self.within,
-        }
         texts = {
             name: "no R-hat: few draws, or all equal"
             if math.isnan(rhat)
             else f"R-hat {rhat:.3f}, {ess:.0f} effective draws"
-            for name, (rhat, ess) in figures.items()
+            for name, (rhat, ess) in self.mixing.items()
         }
+        width = max(map(len, texts))
         transitions = f"divergent transitions {self.divergences}, acceptance {self.acceptance:.2f}"
-        return [
-            *(f"{name:<{max(map(len, texts))}}  {text}" for name, text in texts.items()),
-            transitions,
-        ]
+        return [*(f"{name:<{width}}  {text}" for name, text in texts.items()), transitions]
 
 
 @dataclass(frozen=True)
@@ -355,23 +356,18 @@ def _sampling(
     posterior: Posterior, diagnostics: Diagnostics, notes: tuple[str, ...]
 ) -> tuple[Sampling, tuple[Check, ...]]:
     """How well it sampled, and the checks of that."""
-    forecast = diagnostics[FORECAST]
-    outputs = diagnostics["smoothed outputs"]
+    rows = [diagnostics[FORECAST], diagnostics["smoothed outputs"]]
     starts = own_starts(posterior)
+    rows += [diagnostics[row.name + WITHIN] for row in rows] if starts else []
     sampler = tuple(check_sampler(posterior.info))
-    within = [diagnostics[row.name + WITHIN] for row in (forecast, outputs)] if starts else []
     mixing = tuple(check_mixing(diagnostics.rows, starts)) if is_chain(posterior.info) else ()
-    judged = (forecast, outputs, *within) if mixing else ()
     sampling = Sampling(
-        verdict=sampling_verdict(judged, sampler, posterior.notes, starts),
-        rhat_forecast=forecast.rhat,
-        ess_forecast=forecast.ess_bulk,
-        rhat_outputs=outputs.rhat,
-        ess_outputs=outputs.ess_bulk,
+        verdict=sampling_verdict(rows if mixing else (), sampler, posterior.notes, starts),
+        mixing={row.name: (row.rhat, row.ess_bulk) for row in rows},
         divergences=diagnostics.divergences,
         acceptance=float(np.mean(diagnostics.acceptance)),
         notes=notes,
-        within={row.name: (row.rhat, row.ess_bulk) for row in within},
+        separate=bool(starts),
     )
     return sampling, (*mixing, *sampler)
 

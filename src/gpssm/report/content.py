@@ -245,7 +245,7 @@ SEPARATE = {
 
 def in_sentences(summary: Summary) -> list[str]:
     """The model and its data, the sampling, each output, and how nonlinear it is."""
-    sampled = SEPARATE if summary.sampling.within else SAMPLED
+    sampled = SEPARATE if summary.sampling.separate else SAMPLED
     return [
         _fitted(summary),
         sampled[summary.sampling.verdict],

@@ -57,7 +57,7 @@ def sweep(
 
     check_paths(out)
     with usage():
-        chosen = [*METHODS] if methods == ALL else _names(methods, "method", METHODS)
+        chosen = [*METHODS] if methods == ALL else _names(methods, "method", [*METHODS])
         judged = _names(protocols, "protocol", [ALL, *PROTOCOLS])
         part, _, parts = shard.partition("/")
         if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
