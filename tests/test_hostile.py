@@ -264,7 +264,7 @@ CALLS = {
     "score_outputs": (FORECAST.score_outputs, {"actual": SERIES, "levels": (0.9,)}, ()),
     "Forecast.plot": (
         FORECAST.plot,
-        {"actual": SERIES, "history": SERIES, "levels": (0.5,), "ax": None},
+        {"actual": SERIES, "history": SERIES, "levels": (0.5,)},
         (),
     ),
     "Series.plot": (SERIES.plot, {"train": SERIES}, ()),
