@@ -147,22 +147,14 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
     # Both kinds of errors are those of the same rows, in which a filter has settled.
     rows = runs[:horizon]
     settled = rows >= min(LEAD, len(series) // 4)
-    predicted = np.full(y.shape, np.nan)
-    # Where only the states of the last rows are stored, the series is shorter than it was.
-    whole = residuals is not None and len(residuals.predicted) == min(len(y), ROWS)
-    if not whole and draws_outputs(posterior):
-        residuals = find_residuals(posterior, index)
-    if residuals is not None and draws_outputs(posterior):
-        predicted[: len(residuals.predicted)] = residuals.predicted
+    predicted = _predicted(posterior, residuals, index)[rows][settled]
+    one_step, one_step_fit = _errors(predicted, y[rows][settled])
     simulated = dataset.decode(mean[:horizon])[settled]
-    actual = y[rows][settled]
-    one_step, one_step_fit = _errors(predicted[rows][settled], actual)
-    free_run, free_run_fit = _errors(simulated, actual)
+    free_run, free_run_fit = _errors(simulated, y[rows][settled])
     scale = np.array(dataset.scaler.output_std)
     spread = output_spread(dataset.scaled)
     widening = np.sqrt(np.mean(variance, axis=1)) / spread
     columns = (scale * spread, scale * np.sqrt(noise), scale * np.sqrt(process), one_step, free_run)
-
     return Assessment(
         outputs=tuple(
             OutputSummary(
@@ -183,6 +175,20 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
         novelty_tail=float(np.mean(novelty[:, -max(len(points) // 10, 1) :])),
         left=float(np.mean(~alive[-1])),
     )
+
+
+def _predicted(
+    posterior: Posterior, residuals: Residuals | None, index: int
+) -> Float[np.ndarray, "T Dy"]:
+    """One-step predictions along a training series; NaN beyond the rows that residuals have."""
+    y = posterior.dataset.experiments[index].y
+    predicted = np.full(y.shape, np.nan)
+    if draws_outputs(posterior):
+        # Where only the states of the last rows are stored, the series is shorter than it was.
+        if residuals is None or len(residuals.predicted) != min(len(y), ROWS):
+            residuals = find_residuals(posterior, index)
+        predicted[: len(residuals.predicted)] = residuals.predicted
+    return predicted
 
 
 def steps_until(widening: Float[np.ndarray, " L"], share: float) -> int | None:

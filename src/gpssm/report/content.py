@@ -1,6 +1,5 @@
 """What goes into a report, from one examination: texts, tables, charts, pictures, files."""
 
-import base64
 import importlib.metadata
 import math
 import platform
@@ -30,7 +29,7 @@ from gpssm.report.charts import (
     forecast_group,
     keys_of,
 )
-from gpssm.report.pictures import WORDS, captions, draw_pictures, figures_of
+from gpssm.report.pictures import WORDS, draw_pictures, figures_of, page_pictures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,18 +98,7 @@ def compose(
         "future": examination.future.words
         + (f" The remaining {hidden} steps are not drawn." if hidden else ""),
         "fitted": fitted,
-        "pictures": {
-            name: {
-                "source": f"data:image/png;base64,{base64.b64encode(pictures[name]).decode()}",
-                "alt": WORDS[name][0],
-                "caption": caption,
-                # The size stands at a fixed place in a PNG's header.
-                "width": int.from_bytes(pictures[name][16:20]),
-                "height": int.from_bytes(pictures[name][20:24]),
-            }
-            for name, caption in captions(examination).items()
-            if name in pictures
-        },
+        "pictures": page_pictures(examination, pictures),
         "tables": tables,
         "downloads": {name: data_uri(name, text) for name, text in (texts | dict(files)).items()},
         "troubles": (*examination.summary.sampling.notes, *examination.failures, *failures),

@@ -1,8 +1,9 @@
 """The figures of an examination, drawn from what was computed once, and their captions."""
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -132,8 +133,11 @@ def draw_pictures(
     return pictures, failures
 
 
-def captions(examination: Examination) -> dict[str, str]:
-    """The captions of the pictures, with what each rests on, by name."""
+def page_pictures(
+    examination: Examination, pictures: Mapping[str, bytes]
+) -> dict[str, dict[str, Any]]:
+    """Pictures as the page has them: source, text alternative, caption and size, by name."""
+    # What each rests on.
     basis = {
         "forecast": f" {examination.future.words}",
         "calibration": f" On {examination.rolling.judged.protocol}.",
@@ -142,4 +146,15 @@ def captions(examination: Examination) -> dict[str, str]:
     if leading := examination.summary.leading:
         single = ("transition", "wiring", "states", "ess", "traces", "parameters")
         basis |= dict.fromkeys(single, f" Of {leading}, a member of the mixture.")
-    return {name: caption + basis.get(name, "") for name, (_, caption) in WORDS.items()}
+    return {
+        name: {
+            "source": f"data:image/png;base64,{base64.b64encode(pictures[name]).decode()}",
+            "alt": alt,
+            "caption": caption + basis.get(name, ""),
+            # The size stands at a fixed place in a PNG's header.
+            "width": int.from_bytes(pictures[name][16:20]),
+            "height": int.from_bytes(pictures[name][20:24]),
+        }
+        for name, (alt, caption) in WORDS.items()
+        if name in pictures
+    }
