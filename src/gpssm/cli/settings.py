@@ -83,13 +83,13 @@ class Settings:
             if not names:
                 raise ValueError(f"no {what} were given: name at least one")
         check_train(self.train)
-        _check_names("[data]", "setting", self.reader, READER)
+        check_names("[data]", "setting", self.reader, READER)
         spec, _ = self._parsed
         if isinstance(spec.kernel, str):
             parts = [part.strip() for part in re.split(r"[+*]", spec.kernel)]
-            _check_names("gpssm", "kernel", parts, KERNELS)
+            check_names("gpssm", "kernel", parts, KERNELS)
         if isinstance(spec.likelihood, str):
-            _check_names("gpssm", "likelihood", [spec.likelihood], ["auto", *LIKELIHOODS])
+            check_names("gpssm", "likelihood", [spec.likelihood], ["auto", *LIKELIHOODS])
 
     @cached_property
     def _parsed(self) -> tuple[Spec, Runtime]:
@@ -204,9 +204,9 @@ def from_toml(path: str | Path) -> dict[str, Any]:
         raise type(error)(error.errno, f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
-    _check_names(str(path), "table", tables, ("data", "fit", "method", "versions"))
+    check_names(str(path), "table", tables, ("data", "fit", "method", "versions"))
     data = dict(tables.get("data", {}))
-    _check_names(
+    check_names(
         "[data]", "setting", data, ("files", "outputs", "inputs", "train", "sha256", *READER)
     )
     fields: dict[str, Any] = {
@@ -222,9 +222,9 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     fit = dict(tables.get("fit", {}))
     if numbers := tables.get("method"):
         name = fit.get("method", "auto")
-        _check_names("gpssm", "method", [name], METHODS)
+        check_names("gpssm", "method", [name], METHODS)
         names = [item.name for item in dataclasses.fields(METHODS[name])]
-        _check_names(f"[method] of {name}", "setting", numbers, names)
+        check_names(f"[method] of {name}", "setting", numbers, names)
         fit["method"] = {"name": name} | {key: _frozen(value) for key, value in numbers.items()}
     return fields | {"fit": fit}
 
@@ -274,7 +274,8 @@ def _warn_of_marks(rows: Series) -> None:
             )
 
 
-def _check_names(where: str, what: str, names: Any, choices: Any) -> None:
+def check_names(where: str, what: str, names: Any, choices: Any) -> None:
+    """Refuse names that are not among the choices, with the nearest that is."""
     for name in names:
         if name not in choices:
             raise ValueError(

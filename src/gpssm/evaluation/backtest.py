@@ -1,7 +1,7 @@
 """Backtests: rolling forecasts of a series, and their scores by origin and by step ahead."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -27,7 +27,7 @@ from gpssm.evaluation.compare import MIXED_UNITS, figure_table, training_data
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
-from gpssm.posterior.validation import BACKTEST, RollingForecast, extended, rolling_forecasts
+from gpssm.posterior.validation import BACKTEST, extended, rolling_forecasts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -266,17 +266,6 @@ def backtest(
     else:
         at_origins = extended(posterior, rows, origins, refit, first)
     rolling = rolling_forecasts(at_origins, rows, origins, scheme, seed=seed, quiet=False)
-    forecasts, figures = _score_origins(rolling, origins, levels, progress)
-    return Backtest(rows, np.array(origins), forecasts, figures, levels, refit)
-
-
-def _score_origins(
-    rolling: Iterator[RollingForecast],
-    origins: Sequence[int],
-    levels: tuple[float, ...],
-    progress: Mode,
-) -> tuple[tuple[Forecast, ...], tuple[dict[str, float], ...]]:
-    """The forecast from each origin and its scores, empty where no output was observed."""
     forecasts = []
     figures = []
     with distinct_warnings():
@@ -288,7 +277,7 @@ def _score_origins(
             except ValueError as error:
                 raise ValueError(f"the forecast from row {origin} failed: {error}") from error
             forecasts.append(result.forecast)
-    return tuple(forecasts), tuple(figures)
+    return Backtest(rows, np.array(origins), tuple(forecasts), tuple(figures), levels, refit)
 
 
 def _first_origin(start: Any, rows: int, horizon: int) -> int:

@@ -113,15 +113,12 @@ def _pages(results: list[dict[str, Any]]) -> list[str]:
 
 def _names(text: str, what: str, choices: Sequence[str] = ()) -> list[str]:
     """The names of a list with commas, checked against the choices."""
-    from gpssm.methods.spec import nearest
+    from gpssm.cli.settings import check_names
 
     names = [name for part in text.split(",") if (name := part.strip())]
     if not names:
         raise ValueError(f"name at least one {what}; got {text!r}")
-    for name in names:
-        if choices and name not in choices:
-            hint = nearest(name, choices)
-            raise ValueError(f"there is no {what} {name!r}.{hint} Known: {', '.join(choices)}")
+    check_names("gpssm", what, names, choices or names)
     return names
 
 
