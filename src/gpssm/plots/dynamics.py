@@ -208,8 +208,10 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     for (j, i), panel in np.ndenumerate(axes):
         panel.axhline(0, color=GREY, linewidth=0.7)
         _draw_band(panel, response.times, response.values[:, :, j, i], level)
-        panel.set_title(f"{response.kind} to {response.inputs[i]}")
-        panel.set_ylabel(_ratio(response.outputs[j], response.inputs[i], response.units))
+        panel.set(
+            title=f"{response.kind} to {response.inputs[i]}",
+            ylabel=_ratio(response.outputs[j], response.inputs[i], response.units),
+        )
     name = "steps" if response.dt is None else with_unit("time", {"time": response.time_unit})
     for panel in axes[-1]:
         panel.set_xlabel(name)
@@ -228,8 +230,7 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
         j, is_phase = divmod(row, 2)
         values = bode.phase if is_phase else bode.magnitude
         _draw_band(panel, bode.frequencies, values[:, :, j, i], level)
-        panel.set_xscale("log")
-        panel.set_ylabel("phase [°]" if is_phase else "magnitude [dB]")
+        panel.set(xscale="log", ylabel="phase [°]" if is_phase else "magnitude [dB]")
         ratio = _ratio(bode.outputs[j], bode.inputs[i], bode.units)
         panel.set_title("" if is_phase else f"{bode.inputs[i]} to {ratio}")
     per = "step" if bode.dt is None else "unit of time"
@@ -279,12 +280,13 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
         if unstable.any():
             dots = {"color": VERMILION, "label": "unstable"}
             top.plot(curve.values[unstable], curve.median[unstable, j], ".", **dots)
-        top.set_ylabel(with_unit(output, curve.units))
-        top.set_title(f"{output} settles at")
+        top.set(ylabel=with_unit(output, curve.units), title=f"{output} settles at")
         _draw_band(bottom, curve.values, gain[..., j], level)
-        bottom.set_ylabel(_ratio(output, curve.input, curve.units))
-        bottom.set_title(f"static gain, per unit of {curve.input}")
-        bottom.set_xlabel(with_unit(curve.input, curve.units))
+        bottom.set(
+            ylabel=_ratio(output, curve.input, curve.units),
+            title=f"static gain, per unit of {curve.input}",
+            xlabel=with_unit(curve.input, curve.units),
+        )
     legend(figure)
     return figure
 

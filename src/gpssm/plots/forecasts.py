@@ -420,7 +420,6 @@ def plot_orders(models: LinearComparison) -> "Figure":
         panel.axhline(float(table.at[name, "loss"]), **style, label=str(name))
     panel.set_ylim(bottom=0)
     panel.set_xticks(sorted(orders))
-    panel.set_xlabel("order: number of states")
-    panel.set_ylabel(f"{models.protocol}\n(held-out rows, SD)")
+    panel.set(xlabel="order: number of states", ylabel=f"{models.protocol}\n(held-out rows, SD)")
     legend(figure)
     return figure
