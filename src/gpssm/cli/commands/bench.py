@@ -7,9 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gpssm.cli.commands.fit import parse_pairs
-from gpssm.cli.shell import Answer, Screen, check_paths, in_line, register, register_group, usage
-
-bench = typer.Typer(name="bench", no_args_is_help=True)
+from gpssm.cli.shell import Answer, Screen, check_paths, in_line, usage
 
 ALL = "all"
 
@@ -120,10 +118,3 @@ def _names(text: str, what: str, choices: Sequence[str] = ()) -> list[str]:
         raise ValueError(f"name at least one {what}; got {text!r}")
     check_names("gpssm", what, names, choices or names)
     return names
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the command line."""
-    register_group(bench, sweep)
-    register(bench)(report)
-    app.add_typer(bench)

@@ -7,14 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, check_paths, register, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, usage
 from gpssm.core.table import Table
-
-data = typer.Typer(
-    name="data",
-    help="Benchmark series, and simulated series with known truth.",
-    no_args_is_help=True,
-)
 
 
 def methods(screen: Screen) -> Answer:
@@ -113,12 +107,3 @@ def fetch(
         columns += [f"-u {column!r}" for column in series.inputs]
         shown.append(f"{files[name]}: {len(series)} rows, {' '.join(columns)}")
     return Answer(files, shown)
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the command line."""
-    for command in (methods, kernels, likelihoods):
-        register(app)(command)
-    register(data, "list")(list_data)
-    register(data)(fetch)
-    app.add_typer(data)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Misuse, Screen, check_paths, register, usage
+from gpssm.cli.shell import Answer, Misuse, Screen, check_paths, usage
 from gpssm.cli.tables import closing_lines, forecast_tables
 
 if TYPE_CHECKING:
@@ -229,9 +229,3 @@ def demo(
     forecast = next(iter(run.forecasts().values()))
     tables = forecast_tables(forecast, run.test())
     return Answer(_facts(run), [*tables, *closing_lines(run)])
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the command line."""
-    register(app)(fit)
-    register(app)(demo)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from gpssm.cli.shell import Answer, Screen, check_paths, console, register, usage
+from gpssm.cli.shell import Answer, Screen, check_paths, console, usage
 from gpssm.cli.tables import RunFolder, forecast_tables, score_tables, verdicts
 from gpssm.core.table import Table
 from gpssm.core.text import as_share, in_line, printable, to_csv
@@ -123,9 +123,3 @@ def _wrapped(text: str) -> str:
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         lines.append(textwrap.fill(line, console().width, subsequent_indent=indent))
     return "\n".join(lines)
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the command line."""
-    for command in (forecast, compare, report, info):
-        register(app)(command)
