@@ -19,7 +19,7 @@ from gpssm import plots
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
 from gpssm.plots import style
-from gpssm.plots.dynamics import slices, visited
+from gpssm.plots.dynamics import slices
 from gpssm.posterior.diagnostics import diagnose
 from gpssm.posterior.explore import smooth
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
@@ -221,7 +221,7 @@ def test_a_slice_shows_the_step_of_the_only_state(input_dim):
     made = one_state(input_dim)
     figure = drawn(plots.plot_transition(made, chain=None))
     assert len(figure.axes) == 2 * (1 + input_dim)
-    first, *_ = slices(made, visited(made))
+    first, *_ = slices(made)
     (mean,) = lines(figure.axes[0], "mean")
     np.testing.assert_allclose(mean.get_ydata(), (first.estimate.mean - first.x)[:, 0])
     assert first.line[0] < first.places.min() < first.places.max() < first.line[-1]

@@ -40,29 +40,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Visited(NamedTuple):
-    """Where the training data went.
-
-    Parameters
-    ----------
-    x
-        States x_t, posterior means of all series, in scaled units.
-    u
-        Inputs u_t in the user's units.
-    """
-
-    x: Float[np.ndarray, "N Dx"]
-    u: Float[np.ndarray, "N Du"]
-
-
-def visited(posterior: Posterior) -> Visited:
-    """The states and inputs along the training data."""
-    posterior = posterior.with_states()
-    means = [np.mean(np.asarray(path), axis=(0, 1)) for path in posterior.draws.states]
-    inputs = np.concatenate([series.u for series in posterior.dataset.acting])
-    return Visited(np.concatenate([path[:-1] for path in means]), inputs)
-
-
 class Slice(NamedTuple):
     """f along a line through the mean of what the data visited.
 
@@ -87,11 +64,18 @@ class Slice(NamedTuple):
     estimate: TransitionEstimate
 
 
-def slices(posterior: Posterior, data: Visited, most: int = 3) -> list[Slice]:
-    """f along the principal directions of states and inputs in the training data."""
-    z = np.hstack([data.x, posterior.dataset.encode_inputs(data.u)])
+def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
+    """f along the principal directions of states and inputs in the training data.
+
+    States are posterior means of all series.
+    """
+    posterior = posterior.with_states()
+    means = [np.mean(np.asarray(path), axis=(0, 1)) for path in posterior.draws.states]
+    x = np.concatenate([path[:-1] for path in means])
+    u = np.concatenate([series.u for series in posterior.dataset.acting])
+    z = np.hstack([x, posterior.dataset.encode_inputs(u)])
+    dim = x.shape[1]
     centre = z.mean(0)
-    dim = data.x.shape[1]
     _, spread, directions = np.linalg.svd(z - centre, full_matrices=False)
     names = [f"x_{{{number + 1}}}" for number in range(dim)]
     # What mathtext would take for a command is left out of the names.
@@ -142,7 +126,7 @@ def plot_transition(posterior: Posterior, chain: int | None = 0, most_states: in
         Of how many states the steps are shown, at most.
     """
     posterior = posterior if chain is None else posterior.chain(chain)
-    lines = slices(posterior, visited(posterior))
+    lines = slices(posterior)
     shown = min(posterior.model.state_dim, most_states)
     layout = {"sharex": "col", "sharey": "row", "height_ratios": (*(1.0,) * shown, 0.5)}
     figure, axes = panels(shown + 1, len(lines), height=1.05, **layout)
