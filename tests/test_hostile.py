@@ -21,6 +21,7 @@ from gpssm.data.readers import read
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.evaluation.backtest import Backtest
+from gpssm.evaluation.compare import Comparison
 from gpssm.posterior import storage
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -115,9 +116,9 @@ ENTRIES = {
     "rows_of": FORECAST.rows_of,
     "Forecast[...]": FORECAST.__getitem__,
     "compare": lambda value: gpssm.compare(value, SERIES),
-    "compare(test)": lambda value: gpssm.compare({"one": FORECAST}, value),
-    "compare(horizon=)": lambda value: gpssm.compare({"one": FORECAST}, SERIES, horizon=value),
-    "compare(levels=)": lambda value: gpssm.compare({"one": FORECAST}, SERIES, levels=value),
+    "compare(test)": lambda value: gpssm.compare({"one": POSTERIOR}, value),
+    "compare(horizon=)": lambda value: gpssm.compare({"one": POSTERIOR}, SERIES, horizon=value),
+    "compare(levels=)": lambda value: gpssm.compare({"one": POSTERIOR}, SERIES, levels=value),
     **{
         f"metrics.{name}({place})": lambda value, name=name, of=of, place=place: getattr(
             metrics, name
@@ -161,7 +162,7 @@ ROWS, LONG = make_series(16, seed=3), make_series(40, seed=4)
 STACK = Stack.of({"one": POSTERIOR, "two": POSTERIOR}, [0.6, 0.4])
 LINEAR, GAIN = POSTERIOR.linearise(), POSTERIOR.static_gain(values=[0.0, 1.0])
 BACKTEST = Backtest(SERIES, np.array([0]), (FORECAST,), (FORECAST.score(SERIES),), (0.9,), "never")
-COMPARISON = gpssm.compare({"one": FORECAST}, SERIES, progress=False)
+COMPARISON = Comparison({"one": FORECAST}, SERIES[: FORECAST.horizon], (0.5, 0.9))
 FRAME = pd.DataFrame({"y": np.arange(9.0), "u": np.zeros(9), "at": np.arange(9.0)})
 QUIET = {"progress": False}
 # A call that is as it should be, and the arguments that are tried besides those it has.
@@ -181,11 +182,6 @@ CALLS = {
         {"time": "when", "regrid": "1d", "na": ["Bad"], "encoding": "utf-8", "skip": 0},
         ("inputs", "controls", "dayfirst", "zone", "name", "dt", "units", "thousands", "sheet"),
     ),
-    "on_grid": (
-        Series.on_grid,
-        {"time": np.arange(9.0), "y": SERIES.y, "u": U},
-        ("regrid", "controls", "units"),
-    ),
     "datasets.simulate": (
         gpssm.datasets.simulate,
         {"name": "linear_gaussian", "num_steps": 12, "seed": 0},
@@ -196,7 +192,7 @@ CALLS = {
         gpssm.backtest,
         {
             "series": ROWS,
-            "forecaster": POSTERIOR,
+            "posterior": POSTERIOR,
             "horizon": 2,
             "step": 8,
             "num_paths": 6,
@@ -247,7 +243,6 @@ CALLS = {
         {"candidates": {"one": POSTERIOR}, "test": SERIES, "horizon": 3, "num_paths": 6} | QUIET,
         ("baselines", "seed", "levels"),
     ),
-    "Comparison.best": (COMPARISON.best, {"figure": "rmse"}, ()),
     "Comparison.plot": (COMPARISON.plot, {"output": "y0", "level": 0.9}, ()),
     "informative": (
         partial(gpssm.informative, make_posterior(chains=4, draws=4)),
@@ -269,10 +264,10 @@ CALLS = {
     "score_outputs": (FORECAST.score_outputs, {"actual": SERIES, "levels": (0.9,)}, ()),
     "Forecast.plot": (
         FORECAST.plot,
-        {"actual": SERIES, "history": SERIES, "levels": (0.5,), "ax": None},
+        {"actual": SERIES, "history": SERIES, "levels": (0.5,)},
         (),
     ),
-    "Series.plot": (SERIES.plot, {"train": SERIES, "test": SERIES}, ()),
+    "Series.plot": (SERIES.plot, {"train": SERIES}, ()),
     **{
         f"metrics.{name}": (getattr(metrics, name), good, ())
         for name, good in {
@@ -290,7 +285,7 @@ CALLS = {
         f"plots.{name}": (getattr(gpssm.plots, name), good, ())
         for name, good in {
             "plot_bode": {"bode": LINEAR.bode([0.1]), "level": 0.9},
-            "plot_calibration": {"pairs": (FORECAST, SERIES), "levels": (0.9,)},
+            "plot_calibration": {"pairs": [(FORECAST, SERIES)], "levels": (0.9,)},
             "plot_comparison": {
                 "forecasts": {"a": FORECAST},
                 "actual": SERIES,
@@ -303,7 +298,7 @@ CALLS = {
             "plot_residuals": {"posterior": POSTERIOR, "index": 0, "num_paths": 6, "rows": 9},
             "plot_response": {"response": LINEAR.step_response(3), "level": 0.9},
             "plot_backtest": {"backtest": BACKTEST, "level": 0.9},
-            "plot_series": {"series": SERIES, "train": SERIES, "test": SERIES},
+            "plot_series": {"series": SERIES, "train": SERIES},
             "plot_smoothed": {"posterior": POSTERIOR, "index": 0},
             "plot_states": {"posterior": POSTERIOR, "index": 0},
             "plot_static_gain": {"curve": GAIN, "level": 0.9},

@@ -532,14 +532,6 @@ def test_a_plot_has_a_panel_an_output_with_all_that_was_asked_for():
     pyplot.close(figure)
 
 
-def test_a_plot_goes_into_given_axes():
-    figure, axes = pyplot.subplots(1, 2)
-    assert make_forecast().plot(ax=axes) is figure
-    with pytest.raises(ValueError, match="one pair of axes an output, 2 in all; got 1"):
-        make_forecast().plot(ax=axes[0])
-    pyplot.close(figure)
-
-
 def test_the_crps_is_that_of_its_definition():
     rng = np.random.default_rng(0)
     paths, actual = rng.normal(size=(7, 3, 2)), rng.normal(size=(3, 2))

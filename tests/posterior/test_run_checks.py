@@ -64,6 +64,15 @@ def settled(rhat_between, rhat_within=1.01, ess_within=400):
     ]
 
 
+def test_advice_for_the_default_names_no_setting_that_it_lacks():
+    rows = [Row(name, 5, 1.5, 9, 9, 9) for name in ("30-step forecast mean", "log target")]
+    for check_ in checks.check_mixing(rows):
+        assert checks.default_advice(check_.sentence) == (
+            f"{check_.name}: R-hat 1.500, 9 effective draws. Chains disagree. "
+            "Fit with method='ffvd' and more draws, or with a smaller state_dim."
+        )
+
+
 def test_checks_with_one_cause_are_one_doubt():
     rows = [Row(name, 5, 1.5, 9, 9, 9) for name in ("log_process_std", "log target", "states")]
     several = [*checks.check_mixing([*rows, OUTPUTS._replace(rhat=1.31, ess_bulk=35)]), check()]

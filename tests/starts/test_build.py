@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpssm.core import linalg
-from gpssm.data.datasets import load, names, simulate
+from gpssm.data.datasets import REGISTRY, load, simulate
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.fitting.fit import build_model
@@ -324,7 +324,7 @@ def test_precision_is_double_whatever_the_setting_which_is_left_as_it_was():
 @pytest.mark.skipif(
     not os.environ.get("GPSSM_DATA"), reason="set GPSSM_DATA to the folder of the benchmark files"
 )
-@pytest.mark.parametrize("name", names()[:6])
+@pytest.mark.parametrize("name", tuple(REGISTRY)[:6])
 def test_benchmarks_build(name):
     train = load(name)[:T]
     series = Scaler.fit(train).scale(train)

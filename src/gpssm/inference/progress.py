@@ -162,12 +162,15 @@ def _bar(what: str, total: int | None) -> Iterator[tuple["Progress", Callable[..
         # One bar only needs to start its line again, which a notebook can do. Rich would use a
         # widget, and nbclient answers each of its changes: it may then miss the end of the cell.
         console = Console(force_jupyter=False, force_terminal=True, width=NOTEBOOK_WIDTH)
+    # Work whose number of steps is unknown has no end to count to, and a few steps, such as fits of
+    # baselines, differ too much to reckon the time left from.
+    counted = () if total is None else (MofNCompleteColumn(),)
+    counted += (TimeRemainingColumn(),) if total is not None and total >= 20 else ()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(40 if console.width >= WIDE_TERMINAL else 12),
-        MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        *counted,
         TextColumn("{task.fields[facts]}"),
     )
     with Progress(*columns, console=console, get_time=ticks) as bar:

@@ -9,6 +9,7 @@ Nothing here needs a posterior: the functions take the sampler's own figures (`I
 `Diagnostics` and `ForecastDiagnostics`, so that `forecast.py` and `posterior.py` can import them.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -87,6 +88,12 @@ def _and_more(names: Sequence[str]) -> str:
     if len(names) <= 2:
         return join_names(names)
     return f"{names[0]}, {names[1]} and {len(names) - 2} more"
+
+
+def default_advice(text: str) -> str:
+    """Return the text with advice that suits `method="auto"`, which has no length of chains."""
+    advice = "Fit with method='ffvd' and more draws, or with a smaller state_dim."
+    return re.sub(r"[A-Z][^.]*\bnum_(?:warmup|draws)\b[^.]*\.", advice, text)
 
 
 def headline(checks: Sequence[Check]) -> str:

@@ -394,7 +394,6 @@ class Forecast:
         actual: Any = None,
         history: Any = None,
         levels: Sequence[float] = LEVELS,
-        ax: Any = None,
     ) -> Any:
         """Draw a fan of intervals around the median, one panel per output; needs matplotlib.
 
@@ -407,12 +406,10 @@ class Forecast:
             many of its last rows as are twice the horizon are shown.
         levels
             Levels of the intervals.
-        ax
-            Axes to draw into, one per output, of pyplot for instance.
         """
         from gpssm.plots.forecasts import plot_forecast
 
-        return plot_forecast(self, actual, history, levels, ax)
+        return plot_forecast(self, actual, history, levels)
 
     def rows_of(self, actual: Any) -> Float[np.ndarray, "H Dy"]:
         """What happened: the rows at the times of the steps if both have times, else the first."""
