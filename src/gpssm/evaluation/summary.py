@@ -20,6 +20,7 @@ from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent,
 from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import check_constant_inputs, check_training
+from gpssm.evaluation.drift import check_drift
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
@@ -332,6 +333,7 @@ def summarise(
         *mixing,
         *check_constant_inputs(posterior.dataset.experiments),
         *check_training(training, rows_per_point),
+        *(() if residuals is None else check_drift(residuals)),
     )
     if members:
         checks = tuple(check._replace(words=default_advice(check.words)) for check in checks)
