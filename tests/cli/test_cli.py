@@ -75,7 +75,7 @@ def test_every_command_has_the_common_options(words):
 def test_options_of_fit():
     shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
     run = "--output --input --train --out --config --resume --overwrite --no-report"
-    model = "--method --state-dim --chains --warmup --draws --seed --set"
+    model = "--method --state-dim --horizon --chains --warmup --draws --seed --set"
     reading = "--dt --time --regrid --controls --na --unit"
     assert shown == [*run.split(), *COMMON, "--help", *model.split(), *reading.split()]
 
@@ -542,6 +542,7 @@ def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):
         (["-y", "level", "--set", "kernel=se+rbf"], "Known: se"),
         (["-y", "level", "--train", "half"], "train is a number of rows"),
         (["-y", "level", "--state-dim", "two"], "state_dim must be a whole number"),
+        (["-y", "level", "--horizon", "soon"], "horizon must be a whole number"),
         (["-y", "level", "--set", "statedim=2"], "Did you mean 'state_dim'"),
         (["-y", "level", "--set", "kernel"], "--set takes NAME=VALUE"),
         (["-y", "level", "--unit", "level"], "--unit takes NAME=UNIT"),

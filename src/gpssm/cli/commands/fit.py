@@ -62,6 +62,14 @@ def fit(
     state_dim: Annotated[
         Text, _option(metavar="N|auto", help="Number of states; auto chooses it.", panel=MODEL)
     ] = None,
+    horizon: Annotated[
+        Text,
+        _option(
+            metavar="N|simulation",
+            help="Steps ahead at which models are compared. (default: 30)",
+            panel=MODEL,
+        ),
+    ] = None,
     chains: Annotated[Whole, _option(help="Number of chains.", panel=MODEL)] = None,
     warmup: Annotated[Whole, _option(help="Iterations that are discarded.", panel=MODEL)] = None,
     draws: Annotated[Whole, _option(help="Draws of each chain.", panel=MODEL)] = None,
@@ -72,7 +80,7 @@ def fit(
             "--set",
             metavar="NAME=VALUE",
             help="Any other setting of `gpssm.fit`, of the method or of `gpssm.read`, such as "
-            "kernel=se+linear, delay=auto, horizon=60, encoding=latin-1; repeat for more.",
+            "kernel=se+linear, delay=auto, encoding=latin-1; repeat for more.",
             panel=MODEL,
         ),
     ] = None,
@@ -123,7 +131,9 @@ def fit(
         reader["regrid"] = True if regrid == "auto" else regrid and parse_value(regrid)
         reader["na"] = na and tuple(map(parse_value, na))
         reader["units"] = unit and dict(_pairs("--unit", "NAME=UNIT, as level=m", unit))
-        model |= {"state_dim": state_dim and parse_value(state_dim)} | parse_pairs(settings or [])
+        model["state_dim"] = state_dim and parse_value(state_dim)
+        model["horizon"] = horizon and parse_value(horizon)
+        model |= parse_pairs(settings or [])
         saved = out / "config.toml" if resume and out else None
         if config is None and saved is not None and saved.is_file():
             config = saved
