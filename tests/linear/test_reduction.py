@@ -24,7 +24,7 @@ def system():
 
 
 def components(series, order=8):
-    return reduce(arx.regress_regularised(series).regression, series, order, 30)
+    return reduce(arx.regress_regularised(series), series, order, 30)
 
 
 def test_components_are_nested_and_have_unit_variance():

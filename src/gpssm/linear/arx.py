@@ -35,20 +35,22 @@ from gpssm.linear.state_space import LinearSSM
 NO_NOISE = 1e-4
 # Of a plain regression, relative to each regressor's mean square: inputs may be constant.
 RIDGE = 1e-8
-LEAST_EIGENVALUE = 1e-6  # of the errors' correlations: outputs may be copies of each other
 ROWS_A_COEFFICIENT = 3  # rows of data that a coefficient of a plain regression needs at least
-TOLERANCE = 1e-5  # of the log marginal likelihood, relative: a hundredth of a nat for 500 rows
 LAGS = 20  # of outputs and of inputs in a regularised regression
-NUM_LBFGS = 60  # steps up the marginal likelihood, at most; it is flat around its maximum
 
 
 class Regression(NamedTuple):
-    """y_t = Σ_i outputs[i−1] y_{t−i} + Σ_j inputs[j] u_{t−j} + offset + N(0, covariance)."""
+    """y_t = Σ_i outputs[i−1] y_{t−i} + Σ_j inputs[j] u_{t−j} + offset + N(0, covariance).
+
+    `hyper` has the prior of a regularised regression: of each output, log c of its responses to
+    outputs and then to inputs, and logit λ of each.
+    """
 
     outputs: Float[np.ndarray, "na Dy Dy"]
     inputs: Float[np.ndarray, "nb Dy Du"]
     offset: Float[np.ndarray, " Dy"]
     covariance: Float[np.ndarray, "Dy Dy"]
+    hyper: Float[np.ndarray, "Dy 2*(Dy+Du)"] | None = None
 
 
 class Products(NamedTuple):
@@ -108,9 +110,8 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
             )
             variance = np.diagonal(_least_squares(part)[1])
             error = np.sum(np.log(np.maximum(variance, NO_NOISE**2)))
-            scores[na, nb] = everything.rows * error + len(chosen) * outputs * np.log(
-                everything.rows
-            )
+            cost = len(chosen) * outputs * np.log(everything.rows)
+            scores[na, nb] = everything.rows * error + cost
     return min(scores, key=lambda orders: scores[orders], default=(1, 1))
 
 
@@ -163,33 +164,18 @@ def _positive(
     correlation = covariance / np.sqrt(np.outer(variance, variance))
     np.fill_diagonal(correlation, 1.0)
     values, vectors = np.linalg.eigh(correlation)
-    correlation = (vectors * np.maximum(values, LEAST_EIGENVALUE)) @ vectors.T
+    # Outputs may be copies of each other.
+    correlation = (vectors * np.maximum(values, 1e-6)) @ vectors.T
     scale = np.sqrt(variance / np.diagonal(correlation))
     return scale[:, None] * correlation * scale
 
 
-class Shrinkage(NamedTuple):
-    """log c and logit λ of the kernel of each response: to outputs first, then to inputs."""
-
-    log_scale: Float[np.ndarray, "Dy Dy+Du"]
-    logit_decay: Float[np.ndarray, "Dy Dy+Du"]
-
-
-class Regularised(NamedTuple):
-    """A regularised regression and the hyper-parameters of its prior."""
-
-    regression: Regression
-    shrinkage: Shrinkage
-
-
-# The range of log c and of logit λ: from no response at all to one without a prior, and decays
-# within one to 400 rows.
-LOG_SCALE, LOGIT_DECAY = (-25.0, 25.0), (-4.0, 6.0)
-
-
 def regress_regularised(
-    series: Sequence[Series], na: int = LAGS, nb: int = LAGS, start: Shrinkage | None = None
-) -> Regularised:
+    series: Sequence[Series],
+    na: int = LAGS,
+    nb: int = LAGS,
+    start: Float[np.ndarray, "Dy 2*(Dy+Du)"] | None = None,
+) -> Regression:
     """The posterior mean under TC kernels, with hyper-parameters of greatest marginal likelihood.
 
     Parameters
@@ -202,15 +188,10 @@ def regress_regularised(
     start
         Hyper-parameters to start the search from, those of a regression on other rows of the same
         system.
-
-    Returns
-    -------
-    The regression and its hyper-parameters.
     """
     width, controls = series[0].output_dim, series[0].input_dim
     most = max(1, max(len(item) for item in series) // 4)
     na, nb = min(na, most), min(nb, most)
-    signals = width + controls
     lags = np.array([na] * width + [nb] * controls)
     columns = [np.arange(k, na * width, width) for k in range(width)]
     columns += [na * width + np.arange(k, nb * controls, controls) for k in range(controls)]
@@ -231,21 +212,18 @@ def regress_regularised(
         cross = sums.T @ (parts.cross[:-1, k] - parts.rows * mean * level)[order]
         target = max(parts.target[k, k] - parts.rows * level**2, 0.0)
         problem = Ridge(square, cross, target + rows * NO_NOISE**2, max(rows - 1, 1), lags)
-        best = problem.maximise(
-            None if start is None else np.concatenate([leaf[k] for leaf in start])
-        )
+        best = problem.maximise(None if start is None else start[k])
         increments, variance[k] = problem.posterior_mean(best)
         coefficients[order, k] = sums @ increments
         coefficients[-1, k] = level - mean @ coefficients[:-1, k]
         result.append(best)
-    hyper = np.stack(result)
     # Correlations of the errors are those of the residuals; their variances account for the
     # effective parameters.
     residual = _error_covariance(shared, coefficients)
     scale = np.sqrt(variance / np.maximum(np.diagonal(residual), NO_NOISE**2))
     covariance = _positive(scale[:, None] * residual * scale, variance)
     regression = _regression(coefficients, covariance, na, nb, series[0])
-    return Regularised(regression, Shrinkage(hyper[:, :signals], hyper[:, signals:]))
+    return regression._replace(hyper=np.stack(result))
 
 
 class Ridge(NamedTuple):
@@ -294,11 +272,16 @@ class Ridge(NamedTuple):
         return float(value), np.array([*by_scale, *by_decay])
 
     def maximise(self, start: Float[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
-        """The hyper-parameters of greatest marginal likelihood."""
+        """The hyper-parameters of greatest marginal likelihood, which is flat around its maximum.
+
+        log c goes from no response at all to one without a prior, λ from decays within one row to
+        400 of them.
+        """
         start = np.repeat([2.0, 1.5], len(self.lags)) if start is None else start
-        bounds = [LOG_SCALE] * len(self.lags) + [LOGIT_DECAY] * len(self.lags)
+        bounds = [(-25.0, 25.0)] * len(self.lags) + [(-4.0, 6.0)] * len(self.lags)
         objective: Callable[[np.ndarray], tuple[float, np.ndarray]] = self.loss
-        options = {"maxiter": NUM_LBFGS, "ftol": TOLERANCE}
+        # A relative tolerance of 1e-5 is a hundredth of a nat for 500 rows.
+        options = {"maxiter": 60, "ftol": 1e-5}
         return scipy.optimize.minimize(
             objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
         ).x

@@ -10,7 +10,7 @@ must tell where the states are.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,17 +23,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.padding import num_moves, pad
 from gpssm.data.series import Series
-from gpssm.linear.descent import minimise
-from gpssm.linear.excerpts import stages
-from gpssm.linear.identification import RADIUS
-from gpssm.linear.state_space import NOISE_FLOOR, LinearFit, LinearSSM
+from gpssm.linear.search import minimise, stages
+from gpssm.linear.state_space import NOISE_FLOOR, RADIUS, LinearFit, LinearSSM
 from gpssm.model.likelihoods import observed
 
-NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
-LEARNING_RATE = 0.03
-WEIGHTS_COST = (
-    1e-4  # of a curve's weights, beside squared errors relative to the outputs' variances
-)
+NUM_STARTS, NUM_STEPS, NUM_BEST = (
+    32,
+    800,
+    3,
+)  # Adam's starts and steps; those that L-BFGS goes on from
 PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
 
 Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
@@ -66,16 +64,6 @@ class Modes(NamedTuple):
     def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
         """B u."""
         return u @ self.control.T
-
-    def emit(
-        self, emission: Callable[..., Array], predictor: Float[Array, "N Dy"]
-    ) -> Float[Array, "N Dy"]:
-        """g(C x + d), or g(C x + d; w)."""
-        return emission(predictor) if self.weights is None else emission(predictor, self.weights)
-
-    def penalty(self) -> Float[Array, ""] | float:
-        """What large weights cost."""
-        return 0.0 if self.weights is None else WEIGHTS_COST * jnp.sum(self.weights**2)
 
 
 @in_double_precision
@@ -126,51 +114,53 @@ def fit_from_starts(
     :param begin: a model of so many series for a key, with all that `Modes` has for a free run.
     """
     scale = jnp.asarray(np.nanvar(np.concatenate([item.y for item in series]), 0))
-    few, *after = stages(series, NUM_LBFGS)
-    problem = SimulationProblem.of(few.series, scale)
+    few, *after = stages(series, 300)
+    padded = _padded(few.series)
     starts = jax.vmap(lambda item: begin(item, len(few.series)))(jax.random.split(key, NUM_STARTS))
-    result, losses = _descend(starts, problem, emission, NUM_STEPS)
+    result, losses = _descend(starts, padded, scale, emission, NUM_STEPS)
     losses = np.asarray(losses)
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
     candidates = [jax.tree.map(lambda leaf, at=at: leaf[at], result) for at in best]
     polished = [
-        minimise(_value_and_slope, modes, problem, emission, num_steps=few.steps)
+        minimise(_value_and_slope, modes, padded, scale, emission, num_steps=few.steps)
         for modes in candidates
     ]
     error, modes = min(polished, key=lambda fit: fit[0])
     for stage in after:
         modes = eqx.tree_at(lambda item: item.start, modes, modes.start[np.asarray(few.first)])
-        problem = SimulationProblem.of(stage.series, scale)
-        error, modes = minimise(_value_and_slope, modes, problem, emission, num_steps=stage.steps)
+        padded = _padded(stage.series)
+        error, modes = minimise(
+            _value_and_slope, modes, padded, scale, emission, num_steps=stage.steps
+        )
     states = [
         np.asarray(run)[: len(item) + 1]
-        for run, item in zip(_free_runs(modes, problem), series, strict=True)
+        for run, item in zip(_free_runs(modes, padded), series, strict=True)
     ]
     return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
 
-class SimulationProblem(NamedTuple):
-    """What free runs are compared with, as an argument, so that equal shapes share a program."""
-
-    series: list[Series]
-    scale: Float[Array, " Dy"]
-
-    @classmethod
-    def of(cls, series: list[Series], scale: Float[Array, " Dy"]) -> Self:
-        """Of series that are padded for it, since many lengths then share it as well."""
-        return cls([jax.tree.map(jnp.asarray, pad(item)) for item in series], scale)
+def _padded(series: list[Series]) -> list[Series]:
+    """The series padded, so that many lengths share a program."""
+    return [jax.tree.map(jnp.asarray, pad(item)) for item in series]
 
 
-def loss(modes: Modes, problem: SimulationProblem, emission: Emission) -> Float[Array, ""]:
-    """The mean of (y − ŷ)², over the variances of the outputs; missing entries count as zero."""
+def loss(
+    modes: Modes, series: list[Series], scale: Float[Array, " Dy"], emission: Callable[..., Array]
+) -> Float[Array, ""]:
+    """The mean of (y − ŷ)² / scale, and what large weights of a curve cost.
+
+    Missing entries count as zero.
+    """
     errors = []
-    for index, item in enumerate(problem.series):
+    curve = () if modes.weights is None else (modes.weights,)
+    for index, item in enumerate(series):
         y, present = observed(jnp.asarray(item.y))
         states = free_run(modes, modes.start[index], jnp.asarray(item.u))
-        predicted = modes.emit(emission, states[1:] @ modes.C.T + modes.d[None])
-        errors.append(jnp.where(present, (y - predicted) ** 2 / problem.scale[None], 0.0))
-    count = num_moves(problem.series) * problem.scale.size
-    return jnp.sum(jnp.concatenate(errors)) / count + modes.penalty()
+        predicted = emission(states[1:] @ modes.C.T + modes.d[None], *curve)
+        errors.append(jnp.where(present, (y - predicted) ** 2 / scale[None], 0.0))
+    count = num_moves(series) * scale.size
+    cost = sum(1e-4 * jnp.sum(weights**2) for weights in curve)
+    return jnp.sum(jnp.concatenate(errors)) / count + cost
 
 
 def free_run(
@@ -187,11 +177,11 @@ def free_run(
 
 
 @jit
-def _free_runs(modes: Modes, problem: SimulationProblem) -> list[Float[Array, "_ Dx"]]:
+def _free_runs(modes: Modes, series: list[Series]) -> list[Float[Array, "_ Dx"]]:
     """The states of every series."""
     return [
         free_run(modes, modes.start[index], jnp.asarray(item.u))
-        for index, item in enumerate(problem.series)
+        for index, item in enumerate(series)
     ]
 
 
@@ -212,12 +202,17 @@ def _random(key: PRNGKeyArray, num_series: int, state_dim: int, controls: int, w
 
 @jit
 def _descend(
-    starts: Modes, problem: SimulationProblem, emission: Emission, num_steps: int
+    starts: Modes,
+    series: list[Series],
+    scale: Float[Array, " Dy"],
+    emission: Emission,
+    num_steps: int,
+    learning_rate: float = 0.03,
 ) -> tuple[Modes, Float[Array, " n"]]:
     """Adam from all starts side by side, and the loss at the end of each."""
     optimiser = optax.chain(
         optax.clip_by_global_norm(1.0),
-        optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps)),
+        optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps)),
     )
 
     def run(modes: Any) -> tuple[Modes, Array]:
@@ -225,32 +220,33 @@ def _descend(
             carry: tuple[Modes, optax.OptState], _: None
         ) -> tuple[tuple[Modes, optax.OptState], None]:
             modes, state = carry
-            updates, state = optimiser.update(jax.grad(loss)(modes, problem, emission), state)
+            slope = jax.grad(loss)(modes, series, scale, emission)
+            updates, state = optimiser.update(slope, state)
             return (jax.tree.map(jnp.add, modes, updates), state), None
 
         (modes, _), _ = jax.lax.scan(step, (modes, optimiser.init(modes)), None, length=num_steps)
-        return modes, loss(modes, problem, emission)
+        return modes, loss(modes, series, scale, emission)
 
     return jax.vmap(run)(starts)
 
 
 @jit
+@jax.value_and_grad
 def _value_and_slope(
-    vector: Float[Array, " p"], like: Modes, problem: SimulationProblem, emission: Emission
-) -> tuple[Float[Array, ""], Float[Array, " p"]]:
-    return jax.value_and_grad(
-        lambda vector: loss(ravel_pytree(like)[1](vector), problem, emission)
-    )(vector)
-
-
-_transition = jax.jit(Modes.transition)
+    vector: Float[Array, " p"],
+    like: Modes,
+    series: list[Series],
+    scale: Float[Array, " Dy"],
+    emission: Emission,
+) -> Float[Array, ""]:
+    return loss(ravel_pytree(like)[1](vector), series, scale, emission)
 
 
 def _normalise(
     modes: Modes, states: list[np.ndarray], noise: np.ndarray, series: list[Series]
 ) -> LinearFit:
     """The model with x' = M(x − m), so that simulated states have mean 0 and covariance I."""
-    transition, modes = jax.tree.map(np.asarray, (_transition(modes), modes))
+    transition, modes = jax.tree.map(np.asarray, (jax.jit(Modes.transition)(modes), modes))
     everything = np.concatenate(states)
     mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))
     variances, vectors = np.linalg.eigh(covariance)

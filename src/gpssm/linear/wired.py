@@ -10,6 +10,7 @@ states are shifted and scaled one by one, which keeps every zero.
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -20,8 +21,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.series import Series
-from gpssm.linear.descent import minimise
 from gpssm.linear.output_error import PROCESS_STD, fit_from_starts, identity
+from gpssm.linear.search import minimise
 from gpssm.linear.state_space import (
     PROCESS_FLOOR,
     LinearFit,
@@ -33,14 +34,6 @@ from gpssm.linear.state_space import (
 from gpssm.model.wiring import Wiring
 
 EXACT_STD = 0.003  # √Q of a row that is known, for states of unit scale
-NUM_BLIND, NUM_LBFGS = (
-    6,
-    200,
-)  # random starts of the likelihood without controls, and steps from each
-POWER, GROWTH = (
-    8,
-    10.0,
-)  # A^(2^POWER) may grow so many times a step: an integrator does, an unstable mode goes beyond
 
 
 class WiredModel(eqx.Module):
@@ -53,6 +46,7 @@ class WiredModel(eqx.Module):
     log_noise_std: Float[Array, " Dy"]
     start: Float[Array, "num_series Dx"]
     wiring: Wiring = eqx.field(static=True)
+    weights: ClassVar[None] = None  # of a curve at the output, which there is not
 
     @classmethod
     def random(
@@ -95,16 +89,6 @@ class WiredModel(eqx.Module):
         rest = self.rows()[:, self.wiring.state_dim :]
         return u @ rest[:, :-1].T + rest[:, -1][None]
 
-    def emit(
-        self, emission: Callable[[Array], Array], predictor: Float[Array, "N Dy"]
-    ) -> Float[Array, "N Dy"]:
-        """g(C x + d)."""
-        return emission(predictor)
-
-    def penalty(self) -> float:
-        """None."""
-        return 0.0
-
     def outputs(self) -> Float[Array, "Dy Dx+1"]:
         """[C d]."""
         emission = self.emission
@@ -142,12 +126,12 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
     else:
         starts = [
             WiredModel.random(item, wiring, outputs, len(series))
-            for item in jax.random.split(key, NUM_BLIND)
+            for item in jax.random.split(key, 6)
         ]
     arrays = [jax.tree.map(jnp.asarray, item) for item in series]
     floor = noise_floor(np.concatenate([item.y for item in series]))
     fits = [
-        minimise(_loss_and_gradient, start, arrays, floor, num_steps=NUM_LBFGS, maxcor=30)
+        minimise(_loss_and_gradient, start, arrays, floor, num_steps=200, maxcor=30)
         for start in starts
     ]
     linear = min(fits, key=lambda fit: fit[0])[1].linear()
@@ -192,17 +176,24 @@ def _free_runs(
 @jit
 @jax.value_and_grad
 def _loss_and_gradient(
-    vector: Float[Array, " p"], like: WiredModel, series: list[Series], floor: Float[Array, " Dy"]
+    vector: Float[Array, " p"],
+    like: WiredModel,
+    series: list[Series],
+    floor: Float[Array, " Dy"],
+    doublings: int = 8,
 ) -> Float[Array, ""]:
-    """−log p(y), a weak prior that keeps coefficients near one, and what an unstable A costs."""
+    """−log p(y), a weak prior that keeps coefficients near one, and what an unstable A costs.
+
+    A^n with n = 2^`doublings` may grow ten times a step: an integrator does, an unstable mode goes
+    beyond.
+    """
     linear = ravel_pytree(like)[1](vector).linear()
     linear = linear._replace(noise_std=jnp.sqrt(linear.noise_std**2 + floor**2))
     power = linear.transition
-    for _ in range(POWER):
+    for _ in range(doublings):
         power = power @ power
-    excess = jnp.maximum(
-        0.5 * jnp.log(jnp.sum(power**2) + 1e-12) - jnp.log(GROWTH * 2.0**POWER), 0.0
-    )
+    size = 0.5 * jnp.log(jnp.sum(power**2) + 1e-12)
+    excess = jnp.maximum(size - jnp.log(10.0 * 2.0**doublings), 0.0)
     return -log_marginal(linear, series) + 0.5 * 1e-2 * jnp.sum(vector**2) + 100 * excess**2
 
 

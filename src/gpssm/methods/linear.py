@@ -155,9 +155,7 @@ class RegularisedARX(Baseline):
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """The reduction without negligible components."""
-        components = reduce(
-            regress_regularised(series, *self.lags).regression, series, MOST_STATES, HORIZON
-        )
+        components = reduce(regress_regularised(series, *self.lags), series, MOST_STATES, HORIZON)
         worth = components.singular_values
         return innovations_form(components, max(1, int(np.sum(worth > NEGLIGIBLE * worth[0]))))
 
@@ -188,7 +186,7 @@ class LGSSM(Baseline):
         if self.order is None:
             members = council(series, HORIZON, self.max_order, members=("ss",))
             return members.models[members.best]
-        components = reduce(regress_regularised(series).regression, series, self.order, HORIZON)
+        components = reduce(regress_regularised(series), series, self.order, HORIZON)
         return innovations_form(components, self.order)
 
 
