@@ -8,7 +8,7 @@ import pytest
 from gpssm.core import linalg
 from gpssm.data.padding import pad
 from gpssm.data.series import Series
-from gpssm.linear.identification import fit_linear, normalise
+from gpssm.linear.fit import fit_linear, normalise
 from gpssm.linear.state_space import (
     RADIUS,
     LinearSSM,

@@ -6,7 +6,7 @@ import pytest
 
 import gpssm
 from gpssm.linear import output_error, search
-from gpssm.linear.identification import fit_linear
+from gpssm.linear.fit import fit_linear
 from gpssm.linear.output_error import fit_output_error
 from gpssm.linear.search import stages
 from gpssm.linear.state_space import RADIUS, log_marginal, spectral_radius

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpssm.data.series import Series
-from gpssm.linear.identification import canonical_variates, subspace
+from gpssm.linear.fit import canonical_variates, subspace
 from gpssm.linear.state_space import LinearSSM, log_marginal
 from linear_systems import simulate
 

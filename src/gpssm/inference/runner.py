@@ -329,7 +329,7 @@ def run_chains(
     )
     if independent is not None:
         draws, info = independent
-        first = (0,) * len(series) if kept_from is None else kept_from
+        first = kept_from or (0,) * len(series)
         states = tuple(path[:, :, begin:] for path, begin in zip(draws.states, first, strict=True))
         warmup = jax.tree.map(lambda leaf: leaf[:, :0], info)
         return Sample(draws._replace(states=states), info, warmup, 0.0, ticks() - began, ())
@@ -346,19 +346,15 @@ def run_chains(
     )
     checkpoint = None
     if runtime.checkpoint is not None:
-        if identity is None:
-            identity = {
-                "method": stable_repr(method),
-                "model": digest([start.model for start in starts]),
-            }
+        models = {"method": stable_repr(method), "model": digest([item.model for item in starts])}
         fingerprint = {
             "data": digest(series),
-            **identity,
+            **(models if identity is None else identity),
             "seed": str(runtime.seed),
             "chains": str(runtime.num_chains),
             "version": gpssm.__version__,
+            **({} if kept_from is None else {"states": str(kept_from)}),
         }
-        fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
         checkpoint = Checkpoint.open(runtime.checkpoint, fingerprint, runtime.resume)
     separate = separate or len(starts) > 1
     shared = 0 if separate else method.num_shared(starts[0].model)

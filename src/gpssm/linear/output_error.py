@@ -27,11 +27,8 @@ from gpssm.linear.search import minimise, stages
 from gpssm.linear.state_space import NOISE_FLOOR, RADIUS, LinearFit, LinearSSM
 from gpssm.model.likelihoods import observed
 
-NUM_STARTS, NUM_STEPS, NUM_BEST = (
-    32,
-    800,
-    3,
-)  # Adam's starts and steps; those that L-BFGS goes on from
+# Adam's starts and steps, those that L-BFGS goes on from, and its steps.
+NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
 PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
 
 Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
@@ -114,7 +111,7 @@ def fit_from_starts(
     :param begin: a model of so many series for a key, with all that `Modes` has for a free run.
     """
     scale = jnp.asarray(np.nanvar(np.concatenate([item.y for item in series]), 0))
-    few, *after = stages(series, 300)
+    few, *after = stages(series, NUM_LBFGS)
     padded = _padded(few.series)
     starts = jax.vmap(lambda item: begin(item, len(few.series)))(jax.random.split(key, NUM_STARTS))
     result, losses = _descend(starts, padded, scale, emission, NUM_STEPS)

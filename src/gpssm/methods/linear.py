@@ -25,7 +25,7 @@ from jaxtyping import PRNGKeyArray
 
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings
+from gpssm.inference.settings import Assumptions, MethodSettings, whole
 from gpssm.linear import kalman
 from gpssm.linear.arx import LAGS, regress, regress_regularised, select_orders, to_state_space
 from gpssm.linear.council import HORIZON, MAX_ORDER, council, fit_last, fit_mean
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 # adds up the noises of every state, so that it has to be far below the least error of a regression
 # (`arx.NO_NOISE`).
 EXACT = 1e-6
-# Of `arx-reg` as a state-space model: components worth less than this share of the first are left
-# out.
-NEGLIGIBLE, MOST_STATES = 1e-4, 30
 
 
 @dataclass(frozen=True)
@@ -119,11 +116,10 @@ class ARX(Baseline):
     """
 
     orders: tuple[int, int] | None = None
-    max_order: int = 10
+    max_order: int = whole(10)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("max_order", self.max_order, 1)
         for order in (1, 1) if self.orders is None else self.orders:
             check_whole("each of orders", order, 1)
 
@@ -154,10 +150,10 @@ class RegularisedARX(Baseline):
             check_whole("each of lags", count, 1)
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """The reduction without negligible components."""
-        components = reduce(regress_regularised(series, *self.lags), series, MOST_STATES, HORIZON)
+        """The reduction to 30 components, without those worth less than 1e-4 of the first."""
+        components = reduce(regress_regularised(series, *self.lags), series, 30, HORIZON)
         worth = components.singular_values
-        return innovations_form(components, max(1, int(np.sum(worth > NEGLIGIBLE * worth[0]))))
+        return innovations_form(components, max(1, int(np.sum(worth > 1e-4 * worth[0]))))
 
 
 @dataclass(frozen=True)
@@ -173,13 +169,8 @@ class LGSSM(Baseline):
         The largest that is tried.
     """
 
-    order: int | None = None
-    max_order: int = MAX_ORDER
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("order", self.order, 1, none="to choose it")
-        check_whole("max_order", self.max_order, 1)
+    order: int | None = whole(None, none="to choose it")
+    max_order: int = whole(MAX_ORDER)
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """The state-space model of that order, or of the largest that the data support."""
@@ -230,10 +221,8 @@ def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
 def as_model(linear: LinearSSM) -> GPSSM:
     """The GPSSM whose mean function is the linear transition, for weights that are zero."""
     linear = jax.tree.map(jnp.asarray, linear)
-    state_dim, dim = (
-        linear.transition.shape[0],
-        linear.transition.shape[1] + linear.control.shape[1],
-    )
+    state_dim = linear.transition.shape[0]
+    dim = state_dim + linear.control.shape[1]
     return GPSSM.create(
         make_kernel("linear", state_dim, dim, jnp.ones(state_dim), 1.0),
         LinearFeatures.build(state_dim, dim, 1.0),
