@@ -7,8 +7,8 @@ import pytest
 
 from gpssm.data.padding import pad
 from gpssm.data.series import Series
+from gpssm.linear.descent import Modes, fit_output_error, free_run, loss
 from gpssm.linear.fit import linear_fit
-from gpssm.linear.output_error import Modes, fit_output_error, free_run, loss
 from gpssm.methods.spec import Spec
 
 
@@ -78,7 +78,7 @@ def test_models_with_such_an_emission_start_from_it(series, monkeypatch):
         "gpssm.linear.fit.fit_output_error",
         lambda *given: asked.append(given) or fit_output_error(*given),
     )
-    monkeypatch.setattr("gpssm.linear.output_error.NUM_STEPS", 5)
+    monkeypatch.setattr("gpssm.linear.descent.NUM_STEPS", 5)
     linear_fit([series], Spec(state_dim=2, likelihood="softplus"))
     assert not asked
     assert linear_fit([series], Spec(state_dim=2, likelihood="abs")).state_dim == 2

@@ -5,7 +5,7 @@ import pytest
 
 from gpssm.data.series import Series
 from gpssm.linear import arx, kalman
-from gpssm.linear.reduction import innovations_form, reduce
+from gpssm.linear.arx import innovations_form, reduce
 from gpssm.linear.state_space import LinearSSM
 from linear_systems import arx_series, simulate
 

@@ -113,7 +113,7 @@ def test_rank_one_updates_equal_the_batch_formula(problem, run):
 def test_the_product_of_predictives_is_the_evidence(problem, run):
     totals = np.zeros(COUNT)
     for t, outlook in enumerate(run[1]):
-        own = jax.tree.map(lambda part, t=t: part[problem.parents[t]], outlook.past)
+        own = jax.tree.map(lambda part, t=t: part[problem.parents[t]], outlook[0])
         totals = totals[problem.parents[t]] + np.asarray(
             own.log_prob(jnp.asarray(problem.following[t]))
         )
@@ -124,9 +124,7 @@ def test_the_product_of_predictives_is_the_evidence(problem, run):
 def test_ancestor_weights_are_ratios_of_path_evidences(problem, run):
     """log p(x'_{t+1:T} | x₀:t) by each particle's past, up to a constant that they share."""
     for t, (paths, lineage, outlook) in enumerate(zip(problem.paths(), *run, strict=False)):
-        found = lineage.log_future + outlook.whole.log_prob(
-            jnp.asarray(problem.held[t + 1 : t + 2])
-        )
+        found = lineage.log_future + outlook[1].log_prob(jnp.asarray(problem.held[t + 1 : t + 2]))
         expected = []
         for path in paths:
             joined = np.concatenate([path, problem.held[t + 1 :]])

@@ -30,12 +30,13 @@ from gpssm.linear import kalman
 from gpssm.linear.arx import (
     LAGS,
     NO_NOISE,
+    innovations_form,
+    reduce,
     regress,
     regress_regularised,
     select_orders,
     to_state_space,
 )
-from gpssm.linear.reduction import innovations_form, reduce
 from gpssm.linear.state_space import LinearSSM, stabilise
 
 Horizon = int | Literal["simulation"]

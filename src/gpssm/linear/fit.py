@@ -30,12 +30,18 @@ from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.padding import moves, pad
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.linear.arx import interpolated
-from gpssm.linear.output_error import Emission, fit_output_error, identity
-from gpssm.linear.search import minimise, stages
+from gpssm.linear.descent import (
+    Emission,
+    fit_output_error,
+    fit_wired,
+    fit_wired_output_error,
+    identity,
+    minimise,
+    stages,
+)
 from gpssm.linear.state_space import (
     PROCESS_FLOOR,
     RADIUS,
-    RIDGE,
     LinearFit,
     LinearSSM,
     log_marginal,
@@ -45,7 +51,6 @@ from gpssm.linear.state_space import (
     spectral_radius,
     stabilise,
 )
-from gpssm.linear.wired import fit_wired, fit_wired_output_error
 from gpssm.model.likelihoods import (
     Likelihood,
     LinkedGaussian,
@@ -347,12 +352,12 @@ def _unexplained(values: np.ndarray, inputs: np.ndarray) -> np.ndarray:
 
 def _whitener(values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "D D"]:
     cov = values.T @ values / len(values)
-    ridge = RIDGE * (np.trace(cov) / len(cov) + RIDGE)
+    ridge = 1e-8 * (np.trace(cov) / len(cov) + 1e-8)
     factor = np.linalg.cholesky(cov + ridge * np.eye(len(cov)))
     return scipy.linalg.solve_triangular(factor, np.eye(len(cov)), lower=True)
 
 
 def _least_squares(inputs: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Coefficients (targets × inputs) of the least-norm solution, and residuals."""
-    weights = np.linalg.lstsq(inputs, targets, rcond=RIDGE)[0]
+    weights = np.linalg.lstsq(inputs, targets, rcond=1e-8)[0]
     return weights.T, targets - inputs @ weights

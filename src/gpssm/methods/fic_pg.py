@@ -18,8 +18,7 @@ evidence, log p(x₀:T, y), as everywhere.
 
 **Beliefs.** A transition is an observation of the weights, x'_d = mean_d + gain_d·v_d +
 N(0, spread_d). A particle whose path gains it knows more of v, and one whose path loses it knows
-less. With
-v ~ N(μ, Σ), k = Σ·gain and q = gain·k + spread,
+less. With v ~ N(μ, Σ), k = Σ·gain and q = gain·k + spread,
 
     learn     Σ ← Σ − kkᵀ/q,   μ ← μ + k (x' − mean − gain·μ)/q
     forget    Σ ← Σ + kkᵀ/g,   μ ← μ − k (x' − mean − gain·μ)/g,   g = spread − gain·k
@@ -147,11 +146,8 @@ class Lineage(NamedTuple):
     log_future: Float[Array, " N"]
 
 
-class Outlook(NamedTuple):
-    """What each particle expects of its next transition, from its past and from the whole."""
-
-    past: Prediction
-    whole: Prediction
+# What each particle expects of its next transition, from its past and from the whole.
+Outlook = tuple[Prediction, Prediction]
 
 
 def begin(
@@ -184,7 +180,7 @@ def begin(
 
 def look_ahead(lineage: Lineage, look: Look) -> Outlook:
     """Return what each particle expects of its own next transition."""
-    return Outlook(predict(lineage.past, look), predict(lineage.whole, look))
+    return predict(lineage.past, look), predict(lineage.whole, look)
 
 
 def predict(belief: WeightBelief, look: Look) -> Prediction:
@@ -295,10 +291,11 @@ def sweep(
         time, noise, gumbel, held, leaving, value = row
         look = _look(model, transition, x, jnp.broadcast_to(u[time][None], (count, u.shape[1])))
         outlook = look_ahead(lineage, look)
-        law = guide(model, _form(model, series, outlook.past), series)
+        expected, informed = outlook
+        law = guide(model, _form(model, series, expected), series)
         proposal = law.propose(time, x)
         # w_t^i p(x'_{t+1:T} | x₀:t^i)
-        log_ancestor = log_weight + lineage.log_future + outlook.whole.log_prob(held[None])
+        log_ancestor = log_weight + lineage.log_future + informed.log_prob(held[None])
         scores = (log_weight + proposal.log_ahead)[None] + gumbel
         parents = jnp.argmax(scores.at[0].set(log_ancestor + gumbel[0]), -1)
         shock = jnp.matmul(proposal.factor[parents], noise[:, :, None])[:, :, 0]

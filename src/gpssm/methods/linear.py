@@ -27,9 +27,16 @@ from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.inference.settings import Assumptions, MethodSettings, whole
 from gpssm.linear import kalman
-from gpssm.linear.arx import LAGS, regress, regress_regularised, select_orders, to_state_space
+from gpssm.linear.arx import (
+    LAGS,
+    innovations_form,
+    reduce,
+    regress,
+    regress_regularised,
+    select_orders,
+    to_state_space,
+)
 from gpssm.linear.council import HORIZON, MAX_ORDER, council, fit_last, fit_mean
-from gpssm.linear.reduction import innovations_form, reduce
 from gpssm.linear.state_space import LinearSSM
 from gpssm.model.bases import LinearFeatures
 from gpssm.model.kernels import make_kernel
@@ -158,7 +165,7 @@ class RegularisedARX(Baseline):
 
 @dataclass(frozen=True)
 class LGSSM(Baseline):
-    """A linear-Gaussian state-space model in innovations form (`gpssm.linear.reduction`).
+    """A linear-Gaussian state-space model in innovations form (`gpssm.linear.arx`).
 
     Parameters
     ----------

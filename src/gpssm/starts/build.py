@@ -12,8 +12,8 @@ import scipy.cluster.vq
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
+from gpssm.linear.descent import EXACT_STD
 from gpssm.linear.state_space import LinearFit, LinearSSM
-from gpssm.linear.wired import EXACT_STD
 from gpssm.model.bases import (
     Basis,
     BlockDiagonal,
