@@ -19,7 +19,7 @@ from gpssm.fitting.choose import (
 )
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import running_rhat
-from gpssm.linear import output_error
+from gpssm.linear import descent
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.spec import ChainStart, Spec
 from gpssm.model.likelihoods import make_likelihood
@@ -52,7 +52,7 @@ def series():
 def be_quick(patch):
     """Few steps, and short chains: what is tested is not how good they are."""
     for name, value in (("NUM_STEPS", 50), ("NUM_STARTS", 4), ("NUM_LBFGS", 20)):
-        patch.setattr(output_error, name, value)
+        patch.setattr(descent, name, value)
     patch.setattr(
         starts,
         "shoot_all",

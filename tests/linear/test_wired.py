@@ -8,9 +8,9 @@ import pytest
 import gpssm
 from gpssm.data.series import Series
 from gpssm.fitting.fit import build_model
+from gpssm.linear.descent import EXACT_STD
 from gpssm.linear.fit import linear_fit, output_error_fit
 from gpssm.linear.state_space import smooth
-from gpssm.linear.wired import EXACT_STD
 from gpssm.methods.spec import Spec
 from gpssm.model.wiring import Wiring, make_wiring
 from gpssm.starts.start import make_starts

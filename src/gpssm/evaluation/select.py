@@ -19,7 +19,7 @@ from gpssm.evaluation.backtest import backtest
 from gpssm.fitting.choose import may_be_rectified
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
-from gpssm.linear.identification import select_order
+from gpssm.linear.council import council
 from gpssm.posterior.validation import BACKTEST, RollingOrigin
 
 ORDERS = (2, 5)  # of the candidates at least and at most; more states are slow to sample
@@ -187,7 +187,8 @@ def default_candidates(series: Series) -> list[dict[str, Any]]:
         Settings of `fit`.
     """
     scaled = Scaler.fit(series).scale(series)
-    order = int(np.clip(select_order(scaled, ORDERS[1]).best, *ORDERS))
+    linear = council([scaled], max_order=ORDERS[1], members=("ss",))
+    order = int(np.clip(linear.orders[0], *ORDERS))
     first = min(order, ORDERS[1] - 2)
     orders = range(first, first + 3)
     means = ("linear", "linear-fixed")
