@@ -248,7 +248,7 @@ def test_two_states_have_arrows_and_maps(posterior):
             lines(panel, "inducing points")[0].get_xydata(), locations[:, :2]
         )
     (arrows,) = [one for one in field.collections if isinstance(one, mpl.quiver.Quiver)]
-    one = posterior.chain(0)
+    one = posterior.thinned(chain=0)
     u = np.repeat(
         np.median(np.concatenate([raw.u for raw in posterior.dataset.experiments]), axis=0)[None],
         arrows.N,
@@ -510,7 +510,7 @@ def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
     )
     poles = drawn(linear.plot()).axes[0].lines[1:]
     np.testing.assert_allclose([line.get_xdata() for line in poles], linear.poles.real.T)
-    curve = posterior.static_gain(values=np.linspace(-1, 1, 5))
+    curve = gpssm.analysis.static_gain(posterior, values=np.linspace(-1, 1, 5))
     np.testing.assert_allclose(
         lines(drawn(curve.plot()).axes[0], "median")[0].get_ydata(), curve.median[:, 0]
     )

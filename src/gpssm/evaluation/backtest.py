@@ -27,6 +27,7 @@ from gpssm.evaluation.compare import MIXED_UNITS, figure_table, single_series, t
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.methods import MethodSettings
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import BACKTEST, RollingForecast, extended, rolling_forecasts
@@ -289,7 +290,7 @@ def backtest(
     stops = [origin - num_fitted for origin in origins]
     first: dict[str, Any] = {"new_experiment": new_experiment}
     if refit == "never":
-        at_origins = posterior.thinned(max_draws).condition_at(rest, stops, seed=seed, **first)
+        at_origins = condition_at(posterior.thinned(max_draws), rest, stops, seed=seed, **first)
     elif refit == "learn":
         first["forgetting"] = forgetting
         at_origins = extended(posterior, rest, stops, refit, first, max_draws=max_draws, seed=seed)

@@ -34,6 +34,7 @@ from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.summary import Summary, summarise
 from gpssm.posterior.checks import Check, check_inputs, check_paths
 from gpssm.posterior.diagnostics import Diagnostics
+from gpssm.posterior.draws import stored_rows
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.stack import Forecaster, leading_member, smoothed_outputs
 
@@ -209,7 +210,7 @@ def examine(
     diagnostics = leading_member(posterior).diagnostics()
     residuals = find_residuals(posterior)
     summary = summarise(posterior, diagnostics, residuals)
-    smoothed, observed = smoothed_outputs(posterior.with_states(), len(raw) - 1)
+    smoothed, observed = smoothed_outputs(stored_rows(posterior), len(raw) - 1)
     horizons = _horizons(rows)
     return Examination(
         posterior=posterior,

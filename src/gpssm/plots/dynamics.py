@@ -26,13 +26,15 @@ from gpssm.plots.style import (
     shade,
     with_unit,
 )
-from gpssm.posterior.explore import TransitionEstimate, relevance, transition
+from gpssm.posterior.draws import stored_rows
+from gpssm.posterior.explore import TransitionEstimate, transition
 from gpssm.posterior.linearisation import (
     Bode,
     Linearisation,
     Response,
     StaticGain,
     central_band,
+    relevance,
 )
 from gpssm.posterior.posterior import Posterior
 
@@ -68,7 +70,7 @@ class Visited(NamedTuple):
 
 def visited(posterior: Posterior) -> Visited:
     """The states and inputs along the training data."""
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     means = [np.mean(np.asarray(path), axis=(0, 1)) for path in posterior.draws.states]
     before = np.concatenate([path[:-1] for path in means])
     after = np.concatenate([path[1:] for path in means])
@@ -93,7 +95,7 @@ def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
     chain
         Whose draws to use, as chains may differ in the states' coordinates; None for all of them.
     """
-    posterior = posterior if chain is None else posterior.chain(chain)
+    posterior = posterior.thinned(chain=chain)
     data = visited(posterior)
     figures = {1: _plot_curve, 2: _plot_maps}
     return figures.get(posterior.model.state_dim, _plot_slices)(posterior, data)

@@ -1,4 +1,4 @@
-"""Posteriors for other tools: an ArviZ tree, and a table of parameters."""
+"""Posteriors as trees for ArviZ."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,10 @@ from gpssm.data.series import Series
 from gpssm.model.likelihoods import Custom, GaussianNoise
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
-from gpssm.posterior.draws import batch_size, merge_chains
+from gpssm.posterior.draws import batch_size, check_states, merge_chains
 from gpssm.posterior.storage import to_tree
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
 
     from gpssm.posterior.posterior import Posterior
@@ -55,7 +54,7 @@ def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
     """
     import xarray as xr
 
-    posterior.check_states("to_arviz")
+    check_states(posterior, "to_arviz")
     seed = check_seed(seed)
     stored = to_tree(posterior)
     groups = {name: stored[name].to_dataset() for name in STORED if name in stored.children}
@@ -73,27 +72,6 @@ def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
         "created_at": stored.attrs["created"],
     }
     return tree
-
-
-def to_dataframe(posterior: "Posterior") -> "pd.DataFrame":
-    """Return one row per draw, indexed by (chain, draw).
-
-    Columns are the entries of the parameters that vary (`name[i,j]`), then `log_target` and
-    `acceptance`.
-    """
-    import pandas as pd
-
-    columns = {}
-    for name, leaf in posterior.draws.leaves.items():
-        for entry in np.ndindex(leaf.shape[2:]):
-            label = f"{name}[{','.join(map(str, entry))}]" if entry else name
-            columns[label] = np.ravel(leaf[(..., *entry)])
-    for name in ("log_target", "acceptance"):
-        columns[name] = np.ravel(getattr(posterior.info, name))
-    chains, draws = range(posterior.num_chains), range(posterior.num_draws)
-    return pd.DataFrame(
-        columns, index=pd.MultiIndex.from_product([chains, draws], names=["chain", "draw"])
-    )
 
 
 def _natural(posterior: "Posterior", dataset: "xr.Dataset") -> Mapping[str, Any]:

@@ -345,7 +345,7 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
     if not agree:
         words = (
             f"Chains from different starts ({starts}) found different models. The forecast "
-            "averages over them; posterior.chain(k) is one of them."
+            "averages over them; posterior.thinned(chain=k) is one of them."
         )
     figure = ", ".join(f"R-hat {rhat:.3f} of {group}" for group, rhat in between.items())
     level: Level = "problem" if max(between.values()) >= MIXING["caution"][0] else "caution"

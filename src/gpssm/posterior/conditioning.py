@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from gpssm.core.messages import distinct_warnings
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_whole
 from gpssm.data.clock import Clock
@@ -28,6 +29,7 @@ from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
     merge_chains,
+    past_inputs,
     split_chains,
     take_draws,
 )
@@ -99,7 +101,7 @@ def condition(
 
 
 def condition_at(
-    posterior: "Posterior",
+    posterior: Any,
     series: Any,
     rows: Sequence[int],
     *,
@@ -107,15 +109,17 @@ def condition_at(
     num_particles: int | None = None,
     seed: int = 0,
     index: int = -1,
-) -> Iterator["Posterior"]:
+) -> Iterator[Any]:
     """Yield `condition` on the first r rows of a series for each r, in one pass over it.
 
         origins = range(0, 500, 10)
-        for row, origin in zip(origins, posterior.condition_at(test, origins)):
+        for row, origin in zip(origins, condition_at(posterior, test, origins)):
             origin.forecast(30, test.u[row:])
 
     Parameters
     ----------
+    posterior : Posterior or Stack
+        The posterior before the series.
     series, new_experiment, num_particles, seed, index
         As in `condition`.
     rows : sequence of int
@@ -123,8 +127,17 @@ def condition_at(
 
     Yields
     ------
-    Posterior
+    Posterior or Stack
     """
+    if hasattr(posterior, "members"):
+        options = {"new_experiment": new_experiment, "num_particles": num_particles}
+        options |= {"seed": seed, "index": index}
+        with distinct_warnings():
+            passes = [
+                condition_at(member, series, rows, **options)
+                for member in posterior.members.values()
+            ]
+        return map(posterior.with_members, zip(*passes, strict=True))
     raw = posterior.dataset.align(series)
     posterior.dataset.encode(raw)  # refuses what cannot be scaled before the first row is filtered
     listed = isinstance(rows, Iterable) and getattr(rows, "ndim", 1)
@@ -295,7 +308,7 @@ def new_rows(posterior: "Posterior", series: Any, new_experiment: bool, index: i
     """Return rows of a user, checked against the training data."""
     raw = posterior.dataset.align(series)
     clock = _experiment_clock(posterior, raw, new_experiment, index)
-    before = posterior.past_inputs(index, new_experiment)
+    before = past_inputs(posterior, index, new_experiment)
     past = np.concatenate([before, raw.u])[len(raw) :]
     return NewRows(raw, posterior.dataset.encode(raw, before), clock, past)
 
@@ -421,7 +434,7 @@ def _at_start(
     number = resolve_particles(posterior, num_particles, new_experiment)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     state, before = begin(posterior, draws, new_experiment, number, seed, index)
-    past = posterior.past_inputs(index, new_experiment)
+    past = past_inputs(posterior, index, new_experiment)
     return _with_state(posterior, state, before, clock, past)
 
 

@@ -3,7 +3,8 @@
 Draws have leading axes (chain, draw); any axes behind them are quantities of their own.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.checks import MIXING, check_mixing, check_sampler
-from gpssm.posterior.draws import map_draws, merge_chains
+from gpssm.posterior.draws import differ_in_model, map_draws, merge_chains, stored_rows
 from gpssm.posterior.explore import outputs_of
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.mean_model import mean_step
@@ -152,7 +153,7 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     30 steps. States are identified only up to a change of coordinates, so they are judged within
     each chain.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     draws, dataset, info = posterior.draws, posterior.dataset, posterior.info
     sampled = posterior.model.leaves("sample")
     # f at inputs that the first series passed through, at the states' posterior mean
@@ -178,7 +179,7 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         row_within(f"states{WITHIN}", states),
         *(row(name, values) for name, values in observable.items()),
     ]
-    if posterior.apart:
+    if differ_in_model(posterior):
         groups = latent | observable
         rows += [row_within(name + WITHIN, values) for name, values in groups.items()]
     return Diagnostics(
@@ -196,42 +197,43 @@ def _num_gradients(posterior: "Posterior") -> float:
     """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
     method = posterior.spec.method
     shared = 0
-    if isinstance(method, MethodSettings) and not posterior.apart:
+    if isinstance(method, MethodSettings) and not differ_in_model(posterior):
         shared = method.num_shared(posterior.model)
     warmup = posterior.warmup.gradients
     separate = np.sum(posterior.info.gradients) + np.sum(warmup[:, shared:])
     return float(separate + np.sum(warmup[0, :shared]))
 
 
-def find_notes(posterior: "Posterior") -> tuple[str, ...]:
-    """Return the problems that `fit` warns of: of the sampler, and chains that disagree.
+def with_notes(posterior: "Posterior", notes: Sequence[str] = ()) -> "Posterior":
+    """Return the posterior with notes of its run, and of the problems that `fit` warns of.
 
-    Chains are compared by the forecast, which does not depend on the states' coordinates. Where
-    chains have models of their own, each must have settled by itself. Runs of fewer than `TRIAL`
-    draws are trials, whose mixing is not judged.
+    Those are problems of the sampler, and chains that disagree. Chains are compared by the
+    forecast, which does not depend on the states' coordinates. Where chains have models of their
+    own, each must have settled by itself. Runs of fewer than `TRIAL` draws are trials, whose mixing
+    is not judged.
 
     Parameters
     ----------
     posterior
         The posterior to judge.
-
-    Returns
-    -------
-    tuple of str
-        One sentence for each problem.
+    notes
+        Notes of the run.
     """
     checks = list(check_sampler(posterior.info))
     if posterior.num_draws >= TRIAL:
         paths = held_forecast(posterior)
-        forecast = row_within(FORECAST + WITHIN, paths) if posterior.apart else row(FORECAST, paths)
+        forecast = row(FORECAST, paths)
+        if differ_in_model(posterior):
+            forecast = row_within(FORECAST + WITHIN, paths)
         if not forecast.rhat <= MIXING["caution"][0]:
             checks += check_mixing([forecast])
-    return tuple(check.sentence for check in checks if check.level == "problem")
+    problems = [check.sentence for check in checks if check.level == "problem"]
+    return dataclasses.replace(posterior, notes=(*notes, *problems))
 
 
 def own_starts(posterior: "Posterior") -> str:
     """The starts and noises of chains with models of their own; empty if all are one posterior."""
-    if not posterior.apart:
+    if not differ_in_model(posterior):
         return ""
     spec = posterior.spec
     if isinstance(spec.start, str):

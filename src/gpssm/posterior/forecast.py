@@ -34,7 +34,7 @@ from gpssm.data.series import Series
 from gpssm.data.times import Times
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import Calibration, stretch
-from gpssm.posterior.draws import merge_chains, take_draws
+from gpssm.posterior.draws import merge_chains, past_inputs, take_draws
 from gpssm.posterior.filtering import draw_start, forecast_scale
 from gpssm.posterior.rollout import (
     BOUNDS,
@@ -555,7 +555,7 @@ def forecast(
     dataset, current = posterior.dataset, posterior.current
     series, seed = dataset.experiment(index), check_seed(seed)
     horizon = HORIZON if horizon is None and u is None else horizon
-    inputs, encoded = dataset.inputs_ahead(u, horizon, posterior.past_inputs(index))
+    inputs, encoded = dataset.inputs_ahead(u, horizon, past_inputs(posterior, index))
     check_paths(num_paths, bounds, len(inputs) * (series.output_dim + posterior.model.state_dim))
     clock, start = (series.axis, len(series)) if current is None else (current.clock, current.rows)
     if clock is not None and (complaint := clock.complaint("the inputs", u, start)):

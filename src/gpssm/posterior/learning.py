@@ -42,6 +42,7 @@ from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
     Learned,
+    check_states,
     map_draws,
     merge_chains,
     split_chains,
@@ -118,7 +119,7 @@ def learn(
     -------
     Posterior
     """
-    posterior.check_states("learn")
+    check_states(posterior, "learn")
     seed = check_seed(seed)
     rows = new_rows(posterior, series, new_experiment, index)
     _check(posterior, forgetting, max_draws)

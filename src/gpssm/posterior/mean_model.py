@@ -18,7 +18,7 @@ from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
-from gpssm.posterior.draws import merge_chains
+from gpssm.posterior.draws import merge_chains, past_inputs
 from gpssm.posterior.rollout import members_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray,
         states = merge_chains(thinned.draws.states[-1])[:, -1]
     else:
         states = merge_chains(thinned.current.state.mean)
-    past = posterior.past_inputs()
+    past = past_inputs(posterior)
     # What nobody knows of the inputs before the first row is taken as their mean.
     past = np.where(np.isnan(past), np.array(posterior.dataset.scaler.input_mean), past)
     return np.concatenate([states.ravel(), past.ravel()])

@@ -255,7 +255,7 @@ def from_tree(
         chains = ", ".join(map(str, np.flatnonzero(~finite.all(1))))
         warnings.warn(
             f"{path}: {np.sum(~finite)} of {finite.size} draws are not finite, in chain {chains}; "
-            "posterior.chain(number) takes one chain alone",
+            "posterior.thinned(chain=k) takes one chain alone",
             stacklevel=4,
         )
     return fields
