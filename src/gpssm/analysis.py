@@ -1,4 +1,4 @@
-"""Functions of a posterior beside its methods: for control, physics, long records and evaluation."""
+"""Functions of a posterior beside its methods: control, physics, long records, evaluation."""
 
 from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.draws import model_of, stored_rows

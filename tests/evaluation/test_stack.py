@@ -301,7 +301,7 @@ def test_a_file_whose_weights_were_edited_is_refused(even, tmp_path):
         with zipfile.ZipFile(tmp_path / "edited.zip", "w") as archive:
             for name, content in (contents | {"stack.json": json.dumps(change)}).items():
                 archive.writestr(name, content)
-        with pytest.raises(ValueError, match="edited.zip is damaged .*checksum"):
+        with pytest.raises(ValueError, match=r"edited.zip is damaged .*checksum"):
             gpssm.load(tmp_path / "edited.zip")
 
 

@@ -28,13 +28,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import as_share, check_choice, check_whole, count, is_whole
+from gpssm.core.text import as_share, check_choice, check_installed, check_whole, count, is_whole
 from gpssm.data.columns import align_columns
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import map_draws, merge_chains, stored_rows
 from gpssm.posterior.mean_model import mean_step
-from gpssm.posterior.python_control import linear_systems
 from gpssm.posterior.rollout import BOUNDS, training_box
 
 if TYPE_CHECKING:
@@ -243,7 +242,19 @@ class Linearisation(Signals):
         each
             Whether to return a list with one system per draw instead.
         """
-        return linear_systems(self, each)
+        check_installed("to_control", "control", "control")
+        import control
+
+        dt = self.dt or True
+        delay = self.delay or (0,) * len(self.inputs)
+        late = [control.tf2ss([1.0], [1.0, *np.zeros(rows)], dt) for rows in delay]
+        systems = []
+        for s in range(len(self.A)) if each else [self.central]:
+            undelayed = control.ss(self.A[s], self.B[s], self.C[s], self.D[s], dt)
+            labels = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+            system = undelayed * control.append(*late)
+            systems.append(control.ss(system, name=f"draw_{s}", **labels))
+        return systems if each else systems[0]
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The poles of all draws in the unit circle."""

@@ -31,7 +31,7 @@ from gpssm.posterior import (
     forecast,
     learning,
     linearisation,
-    python_control,
+    mean_model,
     storage,
     update,
 )
@@ -113,7 +113,7 @@ class Posterior:
     rollout = control.rollout
     export = export.export
     to_casadi = casadi.to_casadi
-    to_control = python_control.to_control
+    to_control = mean_model.to_control
     to_arviz = arviz.to_arviz
     diagnostics = diagnostics.diagnose
     save = storage.save
