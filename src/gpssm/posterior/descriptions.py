@@ -108,12 +108,6 @@ def user_parts(description: Any) -> dict[str, str]:
     return user_parts(list(inner.values()) if isinstance(inner, dict) else inner)
 
 
-def _field_names(cls: type) -> list[str]:
-    """Return the names of the fields of a dataclass or named tuple."""
-    names = getattr(cls, "_fields", None)
-    return [field.name for field in dataclasses.fields(cls)] if names is None else list(names)
-
-
 class _Describer:
     """Describes objects and collects their arrays."""
 
@@ -136,7 +130,9 @@ class _Describer:
         if isinstance(thing, Link) and thing in LINKS.values():
             return {"link": next(name for name, link in LINKS.items() if link == thing)}
         if kind in LABELS:
-            fields = {name: getattr(thing, name) for name in _field_names(kind)}
+            named = hasattr(thing, "_fields")
+            names = kind._fields if named else [item.name for item in dataclasses.fields(kind)]
+            fields = {name: getattr(thing, name) for name in names}
             return {"class": LABELS[kind], "fields": self.entries(fields, path)}
         return self.part(thing, path)
 

@@ -1,7 +1,6 @@
 """Draws as a fit keeps them, with leading axes (chain, draw), and programs that map over them."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -11,9 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from gpssm.core.runtime import in_double_precision, jit
-from gpssm.core.text import demand, demand_shape
 from gpssm.data.clock import Clock
-from gpssm.data.dataset import Dataset
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 
@@ -54,16 +51,6 @@ class FilterState(NamedTuple):
     particles: Float[Array, "*S P Dx"] | None = None
     log_weights: Float[Array, "*S P"] | None = None
 
-    def check(self, name: str, axes: tuple[int, ...], size: int) -> None:
-        """Refuse moments of another number of coordinates, or of other draws."""
-        demand_shape(f"{name}.mean", self.mean, *axes, size)
-        demand_shape(f"{name}.covariance", self.covariance, *axes, size, size)
-        demand_shape(f"{name}.surprise", self.surprise, *axes)
-        if self.particles is not None:
-            demand_shape(f"{name}.particles", self.particles, *axes, None, size)
-            number = self.particles.shape[len(axes)]
-            demand_shape(f"{name}.log_weights", self.log_weights, *axes, number)
-
 
 class CurrentState(NamedTuple):
     """Where an experiment is after the last row.
@@ -88,14 +75,6 @@ class CurrentState(NamedTuple):
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
         """Return the state with a function of every array that belongs to the draws."""
         return self._replace(state=jax.tree.map(function, self.state))
-
-    def check(self, draws: Draw, dataset: Dataset) -> None:
-        """Refuse what is not a state under each of these draws."""
-        demand("current.state", isinstance(self.state, FilterState), "is no state of a filter")
-        self.state.check("current.state", draws.weights.shape[:2], draws.states[0].shape[-1])
-        demand_shape("current.past", self.past, max(dataset.delay, default=0), len(dataset.inputs))
-        demand("current.clock", isinstance(self.clock, Clock | None), "is no clock")
-        demand("current.rows", type(self.rows) is int and self.rows >= 0, "is no number")
 
 
 class Learned(NamedTuple):
@@ -123,17 +102,6 @@ class Learned(NamedTuple):
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
         """Return the same with a function of every array that belongs to the draws."""
         return self._replace(state=jax.tree.map(function, self.state), rates=function(self.rates))
-
-    def check(self, draws: Draw) -> None:
-        """Refuse what is not of these draws."""
-        axes = draws.weights.shape[:2]
-        size = draws.states[0].shape[-1] + math.prod(draws.weights.shape[2:])
-        demand("learned.state", isinstance(self.state, FilterState), "is no state of a filter")
-        demand("learned.particles", self.state.particles is None, "cannot be")
-        self.state.check("learned.state", axes, size)
-        demand_shape("learned.rates", self.rates, *axes)
-        demand("learned.rows", type(self.rows) is int and self.rows >= 0, "is no number")
-        demand("learned.rates", np.all((self.rates > 0) & (self.rates <= 1)), "are not in (0, 1]")
 
 
 def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:

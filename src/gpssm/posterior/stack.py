@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -59,80 +59,6 @@ CONTENTS = "stack.json"  # the file inside a saved stack that names its members
 # Entries are less independent than one for three rows. But weights of few rows then lean on what
 # members are worth, and those of many rows hardly change.
 ROWS_PER_ENTRY = 3
-
-
-class Forecaster(Protocol):
-    """What forecasts from data of its own: a `Posterior`, or a `Stack` of several."""
-
-    @property
-    def dataset(self) -> Dataset:
-        """The training data."""
-        ...
-
-    @property
-    def method(self) -> str:
-        """The name of the method."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """The seed of the fit."""
-        ...
-
-    @property
-    def seconds(self) -> Seconds:
-        """What the fit took."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What went wrong, if anything did."""
-        ...
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """How much wider intervals are made than the model's."""
-        ...
-
-    def forecast(self, *args: Any, **options: Any) -> Forecast:
-        """Paths of the outputs after the end of the data."""
-        ...
-
-    def simulate(self, *args: Any, **options: Any) -> Forecast:
-        """Paths of a new experiment."""
-        ...
-
-    def predict(self, *args: Any, **options: Any) -> Forecast:
-        """Some steps ahead, all along a series."""
-        ...
-
-    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
-        """Outputs along a training series, given all of it."""
-        ...
-
-    def condition(self, *args: Any, **options: Any) -> "Forecaster":
-        """The state after new rows."""
-        ...
-
-    def learn(self, *args: Any, **options: Any) -> "Forecaster":
-        """State and weights after new rows."""
-        ...
-
-    def update(self, *args: Any, **options: Any) -> "Forecaster":
-        """Draws given the old rows and the new."""
-        ...
-
-    def thinned(self, most: int) -> Self:
-        """The same with fewer draws."""
-        ...
-
-    def summary(self) -> "Summary":
-        """One page about it."""
-        ...
-
-    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write it to a file."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -484,7 +410,9 @@ class Stack:
 
         def write(file: Any) -> None:
             with zipfile.ZipFile(file, "w") as archive, TemporaryDirectory() as folder:
-                archive.writestr(CONTENTS, to_json(contents | {"checksum": _checksum(contents)}))
+                archive.writestr(
+                    CONTENTS, to_json(contents | {"checksum": digest(to_json(contents))})
+                )
                 for number, member in enumerate(self.members.values()):
                     dataclasses.replace(member, calibration=self.calibration).save(
                         Path(folder) / f"{number}.nc"
@@ -529,19 +457,19 @@ class Stack:
         return dataclasses.replace(self, members=members)
 
 
+Forecaster = Posterior | Stack  # what forecasts from data of its own
+
+
 def single_posteriors(forecaster: Forecaster) -> list[Posterior]:
     """The posteriors of single models that a forecaster consists of: itself, or its members."""
-    if isinstance(forecaster, Stack):
-        return list(forecaster.members.values())
-    assert isinstance(forecaster, Posterior)
-    return [forecaster]
+    return list(forecaster.members.values()) if isinstance(forecaster, Stack) else [forecaster]
 
 
 def leading_member(forecaster: Forecaster) -> Posterior:
     """The single model to show of a forecaster: a posterior itself, or a stack's leading member."""
     if isinstance(forecaster, Stack):
         return forecaster.members[forecaster.leading]
-    return single_posteriors(forecaster)[0]
+    return forecaster
 
 
 def draws_outputs(forecaster: Forecaster) -> bool:
@@ -561,11 +489,6 @@ def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast,
     return outputs, forecaster.smooth(index, noise=True)
 
 
-def _checksum(contents: Mapping[str, Any]) -> str:
-    """A hash of names, weights, table and notes as they are in the file."""
-    return digest(to_json(contents))
-
-
 def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stack:
     """Read what `Stack.save` wrote."""
     with TemporaryDirectory() as folder:
@@ -577,7 +500,7 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
                         f"{CONTENTS}."
                     )
                 contents = json.loads(archive.read(CONTENTS))
-                if contents.pop("checksum") != _checksum(contents):
+                if contents.pop("checksum") != digest(to_json(contents)):
                     raise ValueError(f"the checksum of {CONTENTS} does not match: it was changed")
                 names = [str(name) for name in contents["names"]]
                 files = [archive.extract(f"{number}.nc", folder) for number in range(len(names))]
