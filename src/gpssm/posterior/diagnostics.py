@@ -12,19 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
-from scipy import stats
 
 from gpssm.core.mixing import Values, bfmi, ess_bulk, ess_tail, rhat
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.table import Table
 from gpssm.core.text import readable
-from gpssm.inference.settings import MethodSettings
 from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.checks import MIXING, check_mixing, check_sampler
-from gpssm.posterior.draws import differ_in_model, map_draws, merge_chains, stored_rows
+from gpssm.posterior.draws import differ_in_model, map_draws, stored_rows
 from gpssm.posterior.explore import outputs_of
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.mean_model import mean_step
@@ -73,9 +71,9 @@ class Row(NamedTuple):
         return self.group in ("smoothed outputs", AHEAD, FORECAST)
 
     @property
-    def is_absolute(self) -> bool:
-        """Whether it is about other quantities that do not depend on the states' coordinates."""
-        return self.group in ("log target", "likelihood.log_std", AHEAD_NOISE)
+    def is_identified(self) -> bool:
+        """Whether the quantities do not depend on the states' coordinates."""
+        return self.is_output or self.group in ("log target", "likelihood.log_std", AHEAD_NOISE)
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,6 @@ class Diagnostics:
     acceptance: Float[np.ndarray, " chain"]
     divergences: int
     bfmi: Float[np.ndarray, " chain"]
-    gradients: float
     seconds: Mapping[str, float]
     notes: tuple[str, ...]
 
@@ -114,7 +111,6 @@ class Diagnostics:
             "acceptance": _figures(self.acceptance),
             "divergent transitions": self.divergences,
             "E-BFMI": _figures(self.bfmi),
-            "gradients": f"{self.gradients:.0f}",
             "seconds": ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
         }
         title = "Diagnostics: each group at its worst"
@@ -135,7 +131,7 @@ class Diagnostics:
         lines = [
             f"acceptance {_figures(self.acceptance)}   divergent transitions {self.divergences}   "
             f"E-BFMI {_figures(self.bfmi)}",
-            f"gradients {self.gradients:.0f}   {seconds}",
+            seconds,
             *(f"note: {note}" for note in self.notes),
         ]
         return "\n".join([Table(head, rows, caption=caption).text(80), "", *lines])
@@ -187,21 +183,9 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         acceptance=np.mean(info.acceptance, 1),
         divergences=int(np.sum(info.divergent)),
         bfmi=bfmi(info.energy),
-        gradients=_num_gradients(posterior),
         seconds=posterior.seconds._asdict(),
         notes=posterior.notes,
     )
-
-
-def _num_gradients(posterior: "Posterior") -> float:
-    """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
-    method = posterior.spec.method
-    shared = 0
-    if isinstance(method, MethodSettings) and not differ_in_model(posterior):
-        shared = method.num_shared(posterior.model)
-    warmup = posterior.warmup.gradients
-    separate = np.sum(posterior.info.gradients) + np.sum(warmup[:, shared:])
-    return float(separate + np.sum(warmup[0, :shared]))
 
 
 def with_notes(posterior: "Posterior", notes: Sequence[str] = ()) -> "Posterior":
@@ -335,19 +319,3 @@ def forecast_mean(
 
 def _mean_path(model: GPSSM, draw: Draw, u: Float[Array, "H Du"]) -> Float[Array, "H Dy"]:
     return jax.lax.scan(mean_step(model, draw.weights), draw.states[0][-1], u)[1]
-
-
-def non_gaussianity(posterior: "Posterior", level: float = 0.05) -> dict[str, float]:
-    """The share of marginals of states and weights that are not Gaussian.
-
-    By D'Agostino and Pearson's test. All draws of all chains are tested as if independent: thin a
-    run until its effective sample size is near their number, or the test sees autocorrelation. Of
-    Gaussian marginals a share of about `level` is rejected.
-    """
-    groups = {"states": posterior.draws.states, "weights": (posterior.draws.weights,)}
-    shares = {}
-    for name, leaves in groups.items():
-        flat = [merge_chains(leaf) for leaf in leaves]
-        values = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in flat], -1)
-        shares[name] = float(np.mean(stats.normaltest(values, axis=0).pvalue < level))
-    return shares
