@@ -375,27 +375,24 @@ class Emission(NamedTuple):
     ----------
     y
         The outputs.
-    mean, variance
-        Of the law they were drawn from.
-    mean_ahead, variance_ahead
-        Of their law given the state before, which make a smoother mixture over paths; where the
-        emission is not linear and Gaussian, `mean` and `variance`.
+    moments
+        Mean and variance of the law they were drawn from.
+    moments_ahead
+        Those of their law given the state before, which make a smoother mixture over paths; where
+        the emission is not linear and Gaussian, `moments`.
     """
 
     y: Float[Array, "*shape Dy"]
-    mean: Float[Array, "*shape Dy"]
-    variance: Float[Array, "*shape Dy"]
-    mean_ahead: Float[Array, "*shape Dy"]
-    variance_ahead: Float[Array, "*shape Dy"]
+    moments: tuple[Float[Array, "*shape Dy"], Float[Array, "*shape Dy"]]
+    moments_ahead: tuple[Float[Array, "*shape Dy"], Float[Array, "*shape Dy"]]
 
     def in_units(self, dataset: Dataset) -> tuple[np.ndarray, Pair, Pair]:
         """The outputs, their moments, and those given the state before, in the user's units."""
-
-        def pair(mean: Array, variance: Array) -> Pair:
-            return dataset.decode(mean), dataset.decode_variance(variance)
-
-        ahead = pair(self.mean_ahead, self.variance_ahead)
-        return dataset.decode(self.y), pair(self.mean, self.variance), ahead
+        pairs = (
+            (dataset.decode(mean), dataset.decode_variance(variance))
+            for mean, variance in (self.moments, self.moments_ahead)
+        )
+        return dataset.decode(self.y), *pairs
 
 
 class Paths(NamedTuple):
@@ -514,7 +511,7 @@ def emissions(
     def emit(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Emission:
         mean, variance = likelihood.moments(x)
         y = jax.vmap(lambda key, x: likelihood.sample(key, x[None])[0])(keys, x) if noise else mean
-        return Emission(y, mean, variance, mean, variance)
+        return Emission(y, (mean, variance), (mean, variance))
 
     return eqx.filter_vmap(emit)(likelihood, keys, x)
 
@@ -533,8 +530,7 @@ def look_ahead(likelihood: Likelihood, emission: Emission, moments: Moments) -> 
         mean, noise = likelihood.moments(moments.mean)
         return mean, jnp.matmul(moments.variance, jnp.square(likelihood.C).T) + noise
 
-    mean, variance = eqx.filter_vmap(predict)(likelihood, moments)
-    return emission._replace(mean_ahead=mean, variance_ahead=variance)
+    return emission._replace(moments_ahead=eqx.filter_vmap(predict)(likelihood, moments))
 
 
 def stand_in(
