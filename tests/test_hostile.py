@@ -269,7 +269,6 @@ CALLS = {
     "Linearisation.bode": (LINEAR.bode, {"frequencies": [0.1, 0.2]}, ()),
     "Linearisation.plot": (LINEAR.plot, {"level": 0.9}, ()),
     "Response.interval": (LINEAR.step_response(3).interval, {"level": 0.9}, ()),
-    "StaticGain.interval": (GAIN.interval, {"level": 0.9}, ()),
     "score_outputs": (FORECAST.score_outputs, {"actual": SERIES, "levels": (0.9,)}, ()),
     "Forecast.plot": (
         FORECAST.plot,

@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import check_seed
-from gpssm.data.columns import align_columns, to_columns, where_first
+from gpssm.data.columns import align_columns, to_columns
 from gpssm.data.scaler import FAR
 from gpssm.model.bases import FeaturePoints
 from gpssm.model.kernels import Feature
@@ -59,16 +59,6 @@ class Smoothed(Forecast):
         stop = first + part.horizon
         states = self.states[:, first : stop + 1]
         return replace(part, states=states, imputed=self.imputed[first:stop])
-
-    @property
-    def state_mean(self) -> Float[np.ndarray, "T+1 Dx"]:
-        """The mean of the states over draws."""
-        return np.mean(self.states, axis=0)
-
-    @property
-    def state_std(self) -> Float[np.ndarray, "T+1 Dx"]:
-        """The standard deviation of the states over draws."""
-        return np.std(self.states, axis=0)
 
 
 @in_double_precision
@@ -235,23 +225,19 @@ def _unknown_moments(
 
 def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
     """Return states and scaled inputs, of which a single pair may be one-dimensional."""
-    states, _ = to_columns(x, None, "x")
     single = np.ndim(x) == 1
+    states = to_columns(x, None, "x")[0]
     states = states.T if single else states
     dim = posterior.model.state_dim
     if not states.size or states.shape[1] != dim:
         raise ValueError(f"x must have shape (N, {dim}), one state a row; got {states.shape}")
-    far = ~(np.abs(states) < FAR)
-    if far.any():
-        raise ValueError(f"x must be finite, and where there could be states; got {states[far][0]}")
-    names = posterior.dataset.inputs
+    if not (np.abs(states) < FAR).all():
+        raise ValueError(f"x must be finite, and where there could be states; got {x!r}")
     if u is None:
         u = np.zeros((len(states), 0))
-    u = align_columns(np.atleast_2d(u) if single else u, names, "u")
+    u = align_columns(np.atleast_2d(u) if single else u, posterior.dataset.inputs, "u")
     if len(u) != len(states):
         raise ValueError(f"u must have a row for each of the {len(states)} states; got {len(u)}")
     if not np.isfinite(u).all():
-        raise ValueError(
-            f"{where_first(~np.isfinite(u), names)} of u is NaN or infinite: give a number"
-        )
+        raise ValueError("u must be finite: it has NaN or infinite values")
     return jnp.asarray(states), jnp.asarray(posterior.dataset.encode_inputs(u))

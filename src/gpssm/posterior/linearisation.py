@@ -19,7 +19,7 @@ B(z), has no derivative of its own here.
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -50,41 +50,28 @@ TINY = np.finfo(float).tiny
 Band = tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Signals:
-    """Names of outputs and inputs, with their units and sampling time."""
-
-    outputs: tuple[str, ...]
-    inputs: tuple[str, ...]
-    dt: float | None = None
-    units: Mapping[str, str] = field(default_factory=dict)
-    time_unit: str = ""
-
-
 @dataclass(frozen=True, eq=False)
-class Response(Signals):
+class Response:
     """Step or impulse responses of S draws: change of output j after a unit of input i.
 
     Parameters
     ----------
     values : array (S, n, Dy, Du)
         The responses.
+    linear
+        The model that responds.
     kind
         "step response" or "impulse response".
     """
 
     values: Float[np.ndarray, "S n Dy Du"]
+    linear: "Linearisation"
     kind: str
 
     @property
     def times(self) -> Float[np.ndarray, " n"]:
         """Steps since the input changed, times dt where it is known."""
-        return np.arange(self.values.shape[1]) * (self.dt or 1)
-
-    @property
-    def mean(self) -> Float[np.ndarray, "n Dy Du"]:
-        """The mean over draws."""
-        return np.mean(self.values, axis=0)
+        return np.arange(self.values.shape[1]) * (self.linear.dt or 1)
 
     def interval(self, level: float = LEVEL) -> Band:
         """The central interval over draws: (low, high)."""
@@ -98,7 +85,7 @@ class Response(Signals):
 
 
 @dataclass(frozen=True, eq=False)
-class Bode(Signals):
+class Bode:
     """Frequency responses G of S draws.
 
     Parameters
@@ -107,10 +94,13 @@ class Bode(Signals):
         In cycles per unit of time, or per step.
     values : array (S, F, Dy, Du)
         G at the frequencies.
+    linear
+        The model that responds.
     """
 
     frequencies: Float[np.ndarray, " F"]
     values: Complex[np.ndarray, "S F Dy Du"]
+    linear: "Linearisation"
 
     @property
     def magnitude(self) -> Float[np.ndarray, "S F Dy Du"]:
@@ -136,7 +126,7 @@ class Bode(Signals):
 
 
 @dataclass(frozen=True, eq=False)
-class Linearisation(Signals):
+class Linearisation:
     """δx' = A δx + B δu, δy = C δx + D δu of S draws, around an operating point of each.
 
         linear = posterior.linearise()
@@ -152,6 +142,12 @@ class Linearisation(Signals):
         The matrices of each draw.
     x, u, y
         The operating points: states, the inputs of all, outputs.
+    outputs, inputs
+        Names of the columns.
+    dt, time_unit
+        Sampling time, and its unit.
+    units
+        Units of columns by name.
     delay
         Rows after which each input acts. δu is as inputs arrive; responses are to inputs as they
         are set, and begin so much later.
@@ -166,6 +162,11 @@ class Linearisation(Signals):
     x: Float[np.ndarray, "S Dx"]
     u: Float[np.ndarray, " Du"]
     y: Float[np.ndarray, "S Dy"]
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    dt: float | None = None
+    time_unit: str = ""
+    units: Mapping[str, str] = field(default_factory=dict)
     delay: tuple[int, ...] = ()
     missing: int = 0
 
@@ -179,29 +180,30 @@ class Linearisation(Signals):
     @property
     def gain(self) -> Float[np.ndarray, "S Dy Du"]:
         """The static gain C (I − A)⁻¹ B + D: how far outputs move in the end, per unit of input."""
-        return _static(self.A, self.B, self.C, self.D)
+        return _transfer(np.ones(1), self.A, self.B, self.C, self.D)[:, 0]
 
     def impulse_response(self, n: int = 50) -> Response:
         """D, CB, CAB, .., CAⁿ⁻²B: outputs after an input that is one unit more for one row."""
         check_whole("n", n, 1)
+        self._check_inputs()
         if n > MOST_STEPS:
             raise ValueError(
                 f"a response has at most {MOST_STEPS} rows, by which all has settled; got n={n}"
             )
-        values = [self.D]
+        response = np.zeros((len(self.A), n, *self.D.shape[1:]))
         state = self.B
-        for _ in range(n - 1):
-            values.append(self.C @ state)
+        response[:, 0] = self.D
+        for row in range(1, n):
+            response[:, row] = self.C @ state
             state = self.A @ state
-        response = np.stack(values, 1)
         for i, lag in enumerate(self.delay):
             response[..., i] = np.pad(response[..., i], ((0, 0), (lag, 0), (0, 0)))[:, :n]
-        return Response(response, "impulse response", **self._signals())
+        return Response(response, self, "impulse response")
 
     def step_response(self, n: int = 50) -> Response:
         """Outputs after an input that stays one unit more."""
         values = np.cumsum(self.impulse_response(n).values, axis=1)
-        return Response(values, "step response", **self._signals())
+        return Response(values, self, "step response")
 
     def bode(self, frequencies: Float[ArrayLike, " F"] | None = None) -> Bode:
         """G(z) = C (zI − A)⁻¹ B + D at z = exp(2πi f dt), times z⁻ᵈ for an input d rows late.
@@ -211,17 +213,14 @@ class Linearisation(Signals):
         frequencies
             In cycles per unit of dt, or per step; by default 200 up to half of the sampling rate.
         """
+        self._check_inputs()
         dt = self.dt or 1.0
         f = np.geomspace(5e-4, 0.5, 200) / dt
         if frequencies is not None:
             f = _numbers("frequencies", frequencies)
-        z = np.exp(2j * np.pi * f * dt)[:, None, None]
-        resolvent = np.linalg.solve(
-            z * np.eye(self.A.shape[-1]) - self.A[:, None], self.B[:, None].astype(complex)
-        )
-        late = z ** -np.array(self.delay or (0,))
-        values = late * (self.C[:, None] @ resolvent + self.D[:, None])
-        return Bode(f, values, **self._signals())
+        z = np.exp(2j * np.pi * f * dt)
+        late = z[:, None, None] ** -np.array(self.delay or (0,))
+        return Bode(f, late * _transfer(z, self.A, self.B, self.C, self.D), self)
 
     @property
     def central(self) -> int:
@@ -294,14 +293,12 @@ class Linearisation(Signals):
             f"largest pole {largest[0]:.3f} to {largest[1]:.3f})"
         )
 
-    def _signals(self) -> dict[str, Any]:
-        """The names and units of a response, if there is an input to respond to."""
+    def _check_inputs(self) -> None:
         if not self.inputs:
             raise ValueError(
                 "the model has no inputs, and so no response to them; see .poles for its own "
                 "dynamics"
             )
-        return {item.name: getattr(self, item.name) for item in fields(Signals)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,10 +336,6 @@ class StaticGain:
     def median(self) -> Float[np.ndarray, "N Dy"]:
         """The median over draws; NaN where fewer than half of them have an equilibrium."""
         return central_band(self.supported(self.settled), 0.0)[0]
-
-    def interval(self, level: float = LEVEL) -> Band:
-        """The central interval over draws: (low, high); NaN where `median` is."""
-        return central_band(self.supported(self.settled), as_share(level))
 
     def supported(self, values: Float[np.ndarray, "S N Dy"]) -> Float[np.ndarray, "S N Dy"]:
         """The values with NaN where fewer than half of the draws have an equilibrium."""
@@ -459,7 +452,8 @@ def static_gain(
     local = _equilibria(posterior, inputs)
     lost = np.isnan(local.x).any(axis=-1)[..., None]
     A = np.where(lost[..., None], 0.0, local.A)
-    gain = np.where(lost, np.nan, _static(A, local.B, local.C, local.D)[..., column])
+    slopes = _transfer(np.ones(1), A, local.B, local.C, local.D)[..., 0, :, column]
+    gain = np.where(lost, np.nan, slopes)
     stable = ~lost[..., 0] & (np.abs(np.linalg.eigvals(A)).max(-1) < 1)
     return StaticGain(input, levels, u, local.y, gain, stable, series.outputs, series.units)
 
@@ -622,9 +616,12 @@ def _numbers(name: str, values: Any) -> Float[np.ndarray, " N"]:
     return numbers
 
 
-def _static(A: np.ndarray, B: np.ndarray, C: np.ndarray, D: np.ndarray) -> np.ndarray:
-    """C (I − A)⁻¹ B + D."""
-    return C @ np.linalg.solve(np.eye(A.shape[-1]) - A, B) + D
+def _transfer(
+    z: np.ndarray, A: np.ndarray, B: np.ndarray, C: np.ndarray, D: np.ndarray
+) -> np.ndarray:
+    """C (zI − A)⁻¹ B + D at each z, an axis before the last two."""
+    A, B, C, D = (matrix[..., None, :, :] for matrix in (A, B, C, D))
+    return C @ np.linalg.solve(z[:, None, None] * np.eye(A.shape[-1]) - A, B) + D
 
 
 def central_band(values: np.ndarray, level: float) -> Band:
