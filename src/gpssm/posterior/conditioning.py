@@ -406,10 +406,15 @@ def filter_rows(
     before: int,
     rows: Series,
     seed: int,
+    rates: Float[np.ndarray, " S"] | None = None,
 ) -> Filtered:
-    """Filter scaled rows under these draws, from the state before them, after so many rows."""
-    keys = filter_keys(seed, draws)
-    return run_filter(members_of(posterior, draws), keys, state, rows, jnp.asarray(before))
+    """Filter scaled rows under these draws, from the state before them, after so many rows.
+
+    With `rates`, the state is that of the weights too.
+    """
+    members, keys = members_of(posterior, draws), filter_keys(seed, draws)
+    factors = None if rates is None else jnp.asarray(rates)
+    return run_filter(members, keys, state, rows, jnp.asarray(before), factors)
 
 
 @jax.jit

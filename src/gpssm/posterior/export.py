@@ -116,7 +116,7 @@ class _Writer:
                 limits = (f"{a}:{b}:{c}" for a, b, c in zip(starts, stops, steps, strict=True))
                 text = f"{words[0]}[{', '.join(limits)}]"
             case "dot_general":
-                text = f'np.einsum("{_pattern(eqn)}", {words[0]}, {words[1]}, optimize=True)'
+                text = _product(eqn, words)
             case _:
                 text = numpy_expression(eqn, words)
         name = f"v{len(self.lines)}"
@@ -147,15 +147,14 @@ class _Writer:
         return lines[::-1], arrays
 
 
-def _pattern(eqn: Any) -> str:
-    """Of a product of arrays, the axes for `einsum`: batch first, then the left's, the right's."""
+def _product(eqn: Any, words: list[str]) -> str:
+    """A product of arrays, whose axes are those of the batch, then the left's, then the right's."""
     (left_sum, right_sum), (left_batch, right_batch) = eqn.params["dimension_numbers"]
-    letters = iter("abcdefghijklmnopqrstuvwxyz")
-    left = [next(letters) for _ in eqn.invars[0].aval.shape]
-    right = [next(letters) for _ in eqn.invars[1].aval.shape]
+    rank = eqn.invars[0].aval.ndim
+    left = list(range(rank))
+    right = list(range(rank, rank + eqn.invars[1].aval.ndim))
     for place, other in zip((*left_sum, *left_batch), (*right_sum, *right_batch), strict=True):
-        right[other] = left[place]
-    batch = [left[place] for place in left_batch]
-    shared = {left[place] for place in (*left_sum, *left_batch)}
-    rest = [letter for letter in left + right if letter not in shared]
-    return f"{''.join(left)},{''.join(right)}->{''.join(batch + rest)}"
+        right[other] = place
+    shared = (*left_sum, *left_batch)
+    rest = [*left_batch, *(axis for axis in left + right if axis not in shared)]
+    return f"np.einsum({words[0]}, {left}, {words[1]}, {right}, {rest}, optimize=True)"

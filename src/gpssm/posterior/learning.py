@@ -37,7 +37,14 @@ from gpssm.model.likelihoods import Gaussian
 from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw
-from gpssm.posterior.conditioning import FILTER, NUM_PARTICLES, begin, filter_keys, new_rows
+from gpssm.posterior.conditioning import (
+    FILTER,
+    NUM_PARTICLES,
+    begin,
+    filter_keys,
+    filter_rows,
+    new_rows,
+)
 from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
@@ -54,9 +61,7 @@ from gpssm.posterior.filtering import (
     gaussian_state,
     joint_state,
     noise_scale,
-    run_filter,
 )
-from gpssm.posterior.rollout import members_of
 from gpssm.posterior.validation import FORGETTING, extended, rolling_forecasts
 
 if TYPE_CHECKING:
@@ -136,7 +141,8 @@ def learn(
         factors = np.asarray(1.0 if forgetting is None else forgetting, float)
         rates = np.random.default_rng(seed).permutation(np.resize(factors, count))
     state, before = _begin(posterior, new_experiment, index, rates)
-    state = _filter(posterior, state, rows.scaled, rates)
+    draws = np.arange(count)
+    state = filter_rows(posterior, draws, state, 0, rows.scaled, 0, rates).state
     num_rows = len(rows.scaled)
     num_learned = num_rows + (0 if learned is None else learned.rows)
     return _with_learned(
@@ -208,22 +214,13 @@ def _begin(
         rows = posterior.dataset.scaled[index]
         before = max(len(rows) - LOOKBACK, 0)
         state = _training_state(posterior, index, before)
-        return _filter(posterior, state, rows[before:], rates), len(rows)
+        return filter_rows(posterior, draws, state, 0, rows[before:], 0, rates).state, len(rows)
     state, before = begin(posterior, draws, new_experiment, None, 0, index, lookback=0)
     if learned is None:
         return joint_state(state, *_training_weights(posterior)), before
     dim = posterior.model.state_dim
     joint = take_draws(learned.state, draws)
     return joint_state(state, joint.mean[:, dim:], joint.covariance[:, dim:, dim:]), before
-
-
-def _filter(
-    posterior: "Posterior", state: FilterState, rows: Series, rates: Float[np.ndarray, " S"]
-) -> FilterState:
-    draws = np.arange(len(rates))
-    members = members_of(posterior, draws)
-    keys = filter_keys(0, draws)
-    return run_filter(members, keys, state, rows, rates=jnp.asarray(rates)).state
 
 
 def _training_state(posterior: "Posterior", index: int, before: int) -> FilterState:

@@ -327,17 +327,6 @@ class Box(NamedTuple):
         reach = jnp.maximum(self.half_range, NOISES * jnp.sqrt(process_variance))[:, None]
         return jnp.max(jnp.abs(x - self.middle[:, None]) / reach, -1)
 
-    def inside(
-        self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]
-    ) -> Bool[Array, "S P"]:
-        """Whether states are in the box."""
-        return self.away(x, process_variance) <= self.bounds
-
-    def anew(self, lots: Float[Array, "S P"]) -> Float[Array, "S P Dx"]:
-        """Training states of the paths' own draws, by lots in [0, 1)."""
-        rows = jnp.floor(lots * self.num_states).astype(int)
-        return jnp.take_along_axis(self.states, rows[..., None], axis=1)
-
     def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
         """A box that is wider by how far out of the training data paths start, if most do.
 
@@ -457,7 +446,7 @@ def run_paths(
 
     def inside(x: Float[Array, "S P Dx"]) -> Bool[Array, "S P"]:
         finite = jnp.isfinite(x).all(-1)
-        return finite if box is None else finite & box.inside(x, noise_variance)
+        return finite if box is None else finite & (box.away(x, noise_variance) <= box.bounds)
 
     def advance(
         carry: Any, inputs: tuple[Array, Array]
@@ -476,7 +465,9 @@ def run_paths(
         lots = _each(jax.random.uniform, step_keys[..., 2])
         if box is not None:
             begin = (~alive & (share_left > MANY))[..., None]
-            anew = jnp.where(begin, box.anew(lots), x)
+            rows = jnp.floor(lots * box.num_states).astype(int)
+            anew = jnp.take_along_axis(box.states, rows[..., None], axis=1)
+            anew = jnp.where(begin, anew, x)
             following = jnp.where(alive[..., None], following, anew)
             moments = moments._replace(
                 mean=jnp.where(begin, anew, moments.mean),
