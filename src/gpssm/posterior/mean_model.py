@@ -25,7 +25,7 @@ from gpssm.core.text import check_installed, check_whole
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
 from gpssm.posterior.draws import merge_chains, past_inputs
-from gpssm.posterior.rollout import members_of
+from gpssm.posterior.rollout import assemble, members_of
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -96,29 +96,23 @@ def mean_model(posterior: "Posterior", num_draws: int) -> MeanModel:
     """Return the mean model of at most `num_draws` draws, one per chain at least."""
     start = mean_state(posterior, num_draws)
     thinned = posterior.thinned(max(num_draws, posterior.num_chains))
-    shape = (thinned.num_chains * thinned.num_draws, posterior.model.state_dim)
-    model, weights, leaves = members_of(thinned, np.arange(shape[0]))
     series, scaler = posterior.dataset.experiments[-1], posterior.dataset.scaler
     delay = posterior.dataset.delay or (0,) * series.input_dim
-
-    def member(leaves: dict[str, Array], weights: Float[Array, "Dx M"]) -> Step:
-        step = mean_step(model.with_leaves(leaves), weights)
-        x, u = jnp.zeros(model.state_dim), jnp.zeros(series.input_dim)
-        return eqx.filter_closure_convert(step, x, u)
-
-    members = eqx.filter_jit(eqx.filter_vmap(member, axis_size=shape[0]))(leaves, weights)
-    every = eqx.filter_vmap(lambda step, x, u: step(x, u), in_axes=(eqx.if_array(0), 0, None))
+    shape = (thinned.num_chains * thinned.num_draws, 1, posterior.model.state_dim)
+    size = shape[0] * shape[2]
+    members = members_of(thinned, np.arange(shape[0]))
+    ensemble = eqx.filter_jit(assemble)(*members, series.input_dim)
+    emit = eqx.filter_vmap(lambda likelihood, x: likelihood.moments(x)[0])
 
     def step(state: State, u: Float[Array, " Du"]) -> tuple[State, Float[Array, " Dy"]]:
-        size = shape[0] * shape[1]
-        x = state[:size]
-        before = state[size:]
-        window = jnp.concatenate([before.reshape(max(delay, default=0), len(delay)), u[None]])
+        before = state[size:].reshape(max(delay, default=0), len(delay))
+        window = jnp.concatenate([before, u[None]])
         acting = [window[len(window) - 1 - lag, column] for column, lag in enumerate(delay)]
         scaled = (jnp.array(acting) - jnp.array(scaler.input_mean)) / jnp.array(scaler.input_std)
-        following, y = every(members, x.reshape(shape), scaled)
-        outputs = jnp.mean(y, axis=0) * jnp.array(scaler.output_std)
-        outputs = outputs + jnp.array(scaler.output_mean)
+        inputs = jnp.broadcast_to(scaled, (*shape[:2], len(delay)))
+        following = ensemble.moments(state[:size].reshape(shape), inputs).mean
+        outputs = jnp.mean(emit(ensemble.likelihood, following)[:, 0], axis=0)
+        outputs = outputs * jnp.array(scaler.output_std) + jnp.array(scaler.output_mean)
         return jnp.concatenate([following.ravel(), window[1:].ravel()]), outputs
 
     return MeanModel(step, start, series)
