@@ -130,11 +130,17 @@ def condition_at(
     Posterior or Stack
     """
     if hasattr(posterior, "members"):
-        options = {"new_experiment": new_experiment, "num_particles": num_particles}
-        options |= {"seed": seed, "index": index}
         with distinct_warnings():
             passes = [
-                condition_at(member, series, rows, **options)
+                condition_at(
+                    member,
+                    series,
+                    rows,
+                    new_experiment=new_experiment,
+                    num_particles=num_particles,
+                    seed=seed,
+                    index=index,
+                )
                 for member in posterior.members.values()
             ]
         return map(posterior.with_members, zip(*passes, strict=True))

@@ -211,10 +211,17 @@ class Stack:
         one_function: bool = False,
     ) -> Forecast:
         """The mixture of the members' forecasts; see `Posterior.forecast`."""
-        options = {"seed": seed, "noise": noise, "index": index, "bounds": bounds}
-        options["one_function"] = one_function
         return self._mix(
-            lambda member, paths: member.forecast(horizon, u, num_paths=paths, **options),
+            lambda member, paths: member.forecast(
+                horizon,
+                u,
+                num_paths=paths,
+                seed=seed,
+                noise=noise,
+                index=index,
+                bounds=bounds,
+                one_function=one_function,
+            ),
             num_paths,
             calibrated,
         )
@@ -233,10 +240,17 @@ class Stack:
         calibrated: bool | None = None,
     ) -> Forecast:
         """The mixture of the members' simulations; see `Posterior.simulate`."""
-        options = {"horizon": horizon, "num_particles": num_particles, "seed": seed}
-        options |= {"noise": noise, "bounds": bounds}
         return self._mix(
-            lambda member, paths: member.simulate(u, warmup, num_paths=paths, **options),
+            lambda member, paths: member.simulate(
+                u,
+                warmup,
+                horizon=horizon,
+                num_particles=num_particles,
+                num_paths=paths,
+                seed=seed,
+                noise=noise,
+                bounds=bounds,
+            ),
             num_paths,
             calibrated,
         )
@@ -256,10 +270,18 @@ class Stack:
         calibrated: bool | None = None,
     ) -> Forecast:
         """The mixture of the members' predictions; see `Posterior.predict`."""
-        options = {"new_experiment": new_experiment, "num_particles": num_particles, "seed": seed}
-        options |= {"noise": noise, "index": index, "bounds": bounds}
         return self._mix(
-            lambda member, paths: member.predict(series, steps, num_paths=paths, **options),
+            lambda member, paths: member.predict(
+                series,
+                steps,
+                new_experiment=new_experiment,
+                num_paths=paths,
+                num_particles=num_particles,
+                seed=seed,
+                noise=noise,
+                index=index,
+                bounds=bounds,
+            ),
             num_paths,
             calibrated,
             steps,
@@ -310,9 +332,15 @@ class Stack:
         index: int = -1,
     ) -> Self:
         """`extend(series)`, with its own options; see `Posterior.condition`."""
-        options = {"new_experiment": new_experiment, "num_particles": num_particles}
-        options |= {"seed": seed, "index": index}
-        return self._each(lambda member: member.condition(series, **options))
+        return self._each(
+            lambda member: member.condition(
+                series,
+                new_experiment=new_experiment,
+                num_particles=num_particles,
+                seed=seed,
+                index=index,
+            )
+        )
 
     def learn(
         self,
@@ -325,11 +353,10 @@ class Stack:
         index: int = -1,
     ) -> Self:
         """`extend(series, "weights")`, with its own options; see `Posterior.learn`."""
-        shared = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        options: dict[str, Any] = {"forgetting": forgetting, "max_draws": max_draws}
+        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
         return self._each(
             lambda member: (
-                member.learn(series, **options, **shared)
+                member.learn(series, forgetting=forgetting, max_draws=max_draws, **shared)
                 if member.learns
                 else member.condition(series, **shared)
             )
@@ -348,10 +375,11 @@ class Stack:
     ) -> Self:
         """`extend(series, "all")`, with its own options; see `Posterior.update`."""
         shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        options = {"num_warmup": num_warmup, "num_draws": num_draws, "progress": progress}
         return self._each(
             lambda member: (
-                member.update(series, **options, **shared)
+                member.update(
+                    series, num_warmup=num_warmup, num_draws=num_draws, progress=progress, **shared
+                )
                 if member.learns
                 else member.extend(series, **shared)
             )

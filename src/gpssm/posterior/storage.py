@@ -23,7 +23,6 @@ posterior, and finite numbers, or the file is refused with the name of the part 
 """
 
 import datetime
-import errno
 import functools
 import importlib.metadata
 import io
@@ -159,19 +158,14 @@ def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, 
             f"parts are the user's own functions by dotted name, as a dictionary; got {parts!r}"
         )
     path = check_path(path)
-    if not path.exists():
-        raise FileNotFoundError(
-            errno.ENOENT, "there is no such file; posterior.save(path) writes one", str(path)
-        )
-    if not path.is_file():
-        raise ValueError(f"{path} is no file. Give the path of a file that posterior.save wrote.")
     try:
         # Opened once: another process may put a newer file in its place meanwhile.
         with open(path, "rb") as file:
             signature = file.read(len(SIGNATURE))
             tree = _read_tree(file, path) if signature == SIGNATURE else None
     except OSError as error:
-        raise type(error)(error.errno, f"{path} cannot be opened ({error.strerror})") from None
+        message = f"{path} cannot be opened ({error.strerror}); posterior.save(path) writes a file"
+        raise type(error)(error.errno, message) from None
     if tree is None:
         raise ValueError(
             f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote."
