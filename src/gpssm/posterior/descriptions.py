@@ -67,7 +67,7 @@ def describe(
     arrays: Arrays = {}
 
     def visit(thing: Any, path: Path) -> Any:
-        kind = type(thing)
+        kind: Any = type(thing)
         if kind in (type(None), bool, int, float, str):
             return thing
         if isinstance(thing, np.ndarray | np.generic | jax.Array):

@@ -450,7 +450,7 @@ def static_gain(
     inputs = np.repeat(u[None], len(levels), 0)
     inputs[:, column] = levels
     local = _equilibria(posterior, inputs)
-    lost = np.isnan(local.x).any(axis=-1)[..., None]
+    lost = np.asarray(np.isnan(local.x).any(axis=-1))[..., None]
     A = np.where(lost[..., None], 0.0, local.A)
     slopes = _transfer(np.ones(1), A, local.B, local.C, local.D)[..., 0, :, column]
     gain = np.where(lost, np.nan, slopes)

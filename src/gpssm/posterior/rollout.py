@@ -377,11 +377,11 @@ class Emission(NamedTuple):
 
     def in_units(self, dataset: Dataset) -> tuple[np.ndarray, Pair, Pair]:
         """The outputs, their moments, and those given the state before, in the user's units."""
-        pairs = (
-            (dataset.decode(mean), dataset.decode_variance(variance))
-            for mean, variance in (self.moments, self.moments_ahead)
-        )
-        return dataset.decode(self.y), *pairs
+
+        def pair(mean: Array, variance: Array) -> Pair:
+            return dataset.decode(mean), dataset.decode_variance(variance)
+
+        return dataset.decode(self.y), pair(*self.moments), pair(*self.moments_ahead)
 
 
 class Paths(NamedTuple):
