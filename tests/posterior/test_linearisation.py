@@ -146,7 +146,7 @@ def test_a_system_without_rest_says_so():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"at": {"pump": 1.0}}, "the model has the inputs u; got pump"),
+        ({"at": {"pump": 1.0}}, "an input of at must be one of u; got 'pump'"),
         ({"at": 1.0, "row": 2}, "give one of them"),
         ({"row": 99}, "has 5 rows, counted from 0; got row 99"),
         ({"at": ([1.0], [0.0])}, "needs a state of 2 numbers"),

@@ -225,8 +225,8 @@ def _unknown_moments(
 
 def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
     """Return states and scaled inputs, of which a single pair may be one-dimensional."""
-    single = np.ndim(x) == 1
     states = to_columns(x, None, "x")[0]
+    single = np.ndim(x) == 1
     states = states.T if single else states
     dim = posterior.model.state_dim
     if not states.size or states.shape[1] != dim:

@@ -143,10 +143,15 @@ def learn(
     state, before = _begin(posterior, new_experiment, index, rates)
     draws = np.arange(count)
     state = filter_rows(posterior, draws, state, 0, rows.scaled, 0, rates).state
-    num_rows = len(rows.scaled)
-    num_learned = num_rows + (0 if learned is None else learned.rows)
     return _with_learned(
-        posterior, state, rates, num_learned, before + num_rows, rows.clock, rows.past, seed
+        posterior,
+        state,
+        rates,
+        (learned.rows if learned else 0) + len(rows.scaled),
+        before + len(rows.scaled),
+        rows.clock,
+        rows.past,
+        seed,
     )
 
 

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
 STILL = 1e-6  # |f(x, u) − x| at an equilibrium, in scaled units
+MOST_STEPS = 100_000  # of a response
 NEAREST = 0.1  # share of the training rows, those with the nearest inputs, where the search starts
 LEVEL = 0.9
-MOST_STEPS = 100_000  # of a response
 TINY = np.finfo(float).tiny
 
 Band = tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]
@@ -382,9 +382,9 @@ def linearise(
         states = np.asarray(posterior.draws.states[index])[:, :, :-1]
         local = _local_models(posterior, u, states[:, :, [row]])
     elif isinstance(at, tuple):
-        x = _numbers("the state", at[0])
         dim = posterior.model.state_dim
-        if len(at) != 2 or x.shape != (dim,):
+        x = _numbers("the state", at[0]) if len(at) == 2 else np.zeros(0)
+        if x.shape != (dim,):
             raise ValueError(f"at=(x, u) needs a state of {dim} numbers and the inputs; got {at!r}")
         u = _input_values(posterior, at[1])[None]
         local = _local_models(posterior, u, x[None])
@@ -596,11 +596,8 @@ def _input_values(posterior: "Posterior", at: Any) -> Float[np.ndarray, " Du"]:
     if at is None:
         return mean
     if isinstance(at, Mapping):
-        unknown = [str(name) for name in at if name not in names]
-        if unknown:
-            raise ValueError(
-                f"the model has the inputs {', '.join(names)}; got {', '.join(unknown)}"
-            )
+        for name in at:
+            check_choice("an input of at", name, names)
         at = [at.get(name, value) for name, value in zip(names, mean, strict=True)]
     return align_columns(_numbers("at", at)[None], names, "u")[0]
 
