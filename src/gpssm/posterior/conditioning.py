@@ -38,7 +38,6 @@ from gpssm.posterior.filtering import (
     equal_particles,
     gaussian_state,
     joint_state,
-    point_state,
     run_filter,
     run_predictions,
 )
@@ -397,8 +396,10 @@ def begin(
     length = len(dataset.experiment(index))
     first = dataset.first_states[index] if dataset.first_states else 0
     before = max(length - lookback, first)
-    x = merge_chains(posterior.draws.states[index])[draws, before - first]
-    state = point_state(jnp.asarray(x), num_particles)
+    x = jnp.asarray(merge_chains(posterior.draws.states[index])[draws, before - first])
+    state = gaussian_state(x, 0.0)
+    if num_particles is not None:
+        state = equal_particles(jnp.repeat(x[:, None], num_particles, axis=1), state.surprise)
     if before == length:
         return state, length
     rows = dataset.scaled[index][before:]

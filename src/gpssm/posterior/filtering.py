@@ -125,13 +125,6 @@ def equal_particles(particles: Float[Array, "S P Dx"], surprise: Float[Array, " 
     return particle_state(particles, log_weights, surprise)
 
 
-def point_state(x: Float[Array, "S Dx"], num_particles: int | None) -> FilterState:
-    """Return states that are known exactly, as Gaussians or as particles."""
-    if num_particles is None:
-        return gaussian_state(x, 0.0)
-    return equal_particles(jnp.repeat(x[:, None], num_particles, axis=1), jnp.ones(len(x)))
-
-
 def joint_state(
     state: FilterState,
     weights: Float[Array, "*S N"],

@@ -252,23 +252,25 @@ def _training_weights(
     states = (posterior.draws.states[place][:, :, : stops[place] + 1] for place in parts)
     draws = posterior.draws._replace(states=tuple(states))
     series = [scaled[place][: stops[place]] for place in parts]
-    moments = merge_chains(map_draws(_weight_moments, posterior.model, draws, series))
-    count, dim, size = moments.shape[:3]
+    moments = map_draws(_weight_moments, posterior.model, draws, series)
+    mean, blocks = map(merge_chains, moments)
+    count, dim, size = mean.shape
     covariance = np.zeros((count, dim, size, dim, size))
     diagonal = np.arange(dim)
-    covariance[:, diagonal, :, diagonal] = np.swapaxes(moments[..., 1:], 0, 1)
+    covariance[:, diagonal, :, diagonal] = np.swapaxes(blocks, 0, 1)
     shape = (count, dim * size, dim * size)
-    return jnp.asarray(moments[..., 0].reshape(shape[:2])), jnp.asarray(covariance.reshape(shape))
+    return jnp.asarray(mean.reshape(shape[:2])), jnp.asarray(covariance.reshape(shape))
 
 
-def _weight_moments(model: GPSSM, draw: Draw, series: list[Series]) -> Float[Array, "Dx M M+1"]:
-    """Return P⁻¹b and P⁻¹ side by side, 0 and I where there are no rows."""
+def _weight_moments(
+    model: GPSSM, draw: Draw, series: list[Series]
+) -> tuple[Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
+    """Return P⁻¹b and P⁻¹, 0 and I where there are no rows."""
     if not series:
         dim, size = draw.weights.shape
-        return jnp.broadcast_to(jnp.eye(size, size + 1, 1), (dim, size, size + 1))
+        return jnp.zeros((dim, size)), jnp.broadcast_to(jnp.eye(size), (dim, size, size))
     weights = weights_given_states(model, list(draw.states), series)
-    covariance = gram(inverse_root(weights.precision))
-    return jnp.concatenate([weights.mean[:, :, None], covariance], -1)
+    return weights.mean, gram(inverse_root(weights.precision))
 
 
 @jit
