@@ -23,7 +23,9 @@ from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.evaluation.backtest import Backtest
 from gpssm.evaluation.compare import Comparison
 from gpssm.posterior import storage
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.linearisation import static_gain
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack
 from hostile import VALUES, attempt
@@ -44,7 +46,6 @@ GOOD = {
     "predict": {"series": SERIES, "num_paths": 6},
     "simulate": {"u": U, "warmup": SERIES, "num_paths": 6},
     "transition": {"x": np.zeros((3, 2)), "u": U[:3]},
-    "derivatives": {"x": np.zeros((3, 2)), "u": U[:3]},
 }
 OPTIONS = (
     "num_paths",
@@ -59,7 +60,8 @@ OPTIONS = (
 
 
 def verb(name, argument):
-    return lambda value: getattr(POSTERIOR, name)(**GOOD[name] | {argument: value})
+    method = getattr(POSTERIOR, name, partial(condition_at, POSTERIOR))
+    return lambda value: method(**GOOD[name] | {argument: value})
 
 
 ENTRIES = {
@@ -87,7 +89,7 @@ ENTRIES = {
     "load": gpssm.load,
     "load(parts=)": lambda value: gpssm.load("nowhere.nc", value),
     "save": lambda value: POSTERIOR.save(value),
-    "chain": POSTERIOR.chain,
+    "chain": lambda value: POSTERIOR.thinned(chain=value),
     "thinned": POSTERIOR.thinned,
     "Dataset.experiment": POSTERIOR.dataset.experiment,
     "smooth": POSTERIOR.smooth,
@@ -160,7 +162,7 @@ def read_small(**options):
 FITTED = fitted()
 ROWS, LONG = make_series(16, seed=3), make_series(40, seed=4)
 STACK = Stack.of({"one": POSTERIOR, "two": POSTERIOR}, [0.6, 0.4])
-LINEAR, GAIN = POSTERIOR.linearise(), POSTERIOR.static_gain(values=[0.0, 1.0])
+LINEAR, GAIN = POSTERIOR.linearise(), static_gain(POSTERIOR, values=[0.0, 1.0])
 BACKTEST = Backtest(SERIES, np.array([0]), (FORECAST,), (FORECAST.score(SERIES),), (0.9,), "never")
 COMPARISON = Comparison({"one": FORECAST}, SERIES[: FORECAST.horizon], (0.5, 0.9))
 FRAME = pd.DataFrame({"y": np.arange(9.0), "u": np.zeros(9), "at": np.arange(9.0)})
@@ -228,7 +230,7 @@ CALLS = {
     "Stack.predict": (STACK.predict, GOOD["predict"] | {"steps": 1}, ()),
     "Stack.simulate": (STACK.simulate, GOOD["simulate"], ()),
     "Stack.condition": (STACK.condition, GOOD["condition"], ()),
-    "Stack.condition_at": (STACK.condition_at, GOOD["condition_at"], ()),
+    "Stack.condition_at": (partial(condition_at, STACK), GOOD["condition_at"], ()),
     "Stack.smooth": (STACK.smooth, {"index": 0, "seed": 0}, ()),
     "Stack.thinned": (STACK.thinned, {"most": 4}, ()),
     "Stack.save": (STACK.save, {"path": "stack.zip", "overwrite": True}, ()),
@@ -251,16 +253,17 @@ CALLS = {
     ),
     "rollout": (POSTERIOR.rollout, {"num_paths": 6, "seed": 0}, ("noise", "index", "bounds")),
     "export": (POSTERIOR.export, {"path": "model.py", "num_draws": 2, "overwrite": True}, ()),
-    "model_at": (POSTERIOR.model_at, {"chain": 0, "draw": 0}, ()),
-    "derivatives": (POSTERIOR.derivatives, {"x": np.zeros((3, 2)), "u": U[:3]}, ()),
     "linearise at": (POSTERIOR.linearise, {}, ("at", "row", "index")),
-    "static_gain": (POSTERIOR.static_gain, {"input": "u0", "values": [0.0, 1.0]}, ("at",)),
+    "static_gain": (
+        partial(static_gain, POSTERIOR),
+        {"input": "u0", "values": [0.0, 1.0]},
+        ("at",),
+    ),
     "Linearisation": (LINEAR.step_response, {"n": 3}, ()),
     "Linearisation.impulse_response": (LINEAR.impulse_response, {"n": 3}, ()),
     "Linearisation.bode": (LINEAR.bode, {"frequencies": [0.1, 0.2]}, ()),
     "Linearisation.plot": (LINEAR.plot, {"level": 0.9}, ()),
     "Response.interval": (LINEAR.step_response(3).interval, {"level": 0.9}, ()),
-    "StaticGain.interval": (GAIN.interval, {"level": 0.9}, ()),
     "score_outputs": (FORECAST.score_outputs, {"actual": SERIES, "levels": (0.9,)}, ()),
     "Forecast.plot": (
         FORECAST.plot,

@@ -30,6 +30,7 @@ from gpssm.core import metrics
 from gpssm.data import datasets
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.validation import RollingOrigin
 from stand_ins import write_stand_ins
 
@@ -124,7 +125,7 @@ def test_figures_agree_with_forecasts_made_by_hand(swept, posterior):
             assert figures[name][figure] == pytest.approx(expected[figure])
         error = metrics.nrmse(forecast.mean, series.y[60 : 60 + horizon], series.y[60:])
         assert figures[name]["nrmse"] == pytest.approx(error)
-    states = posterior.thinned(20).condition_at(series[60:], (0, 10, 20, 30), seed=1)
+    states = condition_at(posterior.thinned(20), series[60:], (0, 10, 20, 30), seed=1)
     forecasts = [
         state.forecast(30, series.u[row : row + 30], seed=1)
         for row, state in zip((60, 70, 80, 90), states, strict=True)

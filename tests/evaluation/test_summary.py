@@ -17,6 +17,8 @@ from gpssm.evaluation.assessment import LEAD, assess, free_run_rows, nonlinearit
 from gpssm.methods import ARX
 from gpssm.methods.linear import regress
 from gpssm.model.likelihoods import StudentT
+from gpssm.posterior.diagnostics import with_notes
+from gpssm.posterior.draws import differ_in_model
 from gpssm.posterior.validation import TRAINING
 from posteriors import make_posterior
 
@@ -152,8 +154,8 @@ def test_chains_with_models_of_their_own_are_judged_each_by_itself():
     )
     info = info._replace(acceptance=np.full((2, 400), 0.8))
     posterior = replace(posterior, info=info, spec=posterior.spec.replace(start="em", noise="free"))
-    assert posterior.apart
-    assert posterior.with_notes().notes == ()
+    assert differ_in_model(posterior)
+    assert with_notes(posterior).notes == ()
     summary = posterior.summary()
     assert summary.sampling.separate
     (forecast, _), _, *within = summary.sampling.mixing.values()
@@ -164,10 +166,10 @@ def test_chains_with_models_of_their_own_are_judged_each_by_itself():
     assert "(em, noise free)" in said
     json.dumps(summary.to_dict(), allow_nan=False)
     # The same chains of one kernel are one posterior, which they do not agree about.
-    one = replace(posterior, draws=posterior.draws._replace(leaves={})).with_notes().notes
+    one = with_notes(replace(posterior, draws=posterior.draws._replace(leaves={}))).notes
     assert "Chains disagree. Increase num_warmup" in one[0]
     weights[0] += np.linspace(0, 0.3, 400)[:, None, None]
-    (note,) = replace(posterior, draws=posterior.draws._replace(weights=weights)).with_notes().notes
+    (note,) = with_notes(replace(posterior, draws=posterior.draws._replace(weights=weights))).notes
     assert "have not converged" in note
 
 

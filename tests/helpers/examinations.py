@@ -107,7 +107,7 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
             test.u, f"The {len(test)} steps after the end of the training data.", held=False
         ),
         rolling=rolling,
-        diagnostics=Diagnostics(rows, np.full(2, 0.8), 0, np.ones(2), 100.0, {"run": 1.0}, ()),
+        diagnostics=Diagnostics(rows, np.full(2, 0.8), 0, np.ones(2), {"run": 1.0}, ()),
         summary=summary,
         residuals=residuals,
         smoothed=hindsight,

@@ -436,9 +436,10 @@ def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
         (low, high), np.quantile(response.values[:, :, 1, 0], (0.1, 0.9), axis=0), atol=1e-12
     )
     signals = {"units": {"y1": "m", "u": "V"}, "dt": 0.1, "time_unit": "s"}
-    labelled = drawn(replace(response, **signals).plot()).axes[1]
+    named = replace(linear, **signals)
+    labelled = drawn(named.step_response(20).plot()).axes[1]
     assert (labelled.get_ylabel(), labelled.get_xlabel()) == ("y1 [m/V]", "time [s]")
-    bode = replace(linear.bode([0.01, 0.1]), **signals)
+    bode = named.bode([0.01, 0.1])
     panels = drawn(bode.plot()).axes
     assert [panel.get_title("left") for panel in panels] == ["u to y0", "", "u to y1 [m/V]", ""]
     assert panels[-1].get_xlabel() == "frequency [Hz]"
@@ -447,7 +448,7 @@ def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
     )
     poles = drawn(linear.plot()).axes[0].lines[1:]
     np.testing.assert_allclose([line.get_xdata() for line in poles], linear.poles.real.T)
-    curve = posterior.static_gain(values=np.linspace(-1, 1, 5))
+    curve = gpssm.analysis.static_gain(posterior, values=np.linspace(-1, 1, 5))
     np.testing.assert_allclose(
         lines(drawn(curve.plot()).axes[0], "median")[0].get_ydata(), curve.median[:, 0]
     )

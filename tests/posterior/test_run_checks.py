@@ -87,7 +87,7 @@ def test_chains_from_different_starts_may_differ_a_little_if_each_has_converged(
     first, *inside = checks.check_mixing(settled(1.8), "em, em+shooting, noise free")
     assert first.level == "problem"
     assert first.figure == "R-hat 1.800 of 30-step forecast mean"
-    for words in ("em, em+shooting, noise free", "averages", "posterior.chain(k)"):
+    for words in ("em, em+shooting, noise free", "averages", "posterior.thinned(chain=k)"):
         assert words in first.words
     assert "num_warmup" not in first.words
     assert [one.level for one in inside] == ["good"] * 3

@@ -131,7 +131,7 @@ def release_programs() -> None:
     if ticks() < _looked + LOOK:
         return
     _looked = ticks()
-    if num_maps() > 0.5 * max_maps():
+    if num_maps() > MAPS * max_maps():
         jax.clear_caches()
 
 

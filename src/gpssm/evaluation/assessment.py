@@ -17,7 +17,7 @@ from gpssm.core.metrics import fit_percent, rmse
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.scaler import output_spread
 from gpssm.evaluation.residuals import ROWS, Residuals, find_residuals
-from gpssm.posterior.draws import merge_chains
+from gpssm.posterior.draws import merge_chains, stored_rows
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.rollout import (
@@ -118,7 +118,7 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
     seed
         Seed of the free runs.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     dataset = posterior.dataset
     fewer = posterior.thinned(TRAINING.num_draws)
     index = int(np.argmax([len(item) for item in dataset.scaled]))

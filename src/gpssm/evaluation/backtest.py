@@ -25,6 +25,7 @@ from gpssm.core.text import (
 from gpssm.data.series import Series
 from gpssm.evaluation.compare import MIXED_UNITS, figure_table, training_data
 from gpssm.inference.progress import Mode, check_progress, tracked
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import BACKTEST, extended, rolling_forecasts
@@ -258,7 +259,7 @@ def backtest(
     origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
     first: dict[str, Any] = {"new_experiment": new_experiment}
     if refit == "never":
-        at_origins = posterior.thinned(max_draws).condition_at(rows, origins, seed=seed, **first)
+        at_origins = condition_at(posterior.thinned(max_draws), rows, origins, seed=seed, **first)
     elif refit == "learn":
         first["forgetting"] = forgetting
         options = {"max_draws": max_draws, "seed": seed}

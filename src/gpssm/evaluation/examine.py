@@ -34,6 +34,7 @@ from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.summary import Summary, summarise
 from gpssm.posterior.checks import Check, check_inputs, check_paths
 from gpssm.posterior.diagnostics import Diagnostics
+from gpssm.posterior.draws import stored_rows
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.stack import Forecaster, leading_member, smoothed_outputs
 
@@ -212,7 +213,7 @@ def examine(
     entry = judge_rolling(posterior.method, backtest, dataset.output_spread)
     diagnostics = leading_member(posterior).diagnostics()
     residuals = find_residuals(posterior)
-    smoothed, observed = smoothed_outputs(posterior.with_states(), len(raw) - 1)
+    smoothed, observed = smoothed_outputs(stored_rows(posterior), len(raw) - 1)
     rolling = RollingComparison(judged, (entry, *baselines.entries), backtest)
     summary = summarise(posterior, diagnostics, residuals)
     trust = forecast.diagnostics

@@ -25,13 +25,15 @@ from gpssm.plots.style import (
     shade,
     with_unit,
 )
-from gpssm.posterior.explore import TransitionEstimate, relevance, transition
+from gpssm.posterior.draws import stored_rows
+from gpssm.posterior.explore import TransitionEstimate, transition
 from gpssm.posterior.linearisation import (
     Bode,
     Linearisation,
     Response,
     StaticGain,
     central_band,
+    relevance,
 )
 from gpssm.posterior.posterior import Posterior
 
@@ -186,17 +188,23 @@ def plot_wiring(posterior: Posterior) -> "Figure":
 def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     """Step or impulse responses, a row per output and a column per input, over the draws."""
     level = as_share(level)
-    columns = len(response.inputs)
+    columns = len(response.linear.inputs)
     layout = {"width": HALF if columns == 1 else FULL, "height": 1.8, "sharex": True}
-    figure, axes = panels(len(response.outputs), columns, **layout)
+    figure, axes = panels(len(response.linear.outputs), columns, **layout)
     for (j, i), panel in np.ndenumerate(axes):
         panel.axhline(0, color=GREY, linewidth=0.7)
         _draw_band(panel, response.times, response.values[:, :, j, i], level)
         panel.set(
-            title=f"{response.kind} to {response.inputs[i]}",
-            ylabel=_ratio(response.outputs[j], response.inputs[i], response.units),
+            title=f"{response.kind} to {response.linear.inputs[i]}",
+            ylabel=_ratio(
+                response.linear.outputs[j], response.linear.inputs[i], response.linear.units
+            ),
         )
-    name = "steps" if response.dt is None else with_unit("time", {"time": response.time_unit})
+    name = (
+        "steps"
+        if response.linear.dt is None
+        else with_unit("time", {"time": response.linear.time_unit})
+    )
     for panel in axes[-1]:
         panel.set_xlabel(name)
     legend(figure)
@@ -207,20 +215,20 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
 def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     """Magnitude and phase over frequency, two rows per output and a column per input."""
     level = as_share(level)
-    columns = len(bode.inputs)
+    columns = len(bode.linear.inputs)
     layout = {"width": HALF if columns == 1 else FULL, "height": 1.5, "sharex": True}
-    figure, axes = panels(2 * len(bode.outputs), columns, **layout)
+    figure, axes = panels(2 * len(bode.linear.outputs), columns, **layout)
     for (row, i), panel in np.ndenumerate(axes):
         j, is_phase = divmod(row, 2)
         values = bode.phase if is_phase else bode.magnitude
         _draw_band(panel, bode.frequencies, values[:, :, j, i], level)
         panel.set(xscale="log", ylabel="phase [°]" if is_phase else "magnitude [dB]")
-        ratio = _ratio(bode.outputs[j], bode.inputs[i], bode.units)
-        panel.set_title("" if is_phase else f"{bode.inputs[i]} to {ratio}")
-    per = "step" if bode.dt is None else "unit of time"
-    cycles = f"cycles per {bode.time_unit or per}"
+        ratio = _ratio(bode.linear.outputs[j], bode.linear.inputs[i], bode.linear.units)
+        panel.set_title("" if is_phase else f"{bode.linear.inputs[i]} to {ratio}")
+    per = "step" if bode.linear.dt is None else "unit of time"
+    cycles = f"cycles per {bode.linear.time_unit or per}"
     for panel in axes[-1]:
-        panel.set_xlabel("frequency [Hz]" if bode.time_unit == "s" else cycles)
+        panel.set_xlabel("frequency [Hz]" if bode.linear.time_unit == "s" else cycles)
     legend(figure)
     return figure
 

@@ -30,8 +30,8 @@ from gpssm.plots.style import (
     time_axis,
     with_unit,
 )
-from gpssm.posterior.arviz import to_dataframe
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.draws import stored_rows
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Forecaster, Stack, smoothed_outputs
@@ -63,7 +63,7 @@ def plot_smoothed(
     smoothed
         The outputs without and with noise, if they were computed already.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     series = posterior.dataset.experiment(index)
     outputs, observed = smoothed or smoothed_outputs(posterior, index)
     figure, axes = panels(series.output_dim, height=1.9, sharex=True)
@@ -114,7 +114,7 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
     index
         Number of the training series.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     series = posterior.dataset.experiment(index)
     states = np.asarray(posterior.draws.states[index])
     most = 8
@@ -228,10 +228,12 @@ def traces(posterior: Posterior) -> Traces:
     Inducing points may change places, so that two chains need not agree on any of them: their
     locations come last.
     """
-    frame = to_dataframe(posterior).drop(columns="acceptance")
-    shape = (posterior.num_chains, posterior.num_draws)
-    values = {name: frame[name].to_numpy().reshape(shape) for name in frame.columns}
-    target = {"log_target": values.pop("log_target")}
+    values = {}
+    for name, leaf in posterior.draws.leaves.items():
+        for entry in np.ndindex(leaf.shape[2:]):
+            label = f"{name}[{','.join(map(str, entry))}]" if entry else name
+            values[label] = np.asarray(leaf[(..., *entry)])
+    target = {"log_target": np.asarray(posterior.info.log_target)}
     order = sorted(
         values, key=lambda name: ("locations" in name, -np.nan_to_num(_rhat(values[name])))
     )

@@ -18,6 +18,7 @@ from gpssm.evaluation.assessment import OutputSummary
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.summary import Summary
 from gpssm.posterior.checks import doubts, headline, worst
+from gpssm.posterior.draws import stored_rows
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.stack import leading_member, smoothed_outputs
 from gpssm.report.charts import (
@@ -55,7 +56,7 @@ def compose(
     hidden = examination.forecast.horizon - shown[examination.method].horizon
     switched_on = {MODEL} | ({rolling.best_baseline.method} if rolling.best_baseline else set())
     # The last experiment was looked at already; the seven before it can be picked.
-    smoothed = posterior.with_states()
+    smoothed = stored_rows(posterior)
     experiments = {}
     charts = [forecast_group(shown, history, examination.test, switched_on)]
     for index in range(max(len(raw) - 8, 0), len(raw)):
